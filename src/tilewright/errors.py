@@ -1,0 +1,86 @@
+"""The exception tree: one root, one class for each kind of answer the command line gives.
+
+Every message is one line that says what is wrong, where, what was expected and what to try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+
+class TilewrightError(Exception):
+    """Root of every error a user can meet. `exit_code` is what the command line returns for it."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(TilewrightError):
+    """The request itself is wrong: an unknown name, a bad flag value, inputs that do not fit the model."""
+
+    exit_code = 2
+
+
+class MachineError(UsageError):
+    """A machine description that cannot be read or makes no sense; names file and key."""
+
+
+class ModelRejected(TilewrightError):
+    """The model file is malformed, unsafe or inconsistent; nothing of it was used."""
+
+    exit_code = 3
+
+
+class UnsupportedOp(TilewrightError):
+    """The model is valid but uses something this version or this target does not run."""
+
+    exit_code = 3
+
+
+class InfeasibleMapping(TilewrightError):
+    """No mapping exists; names the violated capacity or fan-out and the smallest relaxation."""
+
+    exit_code = 3
+
+
+class ArtifactCorrupt(TilewrightError):
+    """An artifact whose bytes do not match its manifest, or whose version this release cannot read."""
+
+    exit_code = 3
+
+
+class NumericMismatch(TilewrightError):
+    """Two results that should agree do not."""
+
+    exit_code = 4
+
+
+class BudgetExceeded(TilewrightError):
+    """A limit the user set (time, memory) would be passed and no artifact can be given."""
+
+    exit_code = 5
+
+
+class InternalError(TilewrightError):
+    """A broken invariant of ours; the message says which, so that it can be reported."""
+
+
+@contextmanager
+def error_context(where: str) -> Iterator[None]:
+    """Append `(where)` to any TilewrightError that passes: the one place that adds context.
+
+    >>> try:
+    ...     with error_context("while importing node 'conv1' of model.onnx"):
+    ...         raise ModelRejected("Conv: no weight.")
+    ... except ModelRejected as error:
+    ...     print(error)
+    Conv: no weight. (while importing node 'conv1' of model.onnx)
+    """
+    try:
+        yield
+    except TilewrightError as error:
+        message = str(error)
+        if where not in message:
+            error.args = (f"{message} ({where})", *error.args[1:])
+        raise

@@ -1,0 +1,336 @@
+"""Scalar expressions: what a nest computes in one iteration.
+
+An expression is a small immutable tree over the values read in that iteration. `FUNCTIONS` is the
+complete vocabulary; interpreters and code generators implement these names and nothing else.
+Half-precision operands are read as float32 and rounded when the nest writes its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+
+Scalar = int | float | bool
+ResultRule = Literal["same", "bool", "select", "cast"]
+
+
+class Expr:
+    """Base of all scalar expressions; operators build `Call` trees, Python numbers become constants."""
+
+    __slots__ = ()
+
+    @property
+    def result(self) -> DType:
+        """Element type of the value."""
+        raise AssertionError("Expr is abstract")
+
+    def __add__(self, other: Expr | Scalar) -> Expr:
+        return call("add", self, other)
+
+    def __radd__(self, other: Scalar) -> Expr:
+        return call("add", other, self)
+
+    def __sub__(self, other: Expr | Scalar) -> Expr:
+        return call("sub", self, other)
+
+    def __rsub__(self, other: Scalar) -> Expr:
+        return call("sub", other, self)
+
+    def __mul__(self, other: Expr | Scalar) -> Expr:
+        return call("mul", self, other)
+
+    def __rmul__(self, other: Scalar) -> Expr:
+        return call("mul", other, self)
+
+    def __truediv__(self, other: Expr | Scalar) -> Expr:
+        return call("div", self, other)
+
+    def __rtruediv__(self, other: Scalar) -> Expr:
+        return call("div", other, self)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    def children(self) -> tuple[Expr, ...]:
+        """Direct sub-expressions."""
+        return ()
+
+    def walk(self) -> Iterator[Expr]:
+        """This expression and everything below it, parents first."""
+        yield self
+        for child in self.children():
+            yield from child.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Expr):
+    """The value of the nest's `index`-th read, in the operand's compute type."""
+
+    index: int
+    dtype: DType
+
+    @property
+    def result(self) -> DType:
+        """Element type of the value."""
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """A literal."""
+
+    value: Scalar
+    dtype: DType
+
+    @property
+    def result(self) -> DType:
+        """Element type of the value."""
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Iter(Expr):
+    """The current index of a loop dimension, as int64."""
+
+    dim: str
+
+    @property
+    def result(self) -> DType:
+        """Element type of the value."""
+        return DType.INT64
+
+
+@dataclass(frozen=True, slots=True)
+class Acc(Expr):
+    """The reduced value; only meaningful in a nest's `finish` expression."""
+
+    dtype: DType
+
+    @property
+    def result(self) -> DType:
+        """Element type of the value."""
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expr):
+    """A scalar function applied to sub-expressions. Build with `call`, which checks and types it."""
+
+    function: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+    @property
+    def result(self) -> DType:
+        """Element type of the value."""
+        return self.dtype
+
+    def children(self) -> tuple[Expr, ...]:
+        """Direct sub-expressions."""
+        return self.args
+
+
+def call(function: str, *args: Expr | Scalar) -> Expr:
+    """Apply a function of `FUNCTIONS`; Python numbers take the type of the first typed argument.
+
+    >>> str(call("max", Read(0, DType.FLOAT32), 0).result)
+    'float32'
+    """
+    spec = FUNCTIONS[function]
+    typed = next(
+        a.result for a in args if isinstance(a, Expr) and not (spec.rule == "select" and a is args[0])
+    )
+    operands = tuple(a if isinstance(a, Expr) else Const(a, typed) for a in args)
+    if len(operands) != spec.arity or spec.rule == "cast":
+        raise AssertionError(f"{function} takes {spec.arity} arguments (casts go through `cast`)")
+    checked = operands[1:] if spec.rule == "select" else operands
+    if any(a.result is not checked[0].result for a in checked):
+        types = ", ".join(str(a.result) for a in operands)
+        raise AssertionError(f"{function}: operand types differ: {types}")
+    return Call(function, operands, DType.BOOL if spec.rule == "bool" else checked[0].result)
+
+
+def cast(value: Expr, dtype: DType) -> Expr:
+    """Convert to another type (identity when it has it already); float to int truncates toward zero."""
+    if value.result is dtype:
+        return value
+    return Call("cast", (value,), dtype)
+
+
+def select(condition: Expr, if_true: Expr | Scalar, if_false: Expr | Scalar) -> Expr:
+    """`if_true` where the boolean condition holds, else `if_false`."""
+    return call("select", condition, if_true, if_false)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarFunction:
+    """One word of the vocabulary: its arity, how its result is typed, what it means on numpy arrays."""
+
+    arity: int
+    rule: ResultRule
+    numpy: Callable[..., Any]
+    cost_flop: int = 1
+
+
+def _int_div(a: Any, b: Any) -> Any:
+    if np.issubdtype(np.asarray(a).dtype, np.floating):
+        return np.divide(a, b)
+    safe = np.where(b == 0, 1, b)
+    quotient = np.floor_divide(a, safe)
+    # C division truncates toward zero where numpy floors.
+    fix = (quotient * safe != a) & ((np.asarray(a) < 0) != (np.asarray(safe) < 0))
+    return np.where(np.asarray(b) == 0, 0, quotient + fix).astype(np.asarray(a).dtype)
+
+
+def _erf(x: Any) -> Any:
+    import math
+
+    flat = np.asarray(x)
+    values = np.fromiter((math.erf(v) for v in flat.astype(np.float64).ravel()), np.float64, flat.size)
+    return values.reshape(flat.shape).astype(flat.dtype)
+
+
+def _sigmoid(x: Any) -> Any:
+    # exp of a non-positive number on both branches, so that neither overflows.
+    e = np.exp(-np.abs(x))
+    return np.where(np.asarray(x) >= 0, 1 / (1 + e), e / (1 + e)).astype(np.asarray(x).dtype)
+
+
+def _shift_left(a: Any, b: Any) -> Any:
+    return np.left_shift(a, b)
+
+
+_NAMED: dict[str, ScalarFunction] = {
+    "add": ScalarFunction(2, "same", np.add),
+    "sub": ScalarFunction(2, "same", np.subtract),
+    "mul": ScalarFunction(2, "same", np.multiply),
+    "div": ScalarFunction(2, "same", _int_div),  # integers: truncating, x/0 = 0
+    "mod": ScalarFunction(2, "same", np.mod),  # sign of the divisor
+    "fmod": ScalarFunction(2, "same", np.fmod),  # sign of the dividend
+    "pow": ScalarFunction(2, "same", np.power, 20),
+    "max": ScalarFunction(2, "same", np.maximum),  # propagates NaN
+    "min": ScalarFunction(2, "same", np.minimum),
+    "neg": ScalarFunction(1, "same", np.negative),
+    "abs": ScalarFunction(1, "same", np.abs),
+    "sign": ScalarFunction(1, "same", np.sign),
+    "exp": ScalarFunction(1, "same", np.exp, 12),
+    "log": ScalarFunction(1, "same", np.log, 12),
+    "log1p": ScalarFunction(1, "same", np.log1p, 16),
+    "expm1": ScalarFunction(1, "same", np.expm1, 16),
+    "sqrt": ScalarFunction(1, "same", np.sqrt, 4),
+    "reciprocal": ScalarFunction(1, "same", np.reciprocal, 4),
+    "floor": ScalarFunction(1, "same", np.floor),
+    "ceil": ScalarFunction(1, "same", np.ceil),
+    "round": ScalarFunction(1, "same", np.rint),  # ties to even
+    "trunc": ScalarFunction(1, "same", np.trunc),
+    "sin": ScalarFunction(1, "same", np.sin, 16),
+    "cos": ScalarFunction(1, "same", np.cos, 16),
+    "tan": ScalarFunction(1, "same", np.tan, 20),
+    "asin": ScalarFunction(1, "same", np.arcsin, 20),
+    "acos": ScalarFunction(1, "same", np.arccos, 20),
+    "atan": ScalarFunction(1, "same", np.arctan, 20),
+    "sinh": ScalarFunction(1, "same", np.sinh, 20),
+    "cosh": ScalarFunction(1, "same", np.cosh, 20),
+    "tanh": ScalarFunction(1, "same", np.tanh, 16),
+    "asinh": ScalarFunction(1, "same", np.arcsinh, 20),
+    "acosh": ScalarFunction(1, "same", np.arccosh, 20),
+    "atanh": ScalarFunction(1, "same", np.arctanh, 20),
+    "erf": ScalarFunction(1, "same", _erf, 20),
+    "sigmoid": ScalarFunction(1, "same", _sigmoid, 14),
+    "eq": ScalarFunction(2, "bool", np.equal),
+    "ne": ScalarFunction(2, "bool", np.not_equal),
+    "lt": ScalarFunction(2, "bool", np.less),
+    "le": ScalarFunction(2, "bool", np.less_equal),
+    "gt": ScalarFunction(2, "bool", np.greater),
+    "ge": ScalarFunction(2, "bool", np.greater_equal),
+    "is_nan": ScalarFunction(1, "bool", np.isnan),
+    "is_inf": ScalarFunction(1, "bool", np.isinf),
+    "and": ScalarFunction(2, "same", np.bitwise_and),  # bitwise on integers, logical on bool
+    "or": ScalarFunction(2, "same", np.bitwise_or),
+    "xor": ScalarFunction(2, "same", np.bitwise_xor),
+    "not": ScalarFunction(1, "same", np.invert),
+    "shift_left": ScalarFunction(2, "same", _shift_left),
+    "shift_right": ScalarFunction(2, "same", np.right_shift),
+    "select": ScalarFunction(3, "select", np.where),
+    "cast": ScalarFunction(1, "cast", lambda x: x),
+}
+FUNCTIONS: Mapping[str, ScalarFunction] = _NAMED
+
+
+def substitute(
+    expr: Expr,
+    reads: Callable[[Read], Expr] | None = None,
+    acc: Expr | None = None,
+    iters: Callable[[Iter], Expr] | None = None,
+) -> Expr:
+    """Rebuild an expression with its reads, accumulator or loop indices replaced."""
+    match expr:
+        case Read() if reads is not None:
+            return reads(expr)
+        case Acc() if acc is not None:
+            return acc
+        case Iter() if iters is not None:
+            return iters(expr)
+        case Call(function, args, dtype):
+            return Call(function, tuple(substitute(a, reads, acc, iters) for a in args), dtype)
+    return expr
+
+
+def evaluate(
+    expr: Expr,
+    reads: Sequence[Any],
+    acc: Any = None,
+    iters: Mapping[str, Any] | None = None,
+) -> Any:
+    """Value of an expression on numpy arrays (broadcast together), in the expression's own types."""
+    match expr:
+        case Read(index, dtype):
+            return np.asarray(reads[index]).astype(dtype.numpy, copy=False)
+        case Const(value, dtype):
+            return np.asarray(value).astype(dtype.numpy)
+        case Iter(dim):
+            return np.asarray((iters or {})[dim], dtype=np.int64)
+        case Acc(dtype):
+            return np.asarray(acc).astype(dtype.numpy, copy=False)
+        case Call("cast", (inner,), dtype):
+            return _cast_array(np.asarray(evaluate(inner, reads, acc, iters)), dtype)
+        case Call(function, args, dtype):
+            values = [evaluate(a, reads, acc, iters) for a in args]
+            with np.errstate(all="ignore"):
+                return np.asarray(FUNCTIONS[function].numpy(*values)).astype(dtype.numpy, copy=False)
+    raise AssertionError(f"unknown expression {expr!r}")
+
+
+def _cast_array(value: Any, dtype: DType) -> Any:
+    with np.errstate(all="ignore"):
+        if dtype is DType.BOOL:
+            return value != 0
+        return value.astype(dtype.numpy)
+
+
+def reads_of(*exprs: Expr | None) -> frozenset[int]:
+    """Indices of all reads that occur in the expressions."""
+    return frozenset(e.index for x in exprs if x is not None for e in x.walk() if isinstance(e, Read))
+
+
+def format_expr(expr: Expr) -> str:
+    """Compact text form, e.g. `max(add(acc, r1), 0.0)`."""
+    match expr:
+        case Read(index, _):
+            return f"r{index}"
+        case Const(value, _):
+            return repr(value)
+        case Iter(dim):
+            return f"#{dim}"
+        case Acc():
+            return "acc"
+        case Call("cast", (inner,), dtype):
+            return f"{dtype}({format_expr(inner)})"
+        case Call(function, args, _):
+            return f"{function}({', '.join(format_expr(a) for a in args)})"
+    raise AssertionError(f"unknown expression {expr!r}")

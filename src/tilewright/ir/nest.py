@@ -1,0 +1,251 @@
+"""Loop nests with affine accesses: the one description of an operator's work.
+
+A nest is a perfect loop nest over `dims`. In each iteration it evaluates `body` on the values its
+`reads` deliver and stores it through `write`; with `combine`, iterations that differ only in reduce
+dims are accumulated, starting from `init`, and `finish` is applied once to the total. Everything the
+schedulers and generators need of an operator (work, bytes, reuse, regions, classes) derives from this.
+
+Tensors are addressed logically, by the row-major index of their own shape; where the elements lie in
+memory is a target's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, Scalar, format_expr
+
+Role = Literal["parallel", "reduce"]
+Combine = Literal["sum", "prod", "max", "min", "and", "or"]
+OperandKind = Literal["input", "output", "local", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One loop: `extent` iterations from 0."""
+
+    name: str
+    extent: int
+    role: Role = "parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`offset + sum(coefficient * dim)`; terms are sorted by dim name and have no zero coefficient."""
+
+    terms: tuple[tuple[str, int], ...] = ()
+    offset: int = 0
+
+    def dims(self) -> tuple[str, ...]:
+        """Names of the dims it depends on."""
+        return tuple(name for name, _ in self.terms)
+
+    def coefficient(self, dim: str) -> int:
+        """Factor of a dim, 0 if absent."""
+        return next((c for name, c in self.terms if name == dim), 0)
+
+    def bounds(self, extents: Mapping[str, int]) -> tuple[int, int]:
+        """Smallest and largest value over all iterations, both inclusive."""
+        low = high = self.offset
+        for name, c in self.terms:
+            span = c * (extents[name] - 1)
+            low, high = low + min(span, 0), high + max(span, 0)
+        return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """`table[dim]`: an index given by a constant table, for resizing and irregular slices."""
+
+    table: tuple[int, ...]
+    dim: str
+
+
+@dataclass(frozen=True, slots=True)
+class Indirect:
+    """An index that is data: the value of the nest's `read`-th read, an integer.
+
+    Negative values count from the end, as in ONNX. Values outside the axis are the model's fault:
+    interpreters raise, generated code clamps (it must never read elsewhere).
+    """
+
+    read: int
+
+
+Index = Affine | Lookup | Indirect
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """A tensor as seen from inside one node: its `position`-th input or output, a temporary, a table.
+
+    Identity matters: two accesses concern the same temporary iff they hold the same object; inputs and
+    outputs are the same iff kind and position are (see `key`).
+    """
+
+    kind: OperandKind
+    position: int
+    dtype: DType
+    shape: tuple[int, ...]
+    data: np.ndarray[Any, Any] | None = field(default=None, repr=False)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What distinguishes this operand within its node."""
+        return self.kind, self.position
+
+    @property
+    def num_elements(self) -> int:
+        """Product of the shape."""
+        return int(np.prod(self.shape, dtype=np.int64)) if self.shape else 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """One element of an operand per iteration: one index expression per axis of `shape`.
+
+    `view` re-reads the operand's row-major elements under another shape of equal size (that is how
+    reshape is affine). `fill` is the value read outside the bounds (padding); None promises that no
+    index is ever outside. A write outside the bounds is not allowed.
+    """
+
+    operand: Operand
+    index: tuple[Index, ...]
+    fill: Scalar | None = None
+    view: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape the indices refer to: the view if there is one."""
+        return self.operand.shape if self.view is None else self.view
+
+    def dims(self) -> tuple[str, ...]:
+        """Names of the dims the address depends on, in order of appearance."""
+        names: dict[str, None] = {}
+        for index in self.index:
+            match index:
+                case Affine():
+                    names.update(dict.fromkeys(index.dims()))
+                case Lookup(_, dim):
+                    names[dim] = None
+                case Indirect():
+                    pass
+        return tuple(names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nest:
+    """See the module's text. `body` and `init` are over `reads`; `finish` also over `Acc`.
+
+    `init` and `finish` may only use reads whose address does not depend on reduce dims.
+    Without `combine` there are no reduce dims, and `init` and `finish` are None.
+    """
+
+    dims: tuple[Dim, ...]
+    reads: tuple[Access, ...]
+    write: Access
+    body: Expr
+    combine: Combine | None = None
+    init: Expr | None = None
+    finish: Expr | None = None
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extent of each dim by name."""
+        return {d.name: d.extent for d in self.dims}
+
+    @property
+    def parallel_dims(self) -> tuple[Dim, ...]:
+        """Dims that distinguish output elements."""
+        return tuple(d for d in self.dims if d.role == "parallel")
+
+    @property
+    def reduce_dims(self) -> tuple[Dim, ...]:
+        """Dims that are accumulated over."""
+        return tuple(d for d in self.dims if d.role == "reduce")
+
+    @property
+    def num_iterations(self) -> int:
+        """Product of all extents."""
+        product = 1
+        for d in self.dims:
+            product *= d.extent
+        return product
+
+    def __str__(self) -> str:
+        loops = " ".join(
+            f"{'for' if d.role == 'parallel' else 'reduce'} {d.name}<{d.extent}" for d in self.dims
+        )
+        reads = ", ".join(f"r{i}={format_access(a)}" for i, a in enumerate(self.reads))
+        text = f"{loops}: {format_access(self.write)} {self.combine or ''}= {format_expr(self.body)}"
+        if self.init is not None:
+            text += f" from {format_expr(self.init)}"
+        if self.finish is not None:
+            text += f" then {format_expr(self.finish)}"
+        return f"{text} where {reads}" if reads else text
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An operator that no nest describes: full regions, one kernel, never fused, run on the host."""
+
+    reason: str
+
+
+Nests = tuple[Nest, ...]
+Description = Nests | Opaque
+
+
+def affine(*terms: str | int | tuple[str, int]) -> Affine:
+    """Sum of dims (`"h"`), scaled dims (`("h", 2)`) and constants.
+
+    >>> affine(("oh", 2), "kh", -1)
+    Affine(terms=(('kh', 1), ('oh', 2)), offset=-1)
+    """
+    offset = 0
+    coefficients: dict[str, int] = {}
+    for term in terms:
+        if isinstance(term, int):
+            offset += term
+        else:
+            name, c = (term, 1) if isinstance(term, str) else term
+            coefficients[name] = coefficients.get(name, 0) + c
+    return Affine(tuple(sorted((n, c) for n, c in coefficients.items() if c)), offset)
+
+
+def format_index(index: Index) -> str:
+    """Text of one index expression."""
+    match index:
+        case Affine(terms, offset):
+            parts = [name if c == 1 else f"{c}*{name}" for name, c in terms]
+            if offset or not parts:
+                parts.append(str(offset))
+            return "+".join(parts).replace("+-", "-")
+        case Lookup(table, dim):
+            return f"table{len(table)}[{dim}]"
+        case Indirect(read):
+            return f"[r{read}]"
+
+
+def format_access(access: Access) -> str:
+    """Text of an access, e.g. `in0[n, c, 2*oh+kh-1]`."""
+    prefix = {"input": "in", "output": "out", "local": "tmp", "table": "table"}[access.operand.kind]
+    view = "" if access.view is None else f" as {list(access.view)}"
+    fill = "" if access.fill is None else f" else {access.fill}"
+    indices = ", ".join(format_index(i) for i in access.index)
+    return f"{prefix}{access.operand.position}{view}[{indices}]{fill}"
+
+
+def operands_of(nests: Sequence[Nest]) -> Iterator[Operand]:
+    """Every operand the nests touch, each once, in order of first appearance."""
+    seen: set[tuple[str, int]] = set()
+    for nest in nests:
+        for access in (*nest.reads, nest.write):
+            if access.operand.key not in seen:
+                seen.add(access.operand.key)
+                yield access.operand
