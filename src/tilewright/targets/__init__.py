@@ -1,0 +1,1 @@
+"""Targets: each turns a `Program` into something that runs, or is simulated."""

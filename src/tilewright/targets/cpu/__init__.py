@@ -1,0 +1,1 @@
+"""The CPU target: kernels written as LLVM IR text and compiled in-process."""
