@@ -13,188 +13,20 @@ Mistakes of the caller are `TypeError` or `ValueError`; malformed text is found 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from tilewright.targets.cpu.values import (
-    I1,
-    I64,
-    PTR,
-    Bool,
-    Int,
-    Number,
-    Operand,
-    Type,
-    Val,
-    literal,
-    vec,
-    vector_literal,
-)
+from tilewright.targets.cpu.lane_ops import LaneOps
+from tilewright.targets.cpu.module_text import Param
+from tilewright.targets.cpu.values import I1, I64, PTR, Bool, Int, Operand, Type, Val, vector_literal
+
+__all__ = ["Emitter", "Param"]
 
 LoopBody = Callable[[Int, list[Val]], "Sequence[Operand] | None"]
 Branch = Callable[[], "Sequence[Operand] | None"]
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A function parameter; `attributes` as LLVM writes them, e.g. `noalias`."""
-
-    name: str
-    type: Type
-    attributes: str = ""
-
-
-class Emitter:
-    """One LLVM module under construction."""
-
-    def __init__(self, *, triple: str = "", attributes: str = "nounwind") -> None:
-        """`attributes` go on every defined function, e.g. `nounwind "prefer-vector-width"="512"`."""
-        self._triple = triple
-        self._attributes = attributes
-        self._functions: list[str] = []
-        self._globals: dict[str, str] = {}
-        self._declarations: dict[str, None] = {}
-        self._intrinsics: dict[tuple[str, Type], tuple[str, str]] = {}
-        self._lines: list[str] = []
-        self._allocas: list[str] = []
-        self._block = ""
-        self._terminated = True
-        self._next_value = 0
-        self._next_label = 0
-
-    def text(self) -> str:
-        """The module: the same calls give the same text."""
-        head = [f'target triple = "{self._triple}"'] if self._triple else []
-        parts = [*head, *sorted(self._declarations), *(f"{k} = {v}" for k, v in self._globals.items())]
-        return "\n".join([*parts, *self._functions]) + "\n"
-
-    # Raw text: the base of every method below, and for instructions that have none.
-
-    def line(self, text: str) -> None:
-        """Append one instruction that makes no value."""
-        self._lines.append("  " + text)
-
-    def op(self, text: str, type: Type) -> Val:
-        """Append one instruction and name its result."""
-        self._next_value += 1
-        name = f"%v{self._next_value}"
-        self._lines.append(f"  {name} = {text}")
-        return Val(name, type)
-
-    def declare(self, declaration: str) -> None:
-        """Add `declare ...` to the module once."""
-        self._declarations[declaration] = None
-
-    # Functions, calls, globals.
-
-    @contextmanager
-    def function(
-        self,
-        name: str,
-        params: Sequence[Param] = (),
-        *,
-        result: Type | None = None,
-        linkage: str = "",
-        attributes: str | None = None,
-    ) -> Iterator[tuple[Val, ...]]:
-        """Define a function around the emitted body; gives the arguments.
-
-        A body that does not end with `ret` returns void. A function may be defined while another is open: it
-        becomes a second function of the module, and the open one continues after it.
-        """
-        outer = (self._lines, self._allocas, self._block, self._terminated)
-        self._lines, self._allocas, self._block, self._terminated = [], [], "entry", False
-        signature = ", ".join(
-            " ".join(filter(None, (p.type.text, p.attributes, "%" + p.name))) for p in params
-        )
-        attributes = self._attributes if attributes is None else attributes
-        head = " ".join(filter(None, ("define", linkage, result.text if result else "void")))
-        try:
-            yield tuple(Val("%" + p.name, p.type) for p in params)
-            if not self._terminated:
-                if result is not None:
-                    raise ValueError(
-                        f"function {name!r} must return {result.text}: end its body with ret(value)"
-                    )
-                self.line("ret void")
-            body = [
-                f"{head} @{name}({signature}) {attributes} {{",
-                "entry:",
-                *self._allocas,
-                *self._lines,
-                "}",
-            ]
-            self._functions.append("\n".join(body))
-        finally:
-            self._lines, self._allocas, self._block, self._terminated = outer
-
-    def ret(self, value: Val | None = None) -> None:
-        """Return from the open function; nothing may follow in the same block."""
-        self.line("ret void" if value is None else f"ret {value.typed}")
-        self._terminated = True
-
-    def call(
-        self, name: str, args: Sequence[Val], result: Type | None = None, *, declare: bool = True
-    ) -> Val | None:
-        """Call `@name`; `declare=False` when this module defines it."""
-        returned = "void" if result is None else result.text
-        if declare:
-            self.declare(f"declare {returned} @{name}({', '.join(a.type.text for a in args)})")
-        text = f"call {returned} @{name}({', '.join(a.typed for a in args)})"
-        if result is None:
-            self.line(text)
-            return None
-        return self.op(text, result)
-
-    def call_value(self, name: str, args: Sequence[Val], result: Type, *, declare: bool = True) -> Val:
-        """`call` of a function that returns a value."""
-        value = self.call(name, args, result, declare=declare)
-        assert value is not None
-        return value
-
-    def intrinsic(self, name: str, type: Type, args: Sequence[Val], *, flags: str = "") -> Val:
-        """`llvm.<name>.<type>` where the result and all arguments have the one `type`."""
-        return self.op(self._intrinsic_call(name, type, args, flags), type)
-
-    def _intrinsic_call(self, name: str, type: Type, args: Sequence[Val], flags: str = "") -> str:
-        key = (name, type)
-        found = self._intrinsics.get(key)
-        if found is None:
-            types = ", ".join([type.text] * len(args))
-            target = f"{type.text} @llvm.{name}.{type.suffix}("
-            self.declare(f"declare {target}{types})")
-            found = self._intrinsics[key] = (target, type.text)
-        listed = ", ".join([f"{found[1]} {a.name}" for a in args])
-        return f"call {flags} {found[0]}{listed})" if flags else f"call {found[0]}{listed})"
-
-    def constant_array(self, element: str, values: Sequence[Number], *, align_bytes: int = 64) -> Val:
-        """A private constant table; equal tables are stored once."""
-        scalar = vec(element)
-        listed = ", ".join(f"{element} {literal(scalar, value)}" for value in values)
-        body = f"private unnamed_addr constant [{len(values)} x {element}] [{listed}], align {align_bytes}"
-        for name, present in self._globals.items():
-            if present == body:
-                return Val(name, PTR)
-        name = f"@table{len(self._globals)}"
-        self._globals[name] = body
-        return Val(name, PTR)
-
-    def global_buffer(
-        self, name: str, size_bytes: int, *, align_bytes: int = 64, linkage: str = "internal"
-    ) -> Val:
-        """A zeroed writable buffer owned by the module."""
-        self._globals["@" + name] = (
-            f"{linkage} global [{size_bytes} x i8] zeroinitializer, align {align_bytes}"
-        )
-        return Val("@" + name, PTR)
-
-    def alloca(self, type: Type, count: int = 1, *, align_bytes: int = 64) -> Val:
-        """Stack space of the open function, reserved once on entry wherever this is called."""
-        self._next_value += 1
-        name = f"%s{self._next_value}"
-        self._allocas.append(f"  {name} = alloca {type.text}, i64 {count}, align {align_bytes}")
-        return Val(name, PTR)
+class Emitter(LaneOps):
+    """One LLVM module under construction: control flow, indices and memory on top of lane arithmetic."""
 
     # Control flow.
 
@@ -208,7 +40,7 @@ class Emitter:
         *,
         nonempty: bool = False,
     ) -> list[Val]:
-        """`for i in range(low, high, step)` with values carried from one iteration to the next; gives the last.
+        """`for i in range(low, high, step)`, carrying values between iterations; gives the last ones.
 
         `body(i, values)` emits one iteration and returns the values for the next. With static bounds, no
         iteration emits nothing and one is emitted straight, with a Python int for `i`. Otherwise bounds are
@@ -324,6 +156,7 @@ class Emitter:
     # Index arithmetic: i64, folded while emitting where both sides are Python ints.
 
     def add(self, a: Int, b: Int) -> Int:
+        """Sum."""
         if isinstance(a, int):
             if isinstance(b, int):
                 return a + b
@@ -331,11 +164,13 @@ class Emitter:
         return a if isinstance(b, int) and b == 0 else self.op(f"add nsw i64 {a}, {b}", I64)
 
     def sub(self, a: Int, b: Int) -> Int:
+        """Difference."""
         if isinstance(b, int):
             return self.add(a, -b)
         return self.op(f"sub nsw i64 {a}, {b}", I64)
 
     def mul(self, a: Int, b: Int) -> Int:
+        """Product."""
         if isinstance(a, int):
             if isinstance(b, int):
                 return a * b
@@ -378,11 +213,13 @@ class Emitter:
         return self.op(f"urem i64 {a}, {b}", I64)
 
     def min(self, a: Int, b: Int) -> Int:
+        """Smaller index."""
         if isinstance(a, int) and isinstance(b, int):
             return min(a, b)
         return self.intrinsic("smin", I64, [self.index(a), self.index(b)])
 
     def max(self, a: Int, b: Int) -> Int:
+        """Larger index."""
         if isinstance(a, int) and isinstance(b, int):
             return max(a, b)
         return self.intrinsic("smax", I64, [self.index(a), self.index(b)])
@@ -394,6 +231,7 @@ class Emitter:
         return self.op(f"icmp {predicate} i64 {a}, {b}", I1)
 
     def select_index(self, condition: Bool, a: Int, b: Int) -> Int:
+        """`a` where the condition holds, else `b`."""
         if isinstance(condition, bool):
             return a if condition else b
         return self.op(f"select i1 {condition}, i64 {a}, i64 {b}", I64)
@@ -407,74 +245,6 @@ class Emitter:
         if isinstance(offset, int) and offset == 0:
             return pointer
         return self.op(f"getelementptr inbounds {element}, ptr {pointer}, i64 {offset}", PTR)
-
-    # Constants and lane movement.
-
-    def constant(self, type: Type, value: Operand) -> Val:
-        """`value` in every lane of `type`; a value passes through, and must have that type."""
-        if isinstance(value, Val):
-            if value.type is not type and value.type != type:
-                raise TypeError(f"{value.typed} stands where {type.text} is expected")
-            return value
-        return Val(literal(type, value), type)
-
-    def zero(self, type: Type) -> Val:
-        return Val("zeroinitializer" if type.lanes > 1 else literal(type, 0), type)
-
-    def splat(self, value: Val, lanes: int) -> Val:
-        """A scalar in every lane."""
-        if lanes == 1:
-            return value
-        type, element = value.type.with_lanes(lanes), value.type.element
-        first = self.op(f"insertelement {type.text} poison, {element} {value}, i64 0", type)
-        return self.op(
-            f"shufflevector {type.text} {first}, {type.text} poison, <{lanes} x i32> zeroinitializer", type
-        )
-
-    def extract(self, value: Val, lane: Int) -> Val:
-        if value.lanes == 1:
-            return value
-        return self.op(f"extractelement {value.typed}, i64 {lane}", value.type.scalar)
-
-    def insert(self, value: Val, scalar: Val, lane: Int) -> Val:
-        if value.lanes == 1:
-            return scalar
-        return self.op(f"insertelement {value.typed}, {scalar.typed}, i64 {lane}", value.type)
-
-    def shuffle(self, a: Val, b: Val | None, lanes: Sequence[int]) -> Val:
-        """Lanes picked from `a` followed by `b`; the result has `len(lanes)` lanes."""
-        if a.lanes == 1:
-            raise TypeError(f"shuffle of the scalar {a.typed}: use splat")
-        if len(lanes) == 1:
-            return (
-                self.extract(a, lanes[0])
-                if b is None or lanes[0] < a.lanes
-                else self.extract(b, lanes[0] - a.lanes)
-            )
-        second = "poison" if b is None else b.name
-        mask = ", ".join(f"i32 {lane}" for lane in lanes)
-        text = f"shufflevector {a.typed}, {a.type.text} {second}, <{len(lanes)} x i32> <{mask}>"
-        return self.op(text, a.type.with_lanes(len(lanes)))
-
-    def concat(self, a: Val, b: Val) -> Val:
-        """The lanes of `a`, then those of `b` (of the same type)."""
-        if a.lanes == 1:
-            pair = self.op(
-                f"insertelement <2 x {a.type.element}> poison, {a.typed}, i64 0", a.type.with_lanes(2)
-            )
-            return self.insert(pair, b, 1)
-        return self.shuffle(a, b, range(2 * a.lanes))
-
-    def reduce(self, value: Val, combine: Callable[[Val, Val], Val]) -> Val:
-        """One scalar from all lanes: upper half onto lower half until one is left, the same order on every target."""
-        if value.lanes & (value.lanes - 1):
-            raise ValueError(f"reduce of {value.typed}: the number of lanes must be a power of two")
-        while value.lanes > 1:
-            half = value.lanes // 2
-            low = self.shuffle(value, None, range(half))
-            high = self.shuffle(value, None, range(half, 2 * half))
-            value = combine(low, high)
-        return value
 
     # Memory.
 
@@ -550,219 +320,14 @@ class Emitter:
             self.store(self.extract(value, lane), address)
 
     def prefetch(self, pointer: Val, *, write: bool = False, locality: int = 3) -> None:
+        """Ask for the cache line at `pointer`; `locality` 3 keeps it in every level."""
         self.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(write)}, i32 {locality}, i32 1)")
 
     def readcyclecounter(self) -> Val:
+        """The processor's time-stamp counter."""
         self.declare("declare i64 @llvm.readcyclecounter()")
         return self.op("call i64 @llvm.readcyclecounter()", I64)
-
-    # Lane arithmetic.
-
-    def binary(self, opcode: str, a: Operand, b: Operand) -> Val:
-        """`opcode` (with flags) over two values of one type; a number takes the other operand's type."""
-        if isinstance(a, Val):
-            type = a.type
-            if not isinstance(b, Val):
-                b = Val(literal(type, b), type)
-        elif isinstance(b, Val):
-            type = b.type
-            a = Val(literal(type, a), type)
-        else:
-            raise TypeError(f"{opcode} of two numbers, {a} and {b}: at least one must be a value")
-        self._next_value += 1
-        name = f"%v{self._next_value}"
-        self._lines.append(f"  {name} = {opcode} {type.text} {a.name}, {b.name}")
-        return Val(name, type)
-
-    def _function_of(self, name: str, flags: str, *args: Operand) -> Val:
-        type = next((a.type for a in args if isinstance(a, Val)), None)
-        if type is None:
-            raise TypeError(f"llvm.{name} of numbers only, {args}: at least one must be a value")
-        values = [a if isinstance(a, Val) else Val(literal(type, a), type) for a in args]
-        return self.op(self._intrinsic_call(name, type, values, flags), type)
-
-    def fadd(self, a: Operand, b: Operand) -> Val:
-        return self.binary("fadd", a, b)
-
-    def fsub(self, a: Operand, b: Operand) -> Val:
-        return self.binary("fsub", a, b)
-
-    def fmul(self, a: Operand, b: Operand) -> Val:
-        return self.binary("fmul", a, b)
-
-    def fdiv(self, a: Operand, b: Operand) -> Val:
-        return self.binary("fdiv", a, b)
-
-    def fneg(self, a: Val) -> Val:
-        return self.op(f"fneg {a.typed}", a.type)
-
-    def fma(self, a: Operand, b: Operand, c: Operand) -> Val:
-        """`a * b + c` rounded once."""
-        return self._function_of("fma", "", a, b, c)
-
-    def maximum(self, a: Operand, b: Operand) -> Val:
-        """Larger value, NaN if either is; the sign of a zero result is free, which makes it one instruction on x86."""
-        return self._function_of("maximum", "nsz", a, b)
-
-    def minimum(self, a: Operand, b: Operand) -> Val:
-        """Smaller value, NaN if either is; the sign of a zero result is free."""
-        return self._function_of("minimum", "nsz", a, b)
-
-    def maxnum(self, a: Operand, b: Operand) -> Val:
-        """Larger value, ignoring a NaN on one side."""
-        return self._function_of("maxnum", "nsz", a, b)
-
-    def minnum(self, a: Operand, b: Operand) -> Val:
-        """Smaller value, ignoring a NaN on one side."""
-        return self._function_of("minnum", "nsz", a, b)
-
-    def sqrt(self, a: Val) -> Val:
-        return self._function_of("sqrt", "", a)
-
-    def fabs(self, a: Val) -> Val:
-        return self._function_of("fabs", "", a)
-
-    def copysign(self, magnitude: Operand, sign: Operand) -> Val:
-        return self._function_of("copysign", "", magnitude, sign)
-
-    def floor(self, a: Val) -> Val:
-        return self._function_of("floor", "", a)
-
-    def ceil(self, a: Val) -> Val:
-        return self._function_of("ceil", "", a)
-
-    def trunc(self, a: Val) -> Val:
-        """Rounded toward zero, still a float."""
-        return self._function_of("trunc", "", a)
-
-    def roundeven(self, a: Val) -> Val:
-        """Rounded to the nearest integer, ties to even, still a float."""
-        return self._function_of("roundeven", "", a)
-
-    def iadd(self, a: Operand, b: Operand) -> Val:
-        return self.binary("add", a, b)
-
-    def isub(self, a: Operand, b: Operand) -> Val:
-        return self.binary("sub", a, b)
-
-    def imul(self, a: Operand, b: Operand) -> Val:
-        return self.binary("mul", a, b)
-
-    def idiv(self, a: Operand, b: Operand) -> Val:
-        """Signed quotient rounded toward zero; division by zero is undefined."""
-        return self.binary("sdiv", a, b)
-
-    def irem(self, a: Operand, b: Operand) -> Val:
-        """Signed remainder with the sign of `a`."""
-        return self.binary("srem", a, b)
-
-    def and_(self, a: Operand, b: Operand) -> Val:
-        return self.binary("and", a, b)
-
-    def or_(self, a: Operand, b: Operand) -> Val:
-        return self.binary("or", a, b)
-
-    def xor(self, a: Operand, b: Operand) -> Val:
-        return self.binary("xor", a, b)
-
-    def not_(self, a: Val) -> Val:
-        return self.binary("xor", a, -1 if a.type.element != "i1" else 1)
-
-    def shl(self, a: Operand, b: Operand) -> Val:
-        return self.binary("shl", a, b)
-
-    def lshr(self, a: Operand, b: Operand) -> Val:
-        return self.binary("lshr", a, b)
-
-    def ashr(self, a: Operand, b: Operand) -> Val:
-        return self.binary("ashr", a, b)
-
-    def smax(self, a: Operand, b: Operand) -> Val:
-        return self._function_of("smax", "", a, b)
-
-    def smin(self, a: Operand, b: Operand) -> Val:
-        return self._function_of("smin", "", a, b)
-
-    def umax(self, a: Operand, b: Operand) -> Val:
-        return self._function_of("umax", "", a, b)
-
-    def umin(self, a: Operand, b: Operand) -> Val:
-        return self._function_of("umin", "", a, b)
-
-    def icmp(self, predicate: str, a: Operand, b: Operand) -> Val:
-        """One i1 per lane."""
-        made = self.binary(f"icmp {predicate}", a, b)
-        return Val(made.name, made.type.with_element("i1"))
-
-    def fcmp(self, predicate: str, a: Operand, b: Operand) -> Val:
-        """One i1 per lane: `oeq olt uno` ... as in LLVM; ordered predicates are false on NaN."""
-        made = self.binary(f"fcmp {predicate}", a, b)
-        return Val(made.name, made.type.with_element("i1"))
-
-    def select(self, condition: Val, a: Operand, b: Operand) -> Val:
-        """Lane by lane `a` where the i1 `condition` holds, else `b`."""
-        type = a.type if isinstance(a, Val) else b.type if isinstance(b, Val) else None
-        if type is None:
-            raise TypeError(f"select of two numbers, {a} and {b}: at least one must be a value")
-        a, b = self.constant(type, a), self.constant(type, b)
-        return self.op(f"select {condition.typed}, {a.typed}, {b.typed}", type)
-
-    # Casts.
-
-    def cast(self, opcode: str, value: Val, element: str) -> Val:
-        """`fpext fptrunc sext zext trunc sitofp uitofp fptosi fptoui` lane by lane."""
-        type = value.type.with_element(element)
-        return self.op(f"{opcode} {value.typed} to {type.text}", type)
-
-    def bitcast(self, value: Val, type: Type) -> Val:
-        """The same bits read as `type`."""
-        return value if value.type == type else self.op(f"bitcast {value.typed} to {type.text}", type)
-
-    def fptoint(self, value: Val, element: str, *, signed: bool = True) -> Val:
-        """Toward zero, saturating, NaN gives 0: defined for every input, unlike a plain `fptosi`."""
-        type = value.type.with_element(element)
-        name = f"{type.text} @llvm.fpto{'s' if signed else 'u'}i.sat.{type.suffix}.{value.type.suffix}("
-        self.declare(f"declare {name}{value.type.text})")
-        return self.op(f"call {name}{value.typed})", type)
-
-    def to_float(self, value: Val) -> Val:
-        """A half, bfloat or double as float (bfloat by shifting, exact on every target)."""
-        element = value.type.element
-        if element == "float":
-            return value
-        if element == "bfloat":
-            wide = self.cast("zext", self.bitcast(value, value.type.with_element("i16")), "i32")
-            return self.bitcast(self.shl(wide, 16), value.type.with_element("float"))
-        return self.cast("fptrunc" if element == "double" else "fpext", value, "float")
-
-    def from_float(self, value: Val, element: str) -> Val:
-        """A float as half, bfloat or double, rounded to nearest even.
-
-        bfloat is rounded in integer arithmetic: the x86 instruction flushes denormals, and without it LLVM
-        calls a runtime library that the process does not have.
-        """
-        if element == "float":
-            return value
-        if element != "bfloat":
-            return self.cast("fpext" if element == "double" else "fptrunc", value, element)
-        bits = self.bitcast(value, value.type.with_element("i32"))
-        high = self.lshr(bits, 16)
-        rounded = self.lshr(self.iadd(bits, self.iadd(self.and_(high, 1), 0x7FFF)), 16)
-        quiet = self.or_(high, 0x40)
-        kept = self.select(self.fcmp("uno", value, value), quiet, rounded)
-        return self.bitcast(self.cast("trunc", kept, "i16"), value.type.with_element("bfloat"))
-
-    # Reductions over lanes.
-
-    def reduce_fadd(self, value: Val) -> Val:
-        return self.reduce(value, self.fadd)
-
-    def reduce_fmax(self, value: Val) -> Val:
-        return self.reduce(value, self.maximum)
-
-    def reduce_fmin(self, value: Val) -> Val:
-        return self.reduce(value, self.minimum)
 
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {

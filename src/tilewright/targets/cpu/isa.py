@@ -1,4 +1,4 @@
-"""What a kernel generator must know of an instruction set: vector widths, registers, register tiles, caches."""
+"""What kernel generators must know of an instruction set: vectors, registers, register tiles, caches."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Isa:
 
     @property
     def arch(self) -> str:
+        """First word of the triple, e.g. `x86_64`."""
         return self.triple.split("-", 1)[0]
 
     @property
@@ -66,7 +67,7 @@ class Isa:
         return self.vector_bytes[0] // ELEMENT_BYTES[element]
 
     def lane_choices(self, element: str = "float") -> tuple[int, ...]:
-        """Lanes of every available vector width, widest first: a remainder takes the narrowest that holds it."""
+        """Lanes of every vector width, widest first: a remainder takes the narrowest that holds it."""
         return tuple(size // ELEMENT_BYTES[element] for size in self.vector_bytes)
 
     def fits(self, rows: int, num_vectors: int) -> bool:
@@ -99,7 +100,7 @@ class Isa:
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
-        """Candidate register tiles (rows, vectors) that use the preferred accumulators, best measured first."""
+        """Register tiles (rows, vectors) with the preferred number of accumulators, best measured first."""
         return _TILES[self.name]
 
     def target_machine(self, *, opt_level: int = 2, jit: bool = False) -> llvm.TargetMachine:

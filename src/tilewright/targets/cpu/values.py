@@ -41,24 +41,30 @@ class Type:
 
     @property
     def element_bytes(self) -> int:
+        """Bytes of one element in memory."""
         return ELEMENT_BYTES[self.element]
 
     @property
     def size_bytes(self) -> int:
+        """Bytes of all lanes in memory."""
         return ELEMENT_BYTES[self.element] * self.lanes
 
     @property
     def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
         return self.element in _FLOATS
 
     @property
     def scalar(self) -> Type:
+        """One element of it."""
         return vec(self.element)
 
     def with_lanes(self, lanes: int) -> Type:
+        """The same element, another width."""
         return vec(self.element, lanes)
 
     def with_element(self, element: str) -> Type:
+        """Another element, the same width."""
         return vec(element, self.lanes)
 
 
@@ -107,6 +113,7 @@ class Val:
 
     @property
     def lanes(self) -> int:
+        """Lanes of its type."""
         return self.type.lanes
 
 

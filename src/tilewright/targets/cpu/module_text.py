@@ -1,0 +1,170 @@
+"""The text of one LLVM module: instructions, functions, calls, globals; nothing of lanes or control flow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tilewright.targets.cpu.values import PTR, Number, Type, Val, literal, vec
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A function parameter; `attributes` as LLVM writes them, e.g. `noalias`."""
+
+    name: str
+    type: Type
+    attributes: str = ""
+
+
+class ModuleText:
+    """One LLVM module under construction, as lines of text."""
+
+    def __init__(self, *, triple: str = "", attributes: str = "nounwind") -> None:
+        """`attributes` go on every defined function, e.g. `nounwind "prefer-vector-width"="512"`."""
+        self._triple = triple
+        self._attributes = attributes
+        self._functions: list[str] = []
+        self._globals: dict[str, str] = {}
+        self._declarations: dict[str, None] = {}
+        self._intrinsics: dict[tuple[str, Type], tuple[str, str]] = {}
+        self._lines: list[str] = []
+        self._allocas: list[str] = []
+        self._block = ""
+        self._terminated = True
+        self._next_value = 0
+        self._next_label = 0
+
+    def text(self) -> str:
+        """The module: the same calls give the same text."""
+        head = [f'target triple = "{self._triple}"'] if self._triple else []
+        parts = [*head, *sorted(self._declarations), *(f"{k} = {v}" for k, v in self._globals.items())]
+        return "\n".join([*parts, *self._functions]) + "\n"
+
+    # Raw text: the base of every method below, and for instructions that have none.
+
+    def line(self, text: str) -> None:
+        """Append one instruction that makes no value."""
+        self._lines.append("  " + text)
+
+    def op(self, text: str, type: Type) -> Val:
+        """Append one instruction and name its result."""
+        self._next_value += 1
+        name = f"%v{self._next_value}"
+        self._lines.append(f"  {name} = {text}")
+        return Val(name, type)
+
+    def declare(self, declaration: str) -> None:
+        """Add `declare ...` to the module once."""
+        self._declarations[declaration] = None
+
+    # Functions, calls, globals.
+
+    @contextmanager
+    def function(
+        self,
+        name: str,
+        params: Sequence[Param] = (),
+        *,
+        result: Type | None = None,
+        linkage: str = "",
+        attributes: str | None = None,
+    ) -> Iterator[tuple[Val, ...]]:
+        """Define a function around the emitted body; gives the arguments.
+
+        A body that does not end with `ret` returns void. A function may be defined while another is open: it
+        becomes a second function of the module, and the open one continues after it.
+        """
+        outer = (self._lines, self._allocas, self._block, self._terminated)
+        self._lines, self._allocas, self._block, self._terminated = [], [], "entry", False
+        signature = ", ".join(
+            " ".join(filter(None, (p.type.text, p.attributes, "%" + p.name))) for p in params
+        )
+        attributes = self._attributes if attributes is None else attributes
+        head = " ".join(filter(None, ("define", linkage, result.text if result else "void")))
+        try:
+            yield tuple(Val("%" + p.name, p.type) for p in params)
+            if not self._terminated:
+                if result is not None:
+                    raise ValueError(
+                        f"function {name!r} must return {result.text}: end its body with ret(value)"
+                    )
+                self.line("ret void")
+            body = [
+                f"{head} @{name}({signature}) {attributes} {{",
+                "entry:",
+                *self._allocas,
+                *self._lines,
+                "}",
+            ]
+            self._functions.append("\n".join(body))
+        finally:
+            self._lines, self._allocas, self._block, self._terminated = outer
+
+    def ret(self, value: Val | None = None) -> None:
+        """Return from the open function; nothing may follow in the same block."""
+        self.line("ret void" if value is None else f"ret {value.typed}")
+        self._terminated = True
+
+    def call(
+        self, name: str, args: Sequence[Val], result: Type | None = None, *, declare: bool = True
+    ) -> Val | None:
+        """Call `@name`; `declare=False` when this module defines it."""
+        returned = "void" if result is None else result.text
+        if declare:
+            self.declare(f"declare {returned} @{name}({', '.join(a.type.text for a in args)})")
+        text = f"call {returned} @{name}({', '.join(a.typed for a in args)})"
+        if result is None:
+            self.line(text)
+            return None
+        return self.op(text, result)
+
+    def call_value(self, name: str, args: Sequence[Val], result: Type, *, declare: bool = True) -> Val:
+        """`call` of a function that returns a value."""
+        value = self.call(name, args, result, declare=declare)
+        assert value is not None
+        return value
+
+    def intrinsic(self, name: str, type: Type, args: Sequence[Val], *, flags: str = "") -> Val:
+        """`llvm.<name>.<type>` where the result and all arguments have the one `type`."""
+        return self.op(self._intrinsic_call(name, type, args, flags), type)
+
+    def _intrinsic_call(self, name: str, type: Type, args: Sequence[Val], flags: str = "") -> str:
+        key = (name, type)
+        found = self._intrinsics.get(key)
+        if found is None:
+            types = ", ".join([type.text] * len(args))
+            target = f"{type.text} @llvm.{name}.{type.suffix}("
+            self.declare(f"declare {target}{types})")
+            found = self._intrinsics[key] = (target, type.text)
+        listed = ", ".join([f"{found[1]} {a.name}" for a in args])
+        return f"call {flags} {found[0]}{listed})" if flags else f"call {found[0]}{listed})"
+
+    def constant_array(self, element: str, values: Sequence[Number], *, align_bytes: int = 64) -> Val:
+        """A private constant table; equal tables are stored once."""
+        scalar = vec(element)
+        listed = ", ".join(f"{element} {literal(scalar, value)}" for value in values)
+        body = f"private unnamed_addr constant [{len(values)} x {element}] [{listed}], align {align_bytes}"
+        for name, present in self._globals.items():
+            if present == body:
+                return Val(name, PTR)
+        name = f"@table{len(self._globals)}"
+        self._globals[name] = body
+        return Val(name, PTR)
+
+    def global_buffer(
+        self, name: str, size_bytes: int, *, align_bytes: int = 64, linkage: str = "internal"
+    ) -> Val:
+        """A zeroed writable buffer owned by the module."""
+        self._globals["@" + name] = (
+            f"{linkage} global [{size_bytes} x i8] zeroinitializer, align {align_bytes}"
+        )
+        return Val("@" + name, PTR)
+
+    def alloca(self, type: Type, count: int = 1, *, align_bytes: int = 64) -> Val:
+        """Stack space of the open function, reserved once on entry wherever this is called."""
+        self._next_value += 1
+        name = f"%s{self._next_value}"
+        self._allocas.append(f"  {name} = alloca {type.text}, i64 {count}, align {align_bytes}")
+        return Val(name, PTR)
