@@ -1,0 +1,426 @@
+"""LLVM IR text to machine code, and machine code into this process.
+
+Kernels arrive as texts that the generator has already vectorised and unrolled, so no LLVM pass runs on them
+(measured: O1 to O3 change their speed by less than 1 % and double the compile time). Scalar fallback loops ask
+for `optimize=True`. Distinct kernels are distinct modules: objects are cached by content, and large batches
+are compiled by helper processes, because llvmlite serialises every call of one process under one lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import json
+import logging
+import os
+import queue
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from tilewright.errors import InternalError
+from tilewright.targets.cpu.cache import ObjectCache
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+"""Part of every key: raise it when the same text must no longer give the same object."""
+
+PARALLEL_THRESHOLD_S = 1.5
+"""Estimated compile time above which helper processes pay for their start (0.3 s each)."""
+
+_SECONDS_PER_LINE = 35e-6
+_OPTIMIZE_FACTOR = 2.5
+_LIBM_NAMES = ("libm.so.6", "libm.so", "libSystem.dylib", "ucrtbase.dll")
+
+
+class CodeTarget(Protocol):
+    """What code generation needs of an instruction set: the `Isa` record of `isa.py` has it."""
+
+    @property
+    def triple(self) -> str: ...  # noqa: D102
+
+    @property
+    def cpu(self) -> str: ...  # noqa: D102
+
+    @property
+    def features(self) -> str: ...  # noqa: D102
+
+    @property
+    def fingerprint(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class CompileJob:
+    """One module to compile. `optimize` runs LLVM's O2 pipeline with both vectorisers."""
+
+    ir_text: str
+    optimize: bool = False
+
+    @property
+    def estimated_s(self) -> float:
+        """Expected compile time, from the number of lines (measured rate, one core)."""
+        factor = _OPTIMIZE_FACTOR if self.optimize else 1.0
+        return factor * _SECONDS_PER_LINE * (self.ir_text.count("\n") + 1)
+
+
+@functools.cache
+def toolchain_version() -> str:
+    """The versions that decide what a text compiles to."""
+    return f"llvmlite-{llvmlite.__version__}/llvm-{'.'.join(map(str, llvm.llvm_version_info))}"
+
+
+def object_key(job: CompileJob, isa: CodeTarget) -> str:
+    """The cache key of an object: SHA-256 of everything that decides its bytes."""
+    parts = (str(FORMAT_VERSION), toolchain_version(), isa.fingerprint, str(int(job.optimize)), job.ir_text)
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode()
+        digest.update(len(raw).to_bytes(8, "little"))
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+def compile_object(ir_text: str, isa: CodeTarget, *, optimize: bool = False) -> bytes:
+    """Parse, verify and compile one module to a relocatable object for `isa` (of any LLVM target).
+
+    Raises:
+        InternalError: the text is not valid IR; names the complaint of LLVM's parser or verifier.
+    """
+    machine, module = _prepared_module(ir_text, isa, optimize=optimize)
+    try:
+        return bytes(machine.emit_object(module))
+    finally:
+        module.close()
+
+
+def emit_assembly(ir_text: str, isa: CodeTarget, *, optimize: bool = False) -> str:
+    """The assembly that `compile_object` would encode: for reports and for counting spills."""
+    machine, module = _prepared_module(ir_text, isa, optimize=optimize)
+    try:
+        return str(machine.emit_assembly(module))
+    finally:
+        module.close()
+
+
+def compile_objects(
+    jobs: Sequence[CompileJob],
+    isa: CodeTarget,
+    *,
+    cache: ObjectCache | None = None,
+    num_processes: int = 1,
+) -> list[bytes]:
+    """Objects for all jobs, in order: from the cache where it has them, equal jobs compiled once.
+
+    With `num_processes > 1` and more than `PARALLEL_THRESHOLD_S` of estimated work, helper processes share
+    what the cache lacks. The result does not depend on `num_processes`.
+    """
+    keys = [object_key(job, isa) for job in jobs]
+    objects: dict[str, bytes] = {}
+    missing: dict[str, CompileJob] = {}
+    for key, job in zip(keys, jobs, strict=True):
+        if key in objects or key in missing:
+            continue
+        stored = None if cache is None else cache.get(key)
+        if stored is None:
+            missing[key] = job
+        else:
+            objects[key] = stored
+    for key, compiled in _compile_missing(missing, isa, num_processes).items():
+        objects[key] = compiled
+        if cache is not None:
+            cache.put(key, compiled)
+    return [objects[key] for key in keys]
+
+
+class JitLibrary:
+    """Objects loaded into this process. Addresses are valid until `close` (or until it is collected).
+
+    Symbols of the objects see each other, `imports`, and the process (libm, libc). A symbol nobody defines,
+    or two objects that define the same one, is an InternalError here rather than a crash later.
+    """
+
+    def __init__(
+        self,
+        objects: Iterable[bytes],
+        exports: Iterable[str],
+        *,
+        imports: Mapping[str, int] | None = None,
+        keep_alive: Sequence[object] = (),
+    ) -> None:
+        _initialize(native_only=True)
+        _load_libm()
+        # One LLJIT per library: closing it returns all memory, where closing a library of a shared one
+        # leaks its name and symbol table (measured: 10 kB each).
+        self._jit = llvm.create_lljit_compiler(None, use_jit_link=True)
+        self._keep_alive = tuple(keep_alive)
+        builder = llvm.JITLibraryBuilder().add_current_process()
+        for image in objects:
+            builder.add_object_img(image)
+        for name, address in (imports or {}).items():
+            builder.import_symbol(name, address)
+        names = tuple(dict.fromkeys(exports))
+        for name in names:
+            builder.export_symbol(name)
+        try:
+            self._tracker = builder.link(self._jit, "library")
+        except RuntimeError as error:
+            self._jit.close()
+            raise InternalError(f"Cannot link generated code: {_one_line(error)}.") from error
+        self._addresses = {name: int(self._tracker[name]) for name in names}
+
+    def __getitem__(self, symbol: str) -> int:
+        """Address of an exported symbol."""
+        if symbol not in self._addresses:
+            raise InternalError(f"Symbol {symbol!r} is not exported by this library or it is closed.")
+        return self._addresses[symbol]
+
+    @property
+    def symbols(self) -> Mapping[str, int]:
+        """Exported symbols and their addresses."""
+        return dict(self._addresses)
+
+    def close(self) -> None:
+        """Unload the code. No thread may be inside it."""
+        if self._addresses or not self._jit.closed:
+            self._addresses = {}
+            self._tracker.close()
+            self._jit.close()
+            self._keep_alive = ()
+
+
+def _compile_missing(
+    missing: Mapping[str, CompileJob], isa: CodeTarget, num_processes: int
+) -> dict[str, bytes]:
+    total_s = sum(job.estimated_s for job in missing.values())
+    num_helpers = min(num_processes, len(missing), int(total_s / PARALLEL_THRESHOLD_S) + 1) - 1
+    if num_helpers <= 0 or getattr(sys, "frozen", False) or not sys.executable:
+        return {key: compile_object(job.ir_text, isa, optimize=job.optimize) for key, job in missing.items()}
+    return _compile_with_helpers(missing, isa, num_helpers)
+
+
+def _compile_with_helpers(
+    missing: Mapping[str, CompileJob], isa: CodeTarget, num_helpers: int
+) -> dict[str, bytes]:
+    """Longest jobs first from one queue: this process compiles too, and takes over from a helper that dies."""
+    todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for key in sorted(missing, key=lambda k: (-missing[k].estimated_s, k)):
+        todo.put(key)
+    done: dict[str, bytes] = {}
+    helpers = [helper for _ in range(num_helpers) if (helper := _Helper.start(isa)) is not None]
+
+    def feed(helper: _Helper) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                key = todo.get_nowait()
+                compiled = helper.compile(missing[key])
+                if compiled is None:  # dead, or it rejects the module: here the error gets its message
+                    todo.put(key)
+                    return
+                done[key] = compiled
+
+    threads = [threading.Thread(target=feed, args=(helper,), daemon=True) for helper in helpers]
+    for thread in threads:
+        thread.start()
+    try:
+        _drain(todo, missing, isa, done)
+        for thread in threads:
+            thread.join()
+        _drain(todo, missing, isa, done)
+    finally:
+        for helper in helpers:
+            helper.kill()
+        for thread in threads:
+            thread.join()
+        for helper in helpers:
+            helper.close()
+    return done
+
+
+def _drain(
+    todo: queue.SimpleQueue[str], missing: Mapping[str, CompileJob], isa: CodeTarget, done: dict[str, bytes]
+) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            key = todo.get_nowait()
+            done[key] = compile_object(missing[key].ir_text, isa, optimize=missing[key].optimize)
+
+
+class _Helper:
+    """A process that compiles what it is sent. Frames are a 4-byte length and that many bytes."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @classmethod
+    def start(cls, isa: CodeTarget) -> _Helper | None:
+        """A running helper, or None where the system starts none."""
+        package_root = str(Path(__file__).resolve().parents[3])
+        search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
+        # Safe path: the working directory must not decide which llvmlite a helper imports.
+        environment = {**os.environ, "PYTHONPATH": search_path, "PYTHONSAFEPATH": "1"}
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tilewright.targets.cpu.codegen"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+            )
+        except OSError as error:
+            logger.info("no compile helper (%s): compiling in this process", error)
+            return None
+        helper = cls(process)
+        target = {"triple": isa.triple, "cpu": isa.cpu, "features": isa.features, "fingerprint": ""}
+        return helper if helper._send(json.dumps(target).encode()) else None
+
+    def compile(self, job: CompileJob) -> bytes | None:
+        """The object, or None if the helper died or could not compile the job."""
+        request = json.dumps({"ir_text": job.ir_text, "optimize": job.optimize}).encode()
+        if not self._send(request):
+            return None
+        assert self._process.stdout is not None
+        try:
+            return _read_frame(self._process.stdout) or None
+        except OSError:
+            return None
+
+    def kill(self) -> None:
+        """End the process: whoever reads from it sees the end of the stream."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Close the pipes of a killed helper, once nobody reads from them."""
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+    def _send(self, frame: bytes) -> bool:
+        assert self._process.stdin is not None
+        try:
+            _write_frame(self._process.stdin, frame)
+        except (OSError, ValueError):
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _SentTarget:
+    triple: str
+    cpu: str
+    features: str
+    fingerprint: str
+
+
+def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
+    """Compile what arrives until the stream ends; an empty reply means the module was not accepted."""
+    first = _read_frame(requests)
+    if first is None:
+        return
+    isa = _SentTarget(**json.loads(first))
+    while (frame := _read_frame(requests)) is not None:
+        try:
+            compiled = compile_object(**json.loads(frame), isa=isa)
+        except InternalError:
+            compiled = b""
+        _write_frame(replies, compiled)
+
+
+def _write_frame(stream: IO[bytes], frame: bytes) -> None:
+    stream.write(struct.pack("<I", len(frame)))
+    stream.write(frame)
+    stream.flush()
+
+
+def _read_frame(stream: IO[bytes]) -> bytes | None:
+    header = stream.read(4)
+    if len(header) < 4:
+        return None
+    (size,) = struct.unpack("<I", header)
+    frame = stream.read(size)
+    return frame if len(frame) == size else None
+
+
+def _prepared_module(
+    ir_text: str, isa: CodeTarget, *, optimize: bool
+) -> tuple[llvm.TargetMachine, llvm.ModuleRef]:
+    _initialize(native_only=_architecture(isa.triple) == _architecture(llvm.get_default_triple()))
+    machine = _target_machine(isa.triple, isa.cpu, isa.features)
+    try:
+        module = llvm.parse_assembly(ir_text)
+        module.triple = isa.triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise InternalError(f"Generated IR is invalid: {_one_line(error)}.") from error
+    if optimize:
+        _run_o2(module, machine)
+    return machine, module
+
+
+def _run_o2(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = True
+    options.slp_vectorization = True
+    options.loop_unrolling = True
+    options.loop_interleaving = True
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def _target_machine(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
+    # Small code model with PIC: JITLink places a library in one block, so 32-bit offsets always reach, and
+    # constants are addressed directly instead of through 64-bit immediates.
+    target = llvm.Target.from_triple(triple)
+    return target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
+
+
+@functools.cache
+def _initialize(native_only: bool) -> None:
+    if native_only:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        llvm.initialize_native_asmparser()
+        return
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+@functools.cache
+def _load_libm() -> None:
+    """Make expf and its like resolvable where the interpreter itself does not bring libm along."""
+    if llvm.address_of_symbol("expf"):
+        return
+    for name in _LIBM_NAMES:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        llvm.load_library_permanently(name)
+        return
+
+
+def _architecture(triple: str) -> str:
+    return triple.partition("-")[0]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides: it closes our input
+    serve(sys.stdin.buffer, sys.stdout.buffer)
