@@ -1,0 +1,120 @@
+"""What a kernel generator takes and gives.
+
+Generators see a *nest group*: nests in order, whose operands are numbered within the group: kind
+"input" and "output" refer to the subgraph's values, "local" to temporaries between its nests, "table"
+to constants. They answer with `Kernel`s (run one after the other) or with `Declined`.
+
+Every kernel function has the signature `void @symbol(ptr %args, i64 %chunk, ptr %scratch)`: `%args` is
+an array of pointers in the order of `Kernel.args`, `%chunk` lies in `[0, num_chunks)`, `%scratch` is a
+64-byte aligned area of at least `scratch_bytes`, private to the executing thread. Chunks are
+independent and their number never depends on the number of threads, so any thread count gives the
+same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.nest import Operand
+
+OperandKey = tuple[str, int]  # Operand.key: (kind, position)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a dense tensor lies in memory: its axes from outermost to innermost.
+
+    >>> Layout((0, 2, 3, 1)).strides((1, 8, 5, 5))  # NCHW stored as NHWC
+    (200, 1, 40, 8)
+    """
+
+    order: tuple[int, ...]
+
+    @classmethod
+    def row_major(cls, rank: int) -> Layout:
+        """The layout of the logical shape itself."""
+        return cls(tuple(range(rank)))
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether elements lie in logical order. Accesses with a `view` need this."""
+        return self.order == tuple(range(len(self.order)))
+
+    def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Elements between neighbours along each logical axis."""
+        strides = [0] * len(shape)
+        step = 1
+        for axis in reversed(self.order):
+            strides[axis] = step
+            step *= shape[axis]
+        return tuple(strides)
+
+
+Layouts = Mapping[OperandKey, Layout]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A constant operand rearranged at compile time; `pack` maps the logical array to the stored one."""
+
+    source: Operand
+    pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+    signature: str  # names the arrangement, so that equal packings of one weight are stored once
+
+
+KernelArg = Operand | Packed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """One parallel region: IR text of one function and what to call it with."""
+
+    symbol: str
+    text: str
+    num_chunks: int
+    args: tuple[KernelArg, ...]
+    scratch_bytes: int = 0
+    template: str = "loop-nest"
+    needs_optimizer: bool = False  # run LLVM's own passes (scalar code that we did not vectorise)
+    macs: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A generator's refusal, with the reason that `explain` prints."""
+
+    reason: str
+
+
+SYMBOL_PLACEHOLDER = "@TW_KERNEL_SYMBOL"
+
+
+def name_by_content(text: str, stem: str) -> tuple[str, str]:
+    """Give the function its symbol, derived from its own text: equal kernels get equal names.
+
+    `text` defines `@TW_KERNEL_SYMBOL`; returns (symbol, text with the symbol in place).
+    """
+    digest = hashlib.sha256(text.encode()).hexdigest()[:20]
+    symbol = f"tw_{stem}_{digest}"
+    return symbol, text.replace(SYMBOL_PLACEHOLDER, f"@{symbol}")
+
+
+# Enough pieces for a few threads to balance, few enough that starting them costs nothing.
+TARGET_CHUNKS = 16
+# Work below this many operations is not worth a parallel region.
+MIN_CHUNK_OPERATIONS = 16_384
+
+
+def choose_num_chunks(extent: int, operations: int) -> int:
+    """Pieces to cut `extent` independent iterations into, from the work alone (never the threads).
+
+    >>> choose_num_chunks(56, 100_000_000), choose_num_chunks(56, 1000)
+    (16, 1)
+    """
+    return max(1, min(extent, TARGET_CHUNKS, operations // MIN_CHUNK_OPERATIONS))
