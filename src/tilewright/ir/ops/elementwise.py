@@ -1,0 +1,1 @@
+"""Elementwise operators: one parallel nest over the output, inputs broadcast as in numpy."""

@@ -1,0 +1,1 @@
+"""Operators of no other family: CumSum, Det and kin."""

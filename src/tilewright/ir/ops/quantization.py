@@ -1,0 +1,1 @@
+"""Linear quantisation: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear."""

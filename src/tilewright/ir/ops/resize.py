@@ -1,0 +1,1 @@
+"""Resampling: Resize and Upsample through exact per-axis tables; GridSample and AffineGrid."""
