@@ -1,0 +1,8 @@
+"""Every network, family by family."""
+
+from __future__ import annotations
+
+from tilewright.zoo import resnet
+from tilewright.zoo.network import by_name
+
+NETWORKS = by_name((*resnet.NETWORKS,))

@@ -1,0 +1,105 @@
+"""Composed layers, spelled out in the primitive nodes that PyTorch's exporter emits for them."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.zoo.builder import Builder, Pair, Tensor
+
+
+def silu(b: Builder, x: Tensor, *, name: str = "act") -> Tensor:
+    """x * sigmoid(x)."""
+    return b.mul(x, b.unary("Sigmoid", x, name=f"{name}.sigmoid"), name=f"{name}.mul")
+
+
+def mish(b: Builder, x: Tensor, *, name: str = "act") -> Tensor:
+    """x * tanh(softplus(x))."""
+    gate = b.unary("Tanh", b.unary("Softplus", x, name=f"{name}.softplus"), name=f"{name}.tanh")
+    return b.mul(x, gate, name=f"{name}.mul")
+
+
+def leaky_relu(b: Builder, x: Tensor, *, name: str = "act") -> Tensor:
+    """x where positive, x / 10 elsewhere."""
+    return b.unary("LeakyRelu", x, name=name, alpha=0.1)
+
+
+def relu6(b: Builder, x: Tensor, *, name: str = "relu6") -> Tensor:
+    """x limited to [0, 6]."""
+    return b.clip(x, 0.0, 6.0, name=name)
+
+
+def gelu(b: Builder, x: Tensor, *, name: str = "gelu") -> Tensor:
+    """x * (1 + erf(x / sqrt(2))) / 2, in five nodes."""
+    with b.scope(name):
+        erf = b.unary("Erf", b.binary("Div", x, math.sqrt(2.0), name="div"), name="erf")
+        return b.mul(b.mul(x, b.add(erf, 1.0)), 0.5, name="half")
+
+
+def layer_norm(b: Builder, x: Tensor, *, eps: float, name: str) -> Tensor:
+    """Normalisation over the last axis, in nine nodes."""
+    features = x.shape[-1]
+    with b.scope(name):
+        weight = b.parameter("weight", (features,), mean=1.0, deviation=0.1)
+        bias = b.parameter("bias", (features,), deviation=0.05)
+        centred = b.binary("Sub", x, b.reduce_mean(x, [-1], keepdims=True))
+        square = b.binary("Pow", centred, 2.0)
+        variance = b.reduce_mean(square, [-1], keepdims=True, name="variance")
+        deviation = b.unary("Sqrt", b.add(variance, eps, name="add_eps"))
+        return b.add(b.mul(b.binary("Div", centred, deviation), weight), bias)
+
+
+def dense(
+    b: Builder, x: Tensor, out_features: int, *, name: str, gain: float = 1.0, bias: bool = True
+) -> Tensor:
+    """A linear layer on the last axis: MatMul, then Add. The weights have variance `gain` / fan-in."""
+    in_features = x.shape[-1]
+    with b.scope(name):
+        weight = b.parameter("weight", (in_features, out_features), deviation=math.sqrt(gain / in_features))
+        product = b.matmul(x, weight)
+        if not bias:
+            return product
+        return b.add(b.parameter("bias", (out_features,), deviation=0.05), product)
+
+
+def attention(b: Builder, x: Tensor, *, heads: int, mask: Tensor | None = None) -> Tensor:
+    """Self-attention of [batch, sequence, features] up to the joined heads; q, k, v are separate and biased.
+
+    The query weights are drawn wider than 1 / fan-in so that the softmax prefers some positions over others.
+    """
+    batch, sequence, features = x.shape
+    width = features // heads
+    split = (batch, sequence, heads, width)
+    query = b.transpose(b.reshape(dense(b, x, features, name="query", gain=2.0), split), (0, 2, 1, 3))
+    key = b.transpose(b.reshape(dense(b, x, features, name="key"), split), (0, 2, 3, 1))
+    value = b.transpose(b.reshape(dense(b, x, features, name="value"), split), (0, 2, 1, 3))
+    scores = b.binary("Div", b.matmul(query, key, name="scores"), math.sqrt(width))
+    if mask is not None:
+        scores = b.add(scores, mask, name="add_mask")
+    context = b.matmul(b.softmax(scores), value, name="context")
+    return b.reshape(b.transpose(context, (0, 2, 1, 3)), (batch, sequence, features))
+
+
+def conv_bn(
+    b: Builder,
+    x: Tensor,
+    out_channels: int,
+    kernel: Pair,
+    *,
+    names: tuple[str, str],
+    stride: Pair = 1,
+    padding: Pair = 0,
+    groups: int = 1,
+    gain: float = 2.0,
+    scale: float = 1.0,
+    eps: float = 1e-5,
+) -> Tensor:
+    """An unbiased convolution and its batch normalisation, named `names`; `scale` is the mean of gamma."""
+    conv, bn = names
+    y = b.conv(x, out_channels, kernel, stride=stride, padding=padding, groups=groups, gain=gain, name=conv)
+    return b.batch_norm(y, scale=scale, eps=eps, name=bn)
+
+
+def classifier(b: Builder, x: Tensor, *, classes: int = 1000, name: str = "fc") -> None:
+    """Global average pool, flatten, linear: the head of most image classifiers, and the graph output."""
+    pooled = b.flatten(b.global_avg_pool(x))
+    b.output(b.gemm(pooled, classes, gain=2.0, name=name), "logits")
