@@ -1,0 +1,1 @@
+"""Convolutions: float, transposed, integer and quantised."""

@@ -1,0 +1,1 @@
+"""Normalisations by given or computed statistics."""

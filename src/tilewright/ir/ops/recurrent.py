@@ -1,0 +1,1 @@
+"""Recurrent layers: a loop over time."""
