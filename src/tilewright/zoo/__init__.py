@@ -60,7 +60,7 @@ def build(
     """Build a network: the same arguments give the same bytes, in every process.
 
     `image` is the side of the square input in pixels, `sequence` the number of tokens or frames; each only
-    where the network has one. Weights depend on the network's name, the seed and their own name, not on sizes.
+    where the network has one. Weights depend on the network's name, the seed and their own name only.
 
     Raises:
         UsageError: an unknown name, or a size that the network does not take.

@@ -8,6 +8,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+_PIECE = 1 << 16  # even, so that pieces meet on whole words
+
 FloatArray = npt.NDArray[np.float32]
 
 
@@ -25,9 +27,13 @@ def uniform_weights(
     count = math.prod(shape)
     digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
     generator = np.random.Philox(key=int.from_bytes(digest, "little"))
-    words = np.asarray(generator.random_raw((count + 1) // 2), dtype="<u8").view("<u4")[:count]
     half_width = math.sqrt(3.0) * deviation
-    values = (words >> 8).astype(np.float32)
-    values *= np.float32(2.0 * half_width * 2.0**-24)
-    values += np.float32(mean - half_width)
+    scale, low = np.float32(2.0 * half_width * 2.0**-24), np.float32(mean - half_width)
+    values = np.empty(count, np.float32)
+    # Piece by piece: the temporaries stay in cache, which makes large tensors several times faster.
+    for start in range(0, count, _PIECE):
+        piece = values[start : start + _PIECE]
+        words = np.asarray(generator.random_raw((piece.size + 1) // 2), dtype="<u8").view("<u4")
+        np.multiply(words[: piece.size] >> 8, scale, out=piece, casting="unsafe", dtype=np.float32)
+        piece += low
     return values.reshape(shape)
