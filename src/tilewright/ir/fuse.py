@@ -1,0 +1,413 @@
+"""Loop nests of a subgraph, composed: what its nodes compute together, with fewer passes over memory.
+
+`fuse_nodes` numbers the operands of all nodes within the group and then substitutes nests into each
+other where that changes nothing but the traffic:
+
+* forward: an element-wise nest that reads another nest's result at exactly the element just computed
+  becomes that nest's `finish` (bias, activation, residual add, the write of a concatenation slice);
+* backward: an element-wise nest is substituted into the one nest that reads it, through any affine
+  access (transposes and slices cost nothing then; arithmetic only where nothing is computed twice).
+
+Both work on accesses alone and know no operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tilewright.ir.expr import Acc, Expr, Iter, Read, cast, reads_of, substitute
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.nest import (
+    Access,
+    Affine,
+    Index,
+    Indirect,
+    Lookup,
+    Nest,
+    Opaque,
+    Operand,
+    OperandKind,
+    affine,
+)
+from tilewright.ir.ops import describe
+
+OperandKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NestGroup:
+    """Nests in execution order; operand kinds index `inputs`, `outputs`, `locals` and `tables`."""
+
+    nests: tuple[Nest, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    locals: tuple[Operand, ...]
+    tables: tuple[Operand, ...]
+
+
+def fuse_nodes(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGroup | Opaque:
+    """Compose the nests of `nodes` (in topological order) into one group that produces `outputs`.
+
+    Opaque if any node is.
+    """
+    numbered = _number_operands(nodes, outputs)
+    if isinstance(numbered, Opaque):
+        return numbered
+    nests = _drop_dead(_compose(list(numbered.nests)))
+    return _renumber_locals(replace(numbered, nests=tuple(nests)))
+
+
+def _number_operands(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGroup | Opaque:
+    produced = {value for node in nodes for value in node.results()}
+    operands: dict[Value, Operand] = {
+        value: Operand("output", position, value.dtype, value.shape) for position, value in enumerate(outputs)
+    }
+    inputs: list[Value] = []
+    locals_: list[Operand] = []
+    tables: list[Operand] = []
+    nests: list[Nest] = []
+
+    def group_operand(value: Value) -> Operand:
+        if value not in operands:
+            if value in produced:
+                operands[value] = Operand("local", len(locals_), value.dtype, value.shape)
+                locals_.append(operands[value])
+            else:
+                operands[value] = Operand("input", len(inputs), value.dtype, value.shape)
+                inputs.append(value)
+        return operands[value]
+
+    for node in nodes:
+        description = describe(node)
+        if isinstance(description, Opaque):
+            return description
+        own: dict[OperandKey, Operand] = {}
+
+        def translated(operand: Operand, node: Node = node, own: dict[OperandKey, Operand] = own) -> Operand:
+            if operand.kind == "input":
+                return group_operand(node.require(operand.position))
+            if operand.kind == "output":
+                value = node.outputs[operand.position]
+                if value is not None:
+                    return group_operand(value)
+            if operand.key not in own:
+                target = tables if operand.kind == "table" else locals_
+                kind: OperandKind = "table" if operand.kind == "table" else "local"
+                own[operand.key] = Operand(kind, len(target), operand.dtype, operand.shape, operand.data)
+                target.append(own[operand.key])
+            return own[operand.key]
+
+        for nest in description:
+            reads = tuple(replace(a, operand=translated(a.operand)) for a in nest.reads)
+            nests.append(
+                replace(nest, reads=reads, write=replace(nest.write, operand=translated(nest.write.operand)))
+            )
+    return NestGroup(tuple(nests), tuple(inputs), tuple(outputs), tuple(locals_), tuple(tables))
+
+
+def _compose(nests: list[Nest]) -> list[Nest]:
+    """Substitute nests into each other until nothing more fits; each success removes one nest."""
+    changed = True
+    while changed:
+        changed = False
+        for position, producer in enumerate(nests):
+            target = producer.write.operand
+            if target.kind != "local" or sum(n.write.operand.key == target.key for n in nests) != 1:
+                continue
+            readers = [i for i, n in enumerate(nests) if any(a.operand.key == target.key for a in n.reads)]
+            if len(readers) != 1:
+                continue
+            consumer = nests[readers[0]]
+            if _writes_between(nests, position, readers[0]):
+                continue
+            merged = fuse_forward(producer, consumer) or fuse_backward(producer, consumer)
+            if merged is not None:
+                nests[readers[0]] = merged
+                del nests[position]
+                changed = True
+                break
+    return nests
+
+
+def _writes_between(nests: Sequence[Nest], first: int, last: int) -> bool:
+    """Whether anything `nests[first]` reads is written before `nests[last]`, so that it cannot move there."""
+    sources = {a.operand.key for a in nests[first].reads}
+    return any(nests[i].write.operand.key in sources for i in range(first + 1, last))
+
+
+def fuse_forward(producer: Nest, consumer: Nest) -> Nest | None:
+    """`consumer` as the epilogue of `producer`, or None where its reads are not the element just made."""
+    if consumer.combine is not None:
+        return None
+    renamed = _same_element(producer, consumer)
+    if renamed is None:
+        return None
+    target = producer.write.operand.key
+    if any(isinstance(i, Indirect) for a in consumer.reads for i in a.index) or _iterates(consumer):
+        return None
+    moved = {i: _substitute_access(a, renamed) for i, a in enumerate(consumer.reads)}
+    write = _substitute_access(consumer.write, renamed)
+    if write is None:
+        return None
+    reads = list(producer.reads)
+    number: dict[int, int] = {}
+    for index, access in moved.items():
+        if access is None:
+            return None
+        if access.operand.key != target:
+            number[index] = len(reads)
+            reads.append(access)
+    value: Expr
+    if producer.combine is None:
+        value = producer.body
+    else:
+        value = producer.finish if producer.finish is not None else Acc(producer.body.result)
+
+    def translate(read: Read) -> Expr:
+        return Read(number[read.index], read.dtype) if read.index in number else cast(value, read.dtype)
+
+    body = substitute(consumer.body, translate)
+    if producer.combine is None:
+        return Nest(producer.dims, tuple(reads), write, body)
+    return replace(producer, reads=tuple(reads), write=write, finish=body)
+
+
+def _same_element(producer: Nest, consumer: Nest) -> dict[str, Affine] | None:
+    """For each consumer dim the producer's index, if every read of the result is of the element just made."""
+    target = producer.write.operand.key
+    written = producer.write
+    accesses = [a for a in consumer.reads if a.operand.key == target]
+    renamed: dict[str, Affine] = {}
+    extents, producer_extents = consumer.extents, producer.extents
+    for access in accesses:
+        if access.fill is not None or access.shape != written.shape:
+            return None
+        for ours, theirs in zip(access.index, written.index, strict=True):
+            mapped = _plain_dim(ours, extents)
+            if mapped is None or not isinstance(theirs, Affine):
+                return None
+            if mapped == "":
+                if theirs.bounds(producer_extents) != (0, 0):
+                    return None
+                continue
+            if theirs.bounds(producer_extents) != (0, extents[mapped] - 1):
+                return None
+            if renamed.setdefault(mapped, theirs) != theirs:
+                return None
+    # A consumer dim that does not select the element would read it again and again.
+    for dim in consumer.dims:
+        if dim.name not in renamed:
+            if dim.extent != 1:
+                return None
+            renamed[dim.name] = affine()
+    count = 1
+    for dim in producer.parallel_dims:
+        count *= dim.extent
+    return renamed if count == consumer.num_iterations else None
+
+
+def fuse_backward(producer: Nest, consumer: Nest) -> Nest | None:
+    """`producer` substituted into `consumer`, or None where it would be computed more often than now."""
+    if producer.combine is not None or _iterates(producer):
+        return None
+    by_dim = _indices_by_dim(producer)
+    if by_dim is None:
+        return None
+    target = producer.write.operand.key
+    accesses = [(i, a) for i, a in enumerate(consumer.reads) if a.operand.key == target]
+    if any(isinstance(i, Indirect) for a in producer.reads for i in a.index):
+        return None
+    is_copy = isinstance(producer.body, Read) and len(producer.reads) == 1
+    if not is_copy and any(set(a.dims()) != _varying(consumer) for _, a in accesses):
+        return None
+    if not is_copy and len(accesses) > 1:
+        return None
+    reads = list(consumer.reads)
+    replacements: dict[int, Expr] = {}
+    for position, access in accesses:
+        if access.shape != producer.write.shape:
+            return None
+        if access.fill is not None and not (is_copy and _is_permutation(producer)):
+            return None
+        substitution = {dim: access.index[axis] for dim, axis in by_dim.items()}
+        moved: dict[int, Expr] = {}
+        for index, read in enumerate(producer.reads):
+            composed = _substitute_access(read, substitution)
+            if composed is None:
+                return None
+            if access.fill is not None:
+                composed = replace(composed, fill=access.fill)
+            if not moved and position < len(reads):
+                reads[position] = composed
+                moved[index] = Read(position, read.operand.dtype.compute)
+            else:
+                reads.append(composed)
+                moved[index] = Read(len(reads) - 1, read.operand.dtype.compute)
+        replacements[position] = substitute(producer.body, partial(_moved_read, moved))
+
+    def translate(read: Read) -> Expr:
+        return cast(replacements[read.index], read.dtype) if read.index in replacements else read
+
+    merged = replace(
+        consumer,
+        reads=tuple(reads),
+        body=substitute(consumer.body, translate),
+        init=None if consumer.init is None else substitute(consumer.init, translate),
+        finish=None if consumer.finish is None else substitute(consumer.finish, translate),
+    )
+    return _without_unused_reads(merged)
+
+
+def _moved_read(moved: Mapping[int, Expr], read: Read) -> Expr:
+    return moved[read.index]
+
+
+def _without_unused_reads(nest: Nest) -> Nest:
+    """Drop reads that no expression and no indirect index mentions."""
+    used = reads_of(nest.body, nest.init, nest.finish)
+    used |= {i.read for a in nest.reads for i in a.index if isinstance(i, Indirect)}
+    if len(used) == len(nest.reads):
+        return nest
+    number = {old: new for new, old in enumerate(sorted(used))}
+
+    def renumbered(access: Access) -> Access:
+        index = tuple(Indirect(number[i.read]) if isinstance(i, Indirect) else i for i in access.index)
+        return replace(access, index=index)
+
+    def translate(read: Read) -> Expr:
+        return Read(number[read.index], read.dtype)
+
+    return replace(
+        nest,
+        reads=tuple(renumbered(a) for i, a in enumerate(nest.reads) if i in used),
+        body=substitute(nest.body, translate),
+        init=None if nest.init is None else substitute(nest.init, translate),
+        finish=None if nest.finish is None else substitute(nest.finish, translate),
+    )
+
+
+def _varying(nest: Nest) -> set[str]:
+    return {d.name for d in nest.dims if d.extent > 1}
+
+
+def _iterates(nest: Nest) -> bool:
+    """Whether an expression uses loop indices as values (they would need translating, which we decline)."""
+    expressions = [e for e in (nest.body, nest.init, nest.finish) if e is not None]
+    return any(isinstance(e, Iter) for x in expressions for e in x.walk())
+
+
+def _plain_dim(index: Index, extents: Mapping[str, int]) -> str | None:
+    """The dim if the index is just that dim, "" if it is always 0, None otherwise."""
+    if not isinstance(index, Affine):
+        return None
+    terms = [(name, c) for name, c in index.terms if extents[name] > 1]
+    if index.offset != 0 or len(terms) > 1:
+        return None
+    if not terms:
+        return ""
+    return terms[0][0] if terms[0][1] == 1 else None
+
+
+def _indices_by_dim(producer: Nest) -> dict[str, int] | None:
+    """Axis of the written tensor that each dim selects, if the nest writes every element once, in place."""
+    extents = producer.extents
+    axis_of: dict[str, int] = {}
+    for axis, index in enumerate(producer.write.index):
+        dim = _plain_dim(index, extents)
+        if dim is None or dim in axis_of:
+            return None
+        if dim == "":
+            if producer.write.shape[axis] != 1:
+                return None
+            continue
+        if extents[dim] != producer.write.shape[axis]:
+            return None
+        axis_of[dim] = axis
+    return axis_of if set(axis_of) == _varying(producer) else None
+
+
+def _is_permutation(producer: Nest) -> bool:
+    """Whether a copy reads each source element exactly once, in bounds, one dim an axis."""
+    (access,) = producer.reads
+    dims = [_plain_dim(i, producer.extents) for i in access.index]
+    covers = all(
+        d is not None and (producer.extents[d] if d else 1) == e
+        for d, e in zip(dims, access.shape, strict=True)
+    )
+    return access.fill is None and covers
+
+
+def _substitute_access(access: Access, substitution: Mapping[str, Index]) -> Access | None:
+    """The access with each dim replaced by an index expression of another nest."""
+    composed: list[Index] = []
+    for index in access.index:
+        match index:
+            case Affine(terms, offset):
+                total: list[str | int | tuple[str, int]] = [offset]
+                lookup: Lookup | None = None
+                for name, c in terms:
+                    inner = substitution.get(name, affine())
+                    if isinstance(inner, Affine):
+                        total.append(c * inner.offset)
+                        total.extend((n, c * k) for n, k in inner.terms)
+                    elif isinstance(inner, Lookup) and len(terms) == 1:
+                        lookup = Lookup(tuple(c * t + offset for t in inner.table), inner.dim)
+                    else:
+                        return None
+                composed.append(lookup if lookup is not None else affine(*total))
+            case Lookup(table, dim):
+                inner = substitution.get(dim, affine())
+                if isinstance(inner, Affine) and not inner.terms:
+                    composed.append(affine(table[inner.offset]))
+                elif isinstance(inner, Affine) and inner.offset == 0 and [c for _, c in inner.terms] == [1]:
+                    composed.append(Lookup(table, inner.terms[0][0]))
+                elif isinstance(inner, Lookup):
+                    composed.append(Lookup(tuple(table[t] for t in inner.table), inner.dim))
+                else:
+                    return None
+            case Indirect():
+                return None
+    return replace(access, index=tuple(composed))
+
+
+def _drop_dead(nests: list[Nest]) -> list[Nest]:
+    """Nests whose local result nobody reads are not computed (optional outputs that are not wanted)."""
+    while True:
+        read = {a.operand.key for n in nests for a in n.reads}
+        kept = [n for n in nests if n.write.operand.kind != "local" or n.write.operand.key in read]
+        if len(kept) == len(nests):
+            return nests
+        nests = kept
+
+
+def _renumber_locals(group: NestGroup) -> NestGroup:
+    """Number the remaining locals and tables from 0 and drop inputs nobody reads."""
+    fresh: dict[OperandKey, Operand] = {}
+    lists: dict[str, list[Operand]] = {"local": [], "table": []}
+    inputs: list[Value] = []
+
+    def renumbered(operand: Operand) -> Operand:
+        if operand.kind == "output":
+            return operand
+        if operand.key not in fresh:
+            if operand.kind == "input":
+                position = len(inputs)
+                inputs.append(group.inputs[operand.position])
+            else:
+                position = len(lists[operand.kind])
+            fresh[operand.key] = replace(operand, position=position)
+            if operand.kind != "input":
+                lists[operand.kind].append(fresh[operand.key])
+        return fresh[operand.key]
+
+    nests = tuple(
+        replace(
+            nest,
+            reads=tuple(replace(a, operand=renumbered(a.operand)) for a in nest.reads),
+            write=replace(nest.write, operand=renumbered(nest.write.operand)),
+        )
+        for nest in group.nests
+    )
+    return NestGroup(nests, tuple(inputs), group.outputs, tuple(lists["local"]), tuple(lists["table"]))
