@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tilewright.zoo import classic, mobile, resnet, tailor
+from tilewright.zoo import classic, ios, mobile, resnet, tailor, transformers
 from tilewright.zoo.network import by_name
 
-NETWORKS = by_name((*resnet.NETWORKS, *tailor.NETWORKS, *classic.NETWORKS, *mobile.NETWORKS))
+NETWORKS = by_name(
+    (
+        *resnet.NETWORKS,
+        *tailor.NETWORKS,
+        *classic.NETWORKS,
+        *mobile.NETWORKS,
+        *ios.NETWORKS,
+        *transformers.NETWORKS,
+    )
+)

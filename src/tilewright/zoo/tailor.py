@@ -5,11 +5,11 @@ the stem (convolution, max pooling) and the head (average pooling, softmax) of R
 fuses neighbouring layers into four pairs. It gives no widths, kernels or strides and shows no shortcut.
 
 Here the four pairs are one pair of 3 x 3 convolutions for each stage of ResNet-18, without shortcuts:
-64, 128, 256 and 512 channels, stride 2 at the first convolution from the second stage on, [64, 56, 56] at the
-input. That is 0.75 GMAC per image, 97 TFLOP/s at the paper's 0.99 ms for a batch of 64, which an A100 can reach
-in half precision with one kernel per layer; all sixteen convolutions of ResNet-18 would take more than
-210 TFLOP/s. Batch normalisation is absent because the paper counts a convolution and a ReLU per layer. Kernel
-sizes and widths stay a reading of the paper, not a quotation.
+64, 128, 256 and 512 channels, stride 2 at the first convolution from the second stage on, [64, 56, 56] at
+the input. That is 0.75 GMAC per image, 97 TFLOP/s at the paper's 0.99 ms for a batch of 64, which an A100 can
+reach in half precision with one kernel per layer; all sixteen convolutions of ResNet-18 would take more than
+210 TFLOP/s. Batch normalisation is absent because the paper counts a convolution and a ReLU per layer.
+Kernel sizes and widths stay a reading of the paper, not a quotation.
 """
 
 from __future__ import annotations
