@@ -65,7 +65,7 @@ class CacheImport:
 
 
 def default_cache_directory(environment: Mapping[str, str] | None = None) -> Path | None:
-    """Where objects are cached: `TILEWRIGHT_CACHE`, else `XDG_CACHE_HOME/tilewright`, else `~/.cache/tilewright`.
+    """`TILEWRIGHT_CACHE`, else `XDG_CACHE_HOME/tilewright`, else `~/.cache/tilewright`.
 
     Read when called, never at import. None when no home directory can be found. A relative XDG path is
     ignored, as its specification asks.
@@ -172,7 +172,7 @@ class ObjectCache:
         """Remove least recently used entries until at most `max_bytes` remain; returns the bytes removed."""
         limit = self.max_bytes if max_bytes is None else max_bytes
         now_ns = time.time_ns()
-        # A time from the future comes from a clock that jumped: such an entry would otherwise never be oldest.
+        # A time in the future comes from a clock that jumped: such an entry would otherwise never be oldest.
         oldest_first = sorted(
             self.entries(),
             key=lambda e: (0 if e.last_used_ns > now_ns + _CLOCK_SLACK_NS else e.last_used_ns, e.key),

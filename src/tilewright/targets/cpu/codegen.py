@@ -1,9 +1,9 @@
 """LLVM IR text to machine code, and machine code into this process.
 
 Kernels arrive as texts that the generator has already vectorised and unrolled, so no LLVM pass runs on them
-(measured: O1 to O3 change their speed by less than 1 % and double the compile time). Scalar fallback loops ask
-for `optimize=True`. Distinct kernels are distinct modules: objects are cached by content, and large batches
-are compiled by helper processes, because llvmlite serialises every call of one process under one lock.
+(measured: O1 to O3 change their speed by less than 1 % and double the compile time). Scalar fallback loops
+ask for `optimize=True`. Distinct kernels are distinct modules: objects are cached by content, and large
+batches are compiled by helper processes, because llvmlite serialises every call of one process.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _compile_missing(
 def _compile_with_helpers(
     missing: Mapping[str, CompileJob], isa: CodeTarget, num_helpers: int
 ) -> dict[str, bytes]:
-    """Longest jobs first from one queue: this process compiles too, and takes over from a helper that dies."""
+    """Longest jobs first from one queue; this process compiles too, and takes over if a helper dies."""
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     for key in sorted(missing, key=lambda k: (-missing[k].estimated_s, k)):
         todo.put(key)

@@ -1,0 +1,463 @@
+"""A model as one generated `main`, and the executor that runs it: one ctypes call per inference.
+
+A main is a list of steps over *bases*: addresses given at run time (activation arena, weights, each input,
+each output). Step arguments are `ArgRef`s, an offset from a base; the executor resolves them into argument
+blocks once per set of bases, so that a main is nothing but calls. Base 0 is the activation arena, which each
+concurrent run has for itself. Nothing here knows of graphs or operators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilewright.errors import InternalError, UsageError
+from tilewright.hardware.probe import affinity_cores
+from tilewright.targets.cpu.cache import ObjectCache
+from tilewright.targets.cpu.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
+from tilewright.targets.cpu.pool import (
+    AlignedBuffer,
+    WorkerPool,
+    resolve_threads,
+    runtime_code,
+    shared_pool,
+    ticks_per_ns,
+)
+from tilewright.targets.cpu.pool_ir import MAX_CHUNKS, tick_counter
+
+ARENA_BASE = 0
+"""Index of the base that the executor provides: the activation arena of the run."""
+
+HostCallback = Callable[[Sequence[int]], None]
+"""Called with the base addresses of the run, the arena's included."""
+
+
+class ArgRef(NamedTuple):
+    """One kernel argument: `byte_offset` from the address of base `base_index`."""
+
+    base_index: int
+    byte_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All chunks of one kernel. `inline` keeps them on the calling thread: for work too small to share."""
+
+    symbol: str
+    num_chunks: int
+    args: tuple[ArgRef, ...]
+    inline: bool = False
+
+    def __post_init__(self) -> None:
+        _check_chunks(self.symbol, self.num_chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Launches that do not depend on each other, as one region: threads take chunks of any of them."""
+
+    launches: tuple[Launch, ...]
+
+    def __post_init__(self) -> None:
+        if not self.launches:
+            raise InternalError("A stage needs at least one launch.")
+        _check_chunks("stage", self.num_chunks)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of all launches; launch by launch, in order."""
+        return sum(launch.num_chunks for launch in self.launches)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A step that runs in Python, between two pieces of generated code."""
+
+    callback_index: int
+
+
+Step = Launch | Stage | HostCall
+
+
+@dataclass(frozen=True, slots=True)
+class MainCode:
+    """The generated main: one function per run of steps without a host call between them."""
+
+    ir_text: str
+    segments: tuple[str | HostCall, ...]  # function symbols and host calls, in order
+    kernel_symbols: tuple[str, ...]
+    arg_table: tuple[ArgRef, ...]
+    num_bases: int
+    num_steps: int
+    profile: bool
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Functions that this main defines."""
+        return tuple(segment for segment in self.segments if isinstance(segment, str))
+
+    @property
+    def num_callbacks(self) -> int:
+        """Callbacks an executor must be given."""
+        calls = [segment.callback_index for segment in self.segments if isinstance(segment, HostCall)]
+        return 1 + max(calls, default=-1)
+
+
+def build_main(steps: Sequence[Step], isa: CodeTarget, *, profile: bool = False) -> MainCode:
+    """Generate the main of `steps`. With `profile`, each step also stores a time stamp before and after.
+
+    Segments have the signature `void (ptr pool, ptr args, ptr scratch, ptr stamps)`; their names derive from
+    the text, so equal mains are equal objects in the cache.
+    """
+    writer = _MainWriter(tick_counter(isa.triple) if profile else None)
+    for index, step in enumerate(steps):
+        writer.add(index, step)
+    return writer.finish(num_steps=len(steps))
+
+
+class _MainWriter:
+    """The text of a main under construction. Equal argument lists share one block."""
+
+    def __init__(self, counter: str | None) -> None:
+        self._counter = counter
+        self._args: list[ArgRef] = []
+        self._block_at: dict[tuple[ArgRef, ...], int] = {}
+        self._kernels: dict[str, None] = {}
+        self._stage_functions: list[str] = []
+        self._segments: list[list[str] | HostCall] = []
+        self._lines: list[str] = []
+        self._num_values = 0
+
+    def add(self, index: int, step: Step) -> None:
+        """Append one step."""
+        if isinstance(step, HostCall):
+            self._end_segment()
+            self._segments.append(step)
+            return
+        self._stamp(2 * index)
+        if isinstance(step, Stage):
+            function = self._stage_function(step)
+            self._lines.append(_call(f"@{function}", "%args", step.num_chunks, "%pool"))
+        elif step.num_chunks == 1:
+            self._kernels[step.symbol] = None
+            block = self._block(step.args)
+            self._lines.append(f"  call void @{step.symbol}(ptr {block}, i64 0, ptr %scratch)")
+        else:
+            self._kernels[step.symbol] = None
+            pool = "null" if step.inline else "%pool"
+            self._lines.append(_call(f"@{step.symbol}", self._block(step.args), step.num_chunks, pool))
+        self._stamp(2 * index + 1)
+
+    def finish(self, num_steps: int) -> MainCode:
+        """The whole main."""
+        self._end_segment()
+        head = [
+            *(f"declare void @{kernel}(ptr, i64, ptr)" for kernel in self._kernels),
+            "declare void @tw_parallel_for(ptr, ptr, ptr, i64, ptr)",
+            *([f"declare i64 @llvm.{self._counter}()"] if self._counter else []),
+            *self._stage_functions,
+        ]
+        bodies = [part for part in self._segments if not isinstance(part, HostCall)]
+        digest = hashlib.sha256("\n".join((*head, *map("\n".join, bodies))).encode()).hexdigest()[:16]
+        segments: list[str | HostCall] = []
+        functions: list[str] = []
+        for part in self._segments:
+            if isinstance(part, HostCall):
+                segments.append(part)
+                continue
+            name = f"main_{digest}_{len(functions)}"
+            signature = f"define void @{name}(ptr %pool, ptr %args, ptr %scratch, ptr %stamps) nounwind {{"
+            functions.append("\n".join((signature, *part, "  ret void", "}")))
+            segments.append(name)
+        return MainCode(
+            ir_text="\n".join((*head, *functions)) + "\n",
+            segments=tuple(segments),
+            kernel_symbols=tuple(self._kernels),
+            arg_table=tuple(self._args),
+            num_bases=1 + max((ref.base_index for ref in self._args), default=ARENA_BASE),
+            num_steps=num_steps,
+            profile=self._counter is not None,
+        )
+
+    def _stage_function(self, stage: Stage) -> str:
+        """A function that runs chunk `i` of a stage: of the launch whose range of chunks holds `i`."""
+        name = f"stage_{len(self._stage_functions)}"
+        lines = [f"define internal void @{name}(ptr %args, i64 %chunk, ptr %scratch) nounwind {{", "entry:"]
+        start = 0
+        for position, launch in enumerate(stage.launches):
+            self._kernels[launch.symbol] = None
+            end = start + launch.num_chunks
+            is_last = position == len(stage.launches) - 1
+            if not is_last:
+                lines += [
+                    f"  %in{position} = icmp ult i64 %chunk, {end}",
+                    f"  br i1 %in{position}, label %run{position}, label %after{position}",
+                    f"run{position}:",
+                ]
+            lines += [
+                f"  %block{position} = getelementptr i8, ptr %args, i64 {self._block_offset(launch.args)}",
+                f"  %chunk{position} = sub i64 %chunk, {start}",
+                f"  call void @{launch.symbol}(ptr %block{position}, i64 %chunk{position}, ptr %scratch)",
+                "  ret void",
+            ]
+            if not is_last:
+                lines.append(f"after{position}:")
+            start = end
+        self._stage_functions.append("\n".join((*lines, "}")))
+        return name
+
+    def _block(self, args: tuple[ArgRef, ...]) -> str:
+        return self._value(f"getelementptr i8, ptr %args, i64 {self._block_offset(args)}")
+
+    def _block_offset(self, args: tuple[ArgRef, ...]) -> int:
+        """Byte offset of the argument block of `args`."""
+        if args not in self._block_at:
+            self._block_at[args] = 8 * len(self._args)
+            self._args += args
+        return self._block_at[args]
+
+    def _stamp(self, slot: int) -> None:
+        if self._counter is None:
+            return
+        ticks = self._value(f"call i64 @llvm.{self._counter}()")
+        address = self._value(f"getelementptr i64, ptr %stamps, i64 {slot}")
+        self._lines.append(f"  store i64 {ticks}, ptr {address}, align 8")
+
+    def _value(self, operation: str) -> str:
+        self._num_values += 1
+        name = f"%v{self._num_values}"
+        self._lines.append(f"  {name} = {operation}")
+        return name
+
+    def _end_segment(self) -> None:
+        if self._lines:
+            self._segments.append(self._lines)
+            self._lines = []
+
+
+def link_main(
+    main: MainCode, kernel_objects: Sequence[bytes], isa: CodeTarget, *, cache: ObjectCache | None = None
+) -> JitLibrary:
+    """Compile a main (or read it from `cache`) and load it together with its kernels' objects."""
+    runtime = runtime_code()
+    objects = [*kernel_objects, *compile_objects([CompileJob(main.ir_text)], isa, cache=cache)]
+    return JitLibrary(objects, main.symbols, imports=runtime.imports, keep_alive=(runtime.library,))
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Measured wall time of one step of one run, in nanoseconds."""
+
+    step_index: int
+    duration_ns: float
+
+
+class RunContext:
+    """What one run must have for itself: arena, scratch, argument blocks, time stamps."""
+
+    def __init__(self, main: MainCode, arena_bytes: int, scratch_bytes: int) -> None:
+        self.arena = AlignedBuffer(arena_bytes)
+        self.scratch = AlignedBuffer(max(64, scratch_bytes))
+        self.args = AlignedBuffer(8 * max(1, len(main.arg_table)))
+        self.stamps = AlignedBuffer(16 * main.num_steps) if main.profile else None
+        self.bases = (ctypes.c_uint64 * main.num_bases)(self.arena.address)
+        self.resolved_for: tuple[int, ...] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of this context."""
+        return self.arena.size_bytes + self.scratch.size_bytes + self.args.size_bytes
+
+
+class Executor:
+    """Runs a loaded main. Any number of threads may call `run` at once; results do not depend on how many.
+
+    A run uses the shared pool of `num_threads` if it is free and its own thread alone if not. Contexts are
+    reused, the last one first (its arena is in the cache); there are never more than `max_contexts`, so
+    memory stays bounded and further callers wait for one.
+    """
+
+    def __init__(
+        self,
+        main: MainCode,
+        library: JitLibrary,
+        *,
+        num_threads: int | None = None,
+        arena_bytes: int = 0,
+        scratch_bytes: int = 0,
+        callbacks: Sequence[HostCallback] = (),
+        max_contexts: int | None = None,
+    ) -> None:
+        if len(callbacks) < main.num_callbacks:
+            raise InternalError(
+                f"Main calls {main.num_callbacks} host functions, {len(callbacks)} were given."
+            )
+        self.main = main
+        self.num_threads = resolve_threads(num_threads)
+        self.arena_bytes = arena_bytes
+        self.scratch_bytes = scratch_bytes
+        self.max_contexts = max(2, affinity_cores()) if max_contexts is None else max(1, max_contexts)
+        self._library = library
+        self._runtime = runtime_code()
+        self._segments: tuple[int | HostCallback, ...] = tuple(
+            callbacks[part.callback_index] if isinstance(part, HostCall) else library[part]
+            for part in main.segments
+        )
+        table = [number for ref in main.arg_table for number in ref]
+        self._table = (ctypes.c_int64 * max(1, len(table)))(*table)
+        self._table_address = ctypes.addressof(self._table)
+        self._start_empty()
+        self._pool()  # starts the workers, so that the first run does not
+        _executors.add(self)
+
+    def run(self, bases: Sequence[int]) -> None:
+        """Run once on `bases`: the addresses of base 1, 2, ... in order.
+
+        The caller keeps the memory behind them alive, and aligned as its kernels expect. An interrupt takes
+        effect when the running segment ends.
+        """
+        key = tuple(bases)
+        if len(key) < self.main.num_bases - 1:
+            raise InternalError(
+                f"Main needs {self.main.num_bases - 1} base addresses, {len(key)} were given."
+            )
+        context = self._take()
+        try:
+            self._run_in(context, key)
+        finally:
+            self._give(context)
+
+    def run_profiled(self, bases: Sequence[int]) -> tuple[StepTime, ...]:
+        """Run once and return the time of every generated step; the main must be built with `profile`."""
+        if not self.main.profile:
+            raise UsageError("This executable has no time stamps: build it with profile=True.")
+        with self.context() as context:
+            self._run_in(context, tuple(bases))
+            assert context.stamps is not None
+            stamps = (ctypes.c_int64 * (2 * self.main.num_steps)).from_address(context.stamps.address)
+            rate = ticks_per_ns(self._runtime)
+            return tuple(
+                StepTime(index, (stamps[2 * index + 1] - stamps[2 * index]) / rate)
+                for index in range(self.main.num_steps)
+                if stamps[2 * index]  # host calls leave no stamp
+            )
+
+    @contextlib.contextmanager
+    def context(self) -> Iterator[RunContext]:
+        """A context nobody else uses, returned at the end."""
+        context = self._take()
+        try:
+            yield context
+        finally:
+            self._give(context)
+
+    def close(self) -> None:
+        """Unload the code. No run may be in progress."""
+        _executors.discard(self)
+        self._idle.clear()
+        self._library.close()
+
+    def _run_in(self, context: RunContext, key: tuple[int, ...]) -> None:
+        if context.resolved_for != key:
+            self._resolve(context, key)
+        pool = self._pool()
+        if pool is None:
+            pool_address = None
+        else:
+            pool_address = pool.address
+            if pool.asleep_in_python:
+                pool.wake()
+        run = self._runtime.run
+        args, scratch = context.args.address, context.scratch.address
+        stamps = None if context.stamps is None else context.stamps.address
+        for segment in self._segments:
+            if isinstance(segment, int):
+                run(pool_address, segment, args, scratch, stamps)
+            else:
+                segment((context.arena.address, *key))
+
+    def _resolve(self, context: RunContext, key: tuple[int, ...]) -> None:
+        context.resolved_for = None  # an interrupt in between must not leave half-resolved blocks in use
+        num_used = self.main.num_bases - 1
+        context.bases[1:] = [*key[:num_used]]
+        self._runtime.fill_args(
+            self._table_address,
+            len(self.main.arg_table),
+            ctypes.addressof(context.bases),
+            context.args.address,
+        )
+        context.resolved_for = key
+
+    def _pool(self) -> WorkerPool | None:
+        pool = shared_pool(self.num_threads)
+        if pool is not None:
+            pool.ensure_scratch(self.scratch_bytes)
+        return pool
+
+    def _take(self) -> RunContext:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._wait_for_context()
+
+    def _wait_for_context(self) -> RunContext:
+        with self._available:
+            self._num_waiting += 1
+            try:
+                while True:
+                    if self._idle:
+                        with contextlib.suppress(IndexError):  # another thread was faster
+                            return self._idle.pop()
+                    if len(self._contexts) < self.max_contexts:
+                        context = RunContext(self.main, self.arena_bytes, self.scratch_bytes)
+                        self._contexts.add(context)
+                        return context
+                    # The timeout covers a context that an interrupt kept from being returned: it is collected
+                    # and makes room for a new one, without a notification.
+                    self._available.wait(0.1)
+            finally:
+                self._num_waiting -= 1
+
+    def _give(self, context: RunContext) -> None:
+        self._idle.append(context)
+        if self._num_waiting:
+            with self._available:
+                self._available.notify()
+
+    def _start_empty(self) -> None:
+        self._idle: list[RunContext] = []
+        self._contexts: weakref.WeakSet[RunContext] = weakref.WeakSet()
+        self._available = threading.Condition()
+        self._num_waiting = 0
+
+
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def _check_chunks(what: str, num_chunks: int) -> None:
+    if not 1 <= num_chunks <= MAX_CHUNKS:
+        raise InternalError(
+            f"{what}: {num_chunks} chunks in one region; between 1 and {MAX_CHUNKS} are possible."
+        )
+
+
+def _call(function: str, args: str, num_chunks: int, pool: str) -> str:
+    passed = f"ptr {pool}, ptr {function}, ptr {args}, i64 {num_chunks}, ptr %scratch"
+    return f"  call void @tw_parallel_for({passed})"
+
+
+def _reset_executors() -> None:
+    """In a forked child: contexts in use belonged to threads that do not exist here."""
+    for executor in list(_executors):
+        executor._start_empty()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_executors)
