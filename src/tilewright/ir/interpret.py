@@ -1,0 +1,217 @@
+"""Runs graphs with reference semantics: numpy, one node after the other.
+
+Every floating value can run in another type than the graph says; in float64 this is the oracle that
+every target is measured against. Half types compute in float32 and round once per node. Operators
+without a reference of ours run through onnx.reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import InternalError, TilewrightError, UnsupportedOp, UsageError
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
+from tilewright.ir.ops.registry import find_operator
+
+Array = np.ndarray[Any, Any]
+
+
+def run_graph(
+    graph: Graph,
+    feed: Mapping[str, Array],
+    *,
+    dtype: DType | None = None,
+    taps: Collection[str] | None = None,
+) -> dict[str, Array]:
+    """Outputs of the graph by name, and the values named in `taps`.
+
+    With `dtype`, every floating input, constant and result is held in that type. Values are freed after
+    their last use.
+
+    Raises:
+        UsageError: the feed does not fit the graph's inputs, or a tap names no value.
+        UnsupportedOp: a node cannot run; names it and says why.
+    """
+    values: dict[Value, Array] = {v: _fed(v, feed, dtype) for v in graph.inputs}
+    _refuse_unknown(feed, graph)
+    wanted = {v.name: v for v in graph.outputs}
+    if taps:
+        by_name = {v.name: v for v in graph.values()}
+        unknown = [name for name in taps if name not in by_name]
+        if unknown:
+            raise UsageError(f"tap {unknown[0]!r} names no value of graph {graph.name!r}.")
+        wanted.update({name: by_name[name] for name in taps})
+    keep = set(wanted.values())
+    last_use = {v: i for i, node in enumerate(graph.nodes) for v in node.operands()}
+    for i, node in enumerate(graph.nodes):
+        for value in node.operands():
+            if value not in values:
+                values[value] = _constant(value, dtype)
+        results = run_node(
+            node,
+            [None if v is None else values[v] for v in node.inputs],
+            dtype=dtype,
+            captures=[values[v] for v in node.captures],
+        )
+        for result, array in zip(node.outputs, results, strict=True):
+            if result is not None and array is not None:
+                _check_shape(node, result, array)
+                values[result] = array
+        for value in (*node.operands(), *node.results()):
+            if value not in keep and last_use.get(value, i) <= i:
+                values.pop(value, None)
+    for value in keep:
+        if value not in values:
+            values[value] = _constant(value, dtype)
+    return {name: values[value] for name, value in wanted.items()}
+
+
+def run_node(
+    node: Node,
+    arrays: Sequence[Array | None],
+    *,
+    dtype: DType | None = None,
+    captures: Sequence[Array] = (),
+) -> tuple[Array | None, ...]:
+    """Outputs of one node on the given inputs, None where the node omits an output.
+
+    Shapes come from the arrays, so that a node can also run on a part of its input.
+
+    Raises:
+        UnsupportedOp: no reference exists or it refuses these inputs.
+    """
+    found = find_operator(node)
+    try:
+        with np.errstate(all="ignore"):
+            if found is not None and found.reference is not None:
+                results: Sequence[Array | None] = found.reference(node, [_widened(a) for a in arrays])
+            else:
+                results = _run_through_onnx(node, arrays, captures)
+    except TilewrightError:
+        raise
+    except Exception as error:
+        # Whatever a reference raises, the reader needs the node and the reason in one line.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UnsupportedOp(
+            f"{node.op_type} {node.name!r} (opset {node.opset}) cannot run: {reason}."
+        ) from error
+    if len(results) < sum(1 for _ in node.results()):
+        raise UnsupportedOp(
+            f"{node.op_type} {node.name!r}: {len(node.outputs)} outputs asked, {len(results)} exist."
+        )
+    return tuple(
+        None if value is None else _narrowed(np.asarray(results[i]), value, dtype)
+        for i, value in enumerate(node.outputs)
+    )
+
+
+def _fed(value: Value, feed: Mapping[str, Array], dtype: DType | None) -> Array:
+    if value.name not in feed:
+        if value.data is not None:
+            return _constant(value, dtype)
+        raise UsageError(f"input {value.name!r} {value.dtype}{list(value.shape)} is missing from the feed.")
+    array = np.asarray(feed[value.name])
+    if array.shape != value.shape:
+        raise UsageError(
+            f"input {value.name!r} has shape {list(array.shape)}, but the graph takes {list(value.shape)}."
+        )
+    given = DType.from_numpy(array.dtype)
+    if given is not value.dtype and not (given.is_float and value.dtype.is_float):
+        raise UsageError(f"input {value.name!r} is {given}, but the graph takes {value.dtype}.")
+    return array.astype(_held_in(value, dtype), copy=False)
+
+
+def _refuse_unknown(feed: Mapping[str, Array], graph: Graph) -> None:
+    names = [v.name for v in graph.inputs]
+    for name in feed:
+        if name not in names:
+            raise UsageError(f"the feed names {name!r}, but the graph's inputs are: {', '.join(names)}.")
+
+
+def _held_in(value: Value, dtype: DType | None) -> np.dtype[Any]:
+    return dtype.numpy if dtype is not None and value.dtype.is_float else value.dtype.numpy
+
+
+def _constant(value: Value, dtype: DType | None) -> Array:
+    if value.data is None:
+        raise InternalError(f"value {value.name!r} is used before any node produces it")
+    return value.data.astype(_held_in(value, dtype), copy=False)
+
+
+def _widened(array: Array | None) -> Array | None:
+    """Half types as float32, everything else as it is."""
+    if array is None or array.dtype.kind == "O":
+        return array
+    if array.dtype == np.float16 or array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    return array
+
+
+def _narrowed(array: Array, value: Value, dtype: DType | None) -> Array:
+    with np.errstate(all="ignore"):
+        return array.astype(_held_in(value, dtype), copy=False)
+
+
+def _check_shape(node: Node, value: Value, array: Array) -> None:
+    if array.shape != value.shape:
+        raise InternalError(
+            f"{node.op_type} {node.name!r} gives {value.name!r} the shape {list(array.shape)}, "
+            f"but the graph declares {list(value.shape)}."
+        )
+
+
+def _run_through_onnx(
+    node: Node, arrays: Sequence[Array | None], captures: Sequence[Array]
+) -> Sequence[Array | None]:
+    """Run one node with onnx.reference, as a model of its own."""
+    from onnx import TensorProto, helper
+    from onnx.reference import ReferenceEvaluator
+
+    feed: dict[str, Array] = {}
+    names: list[str] = []
+    for i, array in enumerate(arrays):
+        names.append("" if array is None else f"input_{i}")
+        if array is not None:
+            feed[f"input_{i}"] = array
+    # A control-flow body refers to outer values by their own names.
+    feed.update({value.name: array for value, array in zip(node.captures, captures, strict=True)})
+    outputs = ["" if v is None else f"output_{i}" for i, v in enumerate(node.outputs)]
+    proto = helper.make_node(node.op_type, names, outputs, name=node.name, domain=node.domain)
+    proto.attribute.extend(_attribute_proto(name, value) for name, value in node.attributes.items())
+    imports = [helper.make_opsetid(node.domain, node.opset)]
+    model = helper.make_model(
+        helper.make_graph(
+            [proto],
+            node.op_type,
+            [
+                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                if a.dtype.kind not in "OUS"
+                else helper.make_tensor_value_info(name, TensorProto.STRING, a.shape)
+                for name, a in feed.items()
+            ],
+            [helper.make_empty_tensor_value_info(name) for name in outputs if name],
+        ),
+        opset_imports=imports,
+    )
+    found = iter(ReferenceEvaluator(model).run(None, feed))
+    results = [next(found) if name else None for name in outputs]
+    for value in results:
+        if isinstance(value, list | dict):
+            raise UnsupportedOp(f"{node.op_type} {node.name!r} gives a sequence; only tensors are supported.")
+    return results
+
+
+def _attribute_proto(name: str, value: Any) -> Any:
+    from onnx import AttributeProto, GraphProto, helper, numpy_helper
+
+    if isinstance(value, SubgraphAttribute):
+        return helper.make_attribute(name, GraphProto.FromString(value.serialized))
+    if isinstance(value, np.ndarray):
+        return helper.make_attribute(name, numpy_helper.from_array(value))
+    if isinstance(value, tuple) and not value:
+        return helper.make_attribute(name, [], attr_type=AttributeProto.INTS)
+    return helper.make_attribute(name, list(value) if isinstance(value, tuple) else value)

@@ -1,0 +1,130 @@
+"""Sliding windows: what convolution and pooling share about kernels, strides, dilations and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.expr import Scalar
+from tilewright.ir.graph import Node
+from tilewright.ir.nest import Affine, affine
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One sliding window per spatial axis: tap `k` of output `o` reads `stride*o + dilation*k - begin`.
+
+    `begin` and `end` count padding elements; `end` is what the model declares, windows of a ceiling-mode
+    pool may reach beyond it.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """Names of the output dim and the kernel dim of each spatial axis, e.g. `("oh", "kh")`."""
+        rank = len(self.kernel)
+        letters = ("d", "h", "w")[3 - rank :] if rank <= 3 else tuple(str(i) for i in range(rank))
+        return tuple((f"o{letter}", f"k{letter}") for letter in letters)
+
+    def index(self) -> tuple[Affine, ...]:
+        """The input index of each spatial axis."""
+        return tuple(
+            affine((o, stride), (k, dilation), -begin)
+            for (o, k), stride, dilation, begin in zip(
+                self.names, self.strides, self.dilations, self.begin, strict=True
+            )
+        )
+
+    def stays_inside(self, spatial: Sequence[int]) -> bool:
+        """Whether no tap ever reads outside an input of these spatial extents."""
+        return all(
+            b == 0 and (o - 1) * s + (k - 1) * d < extent
+            for b, o, s, k, d, extent in zip(
+                self.begin, self.outputs, self.strides, self.kernel, self.dilations, spatial, strict=True
+            )
+        )
+
+    def taps(self, x: Array, fill: Scalar) -> Array:
+        """Read-only view `[*leading, *outputs, *kernel]` of an array whose last axes are spatial."""
+        rank = len(self.kernel)
+        lead = x.ndim - rank
+        spatial = x.shape[lead:]
+        if not self.stays_inside(spatial):
+            # Ceiling mode may need more than the declared end, a large stride less.
+            after = [
+                max(0, (o - 1) * s + (k - 1) * d + 1 - b - extent)
+                for o, s, k, d, b, extent in zip(
+                    self.outputs, self.strides, self.kernel, self.dilations, self.begin, spatial, strict=True
+                )
+            ]
+            widths = [(0, 0)] * lead + list(zip(self.begin, after, strict=True))
+            x = np.pad(x, widths, constant_values=np.asarray(fill).astype(x.dtype))
+        steps = x.strides[lead:]
+        shape = (*x.shape[:lead], *self.outputs, *self.kernel)
+        strides = (
+            *x.strides[:lead],
+            *(step * s for step, s in zip(steps, self.strides, strict=True)),
+            *(step * d for step, d in zip(steps, self.dilations, strict=True)),
+        )
+        return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
+
+    def counts(self, axis: int, extent: int, include_pad: bool) -> tuple[int, ...]:
+        """Taps of each output along one axis that count for an average.
+
+        Padding counts with `include_pad`, but what a ceiling-mode window reads beyond it never does.
+        """
+        low = -self.begin[axis] if include_pad else 0
+        high = extent + self.end[axis] if include_pad else extent
+        stride, dilation, begin = self.strides[axis], self.dilations[axis], self.begin[axis]
+        return tuple(
+            sum(low <= o * stride + k * dilation - begin < high for k in range(self.kernel[axis]))
+            for o in range(self.outputs[axis])
+        )
+
+
+def window_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
+    """The window of a Conv- or Pool-like node over an input of the given spatial extents."""
+    rank = len(kernel)
+    ones = (1,) * rank
+    strides = node.ints_attr("strides", ones) or ones
+    dilations = node.ints_attr("dilations", ones) or ones
+    auto_pad = node.str_attr("auto_pad", "NOTSET")
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        same = tuple(-(-extent // s) for extent, s in zip(spatial, strides, strict=True))
+        total = [
+            max(0, (o - 1) * s + r - extent)
+            for o, s, r, extent in zip(same, strides, reach, spatial, strict=True)
+        ]
+        less = tuple(t // 2 for t in total)
+        more = tuple(t - t // 2 for t in total)
+        begin, end = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
+        return Window(tuple(kernel), strides, dilations, begin, end, same)
+    pads = node.ints_attr("pads", (0,) * (2 * rank)) if auto_pad != "VALID" else None
+    pads = pads or (0,) * (2 * rank)
+    begin, end = pads[:rank], pads[rank:]
+    ceil_mode = bool(node.int_attr("ceil_mode", 0))
+    outputs = tuple(
+        _extent(extent + b + e - r, s, ceil_mode, extent + b)
+        for extent, b, e, r, s in zip(spatial, begin, end, reach, strides, strict=True)
+    )
+    return Window(tuple(kernel), strides, dilations, begin, end, outputs)
+
+
+def _extent(span: int, stride: int, ceil_mode: bool, limit: int) -> int:
+    if not ceil_mode:
+        return max(0, span // stride + 1)
+    count = -(-span // stride) + 1
+    # A window that would begin in the end padding does not exist.
+    return count - 1 if (count - 1) * stride >= limit else count
