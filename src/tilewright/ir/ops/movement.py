@@ -1,1 +1,449 @@
-"""Operators that move elements without computing: reshape, transpose, concat, slice, pad and kin."""
+"""Operators that move elements without computing: reshape, transpose, concat, slice, pad and kin.
+
+Reshapes become one copy over the common refinement of both shapes, where there is one, so that both
+sides keep affine indices on their real axes: `[N, C, H*W]` to `[N, C, H, W]` reads `W*h + w`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.expr import Scalar
+from tilewright.ir.graph import Node, Shape
+from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, Nest, Nests, Opaque, affine
+from tilewright.ir.ops.build import (
+    broadcast,
+    copy_nest,
+    dims_of,
+    identity,
+    input_operand,
+    output_operand,
+    scalar_like,
+)
+from tilewright.ir.ops.registry import operator
+from tilewright.ir.shapes import common_refinement, equal_product_groups, merged_index
+
+Array = np.ndarray[Any, Any]
+
+
+def present(inputs: Sequence[Array | None], position: int = 0) -> Array:
+    """An input array that must be there."""
+    array = inputs[position]
+    assert array is not None
+    return array
+
+
+def optional(inputs: Sequence[Array | None], position: int) -> Array | None:
+    """An input array, or None if it is omitted."""
+    return inputs[position] if position < len(inputs) else None
+
+
+def integers(array: Array | None) -> tuple[int, ...] | None:
+    """The elements of a small integer tensor, None for an omitted one."""
+    return None if array is None else tuple(int(v) for v in array.ravel())
+
+
+def axes_of(node: Node, array: Array | None) -> tuple[int, ...] | None:
+    """Axes from an input (newer opsets) or the attribute `axes`; None if neither is given."""
+    return integers(array) if array is not None else node.ints_attr("axes")
+
+
+# Reshape ---------------------------------------------------------------------------------------------
+
+
+def reshape_nests(node: Node) -> Nests:
+    """A row-major copy from the first input to the output, whatever their shapes."""
+    source, out = input_operand(node, 0), output_operand(node)
+    if out.num_elements == 0:
+        dims = dims_of(out.shape)
+        read = Access(source, identity(dims), view=out.shape)
+        return (copy_nest(dims, read, Access(out, identity(dims))),)
+    extents: list[int] = []
+    view: list[int] = []
+    viewed = False
+    for group in equal_product_groups(source.shape, out.shape):
+        left, right = source.shape[slice(*group.left)], out.shape[slice(*group.right)]
+        refined = common_refinement(left, right)
+        if refined is None:
+            # No affine index on both real shapes exists: this group is read under the output's shape.
+            refined, left, viewed = right, right, True
+        extents += refined
+        view += left
+    dims = dims_of([e for e in extents if e != 1])
+    read = Access(source, merged_index(tuple(view), dims), view=tuple(view) if viewed else None)
+    return (copy_nest(dims, read, Access(out, merged_index(out.shape, dims))),)
+
+
+def _reshape_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, target = present(inputs), integers(present(inputs, 1))
+    assert target is not None
+    if not node.int_attr("allowzero", 0):
+        target = tuple(x.shape[axis] if extent == 0 else extent for axis, extent in enumerate(target))
+    return (x.reshape(target),)
+
+
+@operator("Reshape", reference=_reshape_reference)
+def reshape(node: Node) -> Description:
+    """The same elements under another shape."""
+    return reshape_nests(node)
+
+
+def _flatten_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = present(inputs)
+    axis = node.int_attr("axis", 1)
+    axis += x.ndim if axis < 0 else 0
+    return (x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:])),)
+
+
+@operator("Flatten", reference=_flatten_reference)
+def flatten(node: Node) -> Description:
+    """The axes before and from `axis` merged into two."""
+    return reshape_nests(node)
+
+
+def _squeeze_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, axes = present(inputs), axes_of(node, optional(inputs, 1))
+    return (np.squeeze(x, axis=axes),)
+
+
+@operator("Squeeze", reference=_squeeze_reference)
+def squeeze(node: Node) -> Description:
+    """Without the given axes of extent 1, or without all of them."""
+    return reshape_nests(node)
+
+
+def _unsqueeze_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, axes = present(inputs), axes_of(node, optional(inputs, 1))
+    assert axes is not None
+    return (np.expand_dims(x, axes),)
+
+
+@operator("Unsqueeze", reference=_unsqueeze_reference)
+def unsqueeze(node: Node) -> Description:
+    """With axes of extent 1 put in."""
+    return reshape_nests(node)
+
+
+# Broadcasting and permutation ------------------------------------------------------------------------
+
+
+def _expand_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, target = present(inputs), integers(present(inputs, 1))
+    assert target is not None
+    return (np.broadcast_to(x, np.broadcast_shapes(x.shape, target)).copy(),)
+
+
+@operator("Expand", reference=_expand_reference)
+def expand(node: Node) -> Description:
+    """The input broadcast to a larger shape."""
+    out = output_operand(node)
+    dims = dims_of(out.shape)
+    return (copy_nest(dims, broadcast(input_operand(node, 0), dims), Access(out, identity(dims))),)
+
+
+def _transpose_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    return (np.transpose(present(inputs), node.ints_attr("perm")),)
+
+
+@operator("Transpose", reference=_transpose_reference)
+def transpose(node: Node) -> Description:
+    """Axes in the order of `perm`, reversed by default."""
+    source, out = input_operand(node, 0), output_operand(node)
+    rank = len(source.shape)
+    perm = node.ints_attr("perm", tuple(reversed(range(rank))))
+    assert perm is not None
+    dims = dims_of(out.shape)
+    index: list[Affine] = [affine()] * rank
+    for axis, dim in zip(perm, dims, strict=True):
+        index[axis] = affine(dim.name)
+    return (copy_nest(dims, Access(source, tuple(index)), Access(out, identity(dims))),)
+
+
+# Joining and cutting ---------------------------------------------------------------------------------
+
+
+def _shifted(dims: Sequence[Dim], axis: int, offset: int, step: int = 1) -> tuple[Affine, ...]:
+    return tuple(
+        affine((d.name, step), offset) if position == axis else affine(d.name)
+        for position, d in enumerate(dims)
+    )
+
+
+def _concat_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    return (np.concatenate([a for a in inputs if a is not None], axis=node.int_attr("axis", 0)),)
+
+
+@operator("Concat", reference=_concat_reference)
+def concat(node: Node) -> Description:
+    """The inputs one after another along `axis`: one copy per input."""
+    out = output_operand(node)
+    axis = node.int_attr("axis", 0) % len(out.shape)
+    nests: list[Nest] = []
+    offset = 0
+    for position in range(len(node.inputs)):
+        source = input_operand(node, position)
+        dims = dims_of(source.shape)
+        if source.num_elements or not nests:
+            target = Access(out, _shifted(dims, axis, offset))
+            nests.append(copy_nest(dims, Access(source, identity(dims)), target))
+        offset += source.shape[axis]
+    return tuple(nests)
+
+
+def _split_sizes(node: Node, extent: int, given: Array | None) -> tuple[int, ...]:
+    sizes = integers(given) if given is not None else node.ints_attr("split")
+    if sizes is not None:
+        return sizes
+    count = node.int_attr("num_outputs", len(node.outputs))
+    size = -(-extent // count)
+    return tuple(max(0, min(size, extent - size * i)) for i in range(count))
+
+
+def _split_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = present(inputs)
+    axis = node.int_attr("axis", 0)
+    sizes = _split_sizes(node, x.shape[axis], optional(inputs, 1))
+    return tuple(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
+
+
+@operator("Split", reference=_split_reference)
+def split(node: Node) -> Description:
+    """Consecutive parts along `axis`: one copy per output."""
+    source = input_operand(node, 0)
+    axis = node.int_attr("axis", 0) % len(source.shape)
+    if node.input(1) is not None and node.constant(1) is None:
+        return Opaque("Split sizes are data")
+    nests: list[Nest] = []
+    offset = 0
+    sizes = _split_sizes(node, source.shape[axis], node.constant(1))
+    for position, size in enumerate(sizes):
+        if position < len(node.outputs) and node.outputs[position] is not None:
+            out = output_operand(node, position)
+            dims = dims_of(out.shape)
+            target = Access(out, identity(dims))
+            nests.append(copy_nest(dims, Access(source, _shifted(dims, axis, offset)), target))
+        offset += size
+    return tuple(nests)
+
+
+def slice_ranges(
+    shape: Shape, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int], steps: Sequence[int]
+) -> list[range]:
+    """The indices that a Slice keeps, per axis, with ONNX's clamping of starts and ends."""
+    kept = [range(extent) for extent in shape]
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        kept[axis] = range(*slice(start, end, step).indices(shape[axis]))
+    return kept
+
+
+def _slice_arguments(
+    shape: Shape, arrays: Sequence[Array | None]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    starts, ends, axes, steps = (integers(optional(arrays, i)) for i in range(4))
+    assert starts is not None
+    assert ends is not None
+    axes = tuple(range(len(starts))) if axes is None else tuple(a % len(shape) for a in axes)
+    return starts, ends, axes, steps or (1,) * len(starts)
+
+
+def _slice_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = present(inputs)
+    kept = slice_ranges(x.shape, *_slice_arguments(x.shape, inputs[1:]))
+    return (x[np.ix_(*kept)],)
+
+
+@operator("Slice", reference=_slice_reference)
+def slice_operator(node: Node) -> Description:
+    """Every `step`-th element of each axis from a start to before an end."""
+    source, out = input_operand(node, 0), output_operand(node)
+    arguments = [node.constant(i) for i in range(1, 5)]
+    if any(a is None and node.input(i + 1) is not None for i, a in enumerate(arguments)):
+        return Opaque("Slice bounds are data")
+    kept = slice_ranges(source.shape, *_slice_arguments(source.shape, arguments))
+    dims = dims_of(out.shape)
+    index = tuple(affine((d.name, r.step), r.start) for d, r in zip(dims, kept, strict=True))
+    return (copy_nest(dims, Access(source, index), Access(out, identity(dims))),)
+
+
+# Padding and repetition ------------------------------------------------------------------------------
+
+
+def _pads(rank: int, pads: Sequence[int], axes: Sequence[int] | None) -> list[tuple[int, int]]:
+    """Elements to add (or, negative, to remove) before and after each axis."""
+    named = range(rank) if axes is None else [a % rank for a in axes]
+    amounts = [(0, 0)] * rank
+    for position, axis in enumerate(named):
+        amounts[axis] = (pads[position], pads[position + len(pads) // 2])
+    return amounts
+
+
+def _kept(extent: int, before: int, after: int) -> slice:
+    return slice(max(0, -before), extent - max(0, -after))
+
+
+def _source_positions(extent: int, before: int, after: int, mode: str) -> tuple[int, ...]:
+    """Where each element of a padded axis comes from: negative pads cut first, then the rest grows."""
+    kept = np.arange(extent)[_kept(extent, before, after)]
+    widths = (max(0, before), max(0, after))
+    # The callers pass one of numpy's own mode names.
+    grown: Array = np.pad(kept, widths, mode=mode)  # type: ignore[call-overload]
+    return tuple(int(v) for v in grown)
+
+
+def _pad_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, pads = present(inputs), integers(present(inputs, 1))
+    assert pads is not None
+    value, axes = optional(inputs, 2), integers(optional(inputs, 3))
+    amounts = _pads(x.ndim, pads, axes)
+    mode = node.str_attr("mode", "constant")
+    kept = x[tuple(_kept(e, *p) for e, p in zip(x.shape, amounts, strict=True))]
+    widths = [(max(0, before), max(0, after)) for before, after in amounts]
+    if mode != "constant":
+        return (np.pad(kept, widths, mode=mode),)  # type: ignore[call-overload]
+    fill = np.zeros((), x.dtype) if value is None or value.size == 0 else value.reshape(()).astype(x.dtype)
+    out = np.full([e + b + a for e, (b, a) in zip(kept.shape, widths, strict=True)], fill)
+    out[tuple(slice(b, b + e) for e, (b, _) in zip(kept.shape, widths, strict=True))] = kept
+    return (out,)
+
+
+@operator("Pad", reference=_pad_reference)
+def pad(node: Node) -> Description:
+    """Axes grown by a constant, or by reflected, repeated or wrapped elements; negative pads cut."""
+    source, out = input_operand(node, 0), output_operand(node)
+    mode = node.str_attr("mode", "constant")
+    pads, value = integers(node.constant(1)), node.constant(2)
+    if pads is None or (node.input(3) is not None and node.constant(3) is None):
+        return Opaque("Pad amounts are data")
+    if node.input(2) is not None and value is None:
+        return Opaque("the padding value is data")
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        return Opaque(f"Pad with mode={mode!r} is not known")
+    amounts = _pads(len(source.shape), pads, integers(node.constant(3)))
+    dims = dims_of(out.shape)
+    index: list[Index] = []
+    fill: Scalar | None = None
+    for dim, extent, (before, after) in zip(dims, source.shape, amounts, strict=True):
+        if before <= 0 and after <= 0:
+            index.append(affine(dim.name, -before))
+        elif mode == "constant":
+            index.append(affine(dim.name, -before))
+            fill = scalar_like(0 if value is None or value.size == 0 else value.reshape(()).item(), out.dtype)
+        else:
+            index.append(Lookup(_source_positions(extent, before, after, mode), dim.name))
+    return (copy_nest(dims, Access(source, tuple(index), fill), Access(out, identity(dims))),)
+
+
+def _tile_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    repeats = integers(present(inputs, 1))
+    assert repeats is not None
+    return (np.tile(present(inputs), repeats),)
+
+
+@operator("Tile", reference=_tile_reference)
+def tile(node: Node) -> Description:
+    """The input repeated along each axis: one dim counts repetitions, one runs through the input."""
+    source, out = input_operand(node, 0), output_operand(node)
+    dims: list[Dim] = []
+    read: list[Affine] = []
+    write: list[Affine] = []
+    for axis, (extent, total) in enumerate(zip(source.shape, out.shape, strict=True)):
+        repeat, inner = Dim(f"r{axis}", total // extent if extent else 0), Dim(f"d{axis}", extent)
+        dims += [inner] if repeat.extent == 1 else [repeat, inner]
+        read.append(affine(inner.name))
+        write.append(affine(inner.name) if repeat.extent == 1 else affine((repeat.name, extent), inner.name))
+    return (copy_nest(dims, Access(source, tuple(read)), Access(out, tuple(write))),)
+
+
+# Blocks of channels ----------------------------------------------------------------------------------
+
+
+def _depth_to_space_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = present(inputs)
+    size = node.int_attr("blocksize", 1)
+    n, c, h, w = x.shape
+    if node.str_attr("mode", "DCR") == "DCR":
+        blocks = x.reshape(n, size, size, c // size**2, h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = x.reshape(n, c // size**2, size, size, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return (blocks.reshape(n, c // size**2, h * size, w * size),)
+
+
+@operator("DepthToSpace", reference=_depth_to_space_reference)
+def depth_to_space(node: Node) -> Description:
+    """Channels moved into blocks of space; `mode` says which part of the channel index they are."""
+    source, out = input_operand(node, 0), output_operand(node)
+    size = node.int_attr("blocksize", 1)
+    mode = node.str_attr("mode", "DCR")
+    if mode not in ("DCR", "CRD") or len(source.shape) != 4:
+        return Opaque(f"DepthToSpace with mode={mode!r} on {list(source.shape)} is not known")
+    n, channels, h, w = source.shape
+    c = channels // size**2
+    dims = tuple(Dim(*d) for d in (("n", n), ("c", c), ("h", h), ("i", size), ("w", w), ("j", size)))
+    if mode == "DCR":
+        channel = affine(("i", size * c), ("j", c), "c")
+    else:
+        channel = affine(("c", size**2), ("i", size), "j")
+    read = Access(source, (affine("n"), channel, affine("h"), affine("w")))
+    write = Access(out, (affine("n"), affine("c"), affine(("h", size), "i"), affine(("w", size), "j")))
+    return (copy_nest(dims, read, write),)
+
+
+def _space_to_depth_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = present(inputs)
+    size = node.int_attr("blocksize", 1)
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c, h // size, size, w // size, size)
+    order = (0, 3, 5, 1, 2, 4) if node.str_attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return (blocks.transpose(order).reshape(n, c * size**2, h // size, w // size),)
+
+
+@operator("SpaceToDepth", reference=_space_to_depth_reference)
+def space_to_depth(node: Node) -> Description:
+    """Blocks of space moved into channels: the inverse of DepthToSpace of the same mode."""
+    source, out = input_operand(node, 0), output_operand(node)
+    size = node.int_attr("blocksize", 1)
+    mode = node.str_attr("mode", "DCR")
+    if mode not in ("DCR", "CRD") or len(source.shape) != 4:
+        return Opaque(f"SpaceToDepth with mode={mode!r} on {list(source.shape)} is not known")
+    n, c, h, w = source.shape
+    sizes = (("n", n), ("i", size), ("j", size), ("c", c), ("h", h // size), ("w", w // size))
+    dims = tuple(Dim(*d) for d in sizes)
+    if mode == "DCR":
+        channel = affine(("i", size * c), ("j", c), "c")
+    else:
+        channel = affine(("c", size**2), ("i", size), "j")
+    read = Access(source, (affine("n"), affine("c"), affine(("h", size), "i"), affine(("w", size), "j")))
+    write = Access(out, (affine("n"), channel, affine("h"), affine("w")))
+    return (copy_nest(dims, read, write),)
+
+
+def _center_crop_pad_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, sizes = present(inputs), integers(present(inputs, 1))
+    assert sizes is not None
+    axes = [a % x.ndim for a in node.ints_attr("axes", range(x.ndim)) or ()]
+    for axis, size in zip(axes, sizes, strict=True):
+        cut = max(0, x.shape[axis] - size) // 2
+        x = np.take(x, range(cut, cut + min(size, x.shape[axis])), axis=axis)
+        missing = size - x.shape[axis]
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = (missing // 2, missing - missing // 2)
+        x = np.pad(x, widths)
+    return (x,)
+
+
+@operator("CenterCropPad", reference=_center_crop_pad_reference)
+def center_crop_pad(node: Node) -> Description:
+    """Each axis cut or padded with zeros around its centre; the odd element is at the end."""
+    source, out = input_operand(node, 0), output_operand(node)
+    dims = dims_of(out.shape)
+    index: list[Affine] = []
+    for dim, extent in zip(dims, source.shape, strict=True):
+        missing = dim.extent - extent
+        index.append(affine(dim.name, -(missing // 2) if missing >= 0 else -missing // 2))
+    grows = any(d.extent > e for d, e in zip(dims, source.shape, strict=True))
+    fill = scalar_like(0, out.dtype) if grows else None
+    return (copy_nest(dims, Access(source, tuple(index), fill), Access(out, identity(dims))),)
