@@ -1,7 +1,7 @@
 """Elementwise operators: one parallel nest over the output, inputs broadcast as in numpy.
 
-Each operator gives its scalar body once, over expressions, and its numpy meaning once. Half-precision
-arrays compute in float32 on both sides and are rounded once, at the end.
+Each operator gives its scalar body once, over expressions, and its numpy meaning once. Whoever runs a
+reference widens half types before it and converts the result to the output's type after it.
 """
 
 from __future__ import annotations
@@ -32,36 +32,13 @@ Array = np.ndarray[Any, Any]
 
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875
-_HALF = (DType.FLOAT16, DType.BFLOAT16)
-
-
-def result_dtype(node: Node, inputs: Sequence[Array | None]) -> np.dtype[Any]:
-    """Type of the first output's array: that of the first input array declared with the output's type.
-
-    Arrays may be wider than the graph says (a float64 run of a float32 graph); this carries the width on.
-    """
-    declared = node.output.dtype
-    for value, array in zip(node.inputs, inputs, strict=False):
-        if value is not None and array is not None and value.dtype is declared:
-            carried: np.dtype[Any] = array.dtype
-            return carried
-    return declared.numpy
-
-
-def widen(array: Array) -> Array:
-    """Half-precision arrays as float32, all others unchanged."""
-    if array.dtype.itemsize == 2 and array.dtype.kind not in "iub":
-        return array.astype(np.float32)
-    return array
 
 
 def from_numpy(function: Callable[..., Any]) -> Reference:
     """Reference of an operator whose present inputs go through `function(node, *arrays)`."""
 
     def reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-        with np.errstate(all="ignore"):
-            value = np.asarray(function(node, *(widen(a) for a in inputs if a is not None)))
-            return (value.astype(result_dtype(node, inputs), copy=False),)
+        return (np.asarray(function(node, *(a for a in inputs if a is not None))),)
 
     return reference
 
@@ -245,6 +222,13 @@ def swish(node: Node) -> Description:
     return pointwise(node, lambda x: x * call("sigmoid", x if alpha == 1.0 else x * alpha))
 
 
+@operator("SwiGLU", reference=from_numpy(lambda n, gate, x: _swish_reference(n, gate) * x))
+def swiglu(node: Node) -> Description:
+    """`swish(gate) * x`."""
+    alpha = node.float_attr("alpha", 1.0)
+    return pointwise(node, lambda gate, x: gate * call("sigmoid", gate if alpha == 1.0 else gate * alpha) * x)
+
+
 def _shrink_reference(node: Node, x: Any) -> Any:
     bias, lambd = node.float_attr("bias", 0.0), node.float_attr("lambd", 0.5)
     return np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0))
@@ -308,16 +292,33 @@ def modulo(node: Node) -> Description:
 
 
 def _bit_shift_reference(node: Node, a: Any, b: Any) -> Any:
-    return np.left_shift(a, b) if node.str_attr("direction", "") == "LEFT" else np.right_shift(a, b)
+    shift = np.left_shift if node.str_attr("direction", "") == "LEFT" else np.right_shift
+    # Beyond the width only the sign bit is left: 0, or -1 for a right shift of a negative number.
+    beyond = np.where((a < 0) & (shift is np.right_shift), -1, 0)
+    within = (b >= 0) & (b < a.dtype.itemsize * 8)
+    return np.where(within, shift(a, np.where(within, b, 0).astype(b.dtype)), beyond.astype(a.dtype))
 
 
 @operator("BitShift", reference=from_numpy(_bit_shift_reference))
 def bit_shift(node: Node) -> Description:
-    """Logical shift of unsigned integers to the LEFT or RIGHT."""
+    """Shift to the LEFT or RIGHT, arithmetic for signed types; amounts beyond the width shift all out."""
     direction = node.str_attr("direction", "")
     if direction not in ("LEFT", "RIGHT"):
         return Opaque(f"BitShift with direction={direction!r} is not known")
-    return pointwise(node, _function(f"shift_{direction.lower()}"))
+    dtype = node.output.dtype
+    width = dtype.size_bytes * 8
+
+    def body(x: Expr, amount: Expr) -> Expr:
+        within = call("lt", amount, width)
+        if dtype.is_signed:
+            within = call("and", within, call("ge", amount, 0))
+        shifted = call(f"shift_{direction.lower()}", x, select(within, amount, 0))
+        beyond: Expr | int = 0
+        if dtype.is_signed and direction == "RIGHT":
+            beyond = select(call("lt", x, 0), Const(-1, x.result), 0)
+        return select(within, shifted, beyond)
+
+    return pointwise(node, body)
 
 
 def _is_inf_reference(node: Node, x: Any) -> Any:
@@ -388,12 +389,12 @@ def clip(node: Node) -> Description:
 def _cast_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x = inputs[0]
     assert x is not None
-    declared, target = node.require(0).dtype, node.output.dtype
+    target = node.output.dtype
     if target is DType.BOOL:
         return (x != 0,)
-    wider_run = x.dtype != declared.numpy and declared.is_float and target.is_float
-    with np.errstate(all="ignore"):
-        return (x if wider_run else x.astype(target.numpy),)
+    if node.require(0).dtype.is_float and target.is_float:
+        return (x,)  # the runner's conversion of results is the cast
+    return (x.astype(target.numpy),)
 
 
 @operator("Cast", "CastLike", reference=_cast_reference)

@@ -1,1 +1,212 @@
-"""Operators that select elements by index: gather, scatter, one-hot, top-k and kin."""
+"""Operators that select elements by index: gather, scatter, one-hot, top-k and kin.
+
+An index that is data is an `Indirect` read, so embeddings are nests like any other. Operators whose
+writes or output sizes depend on data are opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Iter, call, cast, select
+from tilewright.ir.graph import Node
+from tilewright.ir.nest import (
+    Access,
+    Affine,
+    Description,
+    Dim,
+    Index,
+    Indirect,
+    Lookup,
+    Nest,
+    Opaque,
+    affine,
+)
+from tilewright.ir.ops.build import (
+    copy_nest,
+    dims_of,
+    identity,
+    input_operand,
+    output_operand,
+    read,
+)
+from tilewright.ir.ops.movement import present
+from tilewright.ir.ops.registry import operator
+
+Array = np.ndarray[Any, Any]
+
+
+def _gather_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    return (np.take(present(inputs), present(inputs, 1), axis=node.int_attr("axis", 0)),)
+
+
+def progression(indices: Array, dims: Sequence[Dim]) -> Affine | None:
+    """The affine index over `dims` that gives these (non-negative) indices, if there is one.
+
+    >>> progression(np.array([[1, 3], [2, 4]]), (Dim("i", 2), Dim("j", 2)))
+    Affine(terms=(('i', 1), ('j', 2)), offset=1)
+    """
+    if indices.size == 0:
+        return None
+    origin = indices[(0,) * indices.ndim]
+    expected = np.full(indices.shape, origin)
+    terms = []
+    for axis, dim in enumerate(dims):
+        if dim.extent > 1:
+            step = int(np.take(indices, 1, axis)[(0,) * (indices.ndim - 1)] - origin)
+            terms.append((dim.name, step))
+            along = np.arange(dim.extent).reshape([-1 if a == axis else 1 for a in range(indices.ndim)])
+            expected = expected + along * step
+    return affine(*terms, int(origin)) if np.array_equal(expected, indices) else None
+
+
+@operator("Gather", reference=_gather_reference)
+def gather(node: Node) -> Description:
+    """`out[pre, i, post] = data[pre, indices[i], post]`."""
+    data, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
+    rank = len(data.shape)
+    axis = node.int_attr("axis", 0) % rank
+    dims = dims_of(out.shape)
+    at = dims[axis : axis + len(indices.shape)]
+    outer, inner = identity(dims[:axis]), identity(dims[axis + len(at) :])
+    target = Access(out, identity(dims))
+    constant = node.constant(1)
+    if constant is not None:
+        positions = np.where(constant < 0, constant + data.shape[axis], constant).astype(np.int64)
+        if positions.size and not (positions.min() >= 0 and positions.max() < data.shape[axis]):
+            return Opaque("Gather indices are out of range")
+        index: Index | None = progression(positions, at)
+        if index is None and len(at) == 1:
+            index = Lookup(tuple(int(v) for v in positions), at[0].name)
+        if index is not None:
+            return (copy_nest(dims, Access(data, (*outer, index, *inner)), target),)
+    where = Access(indices, identity(at))
+    source = Access(data, (*outer, Indirect(0), *inner))
+    return (Nest(dims, (where, source), target, read(1, source)),)
+
+
+def _gather_elements_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    data, indices = present(inputs), present(inputs, 1)
+    axis = node.int_attr("axis", 0) % data.ndim
+    grid: list[Array] = list(np.indices(indices.shape, sparse=True))
+    grid[axis] = indices
+    return (data[tuple(grid)],)
+
+
+@operator("GatherElements", reference=_gather_elements_reference)
+def gather_elements(node: Node) -> Description:
+    """`out[i, j] = data[indices[i, j], j]` for axis 0, and so on."""
+    data, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
+    axis = node.int_attr("axis", 0) % len(data.shape)
+    dims = dims_of(out.shape)
+    index: tuple[Index, ...] = tuple(
+        Indirect(0) if position == axis else affine(d.name) for position, d in enumerate(dims)
+    )
+    reads = (Access(indices, identity(dims)), Access(data, index))
+    return (Nest(dims, reads, Access(out, identity(dims)), read(1, reads[1])),)
+
+
+def _gather_nd_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    data, indices = present(inputs), present(inputs, 1)
+    batch = node.int_attr("batch_dims", 0)
+    lead = indices.shape[:-1]
+    grid = [
+        np.arange(lead[axis]).reshape([-1 if a == axis else 1 for a in range(len(lead))])
+        for axis in range(batch)
+    ]
+    columns = [indices[..., position] for position in range(indices.shape[-1])]
+    return (data[(*grid, *columns)],)
+
+
+@operator("GatherND", reference=_gather_nd_reference)
+def gather_nd(node: Node) -> Description:
+    """`out[b, i, rest] = data[b, indices[b, i, :], rest]`: one indirect index per column."""
+    data, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
+    batch = node.int_attr("batch_dims", 0)
+    dims = dims_of(out.shape)
+    lead = dims[: len(indices.shape) - 1]
+    columns = range(indices.shape[-1])
+    wheres = tuple(Access(indices, (*identity(lead), affine(column))) for column in columns)
+    index: tuple[Index, ...] = (
+        *identity(dims[:batch]),
+        *(Indirect(column) for column in columns),
+        *identity(dims[len(lead) :]),
+    )
+    source = Access(data, index)
+    value = read(len(wheres), source)
+    return (Nest(dims, (*wheres, source), Access(out, identity(dims)), value),)
+
+
+def _one_hot_axis(node: Node, out_rank: int) -> int:
+    return node.int_attr("axis", -1) % out_rank
+
+
+def _one_hot_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    indices, depth, values = present(inputs), int(present(inputs, 1).reshape(())), present(inputs, 2)
+    axis = _one_hot_axis(node, indices.ndim + 1)
+    wanted = np.expand_dims(indices.astype(np.int64), axis)
+    wanted = np.where(wanted < 0, wanted + depth, wanted)
+    place = np.arange(depth).reshape([-1 if a == axis else 1 for a in range(indices.ndim + 1)])
+    return (np.where(place == wanted, values[1], values[0]).astype(values.dtype),)
+
+
+@operator("OneHot", reference=_one_hot_reference)
+def one_hot(node: Node) -> Description:
+    """`values[1]` where the place along `axis` is the index (negative: from the end), else `values[0]`."""
+    indices, values, out = input_operand(node, 0), input_operand(node, 2), output_operand(node)
+    axis = _one_hot_axis(node, len(out.shape))
+    dims = dims_of(out.shape)
+    where = Access(indices, identity((*dims[:axis], *dims[axis + 1 :])))
+    off, on = Access(values, (affine(0),)), Access(values, (affine(1),))
+    wanted = cast(read(0, where), DType.INT64)
+    wanted = select(call("lt", wanted, 0), wanted + dims[axis].extent, wanted)
+    value = select(call("eq", Iter(dims[axis].name), wanted), read(2, on), read(1, off))
+    return (Nest(dims, (where, off, on), Access(out, identity(dims)), value),)
+
+
+def _scatter_elements_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    out, indices, updates = present(inputs).copy(), present(inputs, 1), present(inputs, 2)
+    grid: list[Array] = list(np.indices(indices.shape, sparse=True))
+    grid[node.int_attr("axis", 0) % out.ndim] = indices
+    return (_scatter(node, out, tuple(grid), updates),)
+
+
+def _scatter_nd_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    out, indices, updates = present(inputs).copy(), present(inputs, 1), present(inputs, 2)
+    where = tuple(indices[..., position] for position in range(indices.shape[-1]))
+    return (_scatter(node, out, where, updates),)
+
+
+_REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _scatter(node: Node, out: Array, where: tuple[Array, ...], updates: Array) -> Array:
+    reduction = node.str_attr("reduction", "none")
+    if reduction == "none":
+        out[where] = updates
+    else:
+        _REDUCTIONS[reduction].at(out, where, updates)
+    return out
+
+
+@operator("ScatterElements", "Scatter", reference=_scatter_elements_reference)
+@operator("ScatterND", reference=_scatter_nd_reference)
+def scatter(node: Node) -> Description:
+    """The input with elements replaced or accumulated at indices that are data."""
+    return Opaque(f"{node.op_type} writes where its data says")
+
+
+@operator("TopK")
+def top_k(node: Node) -> Description:
+    """The largest or smallest elements along an axis, and where they were."""
+    return Opaque("TopK sorts its data")
+
+
+@operator("NonZero", "Unique", "Compress", "NonMaxSuppression")
+def data_sized(node: Node) -> Description:
+    """Operators whose output's size is data."""
+    return Opaque(f"the output size of {node.op_type} depends on data")
