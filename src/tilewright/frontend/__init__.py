@@ -1,0 +1,1 @@
+"""Frontends: bytes in, a `Graph` with static shapes out."""

@@ -1,0 +1,44 @@
+"""The ONNX frontend: a file, bytes or a `ModelProto` becomes a `Graph`.
+
+The flow is `read` (bytes, safely) → `validate` (is it a model at all) → `prepare` (one version, no local
+functions) → `build` (nodes, static shapes). A file that fails any step is refused whole, in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.errors import error_context
+from tilewright.frontend.onnx.build import build_graph
+from tilewright.frontend.onnx.external import check_external_data, embed_external_attributes
+from tilewright.frontend.onnx.prepare import prepare_model
+from tilewright.frontend.onnx.read import Source, read_model, source_digest
+from tilewright.frontend.onnx.validate import validate_model
+from tilewright.ir.graph import Graph
+
+__all__ = ["Source", "load_onnx", "source_digest"]
+
+
+def load_onnx(source: Source, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """Import an ONNX model as a graph in which every shape is a tuple of integers.
+
+    `shapes` fixes the inputs whose dimensions the model leaves open; a symbol fixed by one input is fixed
+    for all of them. An input that has an initializer too is that constant, unless `shapes` names it.
+
+    Raises:
+        ModelRejected: the file is malformed, inconsistent or unsafe to read.
+        UnsupportedOp: a valid model that uses something this version does not run.
+        UsageError: no such file, open dimensions, or `shapes` that do not fit.
+
+    >>> from onnx.parser import parse_model
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[N,2] x) => (float[N,2] y) { y = Relu(x) }'
+    >>> load_onnx(parse_model(text), shapes={"x": (3, 2)}).outputs
+    [%y: float32[3, 2]]
+    """
+    model, origin = read_model(source)
+    with error_context(f"in {origin.label}"):
+        validate_model(model)
+        check_external_data(model, origin)
+        embed_external_attributes(model, origin)
+        model = prepare_model(model)
+        return build_graph(model, origin, dict(shapes or {}))

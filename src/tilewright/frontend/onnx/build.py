@@ -1,0 +1,272 @@
+"""From a validated model to a `Graph`: one walk over the nodes in order, each shape static on the way.
+
+Operators that the registry knows become nodes; others are replaced by the function body ONNX defines for
+them, down to operators that are known. `If` on a constant is replaced by the branch it takes; other
+control flow stays one opaque node whose body reads outer values by their names in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from tilewright.errors import ModelRejected, UnsupportedOp, error_context
+from tilewright.frontend.onnx.attributes import constant_of, import_attributes
+from tilewright.frontend.onnx.bodies import bind_captures, function_body
+from tilewright.frontend.onnx.external import is_external, read_external
+from tilewright.frontend.onnx.fold import fold
+from tilewright.frontend.onnx.infer import find_schema, infer_types
+from tilewright.frontend.onnx.inputs import BoundInputs, Declaration, bind_inputs, declaration, resolve
+from tilewright.frontend.onnx.prepare import opset_versions
+from tilewright.frontend.onnx.protos import node_label
+from tilewright.frontend.onnx.read import Origin
+from tilewright.frontend.onnx.tensors import checked_shape, embedded_array
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph, Node, Shape, Value
+from tilewright.ir.ops.registry import find_operator
+
+# Composed operators are defined by composed operators a few levels deep.
+_MAX_EXPANSION_DEPTH = 12
+
+
+@dataclass(slots=True)
+class _Scope:
+    """Names visible in one node list; `targets` are names that results must take in the graph."""
+
+    opsets: Mapping[str, int]
+    prefix: str = ""
+    depth: int = 0
+    parent: _Scope | None = None
+    values: dict[str, Value | None] = field(default_factory=dict)
+    targets: dict[str, str] = field(default_factory=dict)
+    declared: dict[str, Declaration] = field(default_factory=dict)
+
+    def find(self, name: str) -> Value | None:
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        raise ModelRejected(f"{name!r} is read but nothing produces it; export the model again.")
+
+
+def build_graph(model: ModelProto, origin: Origin, shapes: Mapping[str, Sequence[int]]) -> Graph:
+    """Import a validated model whose versions are prepared.
+
+    Raises:
+        ModelRejected, UnsupportedOp, UsageError: see `load_onnx`.
+    """
+    return _Importer(origin, bind_inputs(model.graph, shapes)).run(model)
+
+
+class _Importer:
+    def __init__(self, origin: Origin, bound: BoundInputs) -> None:
+        self._origin = origin
+        self._bound = bound
+        self._graph = Graph()
+        self._value_names: dict[str, int] = {}
+        self._node_names: dict[str, int] = {}
+
+    def run(self, model: ModelProto) -> Graph:
+        proto = model.graph
+        self._graph.name = proto.name or "graph"
+        scope = _Scope(opset_versions(model))
+        results = [name for node in proto.node for name in node.output if name]
+        # Names of the model itself stay as they are; names inside expanded bodies make way.
+        scope.targets = {name: name for name in results}
+        own = [*(v.name for v in proto.input), *(t.name for t in proto.initializer), *results]
+        self._value_names = dict.fromkeys(own, 1)
+        for info in (*proto.value_info, *proto.output):
+            found = declaration(info, "value")
+            if found is not None:
+                scope.declared[info.name] = found
+        for info in proto.input:
+            if info.name in self._bound.types:
+                value = Value(info.name, *self._bound.types[info.name])
+                scope.values[info.name] = self._graph.add_input(value)
+        self._initializers(proto.initializer, scope)
+        self._nodes(proto.node, scope)
+        self._graph.outputs = [self._output(info.name, scope) for info in proto.output]
+        return self._graph
+
+    def _initializers(self, tensors: Iterable[TensorProto], scope: _Scope) -> None:
+        for tensor in tensors:
+            if tensor.name in scope.values:
+                continue  # An input with a default that the user chose to feed.
+            data = read_external(tensor, self._origin) if is_external(tensor) else embedded_array(tensor)
+            name = tensor.name if scope.parent is None else self._name(tensor.name, scope)
+            scope.values[tensor.name] = _constant(name, data)
+
+    def _nodes(self, nodes: Iterable[NodeProto], scope: _Scope) -> None:
+        for proto in nodes:
+            with error_context(f"while importing node {node_label(proto)}"):
+                self._node(proto, scope)
+
+    def _node(self, proto: NodeProto, scope: _Scope) -> None:
+        if proto.domain not in ("", "ai.onnx"):
+            raise UnsupportedOp(
+                f"node {node_label(proto)} is of domain {proto.domain!r}, but only ai.onnx is supported; "
+                "export the model with standard operators."
+            )
+        if proto.op_type == "Constant":
+            self._bind_constant(proto.output[0], constant_of(proto), scope)
+            return
+        inputs = [scope.find(name) if name else None for name in proto.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        condition = inputs[0] if inputs else None
+        if proto.op_type == "If" and condition is not None and condition.data is not None:
+            self._take_branch(proto, bool(condition.data.reshape(-1)[0]), scope)
+            return
+        proto, captures = bind_captures(proto, scope.find)
+        schema = find_schema(proto, scope.opsets[""])
+        inferred = infer_types(proto, schema, scope.opsets, inputs, captures)
+        types = [self._result_type(name, inferred, scope) if name else None for name in proto.output]
+        node = Node(
+            proto.op_type,
+            inputs,
+            [_placeholder(n, t) for n, t in zip(proto.output, types, strict=True)],
+            import_attributes(proto),
+            name=proto.name or f"{proto.op_type}_{next((o for o in proto.output if o), '')}",
+            opset=scope.opsets[""],
+            captures=captures,
+        )
+        data = fold(node, [None if t is None else t[1] for t in types])
+        if data is not None:
+            for name, array in zip(proto.output, data, strict=False):
+                if name:
+                    self._bind_constant(name, array, scope)
+            return
+        body = None if find_operator(node) else function_body(proto, schema, scope.opsets[""], inputs)
+        if body is not None:
+            self._expand(proto, body, inputs, scope)
+        else:
+            self._append(proto, node, types, scope)
+
+    def _result_type(
+        self, name: str, inferred: Mapping[str, Declaration | None], scope: _Scope
+    ) -> tuple[DType, Shape | None] | None:
+        """Type and, where it is known, shape of a result; the model's own declaration fills gaps."""
+        found, declared = inferred[name], scope.declared.get(name)
+        if found is not None and declared is not None and found.dtype is not declared.dtype:
+            raise ModelRejected(
+                f"{name!r} is declared as {declared.dtype}, but its node computes {found.dtype}; "
+                "export the model again."
+            )
+        known = [d for d in (found, declared) if d is not None]
+        if not known:
+            return None
+        shapes = [shape for d in known if (shape := resolve(d, self._bound.symbols)) is not None]
+        dtype = known[0].dtype
+        return dtype, checked_shape(shapes[0], dtype, f"{name!r}") if shapes else None
+
+    def _append(
+        self,
+        proto: NodeProto,
+        node: Node,
+        types: Sequence[tuple[DType, Shape | None] | None],
+        scope: _Scope,
+    ) -> None:
+        for name, value, found in zip(proto.output, node.outputs, types, strict=True):
+            if value is None:
+                continue
+            if found is None or found[1] is None:
+                raise UnsupportedOp(
+                    f"node {node_label(proto)}: the shape of its result {name!r} depends on data, but shapes "
+                    "must be known before running; replace the operator or fix its inputs as constants."
+                )
+            value.name = self._result_name(name, scope)
+            scope.values[name] = value
+        node.name = self._node_name(node.name, scope)
+        self._graph.append(node)
+
+    def _take_branch(self, proto: NodeProto, condition: bool, scope: _Scope) -> None:
+        wanted = "then_branch" if condition else "else_branch"
+        graph: GraphProto = next(a.g for a in proto.attribute if a.name == wanted)
+        inner = _Scope(scope.opsets, self._inner_prefix(proto, scope), scope.depth, parent=scope)
+        self._inline(inner, [v.name for v in graph.output], proto, scope, graph.node, graph.initializer)
+
+    def _expand(
+        self, proto: NodeProto, body: FunctionProto, inputs: Sequence[Value | None], scope: _Scope
+    ) -> None:
+        if scope.depth >= _MAX_EXPANSION_DEPTH:
+            raise UnsupportedOp(f"node {node_label(proto)}: its definition by other operators does not end.")
+        opsets = {
+            **scope.opsets,
+            **{("" if e.domain == "ai.onnx" else e.domain): e.version for e in body.opset_import},
+        }
+        inner = _Scope(opsets, self._inner_prefix(proto, scope), scope.depth + 1)
+        padded = [*inputs, *[None] * (len(body.input) - len(inputs))]
+        inner.values = dict(zip(body.input, padded, strict=False))
+        self._inline(inner, list(body.output), proto, scope, body.node, ())
+
+    def _inline(
+        self,
+        inner: _Scope,
+        results: Sequence[str],
+        proto: NodeProto,
+        scope: _Scope,
+        nodes: Iterable[NodeProto],
+        initializers: Iterable[TensorProto],
+    ) -> None:
+        """Import a node list in place of `proto`, whose outputs are the inner `results`."""
+        pairs = [(inside, outside) for inside, outside in zip(results, proto.output, strict=False) if outside]
+        for inside, outside in pairs:
+            inner.targets.setdefault(inside, self._result_name(outside, scope))
+        self._initializers(initializers, inner)
+        self._nodes(nodes, inner)
+        for inside, outside in pairs:
+            scope.values[outside] = inner.find(inside)
+
+    def _output(self, name: str, scope: _Scope) -> Value:
+        value = scope.find(name)
+        assert value is not None
+        if value.name == name:
+            return value
+        # The result is another value under a second name; the user asked for this one.
+        result = Value(name, value.dtype, value.shape)
+        self._graph.append(Node("Identity", [value], [result], name=name, opset=scope.opsets[""]))
+        return result
+
+    def _bind_constant(self, name: str, data: np.ndarray[Any, Any], scope: _Scope) -> None:
+        checked_shape(data.shape, DType.from_numpy(data.dtype), f"{name!r}")
+        scope.values[name] = _constant(self._result_name(name, scope), data)
+
+    def _result_name(self, name: str, scope: _Scope) -> str:
+        return scope.targets[name] if name in scope.targets else self._name(name, scope)
+
+    def _inner_prefix(self, proto: NodeProto, scope: _Scope) -> str:
+        label = proto.name or next((o for o in proto.output if o), proto.op_type)
+        return f"{scope.prefix}{label}/"
+
+    def _name(self, name: str, scope: _Scope) -> str:
+        return _unused(f"{scope.prefix}{name}", self._value_names)
+
+    def _node_name(self, name: str, scope: _Scope) -> str:
+        return _unused(f"{scope.prefix}{name}", self._node_names)
+
+
+def _unused(stem: str, taken: dict[str, int]) -> str:
+    """The stem, or the stem with the next free number; remembered in `taken`."""
+    name, number = stem, taken.get(stem, 0)
+    while name in taken:
+        name, number = f"{stem}_{number}", number + 1
+    taken[stem] = max(number, 1)
+    taken.setdefault(name, 1)
+    return name
+
+
+def _placeholder(name: str, found: tuple[DType, Shape | None] | None) -> Value | None:
+    """The result before it is known whether the node stays; an unknown shape never gets past `_append`."""
+    if not name:
+        return None
+    dtype, shape = found or (DType.FLOAT32, None)
+    return Value(name, dtype, shape or ())
+
+
+def _constant(name: str, data: np.ndarray[Any, Any]) -> Value:
+    return Value(name, DType.from_numpy(data.dtype), data.shape, data)

@@ -1,0 +1,93 @@
+"""Constants known at import: shapes of static tensors, and the arithmetic that exporters do on them.
+
+Only what shapes are computed with is folded here, and only in small sizes; folding weights is the
+`fold-constants` pass's work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.graph import Node
+
+Array = np.ndarray[Any, Any]
+
+# Larger constants are left to be computed: a file of 100 bytes may ask for a tensor of gigabytes.
+MAX_FOLDED_ELEMENTS = 2**16
+
+# Operators of shape arithmetic: work linear (or nearly) in the size of their operands, deterministic.
+_SHAPE_ARITHMETIC = (
+    "Abs Add And Cast CastLike Ceil Clip Compress Concat ConstantOfShape CumSum Div Equal Expand Flatten "
+    "Floor Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul "
+    "Neg NonZero Not Or Pad Pow Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape Round "
+    "ScatterElements ScatterND Shape Sign Size Slice Split Sqrt Squeeze Sub Tile Transpose Trilu Unique "
+    "Unsqueeze Where"
+)
+_FOLDABLE = frozenset(_SHAPE_ARITHMETIC.split(" "))
+_DATA_DEPENDENT = frozenset({"NonZero", "Compress", "Unique"})
+
+
+def fold(node: Node, shapes: Sequence[tuple[int, ...] | None]) -> tuple[Array, ...] | None:
+    """Values of a node's outputs if they are known now, else None.
+
+    `shapes` are those of the outputs, None where inference does not know them.
+    """
+    if node.domain or node.op_type not in _FOLDABLE:
+        return None
+    if node.op_type in ("Shape", "Size"):
+        return (_shape_of(node),)
+    if not all(v.is_constant for v in node.operands()):
+        return None
+    largest = max((v.num_elements for v in node.operands()), default=0)
+    for shape in shapes:
+        if shape is None and node.op_type not in _DATA_DEPENDENT:
+            return None
+        largest = max(largest, math.prod(shape) if shape is not None else 0)
+    if largest > MAX_FOLDED_ELEMENTS:
+        return None
+    return _evaluate(node)
+
+
+def _shape_of(node: Node) -> Array:
+    shape = node.require(0).shape
+    if node.op_type == "Size":
+        return np.array(math.prod(shape), dtype=np.int64)
+    start, end = node.int_attr("start", 0), node.int_attr("end", len(shape))
+    return np.array(shape[_clamped(start, len(shape)) : _clamped(end, len(shape))], dtype=np.int64)
+
+
+def _clamped(index: int, rank: int) -> int:
+    return min(max(index + rank if index < 0 else index, 0), rank)
+
+
+def _evaluate(node: Node) -> tuple[Array, ...]:
+    from onnx import NodeProto, helper
+    from onnx.reference import ReferenceEvaluator
+
+    proto: NodeProto = helper.make_node(
+        node.op_type,
+        ["" if v is None else v.name for v in node.inputs],
+        ["" if v is None else v.name for v in node.outputs],
+    )
+    for name, value in node.attributes.items():
+        if isinstance(value, np.ndarray):
+            from tilewright.frontend.onnx.infer import constant_proto
+
+            proto.attribute.append(helper.make_attribute(name, constant_proto(value, name)))
+        else:
+            proto.attribute.append(helper.make_attribute(name, value))
+    feeds = {v.name: v.data for v in node.operands()}
+    model = helper.make_model(
+        helper.make_graph(
+            [proto],
+            "fold",
+            [helper.make_tensor_value_info(v.name, v.dtype.value, v.shape) for v in node.operands()],
+            [helper.make_tensor_value_info(v.name, 0, None) for v in node.results()],
+        ),
+        opset_imports=[helper.make_opsetid("", node.opset)],
+    )
+    return tuple(np.asarray(x) for x in ReferenceEvaluator(model).run(None, feeds))

@@ -1,0 +1,37 @@
+"""One operator-set version and no local functions: what the importer may take for granted."""
+
+from __future__ import annotations
+
+from onnx import ModelProto, inliner, version_converter
+
+from tilewright.errors import ModelRejected, UnsupportedOp
+from tilewright.frontend.onnx.protos import one_line
+from tilewright.frontend.onnx.versions import OLDEST_OPSET
+
+
+def opset_versions(model: ModelProto) -> dict[str, int]:
+    """Version of each imported domain; ai.onnx goes by the empty name."""
+    return {("" if e.domain == "ai.onnx" else e.domain): e.version for e in model.opset_import}
+
+
+def prepare_model(model: ModelProto) -> ModelProto:
+    """Inline local functions and lift old operator sets to `OLDEST_OPSET`.
+
+    Raises:
+        UnsupportedOp: the model is too old to be converted.
+    """
+    if model.functions:
+        try:
+            model = inliner.inline_local_functions(model)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ModelRejected(f"its local functions cannot be inlined: {one_line(error)}") from error
+    version = opset_versions(model).get("", OLDEST_OPSET)
+    if version < OLDEST_OPSET:
+        try:
+            model = version_converter.convert_version(model, OLDEST_OPSET)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise UnsupportedOp(
+                f"opset {version} is older than {OLDEST_OPSET} and cannot be converted "
+                f"({one_line(error, 120)}); export the model for opset {OLDEST_OPSET} or newer."
+            ) from error
+    return model

@@ -1,0 +1,111 @@
+"""From a path, bytes or a `ModelProto` to a parsed model, reading regular files only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from tilewright.errors import ModelRejected, UsageError
+
+Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+# Protocol buffers cannot describe more; larger models keep their weights in files of their own.
+MAX_MODEL_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a model came from: a name for messages and the only folder its weights may be read from."""
+
+    label: str
+    folder: Path | None
+
+
+def read_model(source: Source) -> tuple[onnx.ModelProto, Origin]:
+    """Parse a model. A `ModelProto` is copied, so that the caller's object is never changed.
+
+    Raises:
+        UsageError: the file does not exist or cannot be read.
+        ModelRejected: it is not an ONNX model.
+    """
+    if isinstance(source, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return copy, Origin("the given model", None)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _parse(bytes(source), "the given bytes"), Origin("the given bytes", None)
+    if not isinstance(source, str | os.PathLike):
+        raise UsageError(
+            f"cannot load a model from {type(source).__name__}: give a path, bytes or an onnx.ModelProto."
+        )
+    path = Path(source)
+    return _parse(read_regular_file(path), str(path)), Origin(str(path), path.parent)
+
+
+def source_digest(source: Source) -> str:
+    """SHA-256 (hex) of everything the model consists of: its bytes and those of its external data.
+
+    >>> len(source_digest(onnx.ModelProto()))
+    64
+    """
+    from tilewright.frontend.onnx.external import external_files, open_external
+
+    if isinstance(source, onnx.ModelProto):
+        return hashlib.sha256(source.SerializeToString(deterministic=True)).hexdigest()
+    if not isinstance(source, str | os.PathLike):
+        return hashlib.sha256(bytes(source)).hexdigest()
+    model, origin = read_model(source)
+    digest = hashlib.sha256(read_regular_file(Path(source)))
+    for location in external_files(model):
+        with open_external(origin, location) as file:
+            digest.update(location.encode())
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def read_regular_file(path: Path) -> bytes:
+    """Bytes of a regular file; a link to one is followed, for the user named it."""
+    try:
+        # Non-blocking, so that a FIFO without a writer cannot hang the caller.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file; check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"{path}: cannot be opened ({reason}).") from error
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise ModelRejected(f"{path} is a folder; give the .onnx file inside it.")
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelRejected(f"{path} is not a regular file; give the path of an .onnx file.")
+        if status.st_size > MAX_MODEL_BYTES:
+            raise ModelRejected(
+                f"{path} has {status.st_size} bytes, more than the 2 GiB an ONNX file can have; "
+                "save it again with external data (onnx.save_model(..., save_as_external_data=True))."
+            )
+        return file.read()
+
+
+def _parse(data: bytes, label: str) -> onnx.ModelProto:
+    if not data:
+        raise ModelRejected(f"{label}: empty, not an ONNX model; export or download it again.")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelRejected(
+            f"{label}: not an ONNX model, or cut off, or nested too deeply ({len(data)} bytes that are no "
+            "ModelProto); export or download it again."
+        ) from error
+    if not model.HasField("graph") or not model.ir_version:
+        missing = "graph" if model.ir_version else "ir_version"
+        raise ModelRejected(f"{label}: not an ONNX model (no {missing}); export or download it again.")
+    return model

@@ -1,0 +1,128 @@
+"""`TensorProto` and `TypeProto` to shapes, types and arrays, with every size checked before any use."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, TypeProto, helper, numpy_helper
+
+from tilewright.errors import ModelRejected, UnsupportedOp
+from tilewright.ir.dtype import DType
+
+# No tensor of a model that runs on one machine is larger; dims beyond this are mistakes or attacks.
+MAX_VALUE_BYTES = 2**36
+
+_WORDS = {
+    TensorProto.FLOAT: ("float_data", 1),
+    TensorProto.COMPLEX64: ("float_data", 2),
+    TensorProto.DOUBLE: ("double_data", 1),
+    TensorProto.COMPLEX128: ("double_data", 2),
+    TensorProto.INT64: ("int64_data", 1),
+    TensorProto.UINT32: ("uint64_data", 1),
+    TensorProto.UINT64: ("uint64_data", 1),
+    TensorProto.STRING: ("string_data", 1),
+}
+_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+
+
+def supported_dtype(number: int, what: str) -> DType:
+    """The DType of an ONNX element type number.
+
+    Raises:
+        UnsupportedOp: a type this version does not compute with (8-bit floats, 4-bit types).
+        ModelRejected: no such type.
+    """
+    try:
+        return DType(number)
+    except ValueError:
+        pass
+    if number not in TensorProto.DataType.values() or number == TensorProto.UNDEFINED:
+        raise ModelRejected(f"{what} has element type {number}, which ONNX does not define; export it again.")
+    name = TensorProto.DataType.Name(number).lower()
+    raise UnsupportedOp(
+        f"{what} has element type {name}, which tilewright does not compute with; "
+        "convert it to float32, float16, bfloat16 or int8."
+    )
+
+
+def checked_shape(dims: Any, dtype: DType, what: str) -> tuple[int, ...]:
+    """Dimensions as integers, all from 0 and together of a size that can exist.
+
+    Raises:
+        ModelRejected: otherwise.
+    """
+    shape = tuple(int(d) for d in dims)
+    if any(d < 0 for d in shape):
+        raise ModelRejected(f"{what} has a negative dimension in {list(shape)}; export the model again.")
+    # Each dimension counts as one at least: [2**62, 0] is as absurd as [2**62, 1].
+    if math.prod(max(d, 1) for d in shape) * dtype.size_bytes > MAX_VALUE_BYTES:
+        raise ModelRejected(
+            f"{what} of shape {list(shape)} and type {dtype} needs more than {MAX_VALUE_BYTES >> 30} GiB, "
+            "which no machine could run; check its dimensions."
+        )
+    return shape
+
+
+def tensor_dtype(tensor: TensorProto) -> DType:
+    """Element type of a tensor."""
+    return supported_dtype(tensor.data_type, f"tensor {tensor.name!r}")
+
+
+def tensor_shape(tensor: TensorProto) -> tuple[int, ...]:
+    """Checked dimensions of a tensor."""
+    return checked_shape(tensor.dims, tensor_dtype(tensor), f"tensor {tensor.name!r}")
+
+
+def tensor_size_bytes(tensor: TensorProto) -> int:
+    """Bytes of the tensor's dense data."""
+    return math.prod(tensor_shape(tensor)) * tensor_dtype(tensor).size_bytes
+
+
+def check_embedded(tensor: TensorProto) -> None:
+    """Check that the data in the message are exactly as many as the shape needs.
+
+    Raises:
+        ModelRejected: too few, too many, or in the wrong field.
+    """
+    what = f"tensor {tensor.name!r}"
+    dtype, count = tensor_dtype(tensor), math.prod(tensor_shape(tensor))
+    if tensor.HasField("segment"):
+        raise UnsupportedOp(f"{what} is stored in segments, which nobody writes; save the model again.")
+    field, words = _WORDS.get(tensor.data_type, ("int32_data", 1))
+    strays = [f for f in _FIELDS if len(getattr(tensor, f)) and (f != field or tensor.HasField("raw_data"))]
+    if strays:
+        raise ModelRejected(f"{what} of type {dtype} has data in {strays[0]} too; save the model again.")
+    if tensor.HasField("raw_data") and dtype is not DType.STRING:
+        needed, found, unit = count * dtype.size_bytes, len(tensor.raw_data), "bytes"
+    else:
+        needed, found, unit = count * words, len(getattr(tensor, field)), "values"
+    if found != needed:
+        raise ModelRejected(
+            f"{what} of shape {list(tensor.dims)} and type {dtype} needs {needed} {unit}, but has {found}; "
+            "the file is damaged, get it again."
+        )
+
+
+def embedded_array(tensor: TensorProto) -> np.ndarray[Any, Any]:
+    """Data of a tensor that carries them itself.
+
+    Raises:
+        ModelRejected: the data do not fit shape and type.
+    """
+    check_embedded(tensor)
+    dtype = tensor_dtype(tensor)
+    if dtype is DType.STRING:
+        try:
+            text = [item.decode("utf-8") for item in tensor.string_data]
+        except UnicodeDecodeError:
+            raise ModelRejected(f"tensor {tensor.name!r} holds text that is not UTF-8.") from None
+        return np.array(text, dtype=object).reshape(tensor_shape(tensor))
+    array: np.ndarray[Any, Any] = numpy_helper.to_array(tensor)
+    return array
+
+
+def type_proto(dtype: DType, shape: tuple[int, ...]) -> TypeProto:
+    """The ONNX type of a static tensor."""
+    return helper.make_tensor_type_proto(dtype.value, shape)

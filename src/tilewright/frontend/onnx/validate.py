@@ -1,0 +1,220 @@
+"""Is this a well-formed model? Everything that can be said before any weight is looked at.
+
+Our own checks come first, for they name what is wrong; the ONNX checker then sees a copy without weights,
+which keeps it fast and away from the file system.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, checker
+
+from tilewright.errors import ModelRejected, UnsupportedOp
+from tilewright.frontend.onnx.protos import all_nodes, body_graphs, free_names, node_label, one_line
+from tilewright.frontend.onnx.tensors import check_embedded
+from tilewright.frontend.onnx.versions import OLDEST_OPSET, newest_opset
+
+MAX_NODES = 1_000_000
+
+
+def validate_model(model: ModelProto) -> None:
+    """Check versions, names, order and tensors of a parsed model; sort its nodes if they need it.
+
+    Raises:
+        ModelRejected: it is not a consistent ONNX model.
+        UnsupportedOp: it is newer than this version, or uses sparse tensors.
+    """
+    _check_versions(model)
+    count = sum(1 for _ in all_nodes(model.graph.node))
+    count += sum(1 for function in model.functions for _ in all_nodes(function.node))
+    if count > MAX_NODES:
+        raise ModelRejected(f"the model has {count} nodes, more than {MAX_NODES}; split it.")
+    _check_functions(model)
+    _check_graph(model.graph, {})
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.DEFAULT:
+            check_embedded(tensor)
+    _run_checker(model)
+
+
+def _check_versions(model: ModelProto) -> None:
+    if model.ir_version > onnx.IR_VERSION:
+        raise UnsupportedOp(
+            f"the model has IR version {model.ir_version}, but the installed onnx knows up to "
+            f"{onnx.IR_VERSION}; update onnx or export for an older version."
+        )
+    versions: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if domain in versions:
+            raise ModelRejected(f"opset_import names the domain {domain or 'ai.onnx'!r} twice; keep one.")
+        if entry.version < 1:
+            raise ModelRejected(
+                f"opset_import of {domain or 'ai.onnx'!r} is {entry.version}; it starts at 1."
+            )
+        versions[domain] = entry.version
+    if "" not in versions and any(node.domain in ("", "ai.onnx") for node in model.graph.node):
+        raise ModelRejected("opset_import names no version of ai.onnx; export the model again.")
+    if versions.get("", OLDEST_OPSET) > newest_opset():
+        raise UnsupportedOp(
+            f"the model uses opset {versions['']}, but the installed onnx knows up to {newest_opset()}; "
+            "update onnx or export for an older opset."
+        )
+
+
+def _check_functions(model: ModelProto) -> None:
+    """Refuse functions that call each other in a circle or expand to too many nodes."""
+    functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in model.functions}
+    if len(functions) != len(model.functions):
+        raise ModelRejected("two local functions have the same domain and name; rename one.")
+    sizes: dict[tuple[str, str, str], int] = {}
+    active: list[tuple[str, str, str]] = []
+
+    def expanded(nodes: list[NodeProto]) -> int:
+        return sum(
+            size(key) if (key := (n.domain, n.op_type, getattr(n, "overload", ""))) in functions else 1
+            for n in nodes
+        )
+
+    def size(key: tuple[str, str, str]) -> int:
+        if key in active or len(active) > 200:
+            raise ModelRejected(
+                f"local function {key[1]!r} calls itself (or is nested too deeply); ONNX has no recursion."
+            )
+        if key not in sizes:
+            active.append(key)
+            sizes[key] = expanded([n for n, _ in all_nodes(functions[key].node)]) + 1
+            active.pop()
+        return sizes[key]
+
+    total = max(
+        (size(key) for key in functions),
+        default=0,
+    ) + expanded([n for n, _ in all_nodes(model.graph.node)])
+    if total > MAX_NODES:
+        raise ModelRejected(
+            f"local functions expand to {total} nodes, more than {MAX_NODES}; split the model."
+        )
+
+
+def _check_graph(graph: GraphProto, outer: dict[str, None]) -> None:
+    """Names and order of one graph and, with what is visible there, of the bodies inside it."""
+    if graph.sparse_initializer:
+        name = graph.sparse_initializer[0].values.name
+        raise UnsupportedOp(f"initializer {name!r} is sparse; save it as a dense tensor.")
+    visible = dict(outer)
+    for name in _unique([v.name for v in graph.input], "graph input", {}):
+        _refuse_shadow(name, outer)
+        visible[name] = None
+    for name in _unique([t.name for t in graph.initializer], "initializer", {}):
+        _refuse_shadow(name, outer)
+        visible[name] = None
+    outputs = _unique([v.name for v in graph.output], "graph output", {})
+    _sort_nodes(graph, visible)
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in visible:
+                raise ModelRejected(
+                    f"node {node_label(node)} reads {name!r}, which nothing produces; export the model again."
+                )
+        for body in body_graphs(node):
+            _check_graph(body, visible)
+        for name in node.output:
+            if name and name in visible:
+                raise ModelRejected(
+                    f"node {node_label(node)} writes {name!r}, which exists already; names must be unique."
+                )
+            if name:
+                visible[name] = None
+    for name in outputs:
+        if name not in visible:
+            raise ModelRejected(f"graph output {name!r} is produced by nothing; export the model again.")
+
+
+def _unique(names: list[str], kind: str, seen: dict[str, None]) -> list[str]:
+    for name in names:
+        if not name:
+            raise ModelRejected(f"a {kind} has no name; export the model again.")
+        if name in seen:
+            raise ModelRejected(f"{kind} {name!r} is declared twice; names must be unique.")
+        seen[name] = None
+    return names
+
+
+def _refuse_shadow(name: str, outer: dict[str, None]) -> None:
+    if name in outer:
+        raise ModelRejected(f"a nested graph declares {name!r} again; names must be unique.")
+
+
+def _sort_nodes(graph: GraphProto, visible: dict[str, None]) -> None:
+    """Put producers before users, keeping the given order where it is possible.
+
+    Raises:
+        ModelRejected: two nodes wait for each other.
+    """
+    producer: dict[str, int] = {}
+    for index, node in enumerate(graph.node):
+        for name in node.output:
+            producer.setdefault(name, index)
+    reads = [
+        [*node.input, *(name for body in body_graphs(node) for name in free_names(body))]
+        for node in graph.node
+    ]
+    needs = [
+        {producer[name] for name in names if name and name not in visible and name in producer}
+        for names in reads
+    ]
+    if all(needed < index for index, group in enumerate(needs) for needed in group):
+        return
+    users: list[list[int]] = [[] for _ in needs]
+    for index, group in enumerate(needs):
+        for needed in sorted(group):
+            users[needed].append(index)
+    missing = [len(group) for group in needs]
+    import heapq
+
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    order: list[int] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for user in users[index]:
+            missing[user] -= 1
+            if missing[user] == 0:
+                heapq.heappush(ready, user)
+    if len(order) < len(needs):
+        stuck = next(index for index, count in enumerate(missing) if count)
+        raise ModelRejected(
+            f"node {node_label(graph.node[stuck])} is part of a cycle or waits for one; a model is acyclic."
+        )
+    nodes = [NodeProto.FromString(graph.node[index].SerializeToString()) for index in order]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _run_checker(model: ModelProto) -> None:
+    skeleton = ModelProto()
+    skeleton.CopyFrom(_without_weights(model))
+    try:
+        checker.check_model(skeleton)
+    except (checker.ValidationError, ValueError, RuntimeError) as error:
+        raise ModelRejected(f"the ONNX checker refuses it: {one_line(error)}") from error
+
+
+def _without_weights(model: ModelProto) -> ModelProto:
+    """A copy in which initializers are inputs of the same type."""
+    skeleton = ModelProto()
+    skeleton.ir_version = model.ir_version
+    skeleton.opset_import.extend(model.opset_import)
+    skeleton.functions.extend(model.functions)
+    skeleton.graph.name = model.graph.name or "graph"
+    skeleton.graph.node.extend(model.graph.node)
+    skeleton.graph.input.extend(model.graph.input)
+    skeleton.graph.output.extend(model.graph.output)
+    inputs = {value.name for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.name not in inputs:
+            skeleton.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    return skeleton
