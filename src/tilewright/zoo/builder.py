@@ -19,7 +19,7 @@ IR_VERSION = 8
 
 _DTYPES: dict[str, int] = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
 
-Pair = int | tuple[int, int]
+Extents = int | tuple[int, ...]  # one number stands for every spatial axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Builder:
         self._graph = self._model.graph
         self._graph.name = network
         self._prefix = ""
-        self._names: dict[str, int] = {}
+        self._names: set[str] = set()
         self._constants: dict[tuple[str, tuple[int, ...], bytes], Tensor] = {}
         self._values: dict[str, Tensor] = {}
 
@@ -76,7 +76,7 @@ class Builder:
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> Tensor:
         """A graph input."""
         tensor = Tensor(name, tuple(shape), dtype)
-        self._names[name] = 1
+        self._names.add(name)
         self._graph.input.append(helper.make_tensor_value_info(name, _DTYPES[dtype], tensor.shape))
         return tensor
 
@@ -107,10 +107,13 @@ class Builder:
         return self._model
 
     def _unique(self, name: str) -> str:
-        full = self._prefix + name
-        seen = self._names.get(full, 0)
-        self._names[full] = seen + 1
-        return f"{full}_{seen}" if seen else full
+        full = candidate = self._prefix + name
+        repeat = 0
+        while candidate in self._names:
+            repeat += 1
+            candidate = f"{full}_{repeat}"
+        self._names.add(candidate)
+        return candidate
 
     # Data
 
@@ -203,10 +206,10 @@ class Builder:
         self,
         x: Tensor,
         out_channels: int,
-        kernel: Pair,
+        kernel: Extents,
         *,
-        stride: Pair = 1,
-        padding: Pair = 0,
+        stride: Extents = 1,
+        padding: Extents = 0,
         groups: int = 1,
         bias: bool = False,
         gain: float = 2.0,
@@ -216,7 +219,8 @@ class Builder:
 
         Gain 2 keeps the scale of an input that went through a ReLU, gain 1 that of one that did not.
         """
-        window, steps, pads = _pair(kernel), _pair(stride), _pair(padding)
+        rank = len(x.shape) - 2
+        window, steps, pads = (_spread(value, rank) for value in (kernel, stride, padding))
         in_channels = x.channels // groups
         fan_in = in_channels * math.prod(window)
         weight = self.parameter(
@@ -230,7 +234,7 @@ class Builder:
             inputs,
             (x.shape[0], out_channels, *_window_output(x, window, steps, pads, ceil=False)),
             name=name,
-            dilations=(1, 1),
+            dilations=(1,) * rank,
             group=groups,
             kernel_shape=window,
             pads=(*pads, *pads),
@@ -279,7 +283,7 @@ class Builder:
         name: str,
         **attributes: Any,
     ) -> Tensor:
-        window, steps, pads = (_pair(value) for value in geometry)
+        window, steps, pads = (_spread(value, len(x.shape) - 2) for value in geometry)
         return self.node(
             op_type,
             [x],
@@ -438,13 +442,13 @@ class Builder:
         return self.node("Unsqueeze", [x, self.constant([axis])], shape, name=name, dtype=x.dtype)
 
 
-def _pair(value: Pair) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
+def _spread(value: Extents, rank: int) -> tuple[int, ...]:
+    return (value,) * rank if isinstance(value, int) else value
 
 
 def _window_output(
-    x: Tensor, window: tuple[int, int], steps: tuple[int, int], pads: tuple[int, int], *, ceil: bool
-) -> tuple[int, int]:
+    x: Tensor, window: tuple[int, ...], steps: tuple[int, ...], pads: tuple[int, ...], *, ceil: bool
+) -> tuple[int, ...]:
     """Spatial output extents; with `ceil`, no window starts in the padding at the end (PyTorch's rule)."""
     extents = []
     for extent, size, step, pad in zip(x.shape[2:], window, steps, pads, strict=True):
@@ -455,4 +459,4 @@ def _window_output(
         if ceil and (count - 1) * step >= extent + pad:
             count -= 1
         extents.append(count)
-    return extents[0], extents[1]
+    return tuple(extents)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tilewright.zoo import classic, ios, mobile, resnet, tailor, transformers
+from tilewright.zoo import (
+    classic,
+    conformer,
+    darknet,
+    dlrm,
+    ios,
+    mobile,
+    mobilevit,
+    resnet,
+    tailor,
+    transformers,
+    yolo,
+)
 from tilewright.zoo.network import by_name
 
 NETWORKS = by_name(
@@ -11,7 +23,12 @@ NETWORKS = by_name(
         *tailor.NETWORKS,
         *classic.NETWORKS,
         *mobile.NETWORKS,
+        *mobilevit.NETWORKS,
         *ios.NETWORKS,
+        *darknet.NETWORKS,
+        *yolo.NETWORKS,
         *transformers.NETWORKS,
+        *conformer.NETWORKS,
+        *dlrm.NETWORKS,
     )
 )

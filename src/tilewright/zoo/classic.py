@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.zoo.builder import Builder, Pair, Tensor
+from tilewright.zoo.builder import Builder, Extents, Tensor
 from tilewright.zoo.layers import classifier, conv_bn
 from tilewright.zoo.network import Size, image_network
 
@@ -89,7 +89,7 @@ def _densenet121(b: Builder, x: Tensor) -> None:
 
 
 def _unit(
-    b: Builder, x: Tensor, channels: int, kernel: Pair, name: str, *, stride: int = 1, padding: Pair = 0
+    b: Builder, x: Tensor, channels: int, kernel: Extents, name: str, *, stride: int = 1, padding: Extents = 0
 ) -> Tensor:
     with b.scope(name):
         y = conv_bn(b, x, channels, kernel, stride=stride, padding=padding, eps=1e-3, names=("conv", "bn"))

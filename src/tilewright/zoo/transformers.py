@@ -141,7 +141,7 @@ NETWORKS = (
     _bert_network(
         "bert_tiny",
         "BERT of 2 layers, 128 features, 2 heads",
-        "Turc et al., Well-Read Students Learn Better: On the Importance of Pre-training Compact Models, 2019",
+        "Turc et al., Well-Read Students Learn Better, 2019",
         _BertShape(layers=2, hidden=128, heads=2),
     ),
     _bert_network(
