@@ -1,1 +1,159 @@
 """Linear quantisation: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Acc, Const, Expr, Read, call, cast, select
+from tilewright.ir.graph import Node
+from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, Nest, Opaque, Operand, affine
+from tilewright.ir.ops.build import dims_of, identity, input_operand, local, output_operand, read
+from tilewright.ir.ops.movement import optional, present
+from tilewright.ir.ops.registry import operator
+
+Array = np.ndarray[Any, Any]
+
+
+def limits(dtype: DType) -> tuple[int, int]:
+    """Smallest and largest value of an integer type."""
+    bits = dtype.size_bytes * 8
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed else (0, (1 << bits) - 1)
+
+
+def _spread(node: Node, parameter: Array, shape: Sequence[int]) -> Array:
+    """A scale or zero point as an array that broadcasts against `shape`: per tensor, axis or block."""
+    if parameter.size == 1 and parameter.ndim <= 1:
+        return parameter.reshape(())
+    axis = node.int_attr("axis", 1) % len(shape)
+    block = node.int_attr("block_size", 0)
+    if block:
+        return np.repeat(parameter, block, axis=axis).take(range(shape[axis]), axis=axis)
+    return parameter.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+
+
+def _quantize_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, scale, zero = present(inputs), present(inputs, 1), optional(inputs, 2)
+    low, high = limits(node.output.dtype)
+    wide = np.result_type(scale.dtype, np.float32)
+    value = np.rint(x.astype(wide) / _spread(node, scale, x.shape).astype(wide))
+    if zero is not None:
+        value = value + _spread(node, zero, x.shape).astype(wide)
+    return (np.clip(value, low, high).astype(node.output.dtype.numpy),)
+
+
+def _parameter_access(node: Node, operand: Operand, dims: Sequence[Dim]) -> Access | None:
+    """How each output element reads its scale or zero point; None where shape and attributes disagree."""
+    if operand.num_elements == 1 and len(operand.shape) <= 1:
+        return Access(operand, tuple(affine() for _ in operand.shape))
+    axis = node.int_attr("axis", 1) % len(dims)
+    block = node.int_attr("block_size", 0)
+    if block == 0:
+        matches = operand.shape == (dims[axis].extent,)
+        return Access(operand, (affine(dims[axis].name),)) if matches else None
+    blocks = tuple(-(-d.extent // block) if a == axis else d.extent for a, d in enumerate(dims))
+    if operand.shape != blocks:
+        return None
+    index: list[Index] = list(identity(dims))
+    index[axis] = Lookup(tuple(i // block for i in range(dims[axis].extent)), dims[axis].name)
+    return Access(operand, tuple(index))
+
+
+def _parameter_accesses(node: Node, dims: Sequence[Dim]) -> list[Access] | None:
+    positions = [i for i in (1, 2) if node.input(i) is not None]
+    accesses = [_parameter_access(node, input_operand(node, i), dims) for i in positions]
+    found = [a for a in accesses if a is not None]
+    return found if len(found) == len(accesses) else None
+
+
+def saturated(value: Expr, dtype: DType) -> Expr:
+    """A rounded floating-point value clipped into an integer type."""
+    low, high = limits(dtype)
+    return cast(call("min", call("max", value, low), high), dtype)
+
+
+@operator("QuantizeLinear", reference=_quantize_reference)
+def quantize_linear(node: Node) -> Description:
+    """`saturate(round(x / scale) + zero_point)`, ties to even, per tensor, axis or block."""
+    out = output_operand(node)
+    dims = dims_of(out.shape)
+    parameters = _parameter_accesses(node, dims)
+    if parameters is None:
+        return Opaque("QuantizeLinear's scale fits neither tensor, axis nor block")
+    if not out.dtype.is_integer or out.dtype.size_bytes > 2:
+        return Opaque(f"QuantizeLinear to {out.dtype} is not known")
+    reads = (Access(input_operand(node, 0), identity(dims)), *parameters)
+    scale = read(1, reads[1])
+    value = call("round", cast(read(0, reads[0]), scale.result) / scale)
+    if len(reads) > 2:
+        value = value + cast(read(2, reads[2]), scale.result)
+    return (Nest(dims, reads, Access(out, identity(dims)), saturated(value, out.dtype)),)
+
+
+def _dequantize_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, scale, zero = present(inputs), present(inputs, 1), optional(inputs, 2)
+    # int64 holds the difference of any two quantised values.
+    value = x.astype(np.int64)
+    if zero is not None:
+        value = value - _spread(node, zero, x.shape).astype(np.int64)
+    wide = np.result_type(scale.dtype, np.float32)
+    return (value.astype(wide) * _spread(node, scale, x.shape).astype(wide),)
+
+
+@operator("DequantizeLinear", reference=_dequantize_reference)
+def dequantize_linear(node: Node) -> Description:
+    """`(x - zero_point) * scale`, per tensor, axis or block."""
+    out, source = output_operand(node), input_operand(node, 0)
+    dims = dims_of(out.shape)
+    parameters = _parameter_accesses(node, dims)
+    if parameters is None:
+        return Opaque("DequantizeLinear's scale fits neither tensor, axis nor block")
+    reads = (Access(source, identity(dims)), *parameters)
+    value, scale = cast(read(0, reads[0]), DType.INT32), read(1, reads[1])
+    if len(reads) > 2:
+        value = value - cast(read(2, reads[2]), DType.INT32)
+    body = cast(cast(value, scale.result) * scale, out.dtype.compute)
+    return (Nest(dims, reads, Access(out, identity(dims)), body),)
+
+
+def _dynamic_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = present(inputs)
+    low, high = np.minimum(x.min(initial=0), 0), np.maximum(x.max(initial=0), 0)
+    # All zeros: any scale is right, but a zero one would divide by zero.
+    scale = np.where(high > low, (high - low) / np.asarray(255, x.dtype), np.ones((), x.dtype))
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    y = np.clip(np.rint(x / scale) + zero, 0, 255)
+    return (y.astype(np.uint8), np.asarray(scale), np.asarray(zero).astype(np.uint8))
+
+
+@operator("DynamicQuantizeLinear", reference=_dynamic_reference)
+def dynamic_quantize_linear(node: Node) -> Description:
+    """Range, then scale and zero point, then the quantised tensor; the range always includes 0."""
+    source, out = input_operand(node, 0), output_operand(node)
+    dims = dims_of(out.shape)
+    reduce_dims = tuple(Dim(d.name, d.extent, "reduce") for d in dims)
+    x = Access(source, identity(dims))
+    dtype = source.dtype.compute
+    at: tuple[Affine, ...] = ()
+    low, high, scale = (Access(local(i, dtype, ()), at) for i in range(3))
+    zero = Access(local(3, DType.UINT8, ()), at)
+    nought = Const(0.0, dtype)
+    value, acc = read(0, x), Acc(dtype)
+    bottom, top = Read(0, dtype), Read(1, dtype)
+    nests = [
+        Nest(reduce_dims, (x,), low, value, "min", nought, acc),
+        Nest(reduce_dims, (x,), high, value, "max", nought, acc),
+        Nest((), (low, high), scale, select(call("gt", top, bottom), (top - bottom) / 255.0, 1.0)),
+        Nest((), (low, scale), zero, saturated(call("round", -Read(0, dtype) / Read(1, dtype)), DType.UINT8)),
+    ]
+    quotient = call("round", value / Read(1, dtype)) + cast(Read(2, DType.UINT8), dtype)
+    body = saturated(quotient, DType.UINT8)
+    nests.append(Nest(dims, (x, scale, zero), Access(out, identity(dims)), body))
+    for position, parameter in ((1, scale), (2, zero)):
+        if position < len(node.outputs) and node.outputs[position] is not None:
+            target = Access(output_operand(node, position), at)
+            nests.append(Nest((), (parameter,), target, read(0, parameter)))
+    return tuple(nests)

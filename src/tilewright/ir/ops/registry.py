@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Description, Opaque
 
@@ -85,6 +86,8 @@ def describe(node: Node) -> Description:
 
 
 def _describe(node: Node) -> Description:
+    if any(v.dtype is DType.STRING for v in (*node.operands(), *node.results())):
+        return Opaque("text tensors have no nests")
     found = find_operator(node)
     return found.describe(node) if found else Opaque(f"{node.op_type} is not a known operator")
 
