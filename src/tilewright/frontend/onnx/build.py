@@ -138,7 +138,7 @@ class _Importer:
         data = fold(node, [None if t is None else t[1] for t in types])
         if data is not None:
             for name, array in zip(proto.output, data, strict=False):
-                if name:
+                if name and array is not None:
                     self._bind_constant(name, array, scope)
             return
         body = None if find_operator(node) else function_body(proto, schema, scope.opsets[""], inputs)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.graph import Node
+from tilewright.ir.interpret import run_node
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +32,7 @@ _FOLDABLE = frozenset(_SHAPE_ARITHMETIC.split(" "))
 _DATA_DEPENDENT = frozenset({"NonZero", "Compress", "Unique"})
 
 
-def fold(node: Node, shapes: Sequence[tuple[int, ...] | None]) -> tuple[Array, ...] | None:
+def fold(node: Node, shapes: Sequence[tuple[int, ...] | None]) -> tuple[Array | None, ...] | None:
     """Values of a node's outputs if they are known now, else None.
 
     `shapes` are those of the outputs, None where inference does not know them.
@@ -49,7 +50,7 @@ def fold(node: Node, shapes: Sequence[tuple[int, ...] | None]) -> tuple[Array, .
         largest = max(largest, math.prod(shape) if shape is not None else 0)
     if largest > MAX_FOLDED_ELEMENTS:
         return None
-    return _evaluate(node)
+    return run_node(node, [None if v is None else v.data for v in node.inputs])
 
 
 def _shape_of(node: Node) -> Array:
@@ -62,32 +63,3 @@ def _shape_of(node: Node) -> Array:
 
 def _clamped(index: int, rank: int) -> int:
     return min(max(index + rank if index < 0 else index, 0), rank)
-
-
-def _evaluate(node: Node) -> tuple[Array, ...]:
-    from onnx import NodeProto, helper
-    from onnx.reference import ReferenceEvaluator
-
-    proto: NodeProto = helper.make_node(
-        node.op_type,
-        ["" if v is None else v.name for v in node.inputs],
-        ["" if v is None else v.name for v in node.outputs],
-    )
-    for name, value in node.attributes.items():
-        if isinstance(value, np.ndarray):
-            from tilewright.frontend.onnx.infer import constant_proto
-
-            proto.attribute.append(helper.make_attribute(name, constant_proto(value, name)))
-        else:
-            proto.attribute.append(helper.make_attribute(name, value))
-    feeds = {v.name: v.data for v in node.operands()}
-    model = helper.make_model(
-        helper.make_graph(
-            [proto],
-            "fold",
-            [helper.make_tensor_value_info(v.name, v.dtype.value, v.shape) for v in node.operands()],
-            [helper.make_tensor_value_info(v.name, 0, None) for v in node.results()],
-        ),
-        opset_imports=[helper.make_opsetid("", node.opset)],
-    )
-    return tuple(np.asarray(x) for x in ReferenceEvaluator(model).run(None, feeds))
