@@ -75,7 +75,7 @@ class LaneOps(ModuleText):
         return self.shuffle(a, b, range(2 * a.lanes))
 
     def reduce(self, value: Val, combine: Callable[[Val, Val], Val]) -> Val:
-        """One scalar from all lanes: upper half onto lower until one is left, in the same order everywhere."""
+        """One scalar from all lanes: upper half onto lower until one is left, the same order everywhere."""
         if value.lanes & (value.lanes - 1):
             raise ValueError(f"reduce of {value.typed}: the number of lanes must be a power of two")
         while value.lanes > 1:
@@ -251,6 +251,14 @@ class LaneOps(ModuleText):
         """One i1 per lane: `oeq olt uno` ... as in LLVM; ordered predicates are false on NaN."""
         made = self.binary(f"fcmp {predicate}", a, b)
         return Val(made.name, made.type.with_element("i1"))
+
+    def any_lane(self, condition: Val) -> Val:
+        """Whether an i1 holds in at least one lane."""
+        if condition.lanes == 1:
+            return condition
+        name = f"i1 @llvm.vector.reduce.or.{condition.type.suffix}("
+        self.declare(f"declare {name}{condition.type.text})")
+        return self.op(f"call {name}{condition.typed})", condition.type.scalar)
 
     def select(self, condition: Val, a: Operand, b: Operand) -> Val:
         """Lane by lane `a` where the i1 `condition` holds, else `b`."""

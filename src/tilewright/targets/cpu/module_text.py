@@ -26,6 +26,7 @@ class ModuleText:
         self._triple = triple
         self._attributes = attributes
         self._functions: list[str] = []
+        self._defined: set[str] = set()
         self._globals: dict[str, str] = {}
         self._declarations: dict[str, None] = {}
         self._intrinsics: dict[tuple[str, Type], tuple[str, str]] = {}
@@ -76,6 +77,9 @@ class ModuleText:
         A body that does not end with `ret` returns void. A function may be defined while another is open: it
         becomes a second function of the module, and the open one continues after it.
         """
+        if name in self._defined:
+            raise ValueError(f"function {name!r} is already defined in this module")
+        self._defined.add(name)
         outer = (self._lines, self._allocas, self._block, self._terminated)
         self._lines, self._allocas, self._block, self._terminated = [], [], "entry", False
         signature = ", ".join(
@@ -101,6 +105,10 @@ class ModuleText:
             self._functions.append("\n".join(body))
         finally:
             self._lines, self._allocas, self._block, self._terminated = outer
+
+    def defines(self, name: str) -> bool:
+        """Whether this module already has a function of that name: helpers are emitted on first use."""
+        return name in self._defined
 
     def ret(self, value: Val | None = None) -> None:
         """Return from the open function; nothing may follow in the same block."""

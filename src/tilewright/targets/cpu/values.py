@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 ELEMENT_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat": 2,
-    "i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "ptr": 8,
+    "i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "i128": 16, "ptr": 8,
 }  # fmt: skip
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
 _FLOATS = frozenset({"float", "double", "half", "bfloat"})
