@@ -283,7 +283,11 @@ class _Helper:
             return None
         helper = cls(process)
         target = {"triple": isa.triple, "cpu": isa.cpu, "features": isa.features, "fingerprint": ""}
-        return helper if helper._send(json.dumps(target).encode()) else None
+        if helper._send(json.dumps(target).encode()):
+            return helper
+        helper.kill()
+        helper.close()
+        return None
 
     def compile(self, job: CompileJob) -> bytes | None:
         """The object, or None if the helper died or could not compile the job."""

@@ -36,7 +36,7 @@ IDLE_SPIN_NS = 1_000_000
 CALLER_SPINS = 4000
 """Pauses of a caller that waits for the last chunks before it sleeps too."""
 
-_STOP_TIMEOUT_S = 2.0
+_STOP_TIMEOUT_S = 1.0
 _HUGE_PAGE_BYTES = 2 << 20
 
 

@@ -46,8 +46,8 @@ define internal void @sleep_while(ptr %address, i32 %value) {
   ret void
 }
 
-define internal void @wake_all(ptr %address) {
-  %r = call i64 (i64, ...) @syscall(i64 $futex, ptr %address, i64 129, i64 $int_max, ptr null, ptr null, i64 0)
+define internal void @wake_all(ptr %at) {
+  %r = call i64 (i64, ...) @syscall(i64 $futex, ptr %at, i64 129, i64 $everyone, ptr null, ptr null, i64 0)
   ret void
 }
 """
@@ -391,7 +391,7 @@ def pool_ir(triple: str, *, use_futex: bool) -> str:
         "SCRATCH_TABLE": SCRATCH_TABLE,
     }
     system = (
-        Template(_FUTEX).substitute(futex=_FUTEX_NUMBERS[architecture], int_max=2**31 - 1)
+        Template(_FUTEX).substitute(futex=_FUTEX_NUMBERS[architecture], everyone=2**31 - 1)
         if use_futex
         else _NO_FUTEX
     )
