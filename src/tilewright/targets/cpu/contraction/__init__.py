@@ -1,0 +1,6 @@
+"""Contractions: every sum of products, as one register-tiled micro-kernel."""
+
+from tilewright.targets.cpu.contraction.generate import lower_contraction
+from tilewright.targets.cpu.contraction.match import Contraction, match_contraction
+
+__all__ = ["Contraction", "lower_contraction", "match_contraction"]

@@ -1,0 +1,548 @@
+"""The contraction micro-kernel: one register tile of accumulators over nested summed loops.
+
+GEMM, pointwise and k×k convolution, grouped convolution, the stem that reads channels-first, the two
+products of attention: all are this kernel with other strides (spec/cpu.md section 10, item 3). Padding
+is never copied and never multiplied: taps outside the input are skipped, by loop bounds where the
+output position is a loop, by straight code for the rows of the register tile that touch an edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from tilewright.ir.expr import Expr
+from tilewright.ir.nest import Nest, Operand
+from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.contraction.match import Contraction, Loop, match_contraction
+from tilewright.targets.cpu.contraction.pack import (
+    FactorB,
+    in_place,
+    packed_at_run_time,
+    packed_constant,
+)
+from tilewright.targets.cpu.contraction.tiling import (
+    Cut,
+    Panels,
+    RowTile,
+    Tile,
+    choose_cut,
+    choose_tile,
+    split_rows,
+)
+from tilewright.targets.cpu.emitter import Emitter, Param
+from tilewright.targets.cpu.exprgen import emit_expr
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import (
+    SYMBOL_PLACEHOLDER,
+    Declined,
+    Kernel,
+    KernelArg,
+    Layout,
+    Layouts,
+    OperandKey,
+    name_by_content,
+)
+from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
+
+_ELEMENT = {4: "float", 8: "double"}
+# From this many row units on, cutting between them balances well enough and keeps tiles in one loop.
+_ENOUGH_OUTER_UNITS = 8
+
+
+def lower_contraction(
+    nest: Nest,
+    layouts: Layouts,
+    isa: Isa,
+    *,
+    constants: frozenset[OperandKey],
+    next_local: int,
+) -> tuple[Kernel, ...] | Declined:
+    """Kernels of one contraction nest: the packing of B where it must happen at run time, then the product.
+
+    `constants` are the operands whose data are known now. A packed B is a new local operand numbered
+    `next_local` that appears in the kernels' arguments.
+    """
+    problem = match_contraction(nest, layouts)
+    if isinstance(problem, Declined):
+        return problem
+    tile = choose_tile(
+        isa,
+        _ELEMENT[problem.dtype.size_bytes],
+        problem.row.extent,
+        problem.vector.extent,
+        prod(x.extent for x in problem.inner),
+    )
+    order = _summed_order(problem)
+    before: tuple[Kernel, ...] = ()
+    if problem.b.operand.key in constants:
+        factor = packed_constant(problem, tile.panels, order)
+    elif problem.vector.b == 1 and all(x.b for x in problem.inner):
+        factor = in_place(problem, tile.panels)
+    else:
+        names = {d.name for d in nest.dims}
+        if any(x.name not in names for x in (*problem.outer, *order) if x.b):
+            return Declined("collapsed loops of a factor that must be packed at run time")
+        pack, factor = packed_at_run_time(problem, tile.panels, order, next_local)
+        operand = factor.arg
+        assert isinstance(operand, Operand)
+        from tilewright.targets.cpu.loopnest import lower_nests
+
+        before = lower_nests((pack,), {**layouts, operand.key: _row_major(operand)}, isa)
+    generator = _Generator(problem, factor, tile, order, isa)
+    return (*before, generator.kernel())
+
+
+def _row_major(operand: Operand) -> Layout:
+    return Layout.row_major(len(operand.shape))
+
+
+def _summed_order(problem: Contraction) -> tuple[Loop, ...]:
+    """Summed loops, outermost first: taps bounded by loops, the tap along the row, then A's strides down."""
+    clamped = [w.tap for w in problem.windows if w.position != problem.row.name]
+    along_row = [w.tap for w in problem.windows if w.position == problem.row.name]
+    first = [*clamped, *along_row]
+    by_name = {x.name: x for x in problem.inner}
+    rest = sorted((x for x in problem.inner if x.name not in first), key=lambda x: (-abs(x.a), x.name))
+    return (*(by_name[n] for n in first if n in by_name), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Element offsets of one tile's first row in every operand, and the output indices that windows need."""
+
+    a: Int
+    b: Int
+    c: Int
+    extras: tuple[Int, ...]
+    outer: Mapping[str, Int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """The vectors of one panel; `active` lanes of the last one exist."""
+
+    num_vectors: int
+    active: int
+    step_strides: Mapping[str, int]
+
+
+class _Generator:
+    """Emits one kernel; the attributes are the fixed facts of the problem."""
+
+    def __init__(
+        self, problem: Contraction, factor: FactorB, tile: Tile, order: tuple[Loop, ...], isa: Isa
+    ) -> None:
+        self.problem = problem
+        self.factor = factor
+        self.panels: Panels = tile.panels
+        self.order = order
+        self.isa = isa
+        self.type: Type = vec(_ELEMENT[problem.dtype.size_bytes], tile.panels.lanes)
+        self.row_tiles = split_rows(problem.row.extent, tile.max_rows)
+        self.row_window = problem.window_of(problem.row.name)
+        self.num_outer = prod(x.extent for x in problem.outer)
+        num_tiles = sum(t.count for t in self.row_tiles)
+        self.cuts_tiles = self.num_outer < _ENOUGH_OUTER_UNITS and self.row_window is None
+        self.num_units = self.num_outer * (num_tiles if self.cuts_tiles else 1)
+        self.num_tiles = num_tiles
+        self.cut: Cut = choose_cut(
+            self.num_units,
+            tile.panels.num_panels,
+            problem.a.operand.num_elements * problem.dtype.size_bytes,
+            problem.b.operand.num_elements * problem.dtype.size_bytes,
+            problem.num_macs,
+        )
+        self.emitter = Emitter(attributes=isa.function_attributes)
+        self.pointers: dict[str, Val] = {}
+        self.extra_pointers: tuple[Val, ...] = ()
+
+    def kernel(self) -> Kernel:
+        """The whole kernel."""
+        e, problem = self.emitter, self.problem
+        extras = tuple(problem.nest.reads[i].operand for i in problem.extra_reads)
+        args: tuple[KernelArg, ...] = (
+            problem.a.operand,
+            self.factor.arg,
+            problem.nest.write.operand,
+            *extras,
+        )
+        params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
+        with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, _):
+            loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
+            self.pointers = dict(zip(("a", "b", "c"), loaded[:3], strict=True))
+            self.extra_pointers = tuple(loaded[3:])
+            self._chunk(chunk)
+        symbol, text = name_by_content(e.text(), "contract")
+        return Kernel(
+            symbol=symbol,
+            text=text,
+            num_chunks=self.cut.num_chunks,
+            args=args,
+            template="contraction",
+            macs=problem.num_macs,
+            notes=(
+                f"tile {max(t.rows for t in self.row_tiles)}x{self.panels.num_vectors * self.panels.lanes}",
+                f"{self.cut.num_row_parts}x{self.cut.num_panel_parts} chunks",
+                "B packed" if self.factor.is_packed else "B in place",
+            ),
+        )
+
+    # From the chunk number down to one register tile.
+
+    def _chunk(self, chunk: Val) -> None:
+        e, cut = self.emitter, self.cut
+        panel_part = e.urem(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else chunk
+        row_part = e.udiv(chunk, cut.num_panel_parts)
+        if cut.num_panel_parts == 1:
+            panel_part, row_part = 0, chunk
+        if cut.num_row_parts == 1:
+            row_part = 0
+        first_panel, last_panel = self._part(panel_part, cut.num_panel_parts, self.panels.num_panels)
+        first_unit, last_unit = self._part(row_part, cut.num_row_parts, self.num_units)
+        lanes, tail = self.panels.lanes, self.panels.tail
+        if self.panels.num_full:
+            full = _Panel(self.panels.num_vectors, lanes, self.factor.step_strides)
+            e.loop(
+                first_panel,
+                e.min(last_panel, self.panels.num_full),
+                1,
+                lambda panel, _: self._units(panel, full, first_unit, last_unit),
+            )
+        if tail:
+            last = _Panel(self.panels.tail_vectors, (tail - 1) % lanes + 1, self.factor.tail_step_strides)
+            e.if_(
+                e.compare("eq", last_panel, self.panels.num_panels),
+                lambda: self._units(self.panels.num_full, last, first_unit, last_unit),
+            )
+
+    def _part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
+        """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
+        e = self.emitter
+        low = e.udiv(e.mul(part, extent), num_parts)
+        high = e.udiv(e.mul(e.add(part, 1), extent), num_parts)
+        return low, high
+
+    def _units(self, index: Int, panel: _Panel, first: Int, last: Int) -> None:
+        e = self.emitter
+        b = e.add(e.mul(index, self.factor.panel_stride), self.factor.offset)
+        column = e.mul(index, self.panels.width)
+
+        def unit(number: Int, _: Sequence[Val]) -> None:
+            outer = e.udiv(number, self.num_tiles) if self.cuts_tiles else number
+            position = self._at_outer(outer, b, column)
+            if self.cuts_tiles:
+                self._tile_number(e.urem(number, self.num_tiles), position, panel)
+            else:
+                self._all_tiles(position, panel)
+
+        e.loop(first, last, 1, unit)
+
+    def _at_outer(self, number: Int, b: Int, column: Int) -> _Position:
+        """Offsets at one combination of the outer loops, at the panel's first column."""
+        e, problem = self.emitter, self.problem
+        a: Int = problem.a_offset
+        c: Int = e.add(column, problem.c_offset)
+        vector = problem.vector
+        extras: list[Int] = [
+            e.add(e.mul(column, s), o) for s, o in zip(vector.extras, problem.extra_offsets, strict=True)
+        ]
+        indices: dict[str, Int] = {}
+        rest = number
+        for position, x in enumerate(reversed(problem.outer)):
+            is_outermost = position == len(problem.outer) - 1
+            index = rest if is_outermost else e.urem(rest, x.extent)
+            rest = rest if is_outermost else e.udiv(rest, x.extent)
+            indices[x.name] = index
+            a = e.add(a, e.mul(index, x.a))
+            b = e.add(b, e.mul(index, self.factor.outer_strides.get(x.name, 0)))
+            c = e.add(c, e.mul(index, x.c))
+            extras = [e.add(o, e.mul(index, s)) for o, s in zip(extras, x.extras, strict=True)]
+        return _Position(a, b, c, tuple(extras), indices)
+
+    def _tile_number(self, number: Int, position: _Position, panel: _Panel) -> None:
+        """The `number`-th row tile, whose size depends on where it lies."""
+        e = self.emitter
+        first = self.row_tiles[0]
+
+        def at(tile: RowTile, number: Int) -> None:
+            row = e.add(e.mul(number, tile.rows), tile.start)
+            self._tile(tile.rows, self._at_row(position, row), panel, None)
+
+        if len(self.row_tiles) == 1:
+            at(first, number)
+        else:
+            second = self.row_tiles[1]
+            e.if_(
+                e.compare("slt", number, first.count),
+                lambda: at(first, number),
+                lambda: at(second, e.sub(number, first.count)),
+            )
+
+    def _all_tiles(self, position: _Position, panel: _Panel) -> None:
+        """All row tiles: those whose rows all have every tap in loops, those at an edge one by one."""
+        e = self.emitter
+        for tile in self.row_tiles:
+            start = 0
+            while start < tile.count:
+                if self._touches_edge(tile.start + start * tile.rows, tile.rows):
+                    row = tile.start + start * tile.rows
+                    self._tile(tile.rows, self._at_row(position, row), panel, row)
+                    start += 1
+                    continue
+                stop = start
+                while stop < tile.count and not self._touches_edge(tile.start + stop * tile.rows, tile.rows):
+                    stop += 1
+
+                def inside(number: Int, _: Sequence[Val], tile: RowTile = tile) -> None:
+                    row = e.add(e.mul(number, tile.rows), tile.start)
+                    self._tile(tile.rows, self._at_row(position, row), panel, None)
+
+                e.loop(start, stop, 1, inside)
+                start = stop
+
+    def _touches_edge(self, first_row: int, num_rows: int) -> bool:
+        window = self.row_window
+        if window is None:
+            return False
+        taps = self._extent(window.tap)
+        return any(
+            window.taps_inside(row, taps) != range(taps) for row in range(first_row, first_row + num_rows)
+        )
+
+    def _extent(self, tap: str) -> int:
+        return next((x.extent for x in self.problem.inner if x.name == tap), 1)
+
+    def _at_row(self, position: _Position, row: Int) -> _Position:
+        e, step = self.emitter, self.problem.row
+        return replace(
+            position,
+            a=e.add(position.a, e.mul(row, step.a)),
+            c=e.add(position.c, e.mul(row, step.c)),
+            extras=tuple(e.add(o, e.mul(row, s)) for o, s in zip(position.extras, step.extras, strict=True)),
+        )
+
+    # One register tile.
+
+    def _tile(self, num_rows: int, at: _Position, panel: _Panel, edge_row: int | None) -> None:
+        accumulators = self._initial(num_rows, at, panel)
+        accumulators = self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, accumulators)
+        self._epilogue(num_rows, at, panel, accumulators)
+
+    def _bounded_taps(
+        self,
+        depth: int,
+        num_rows: int,
+        a: Int,
+        b: Int,
+        at: _Position,
+        panel: _Panel,
+        edge_row: int | None,
+        accumulators: list[Val],
+    ) -> list[Val]:
+        """Loops over the taps of windows along outer dims, bounded to what lies inside; then the rest."""
+        e = self.emitter
+        windows = [w for w in self.problem.windows if w.position != self.problem.row.name]
+        bounded = [w for w in windows if w.tap in panel.step_strides]
+        if depth == len(bounded):
+            return self._row_taps(num_rows, a, b, panel, edge_row, accumulators)
+        window = bounded[depth]
+        loop = next(x for x in self.order if x.name == window.tap)
+        origin = e.add(e.mul(at.outer.get(window.position, 0), window.position_step), window.offset)
+        low = self._ceil_div(e.sub(0, origin), window.tap_step)
+        high = self._ceil_div(e.sub(window.size, origin), window.tap_step)
+
+        def body(tap: Int, carried: Sequence[Val]) -> Sequence[Val]:
+            return self._bounded_taps(
+                depth + 1,
+                num_rows,
+                e.add(a, e.mul(tap, loop.a)),
+                e.add(b, e.mul(tap, panel.step_strides[loop.name])),
+                at,
+                panel,
+                edge_row,
+                list(carried),
+            )
+
+        return e.loop(
+            e.max(low, 0), e.min(high, loop.extent), 1, body, [(self.type, v) for v in accumulators]
+        )
+
+    def _ceil_div(self, value: Int, divisor: int) -> Int:
+        """Ceiling for non-negative values; negative ones give at most 0, which bounds alike."""
+        e = self.emitter
+        return value if divisor == 1 else e.sdiv(e.add(value, divisor - 1), divisor)
+
+    def _row_taps(
+        self,
+        num_rows: int,
+        a: Int,
+        b: Int,
+        panel: _Panel,
+        edge_row: int | None,
+        accumulators: list[Val],
+    ) -> list[Val]:
+        """The tap along the row: merged with the inner loops, or straight code with the rows it reaches."""
+        e, window = self.emitter, self.row_window
+        outer_taps = {w.tap for w in self.problem.windows if w.position != self.problem.row.name}
+        inner = [x for x in self.order if x.name not in outer_taps]
+        if window is None or edge_row is None:
+            return self._steps(inner, range(num_rows), a, b, panel, accumulators)
+        tap_loop = next((x for x in inner if x.name == window.tap), None)
+        free = [x for x in inner if x.name != window.tap]
+        num_vectors = panel.num_vectors
+        for tap in range(self._extent(window.tap)):
+            rows = [r for r in range(num_rows) if tap in window.taps_inside(edge_row + r, tap + 1)]
+            if not rows:
+                continue
+            a_step = tap_loop.a if tap_loop else 0
+            b_step = panel.step_strides[tap_loop.name] if tap_loop else 0
+            picked = [accumulators[r * num_vectors + j] for r in rows for j in range(num_vectors)]
+            summed = self._steps(free, rows, e.add(a, tap * a_step), e.add(b, tap * b_step), panel, picked)
+            for number, r in enumerate(rows):
+                for j in range(num_vectors):
+                    accumulators[r * num_vectors + j] = summed[number * num_vectors + j]
+        return accumulators
+
+    def _steps(
+        self,
+        loops: Sequence[Loop],
+        rows: Sequence[int],
+        a: Int,
+        b: Int,
+        panel: _Panel,
+        accumulators: list[Val],
+    ) -> list[Val]:
+        """The remaining summed loops, neighbours merged where A walks on evenly, around the FMAs."""
+        e = self.emitter
+        local = [replace(x, b=panel.step_strides[x.name], c=0, extras=()) for x in loops]
+        merged: list[Loop] = []
+        for x in local:
+            if merged and merged[-1].a == x.a * x.extent and merged[-1].b == x.b * x.extent:
+                merged[-1] = replace(x, extent=x.extent * merged[-1].extent)
+            else:
+                merged.append(x)
+
+        def nested(depth: int, a: Int, b: Int, carried: Sequence[Val]) -> list[Val]:
+            if depth == len(merged):
+                return self._multiply(rows, a, b, panel, carried)
+            loop = merged[depth]
+            is_innermost = depth == len(merged) - 1
+            unroll = self._unroll(loop.extent, len(carried)) if is_innermost else 1
+
+            def body(index: Int, values: Sequence[Val]) -> Sequence[Val]:
+                for step in range(unroll):
+                    at = e.add(index, step)
+                    values = nested(
+                        depth + 1, e.add(a, e.mul(at, loop.a)), e.add(b, e.mul(at, loop.b)), values
+                    )
+                return values
+
+            return e.loop(0, loop.extent, unroll, body, [(self.type, v) for v in carried])
+
+        return nested(0, a, b, accumulators)
+
+    def _unroll(self, extent: int, num_accumulators: int) -> int:
+        """Steps per iteration: one suffices for full tiles, small ones would pay for the loop each step."""
+        for unroll in (4, 2):
+            if num_accumulators * unroll <= 16 and extent % unroll == 0:
+                return unroll
+        return 1
+
+    def _multiply(
+        self, rows: Sequence[int], a: Int, b: Int, panel: _Panel, accumulators: Sequence[Val]
+    ) -> list[Val]:
+        """One step: the panel's vectors of B, and for each row one scalar of A times them."""
+        e, problem = self.emitter, self.problem
+        b_operand, a_operand = self.problem.b.operand, problem.a.operand
+        b_dtype = problem.dtype if self.factor.is_packed else b_operand.dtype
+        lanes = self.panels.lanes
+        at_b = self._pointer("b", b, b_dtype.size_bytes)
+        vectors = []
+        for j in range(panel.num_vectors):
+            is_last = j == panel.num_vectors - 1
+            active = panel.active if is_last and not self.factor.is_packed else lanes
+            pointer = e.gep(at_b, j * lanes * b_dtype.size_bytes)
+            vectors.append(load_lanes(e, b_dtype, pointer, lanes, active=active))
+        at_a = self._pointer("a", a, a_operand.dtype.size_bytes)
+        result: list[Val] = []
+        for number, r in enumerate(rows):
+            pointer = e.gep(at_a, r * problem.row.a * a_operand.dtype.size_bytes)
+            scalar = load_lanes(e, a_operand.dtype, pointer, 1)
+            spread = e.splat(scalar, lanes)
+            for j, vector in enumerate(vectors):
+                result.append(e.fma(spread, vector, accumulators[number * len(vectors) + j]))
+        return result
+
+    def _pointer(self, name: str, elements: Int, element_bytes: int) -> Val:
+        # Not `inbounds`: with padding the first row's address may lie before the tensor.
+        e = self.emitter
+        base = self.pointers[name]
+        if isinstance(elements, int) and elements == 0:
+            return base
+        kind = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[element_bytes]
+        return e.op(f"getelementptr {kind}, ptr {base}, i64 {elements}", PTR)
+
+    # Initial values and epilogue.
+
+    def _initial(self, num_rows: int, at: _Position, panel: _Panel) -> list[Val]:
+        e, init = self.emitter, self.problem.nest.init
+        count = num_rows * panel.num_vectors
+        if init is None:
+            return [e.constant(self.type, 0.0)] * count
+        return self._elementwise(init, num_rows, at, panel, None)
+
+    def _epilogue(self, num_rows: int, at: _Position, panel: _Panel, accumulators: list[Val]) -> None:
+        e, nest = self.emitter, self.problem.nest
+        if nest.finish is not None:
+            accumulators = self._elementwise(nest.finish, num_rows, at, panel, accumulators)
+        dtype = nest.write.operand.dtype
+        base = self._pointer("c", at.c, dtype.size_bytes)
+        for r in range(num_rows):
+            for j in range(panel.num_vectors):
+                offset = r * self.problem.row.c + j * self.panels.lanes
+                store_lanes(
+                    e,
+                    dtype,
+                    accumulators[r * panel.num_vectors + j],
+                    e.gep(base, offset * dtype.size_bytes),
+                    active=self._active(panel, j),
+                )
+
+    def _active(self, panel: _Panel, vector: int) -> int:
+        return panel.active if vector == panel.num_vectors - 1 else self.panels.lanes
+
+    def _elementwise(
+        self, expression: Expr, num_rows: int, at: _Position, panel: _Panel, accumulators: list[Val] | None
+    ) -> list[Val]:
+        """The expression for every vector of the tile; operands that do not vary by row are read once."""
+        e, problem = self.emitter, self.problem
+        lanes = self.panels.lanes
+        loaded: dict[tuple[int, int, int], Val] = {}
+
+        def read(index: int, row: int, vector: int) -> Val:
+            position = problem.extra_reads.index(index)
+            operand = problem.nest.reads[problem.extra_reads[position]].operand
+            row_step, column_step = problem.row.extras[position], problem.vector.extras[position]
+            key = (position, row if row_step else 0, vector if column_step else 0)
+            if key not in loaded:
+                element_bytes = operand.dtype.size_bytes
+                kind = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[element_bytes]
+                elements = e.add(at.extras[position], key[1] * row_step + key[2] * lanes * column_step)
+                pointer = e.op(
+                    f"getelementptr {kind}, ptr {self.extra_pointers[position]}, i64 {elements}", PTR
+                )
+                loaded[key] = load_lanes(
+                    e, operand.dtype, pointer, lanes, stride=column_step, active=self._active(panel, vector)
+                )
+            return loaded[key]
+
+        result: list[Val] = []
+        for r in range(num_rows):
+            for j in range(panel.num_vectors):
+                reads = partial(read, row=r, vector=j)
+                accumulator = accumulators[r * panel.num_vectors + j] if accumulators else None
+                result.append(emit_expr(e, expression, reads, accumulator, lanes=lanes))
+        return result

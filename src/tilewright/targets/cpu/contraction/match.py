@@ -1,0 +1,274 @@
+"""Recognise a nest as a contraction and sort its loops by what they do.
+
+A contraction is `out[...] = finish(init + sum a[...] * b[...])`. One output dim is contiguous in memory
+and appears in only one of the two factors: it becomes the vector dim, and that factor is called B (it is
+packed, or already contiguous). The other factor is A, read one scalar at a time. What is left:
+
+* `row`: the dim whose consecutive values fill the rows of the register tile (in A and the output only);
+* `outer`: all other output dims (batch, groups, heads, image rows), plain loops;
+* `inner`: the summed dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Call, Iter, Read, reads_of
+from tilewright.ir.nest import Access, Affine, Nest
+from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One dim with the elements each operand moves per step; `extras` in the order of the extra reads."""
+
+    name: str
+    extent: int
+    a: int
+    b: int
+    c: int
+    extras: tuple[int, ...]
+
+    def collapses_into(self, outer: Loop, *, ignore_b: bool) -> bool:
+        """Whether `outer` and this loop walk like one loop in every operand."""
+        n = self.extent
+        same_b = ignore_b or outer.b == self.b * n
+        same_extras = all(o == i * n for o, i in zip(outer.extras, self.extras, strict=True))
+        return outer.a == self.a * n and outer.c == self.c * n and same_b and same_extras
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A padded axis of A: its index is `position_step * position + tap_step * tap + offset` in [0, size).
+
+    `position` is an output dim, `tap` a summed dim; taps outside the axis read zero and are skipped.
+    """
+
+    position: str
+    position_step: int
+    tap: str
+    tap_step: int
+    offset: int
+    size: int
+
+    def taps_inside(self, position: int, num_taps: int) -> range:
+        """Taps that read inside the axis at one output position."""
+        at = self.position_step * position + self.offset
+        inside = [t for t in range(num_taps) if 0 <= at + self.tap_step * t < self.size]
+        return range(inside[0], inside[-1] + 1) if inside else range(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contraction:
+    """A nest as the micro-kernel sees it. Offsets and strides count elements."""
+
+    nest: Nest
+    dtype: DType
+    a: Access
+    b: Access
+    a_read: int
+    b_read: int
+    extra_reads: tuple[int, ...]
+    vector: Loop
+    row: Loop
+    outer: tuple[Loop, ...]
+    inner: tuple[Loop, ...]
+    windows: tuple[Window, ...]
+    a_offset: int
+    b_offset: int
+    c_offset: int
+    extra_offsets: tuple[int, ...]
+
+    @property
+    def num_macs(self) -> int:
+        """Multiply-accumulates, padding taps included."""
+        return self.nest.num_iterations
+
+    def window_of(self, position: str) -> Window | None:
+        """The padded axis whose output position is this dim."""
+        return next((w for w in self.windows if w.position == position), None)
+
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+
+
+def match_contraction(nest: Nest, layouts: Layouts) -> Contraction | Declined:
+    """The nest as a contraction under the given memory layouts, or why it is none that we generate."""
+    factors = _factors(nest)
+    if isinstance(factors, Declined):
+        return factors
+    dtype = nest.body.result
+    if dtype not in _FLOATS:
+        return Declined(f"sums of {dtype} products are left to the generic loops")
+    expressions = [e for e in (nest.init, nest.finish) if e is not None]
+    if any(isinstance(e, Iter) for x in expressions for e in x.walk()):
+        return Declined("the epilogue uses loop indices")
+    write = _addresses(nest.write, layouts)
+    reads = [_addresses(access, layouts) for access in nest.reads]
+    bad = next((r for r in (write, *reads) if isinstance(r, Declined)), None)
+    if bad is not None:
+        return bad
+    strides = [r for r in reads if not isinstance(r, Declined)]
+    assert not isinstance(write, Declined)
+    vector = next((d.name for d in nest.parallel_dims if d.extent > 1 and write[0].get(d.name) == 1), None)
+    if vector is None:
+        return Declined("no output dim is contiguous in memory")
+    first, second = factors
+    in_first, in_second = strides[first][0].get(vector, 0) != 0, strides[second][0].get(vector, 0) != 0
+    if in_first == in_second:
+        return Declined("the contiguous output dim selects elements of both factors")
+    b_read, a_read = (first, second) if in_first else (second, first)
+    return _classify(nest, dtype, a_read, b_read, vector, strides, write)
+
+
+def _factors(nest: Nest) -> tuple[int, int] | Declined:
+    if nest.combine != "sum":
+        return Declined("not a sum")
+    match nest.body:
+        case Call("mul", (Read(a), Read(b))) if a != b:
+            used = reads_of(nest.init, nest.finish)
+            if a in used or b in used:
+                return Declined("a factor is also read by the epilogue")
+            return a, b
+    return Declined("the body is not a product of two reads")
+
+
+def _addresses(access: Access, layouts: Layouts) -> tuple[dict[str, int], int] | Declined:
+    """Elements per step of each dim, and the offset of iteration zero."""
+    if access.view is None:
+        layout = layouts[access.operand.key]
+    elif layouts[access.operand.key].is_row_major:
+        layout = Layout.row_major(len(access.view))
+    else:
+        return Declined("a reshaped view of a tensor that is not row-major")
+    per_dim: dict[str, int] = {}
+    offset = 0
+    for stride, index in zip(layout.strides(access.shape), access.index, strict=True):
+        if not isinstance(index, Affine):
+            return Declined("an index is not affine")
+        offset += stride * index.offset
+        for name, c in index.terms:
+            per_dim[name] = per_dim.get(name, 0) + stride * c
+    return per_dim, offset
+
+
+def _classify(
+    nest: Nest,
+    dtype: DType,
+    a_read: int,
+    b_read: int,
+    vector: str,
+    strides: Sequence[tuple[dict[str, int], int]],
+    write: tuple[dict[str, int], int],
+) -> Contraction | Declined:
+    a, b = nest.reads[a_read], nest.reads[b_read]
+    extra_reads = tuple(sorted(reads_of(nest.init, nest.finish)))
+    if any(nest.reads[i].fill is not None and _leaves(nest.reads[i], nest) for i in extra_reads):
+        return Declined("an epilogue operand is padded")
+    if b.fill is not None and _leaves(b, nest):
+        return Declined("the packed factor is padded")
+    windows = _windows(nest, a)
+    if isinstance(windows, Declined):
+        return windows
+
+    def loop(name: str, extent: int) -> Loop:
+        return Loop(
+            name,
+            extent,
+            strides[a_read][0].get(name, 0),
+            strides[b_read][0].get(name, 0),
+            write[0].get(name, 0),
+            tuple(strides[i][0].get(name, 0) for i in extra_reads),
+        )
+
+    windowed = {w.position for w in windows} | {w.tap for w in windows}
+    parallel = [loop(d.name, d.extent) for d in nest.parallel_dims if d.extent > 1 and d.name != vector]
+    inner = [loop(d.name, d.extent) for d in nest.reduce_dims if d.extent > 1]
+    if any(x.a == 0 and x.b == 0 for x in inner):
+        return Declined("a summed dim selects no element of either factor")
+    if b.operand.kind in ("output", "local") and any(w for w in windows):
+        return Declined("a padded contraction of two computed tensors")
+    rows = collapse([x for x in parallel if x.a and not x.b], keep=windowed)
+    outer = collapse([x for x in parallel if x.b or not x.a], keep=windowed)
+    row = min(rows, key=lambda x: (abs(x.c), x.name), default=None)
+    if row is None:
+        row = Loop("", 1, 0, 0, 0, (0,) * len(extra_reads))
+    outer = [*outer, *(x for x in rows if x is not row)]
+    vector_loop = next(loop(d.name, d.extent) for d in nest.parallel_dims if d.name == vector)
+    return Contraction(
+        nest=nest,
+        dtype=dtype,
+        a=a,
+        b=b,
+        a_read=a_read,
+        b_read=b_read,
+        extra_reads=extra_reads,
+        vector=vector_loop,
+        row=row,
+        outer=tuple(outer),
+        inner=tuple(inner),
+        windows=windows,
+        a_offset=strides[a_read][1],
+        b_offset=strides[b_read][1],
+        c_offset=write[1],
+        extra_offsets=tuple(strides[i][1] for i in extra_reads),
+    )
+
+
+def collapse(loops: Sequence[Loop], *, keep: set[str], ignore_b: bool = False) -> list[Loop]:
+    """Loops from outermost to innermost in A, neighbours that walk like one loop made one.
+
+    Dims named in `keep` stay as they are: they are padded.
+    """
+    ordered = sorted(loops, key=lambda x: (-abs(x.a or x.c), -abs(x.c), x.name))
+    result: list[Loop] = []
+    for x in ordered:
+        if (
+            result
+            and x.name not in keep
+            and result[-1].name not in keep
+            and x.collapses_into(result[-1], ignore_b=ignore_b)
+        ):
+            outer = result.pop()
+            result.append(replace(x, name=f"{outer.name}.{x.name}", extent=x.extent * outer.extent))
+        else:
+            result.append(x)
+    return result
+
+
+def _leaves(access: Access, nest: Nest) -> bool:
+    """Whether an affine access goes outside its tensor in some iteration."""
+    extents = nest.extents
+    for index, size in zip(access.index, access.shape, strict=True):
+        assert isinstance(index, Affine)
+        low, high = index.bounds(extents)
+        if low < 0 or high >= size:
+            return True
+    return False
+
+
+def _windows(nest: Nest, a: Access) -> tuple[Window, ...] | Declined:
+    if a.fill is None or not _leaves(a, nest):
+        return ()
+    if a.fill != 0:
+        return Declined("padding with something else than zero")
+    extents = nest.extents
+    roles = {d.name: d.role for d in nest.dims}
+    windows: list[Window] = []
+    for index, size in zip(a.index, a.shape, strict=True):
+        assert isinstance(index, Affine)
+        low, high = index.bounds(extents)
+        if low >= 0 and high < size:
+            continue
+        terms = [(n, c) for n, c in index.terms if extents[n] > 1]
+        positions = [t for t in terms if roles[t[0]] == "parallel"]
+        taps = [t for t in terms if roles[t[0]] == "reduce"]
+        if len(positions) != 1 or len(taps) != 1 or positions[0][1] < 1 or taps[0][1] < 1:
+            return Declined("a padded axis that is not position times stride plus tap")
+        windows.append(Window(*positions[0], *taps[0], index.offset, size))
+    names = [w.position for w in windows] + [w.tap for w in windows]
+    if len(set(names)) != len(names):
+        return Declined("one dim moves along two padded axes")
+    return tuple(windows)

@@ -1,0 +1,137 @@
+"""How factor B reaches the micro-kernel: rearranged into panels, or read where it lies.
+
+A packed B is, for each of its outer positions, the panels one after the other; a panel holds its whole
+width of consecutive columns for each step of the summed loops, in the order in which the kernel runs
+them, so that the micro-kernel reads it front to back. Missing columns of the last vector are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.expr import Read, cast
+from tilewright.ir.nest import Access, Affine, Dim, Index, Nest, Operand, affine
+from tilewright.targets.cpu.contraction.match import Contraction, Loop
+from tilewright.targets.cpu.contraction.tiling import Panels
+from tilewright.targets.cpu.kernel import KernelArg, Packed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FactorB:
+    """Where the kernel finds B: the argument and the elements moved per loop, panel and step."""
+
+    arg: KernelArg
+    outer_strides: dict[str, int]
+    panel_stride: int
+    step_strides: dict[str, int]  # elements per iteration of each summed loop, in a full panel
+    tail_step_strides: dict[str, int]
+    offset: int
+    is_packed: bool
+
+
+def packed_constant(problem: Contraction, panels: Panels, order: Sequence[Loop]) -> FactorB:
+    """B as a constant packed at compile time; `order` is the kernel's order of the summed loops."""
+    outer = [x for x in problem.outer if x.b]
+    steps = prod(x.extent for x in order)
+    loops = (*outer, *order, problem.vector)
+    shape = tuple(x.extent for x in loops)
+    strides = tuple(x.b for x in loops)
+    offset, num_outer = problem.b_offset, prod(x.extent for x in outer)
+    dtype = problem.dtype.numpy
+    lanes, width, extent = panels.lanes, panels.width, panels.extent
+
+    def pack(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        size = flat.itemsize
+        view = np.lib.stride_tricks.as_strided(flat[offset:], shape, tuple(s * size for s in strides))
+        columns = np.zeros((num_outer, steps, panels.padded_extent), dtype)
+        columns[:, :, :extent] = view.reshape(num_outer, steps, extent)
+        full = panels.num_full * width
+        parts = [columns[:, :, :full].reshape(num_outer, steps, -1, width).transpose(0, 2, 1, 3)]
+        pieces = [parts[0].reshape(num_outer, -1)]
+        if panels.tail:
+            pieces.append(columns[:, :, full:].reshape(num_outer, -1))
+        return np.concatenate(pieces, axis=1).reshape(-1)
+
+    signature = f"panels lanes={lanes} width={width} shape={shape} strides={strides} offset={offset} {dtype}"
+    outer_strides: dict[str, int] = {}
+    step = steps * panels.padded_extent
+    for x in reversed(outer):
+        outer_strides[x.name] = step
+        step *= x.extent
+    return FactorB(
+        arg=Packed(problem.b.operand, pack, signature),
+        outer_strides=outer_strides,
+        panel_stride=steps * width,
+        step_strides=_row_major_strides(order, width),
+        tail_step_strides=_row_major_strides(order, panels.tail_vectors * lanes),
+        offset=0,
+        is_packed=True,
+    )
+
+
+def in_place(problem: Contraction, panels: Panels) -> FactorB:
+    """B read where it lies: its columns are contiguous already."""
+    steps = {x.name: x.b for x in problem.inner}
+    return FactorB(
+        arg=problem.b.operand,
+        outer_strides={x.name: x.b for x in problem.outer if x.b},
+        panel_stride=panels.width,
+        step_strides=steps,
+        tail_step_strides=steps,
+        offset=problem.b_offset,
+        is_packed=False,
+    )
+
+
+def packed_at_run_time(
+    problem: Contraction, panels: Panels, order: Sequence[Loop], local_position: int
+) -> tuple[Nest, FactorB]:
+    """A nest that copies B into panels of one width (zeros behind the last column), and B as it is then.
+
+    The loops named in `order` and the outer loops must be dims of the nest (nothing collapsed).
+    """
+    nest = problem.nest
+    dims = {d.name: d for d in nest.dims}
+    outer = [x for x in problem.outer if x.b]
+    width = panels.width if panels.num_full else panels.tail_vectors * panels.lanes
+    num_panels = panels.num_panels
+    panel, lane = Dim("panel", num_panels), Dim("lane", width)
+    outer_dims = tuple(dims[x.name] for x in outer)
+    step_dims = tuple(replace(dims[x.name], role="parallel") for x in order)
+    index = tuple(_with_columns(i, problem.vector.name, width) for i in problem.b.index)
+    source = Access(problem.b.operand, index, fill=0, view=problem.b.view)
+    loops = (*outer_dims, panel, *step_dims, lane)
+    target = Operand("local", local_position, problem.dtype, tuple(d.extent for d in loops))
+    value = cast(Read(0, source.operand.dtype.compute), problem.dtype)
+    write = Access(target, tuple(affine(d.name) for d in loops))
+    steps = prod(x.extent for x in order)
+    outer_strides: dict[str, int] = {}
+    stride = steps * width * num_panels
+    for x in reversed(outer):
+        outer_strides[x.name] = stride
+        stride *= x.extent
+    strides = _row_major_strides(order, width)
+    factor = FactorB(target, outer_strides, steps * width, strides, strides, 0, True)
+    return Nest(loops, (source,), write, value), factor
+
+
+def _with_columns(index: Index, column: str, width: int) -> Affine:
+    assert isinstance(index, Affine)
+    c = index.coefficient(column)
+    kept: list[str | int | tuple[str, int]] = [(n, k) for n, k in index.terms if n != column]
+    return affine(*kept, index.offset, *((("panel", c * width), ("lane", c)) if c else ()))
+
+
+def _row_major_strides(order: Sequence[Loop], width: int) -> dict[str, int]:
+    strides: dict[str, int] = {}
+    step = width
+    for x in reversed(order):
+        strides[x.name] = step
+        step *= x.extent
+    return strides

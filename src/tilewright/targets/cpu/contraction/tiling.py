@@ -1,0 +1,167 @@
+"""Sizes of the register tile and of the pieces a contraction is cut into.
+
+The tile is chosen by counting, for one step of the summed loop, the issue slots its FMAs and its loads
+take; tail vectors and tail rows count in full. Two FMAs and two loads a cycle describe every core this
+target generates for closely enough to rank tiles (spec/cpu.md section 1 has the measured ones).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import MIN_CHUNK_OPERATIONS, TARGET_CHUNKS
+
+FMAS_PER_CYCLE = 2.0
+LOADS_PER_CYCLE = 2.0
+# Latency of an FMA: fewer independent accumulators than this times the FMAs per cycle leave slots empty.
+FMA_LATENCY_CYCLES = 4.0
+LOOP_OVERHEAD_CYCLES = 1.0
+# Start, initial values, epilogue and stores of one tile, per accumulator and per tile.
+TILE_OVERHEAD_CYCLES = 8.0
+STORE_CYCLES = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """The vector dim cut into panels of `num_vectors` vectors; the last may be narrower.
+
+    >>> Panels(lanes=16, num_vectors=3, extent=64).tail_vectors
+    1
+    """
+
+    lanes: int
+    num_vectors: int
+    extent: int
+
+    @property
+    def width(self) -> int:
+        """Elements of a full panel."""
+        return self.lanes * self.num_vectors
+
+    @property
+    def num_full(self) -> int:
+        """Full panels."""
+        return self.extent // self.width
+
+    @property
+    def tail(self) -> int:
+        """Elements left after the full panels."""
+        return self.extent - self.num_full * self.width
+
+    @property
+    def tail_vectors(self) -> int:
+        """Vectors that hold the tail."""
+        return -(-self.tail // self.lanes)
+
+    @property
+    def num_panels(self) -> int:
+        """Panels, the tail one included."""
+        return self.num_full + bool(self.tail)
+
+    @property
+    def padded_extent(self) -> int:
+        """Elements of all panels, the tail rounded up to whole vectors."""
+        return self.num_full * self.width + self.tail_vectors * self.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """`count` tiles of `rows` rows, the first of them starting at row `start`."""
+
+    start: int
+    count: int
+    rows: int
+
+
+def split_rows(extent: int, max_rows: int) -> tuple[RowTile, ...]:
+    """Cover `extent` rows with tiles of at most two sizes that differ by one, larger ones first.
+
+    >>> split_rows(197, 14)
+    (RowTile(start=0, count=2, rows=14), RowTile(start=28, count=13, rows=13))
+    """
+    tiles = -(-extent // max_rows)
+    small, larger = divmod(extent, tiles)
+    parts = [RowTile(0, larger, small + 1)] if larger else []
+    return (*parts, RowTile(larger * (small + 1), tiles - larger, small))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A register tile: at most `max_rows` rows by `panels.num_vectors` vectors."""
+
+    panels: Panels
+    max_rows: int
+
+
+def choose_lanes(extent: int, element: str, isa: Isa) -> int:
+    """The widest vectors, or the narrowest that still hold the whole vector dim."""
+    choices = isa.lane_choices(element)
+    return min((n for n in choices if n >= extent), default=choices[0])
+
+
+def choose_tile(isa: Isa, element: str, num_rows: int, num_columns: int, num_steps: int) -> Tile:
+    """The tile with the fewest estimated cycles for `num_rows` x `num_columns` over `num_steps` sums."""
+    lanes = choose_lanes(num_columns, element, isa)
+    best: tuple[float, int, int] | None = None
+    most_vectors = min(-(-num_columns // lanes), 8)
+    for num_vectors in range(1, most_vectors + 1):
+        panels = Panels(lanes, num_vectors, num_columns)
+        fitting = [r for r in range(1, 29) if r * num_vectors <= 28 and isa.fits(r, num_vectors)]
+        for max_rows in fitting:
+            if max_rows > num_rows and max_rows != fitting[0]:
+                continue
+            cycles = _estimate_cycles(panels, max_rows, num_rows, num_steps)
+            key = (cycles, num_vectors, -max_rows)
+            if best is None or key < best:
+                best = key
+    assert best is not None
+    return Tile(Panels(lanes, best[1], num_columns), -best[2])
+
+
+def _estimate_cycles(panels: Panels, max_rows: int, num_rows: int, num_steps: int) -> float:
+    total = 0.0
+    for tile in split_rows(num_rows, max_rows):
+        for vectors, count in ((panels.num_vectors, panels.num_full), (panels.tail_vectors, 1)):
+            if vectors and count:
+                accumulators = tile.rows * vectors
+                fma = max(accumulators / FMAS_PER_CYCLE, FMA_LATENCY_CYCLES)
+                load = (tile.rows + vectors) / LOADS_PER_CYCLE
+                step = max(fma, load) + LOOP_OVERHEAD_CYCLES / 2
+                once = TILE_OVERHEAD_CYCLES + STORE_CYCLES * accumulators
+                total += tile.count * count * (num_steps * step + once)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a kernel is cut into chunks: `num_row_parts` x `num_panel_parts`."""
+
+    num_row_parts: int
+    num_panel_parts: int
+
+    @property
+    def num_chunks(self) -> int:
+        """All chunks."""
+        return self.num_row_parts * self.num_panel_parts
+
+
+def choose_cut(num_row_units: int, num_panels: int, a_bytes: int, b_bytes: int, num_macs: int) -> Cut:
+    """Cut so that the traffic is least: a row part reads all of B, a panel part all of A.
+
+    `num_row_units` are the independent units that rows can be cut into. Depends on the work only.
+    """
+    wanted = max(1, min(TARGET_CHUNKS, num_macs // MIN_CHUNK_OPERATIONS))
+    best: tuple[int, float, int] | None = None
+    for panel_parts in range(1, min(num_panels, wanted) + 1):
+        row_parts = min(num_row_units, wanted // panel_parts)
+        chunks = panel_parts * row_parts
+        # Balance first: what a thread waits for at the end is its share of the largest chunk.
+        largest = -(-num_panels // panel_parts) * -(-num_row_units // row_parts)
+        waste = largest * chunks / (num_panels * num_row_units)
+        traffic = float(row_parts * b_bytes + panel_parts * a_bytes)
+        score = (min(chunks, 8) * -1, traffic * waste, panel_parts)
+        if best is None or score < best:
+            best = score
+            cut = Cut(row_parts, panel_parts)
+    return cut

@@ -1,0 +1,73 @@
+"""Run generated kernels on numpy arrays: the scaffolding of the generators' tests."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.nest import Operand
+from tilewright.targets.cpu.codegen import JitLibrary, compile_object
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Kernel, Layouts, OperandKey, Packed
+
+Array = np.ndarray[Any, Any]
+
+
+def aligned(array: Array) -> Array:
+    """A copy whose data start at a multiple of 64 bytes."""
+    buffer = np.empty(array.nbytes + 64, np.uint8)
+    offset = -buffer.ctypes.data % 64
+    copy = buffer[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+class KernelRunner:
+    """Compiled kernels with their buffers; call it to run every chunk of each once."""
+
+    def __init__(
+        self, kernels: Sequence[Kernel], operands: Mapping[OperandKey, Array], layouts: Layouts, isa: Isa
+    ) -> None:
+        """`operands` holds logical arrays for every input and output; locals are allocated here."""
+        self.stored: dict[OperandKey, Array] = {}
+        self.layouts = layouts
+        for key, array in operands.items():
+            self.stored[key] = aligned(np.transpose(array, layouts[key].order))
+        images = {k.symbol: compile_object(k.text, isa, optimize=k.needs_optimizer) for k in kernels}
+        self._library = JitLibrary(list(images.values()), exports=list(images))
+        self._calls: list[tuple[Callable[..., None], Array, int]] = []
+        self._keep: list[Array] = []
+        scratch = aligned(np.zeros(max([k.scratch_bytes for k in kernels], default=0) + 64, np.uint8))
+        self._keep.append(scratch)
+        self._scratch = scratch.ctypes.data
+        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+        for kernel in kernels:
+            pointers = []
+            for arg in kernel.args:
+                if isinstance(arg, Packed):
+                    data = aligned(arg.pack(operands[arg.source.key]))
+                    self._keep.append(data)
+                    pointers.append(data.ctypes.data)
+                else:
+                    pointers.append(self._buffer(arg).ctypes.data)
+            block = np.array(pointers, np.int64)
+            self._calls.append((signature(self._library[kernel.symbol]), block, kernel.num_chunks))
+
+    def _buffer(self, operand: Operand) -> Array:
+        if operand.key not in self.stored:
+            data = np.zeros(operand.shape, operand.dtype.numpy) if operand.data is None else operand.data
+            self.stored[operand.key] = aligned(data)
+        return self.stored[operand.key]
+
+    def __call__(self) -> None:
+        for function, block, num_chunks in self._calls:
+            for chunk in range(num_chunks):
+                function(block.ctypes.data, chunk, self._scratch)
+
+    def result(self, key: OperandKey) -> Array:
+        """The logical array of an operand."""
+        order = self.layouts[key].order
+        return np.transpose(self.stored[key], np.argsort(order) if order else ())

@@ -1,0 +1,190 @@
+"""Contractions against float64, over the shapes that decide which code is emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from support.kernel_runner import KernelRunner
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.targets.cpu.contraction import lower_contraction
+from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.kernel import Declined, Layout
+
+F32 = DType.FLOAT32
+
+
+def channels_last(rank: int) -> Layout:
+    return Layout((0, *range(2, rank), 1)) if rank >= 3 else Layout.row_major(rank)
+
+
+def conv_graph(
+    c: int,
+    k: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    *,
+    stride: int = 1,
+    pads: Sequence[int] = (0, 0, 0, 0),
+    dilation: int = 1,
+    group: int = 1,
+    batch: int = 1,
+    relu: bool = False,
+    residual: bool = False,
+) -> Graph:
+    g = Graph("conv")
+    rng = np.random.default_rng(0)
+    x = g.add_input(Value("x", F32, (batch, c, *size)))
+    w = g.constant(rng.standard_normal((k, c // group, *kernel)).astype(np.float32), "w")
+    b = g.constant(rng.standard_normal(k).astype(np.float32), "b")
+    out = [
+        (s + pads[i] + pads[i + 2] - dilation * (f - 1) - 1) // stride + 1
+        for i, (s, f) in enumerate(zip(size, kernel, strict=True))
+    ]
+    attributes = {
+        "pads": tuple(pads),
+        "strides": (stride, stride),
+        "dilations": (dilation, dilation),
+        "group": group,
+        "kernel_shape": kernel,
+    }
+    shape = (batch, k, *out)
+    y = g.append(Node("Conv", [x, w, b], [g.value("y", F32, shape)], attributes)).output
+    if residual:
+        r = g.add_input(Value("r", F32, shape))
+        y = g.append(Node("Add", [y, r], [g.value("sum", F32, shape)])).output
+    if relu:
+        y = g.append(Node("Relu", [y], [g.value("relu", F32, shape)])).output
+    g.outputs = [y]
+    return g
+
+
+def build(graph: Graph, isa: Isa, layout: Any = channels_last) -> tuple[KernelRunner, dict[str, Any]]:
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    assert len(group.nests) == 1
+    rng = np.random.default_rng(1)
+    feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
+    layouts = {}
+    operands = {}
+    constants = set()
+    for i, value in enumerate(group.inputs):
+        key = ("input", i)
+        layouts[key] = Layout.row_major(len(value.shape)) if value.is_constant else layout(len(value.shape))
+        operands[key] = value.data if value.data is not None else feed[value.name]
+        if value.is_constant:
+            constants.add(key)
+    out = group.outputs[0]
+    layouts["output", 0] = layout(len(out.shape))
+    operands["output", 0] = np.full(out.shape, np.nan, np.float32)
+    kernels = lower_contraction(
+        group.nests[0], layouts, isa, constants=frozenset(constants), next_local=0
+    )
+    assert not isinstance(kernels, Declined), kernels
+    return KernelRunner(kernels, operands, layouts, isa), feed
+
+
+def check(graph: Graph, isa: Isa, layout: Any = channels_last) -> None:
+    runner, feed = build(graph, isa, layout)
+    runner()
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)[graph.outputs[0].name]
+    got = runner.result(("output", 0))
+    scale = np.abs(expected).max()
+    assert np.abs(got - expected).max() <= 2e-6 * scale
+
+
+ISAS = ["host", "avx512", "avx2"]
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Isa:
+    found = host_isa() if request.param == "host" else isa_by_name(request.param)
+    if not found.runs_on_host:
+        pytest.skip(f"this processor does not run {request.param}")
+    return found
+
+
+CONVOLUTIONS = {
+    "pointwise": conv_graph(64, 96, (14, 14), (1, 1)),
+    "pointwise, odd channels": conv_graph(19, 37, (9, 7), (1, 1), relu=True),
+    "pointwise with residual": conv_graph(32, 24, (14, 14), (1, 1), relu=True, residual=True),
+    "pointwise stride 2": conv_graph(32, 48, (15, 15), (1, 1), stride=2),
+    "3x3 padded": conv_graph(16, 48, (28, 28), (3, 3), pads=(1, 1, 1, 1), relu=True),
+    "3x3 on a small map": conv_graph(32, 40, (7, 7), (3, 3), pads=(1, 1, 1, 1)),
+    "3x3 where every row is an edge": conv_graph(8, 16, (2, 2), (3, 3), pads=(1, 1, 1, 1)),
+    "3x3 stride 2": conv_graph(16, 32, (28, 28), (3, 3), stride=2, pads=(1, 1, 1, 1)),
+    "3x3 stride 2, odd, asymmetric": conv_graph(16, 32, (15, 13), (3, 3), stride=2, pads=(0, 1, 1, 0)),
+    "3x3 dilated": conv_graph(8, 32, (12, 17), (3, 3), dilation=2, pads=(2, 2, 2, 2)),
+    "5x3": conv_graph(8, 20, (11, 10), (5, 3), pads=(2, 1, 2, 1)),
+    "padding wider than the kernel reaches": conv_graph(8, 16, (3, 3), (3, 3), pads=(3, 3, 3, 3)),
+    "grouped": conv_graph(32, 64, (9, 9), (3, 3), group=4, pads=(1, 1, 1, 1)),
+    "groups of four channels": conv_graph(32, 32, (9, 9), (3, 3), group=8, pads=(1, 1, 1, 1)),
+    "batch of three": conv_graph(16, 32, (8, 8), (3, 3), batch=3, pads=(1, 1, 1, 1)),
+    "7x7 stride 2": conv_graph(3, 64, (32, 32), (7, 7), stride=2, pads=(3, 3, 3, 3), relu=True),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution_equals_float64(name: str, isa: Isa) -> None:
+    check(CONVOLUTIONS[name], isa)
+
+
+def test_stem_reads_channels_first_input(isa: Isa) -> None:
+    graph = conv_graph(3, 64, (32, 32), (7, 7), stride=2, pads=(3, 3, 3, 3), relu=True)
+
+    def layout(rank: int, seen: list[int] = []) -> Layout:  # noqa: B006 - first call is the input
+        seen.append(rank)
+        return Layout.row_major(rank) if len(seen) == 1 else channels_last(rank)
+
+    check(graph, isa, layout)
+
+
+def matmul_graph(
+    a: tuple[int, ...], b: tuple[int, ...], *, constant: bool = True, bias: bool = False
+) -> Graph:
+    g = Graph("matmul")
+    x = g.add_input(Value("x", F32, a))
+    data = np.random.default_rng(3).standard_normal(b).astype(np.float32)
+    w = g.constant(data, "w") if constant else g.add_input(Value("w", F32, b))
+    shape = (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+    y = g.append(Node("MatMul", [x, w], [g.value("y", F32, shape)])).output
+    if bias:
+        c = g.constant(np.arange(b[-1], dtype=np.float32), "c")
+        y = g.append(Node("Add", [y, c], [g.value("z", F32, shape)])).output
+    g.outputs = [y]
+    return g
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        matmul_graph((128, 64), (64, 96), bias=True),
+        matmul_graph((1, 100), (100, 1000)),
+        matmul_graph((5, 7), (7, 3)),
+        matmul_graph((2, 3, 17, 33), (33, 21), bias=True),
+        matmul_graph((4, 19, 8), (4, 8, 50), constant=False),
+        matmul_graph((4, 19, 8), (4, 8, 50), constant=True),
+        matmul_graph((1, 197, 48), (48, 144)),
+    ],
+    ids=lambda g: " @ ".join(str(v.shape) for v in g.nodes[0].inputs),
+)
+def test_matrix_product_equals_float64(graph: Graph, isa: Isa) -> None:
+    check(graph, isa, Layout.row_major)
+
+
+def test_depthwise_is_declined_with_a_reason() -> None:
+    graph = conv_graph(16, 16, (8, 8), (3, 3), group=16)
+    with pytest.raises(AssertionError, match="selects elements of both factors"):
+        build(graph, host_isa())
+
+
+def test_chunks_do_not_depend_on_threads_and_cover_all_outputs(isa: Isa) -> None:
+    runner, _ = build(conv_graph(64, 200, (28, 28), (3, 3), pads=(1, 1, 1, 1)), isa)
+    runner()
+    assert not np.isnan(runner.result(("output", 0))).any()
