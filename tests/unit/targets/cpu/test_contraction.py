@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.kernel_runner import KernelRunner
+from tests.support.kernel_runner import KernelRunner
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
@@ -83,9 +83,7 @@ def build(graph: Graph, isa: Isa, layout: Any = channels_last) -> tuple[KernelRu
     out = group.outputs[0]
     layouts["output", 0] = layout(len(out.shape))
     operands["output", 0] = np.full(out.shape, np.nan, np.float32)
-    kernels = lower_contraction(
-        group.nests[0], layouts, isa, constants=frozenset(constants), next_local=0
-    )
+    kernels = lower_contraction(group.nests[0], layouts, isa, constants=frozenset(constants), next_local=0)
     assert not isinstance(kernels, Declined), kernels
     return KernelRunner(kernels, operands, layouts, isa), feed
 
