@@ -1,0 +1,284 @@
+"""Facts about an operator that follow from its nests: work, bytes, reuse, class.
+
+Nothing here knows an operator by name. Opaque operators have no work that could be counted: their
+`macs` and `flops` are 0, their bytes are those of their whole tensors.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import prod
+
+from tilewright.ir.expr import FUNCTIONS, Call, Expr, reads_of
+from tilewright.ir.graph import Node
+from tilewright.ir.nest import Access, Affine, Dim, Indirect, Lookup, Nest, Nests, Opaque
+from tilewright.ir.ops.registry import describe
+from tilewright.ir.region import full_region, input_regions, volume
+
+
+class OperatorClass(Enum):
+    """PCGC's classes of operators (its text says five and lists six); see `operator_class`."""
+
+    ALGEBRAIC = "algebraic"
+    BROADCAST = "broadcast"
+    REDUCTION = "reduction"
+    COMPLEX = "complex"
+    TWO_PHASE = "two-phase"
+    INFUSIBLE = "infusible"
+
+
+def nests_of(node: Node) -> Nests:
+    """The node's nests, none for an opaque one."""
+    description = describe(node)
+    return () if isinstance(description, Opaque) else description
+
+
+# Work ------------------------------------------------------------------------------------------------
+
+
+def is_contraction(nest: Nest) -> bool:
+    """Whether the nest sums products of two reads that both vary along a reduce dim.
+
+    These are the nests a matrix unit can run, and the ones that CoSA maps.
+    """
+    reduced = {d.name for d in nest.reduce_dims}
+    if nest.combine != "sum" or not reduced:
+        return False
+    varying = {i for i, a in enumerate(nest.reads) if reduced & set(access_dims(nest, a))}
+    return any(
+        isinstance(e, Call) and e.function == "mul" and _distinct_operands(e, varying)
+        for e in nest.body.walk()
+    )
+
+
+def _distinct_operands(product: Call, varying: set[int]) -> bool:
+    left, right = (reads_of(a) & varying for a in product.args)
+    return bool(left and right and len(left | right) > 1)
+
+
+def macs(node: Node) -> int:
+    """Multiply-accumulates: the iterations of the node's contractions, padding included."""
+    return sum(n.num_iterations for n in nests_of(node) if is_contraction(n))
+
+
+def flops(node: Node) -> int:
+    """Scalar operations, weighted with `cost_flop` of each function; padding included.
+
+    A multiply-accumulate counts 2. Conversions and copies count nothing.
+    """
+    return sum(nest_flops(n) for n in nests_of(node))
+
+
+def nest_flops(nest: Nest) -> int:
+    """Scalar operations of one nest; see `flops`."""
+    per_iteration = _cost_flop(nest.body) + (nest.combine is not None)
+    per_element = 0 if nest.finish is None else _cost_flop(nest.finish)
+    return per_iteration * nest.num_iterations + per_element * prod(d.extent for d in nest.parallel_dims)
+
+
+def _cost_flop(expr: Expr) -> int:
+    return sum(
+        FUNCTIONS[e.function].cost_flop
+        for e in expr.walk()
+        if isinstance(e, Call) and FUNCTIONS[e.function].rule != "cast"
+    )
+
+
+# Bytes -----------------------------------------------------------------------------------------------
+
+
+def read_bytes(node: Node) -> int:
+    """Bytes of distinct input elements read, constants included: what a perfect cache would fetch.
+
+    A value given twice counts once. An access whose index is data (an embedding) counts the elements
+    it can reach at most: one per iteration.
+    """
+    return sum(_input_bytes(node).values())
+
+
+def parameter_bytes(node: Node) -> int:
+    """The part of `read_bytes` that comes from constants."""
+    counted = _input_bytes(node)
+    return sum(
+        counted[i] for i, v in enumerate(node.inputs) if i in counted and v is not None and v.is_constant
+    )
+
+
+def write_bytes(node: Node) -> int:
+    """Bytes of all outputs."""
+    return sum(v.size_bytes for v in node.results())
+
+
+def _input_bytes(node: Node) -> dict[int, int]:
+    """Bytes read per input position; of a value given several times the position that reads most."""
+    description = describe(node)
+    elements: dict[int, int] = {}
+    for output_index, output in enumerate(node.outputs):
+        if output is None:
+            continue
+        regions = input_regions(node, full_region(output.shape), output_index)
+        for position, region in enumerate(regions):
+            if region is not None:
+                elements[position] = max(elements.get(position, 0), volume(region))
+    if not isinstance(description, Opaque):
+        for position in elements:
+            elements[position] = min(elements[position], _most_elements(description, position))
+    largest: dict[object, int] = {}
+    for position, count in elements.items():
+        value = node.inputs[position]
+        if value not in largest or count > elements[largest[value]]:
+            largest[value] = position
+    return {p: elements[p] * node.require(p).dtype.size_bytes for p in largest.values()}
+
+
+def _most_elements(nests: Nests, position: int) -> int:
+    """Upper bound of the distinct elements of an input that the nests' iterations can address."""
+    total = 0
+    for nest in nests:
+        for access in nest.reads:
+            if access.operand.key == ("input", position):
+                extents = nest.extents
+                total += prod(extents[d] for d in access_dims(nest, access))
+    return total
+
+
+# Loops and reuse -------------------------------------------------------------------------------------
+
+
+def loops(node: Node) -> tuple[tuple[Dim, ...], ...]:
+    """The dims of each nest that really loop (extent above 1): AGO's weight counts these."""
+    return tuple(tuple(d for d in n.dims if d.extent > 1) for n in nests_of(node))
+
+
+def access_dims(nest: Nest, access: Access) -> tuple[str, ...]:
+    """Dims an address depends on, those behind an index that is data included."""
+    names = dict.fromkeys(access.dims())
+    for index in access.index:
+        if isinstance(index, Indirect):
+            names.update(dict.fromkeys(access_dims(nest, nest.reads[index.read])))
+    return tuple(names)
+
+
+def relevant_dims(nest: Nest) -> tuple[frozenset[str], ...]:
+    """For each read and last the write, the dims its address depends on: CoSA's matrix A, row by row."""
+    return tuple(frozenset(access_dims(nest, a)) for a in (*nest.reads, nest.write))
+
+
+def reuse_dims(nest: Nest) -> tuple[frozenset[str], ...]:
+    """For each read and last the write, the dims along which the same element is used again."""
+    names = frozenset(d.name for d in nest.dims if d.extent > 1)
+    return tuple(names - relevant for relevant in relevant_dims(nest))
+
+
+# Classes ---------------------------------------------------------------------------------------------
+
+
+def is_complex(node: Node) -> bool:
+    """Whether the operator contains a contraction."""
+    return any(is_contraction(n) for n in nests_of(node))
+
+
+def is_injective(node: Node) -> bool:
+    """Whether every output element comes from at most one element of each read, without reduction."""
+    nests = nests_of(node)
+    return bool(nests) and all(n.combine is None and n.write.operand.kind == "output" for n in nests)
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether output element `[i, j, ...]` comes from elements at the same place, or broadcast ones."""
+    return is_injective(node) and all(_nest_is_pointwise(n) for n in nests_of(node))
+
+
+def _nest_is_pointwise(nest: Nest) -> bool:
+    """Each axis of the write has its own dim, and each read uses some of them in the same order."""
+    order = _plain_dims(nest.write)
+    if order is None or len(nest.write.index) != len(nest.write.operand.shape):
+        return False
+    rank = {dim: i for i, dim in enumerate(order)}
+    extents = nest.extents
+    for access in nest.reads:
+        dims = _plain_dims(access)
+        if dims is None or any(d not in rank for d in dims):
+            return False
+        if [rank[d] for d in dims] != sorted({rank[d] for d in dims}):
+            return False
+    return prod(extents[d] for d in order) == nest.write.operand.num_elements
+
+
+def _plain_dims(access: Access) -> tuple[str, ...] | None:
+    """The dims of an access that uses one unscaled dim per axis, or 0 on an axis of extent 1."""
+    if access.view is not None or access.fill is not None:
+        return None
+    dims: list[str] = []
+    for index, extent in zip(access.index, access.shape, strict=True):
+        match index:
+            case Affine(((dim, 1),), 0):
+                dims.append(dim)
+            case Affine((), 0) if extent == 1:
+                pass
+            case _:
+                return None
+    return tuple(dims)
+
+
+def has_window(nest: Nest) -> bool:
+    """Whether some read slides: one of its axes moves with a parallel and a reduce dim, both looping."""
+    extents = nest.extents
+    reduced = {d.name for d in nest.reduce_dims}
+    for access in nest.reads:
+        for index in access.index:
+            if isinstance(index, Affine):
+                moving = {d for d in index.dims() if extents[d] > 1}
+                if moving & reduced and moving - reduced:
+                    return True
+    return False
+
+
+def operator_class(node: Node) -> OperatorClass:
+    """PCGC's class of an operator; its reconstructed rule table is read with these.
+
+    Infusible: opaque operators, constants, and joins (several nests that fill one output: Concat in the
+    paper's Example 3). Two-phase: sliding reductions (MaxPool) and 1x1 convolutions, which are
+    contractions over an axis that is not the innermost of their data. Complex: all other contractions
+    (convolutions with larger windows, fully connected layers). Reduction: any other nest that
+    accumulates. Broadcast: some read is smaller than the iteration space; algebraic: none is.
+    """
+    nests = nests_of(node)
+    if not any(a.operand.kind == "input" for n in nests for a in n.reads):
+        return OperatorClass.INFUSIBLE
+    written = [n.write.operand.key for n in nests if n.write.operand.kind == "output"]
+    if len(set(written)) < len(written) and all(n.combine is None for n in nests):
+        return OperatorClass.INFUSIBLE
+    contractions = [n for n in nests if is_contraction(n)]
+    if contractions:
+        pointwise = len(contractions) == 1 and _is_pointwise_convolution(contractions[0])
+        return OperatorClass.TWO_PHASE if pointwise else OperatorClass.COMPLEX
+    accumulating = [n for n in nests if n.combine is not None]
+    if any(has_window(n) for n in accumulating):
+        return OperatorClass.TWO_PHASE
+    if accumulating:
+        return OperatorClass.REDUCTION
+    smaller = any(
+        prod(n.extents[d] for d in access_dims(n, a)) < n.num_iterations
+        for n in nests
+        for a in n.reads
+        if not _is_index(n, a)
+    )
+    return OperatorClass.BROADCAST if smaller else OperatorClass.ALGEBRAIC
+
+
+def _is_index(nest: Nest, access: Access) -> bool:
+    used = {i.read for a in nest.reads for i in a.index if isinstance(i, Indirect)}
+    return any(nest.reads[i] is access for i in used)
+
+
+def _is_pointwise_convolution(nest: Nest) -> bool:
+    """A contraction without window whose data has spatial axes inside the reduced one."""
+    if has_window(nest) or any(isinstance(i, Lookup) for a in nest.reads for i in a.index):
+        return False
+    reduced = {d.name for d in nest.reduce_dims if d.extent > 1}
+    data = nest.reads[0]
+    reduced_axes = [
+        axis for axis, i in enumerate(data.index) if isinstance(i, Affine) and reduced & set(i.dims())
+    ]
+    return len(data.index) > 2 and reduced_axes == [1] and len(nest.write.index) == len(data.index)
