@@ -164,44 +164,49 @@ def _check_shape(node: Node, value: Value, array: Array) -> None:
         )
 
 
-def _run_through_onnx(
-    node: Node, arrays: Sequence[Array | None], captures: Sequence[Array]
-) -> Sequence[Array | None]:
-    """Run one node with onnx.reference, as a model of its own."""
-    from onnx import TensorProto, helper
-    from onnx.reference import ReferenceEvaluator
+def node_model(node: Node, arrays: Sequence[Array | None], captures: Sequence[Array] = ()) -> Any:
+    """The node as an `onnx.ModelProto` of its own: inputs `input_<i>`, outputs `output_<i>`.
 
-    feed: dict[str, Array] = {}
-    names: list[str] = []
-    for i, array in enumerate(arrays):
-        names.append("" if array is None else f"input_{i}")
-        if array is not None:
-            feed[f"input_{i}"] = array
-    # A control-flow body refers to outer values by their own names.
-    feed.update({value.name: array for value, array in zip(node.captures, captures, strict=True)})
+    Captured values keep their own names, by which control-flow bodies refer to them.
+    """
+    from onnx import TensorProto, helper
+
+    feed = _model_feed(node, arrays, captures)
+    names = ["" if a is None else f"input_{i}" for i, a in enumerate(arrays)]
     outputs = ["" if v is None else f"output_{i}" for i, v in enumerate(node.outputs)]
     proto = helper.make_node(node.op_type, names, outputs, name=node.name, domain=node.domain)
     proto.attribute.extend(_attribute_proto(name, value) for name, value in node.attributes.items())
-    imports = [helper.make_opsetid(node.domain, node.opset)]
-    model = helper.make_model(
-        helper.make_graph(
-            [proto],
-            node.op_type,
-            [
-                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-                if a.dtype.kind not in "OUS"
-                else helper.make_tensor_value_info(name, TensorProto.STRING, a.shape)
-                for name, a in feed.items()
-            ],
-            [helper.make_empty_tensor_value_info(name) for name in outputs if name],
-        ),
-        opset_imports=imports,
+    infos = [
+        helper.make_tensor_value_info(
+            name,
+            TensorProto.STRING if a.dtype.kind in "OUS" else helper.np_dtype_to_tensor_dtype(a.dtype),
+            a.shape,
+        )
+        for name, a in feed.items()
+    ]
+    results = [helper.make_empty_tensor_value_info(name) for name in outputs if name]
+    return helper.make_model(
+        helper.make_graph([proto], node.op_type, infos, results),
+        opset_imports=[helper.make_opsetid(node.domain, node.opset)],
     )
-    found = iter(ReferenceEvaluator(model).run(None, feed))
-    results = [next(found) if name else None for name in outputs]
-    for value in results:
-        if isinstance(value, list | dict):
-            raise UnsupportedOp(f"{node.op_type} {node.name!r} gives a sequence; only tensors are supported.")
+
+
+def _model_feed(node: Node, arrays: Sequence[Array | None], captures: Sequence[Array]) -> dict[str, Array]:
+    feed = {f"input_{i}": a for i, a in enumerate(arrays) if a is not None}
+    feed.update({value.name: array for value, array in zip(node.captures, captures, strict=True)})
+    return feed
+
+
+def _run_through_onnx(
+    node: Node, arrays: Sequence[Array | None], captures: Sequence[Array]
+) -> Sequence[Array | None]:
+    from onnx.reference import ReferenceEvaluator
+
+    model = node_model(node, arrays, captures)
+    found = iter(ReferenceEvaluator(model).run(None, _model_feed(node, arrays, captures)))
+    results = [None if value is None else next(found) for value in node.outputs]
+    if any(isinstance(value, list | dict) for value in results):
+        raise UnsupportedOp(f"{node.op_type} {node.name!r} gives a sequence; only tensors are supported.")
     return results
 
 

@@ -181,8 +181,10 @@ class _Machine:
         marks = fresh.reshape(nest.write.shape)
         if not indirect:
             self._refuse_overwriting(nest, block, target, marks, address)
+        # A scalar has no index arrays, and its one element no axes.
+        value = np.broadcast_to(total, block.shape).reshape(block.shape if address else ())
         with np.errstate(all="ignore"):
-            view[address] = np.broadcast_to(total, block.shape).astype(view.dtype, copy=False)
+            view[address] = value.astype(view.dtype, copy=False)
         marks[address] = True
 
     def _refuse_overwriting(
