@@ -1,0 +1,131 @@
+"""Live ranges of a schedule: which values need the arena, from when to when, and which may share a place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.nest import Opaque
+from tilewright.ir.ops import describe
+from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryProblem
+from tilewright.partition.base import Subgraph
+from tilewright.schedule.base import Schedule
+
+NO_SCRATCH: Mapping[int, int] = {}
+
+
+def memory_problem(
+    schedule: Schedule,
+    *,
+    capacity_bytes: int | None = None,
+    alignment_bytes: int = DEFAULT_ALIGNMENT_BYTES,
+    scratch_bytes: Mapping[int, int] = NO_SCRATCH,
+    in_place: bool = True,
+) -> MemoryProblem:
+    """One buffer per value that passes between subgraphs, named as the value.
+
+    Graph inputs, graph outputs and constants lie outside the arena. A value lives from the step of the first
+    instance that makes it to that of the last that reads it. `scratch_bytes` by subgraph id adds workspaces,
+    named `scratch:<id>`, that live while their subgraph runs. With `in_place`, an element-wise subgraph may
+    write over an operand that dies there.
+    """
+    first, last = _steps(schedule)
+    outside = {*schedule.partition.graph.inputs, *schedule.partition.graph.outputs}
+    last_read = _last_reads(schedule, last)
+    buffers: list[Buffer] = []
+    for subgraph in schedule.partition.subgraphs:
+        start = first[subgraph.id]
+        kept = [v for v in subgraph.outputs if v not in outside]
+        for value in kept:
+            reusable = _reusable(schedule, subgraph, start, last_read, outside) if in_place else ()
+            end = last_read[value][0]
+            buffers.append(Buffer(value.name, value.size_bytes, start, end, alignment_bytes, reusable))
+        scratch = scratch_bytes.get(subgraph.id, 0)
+        if scratch:
+            name = f"scratch:{subgraph.id}"
+            buffers.append(Buffer(name, scratch, start, last[subgraph.id], alignment_bytes))
+    return MemoryProblem(tuple(buffers), capacity_bytes)
+
+
+def _steps(schedule: Schedule) -> tuple[dict[int, int], dict[int, int]]:
+    """First and last step of every subgraph. Groups side by side share the one step of their stage."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    step = 0
+    for stage in schedule.stages:
+        for instance in stage.instances():
+            first.setdefault(instance.subgraph_id, step)
+            last[instance.subgraph_id] = step
+            if len(stage.groups) == 1:
+                step += 1
+        if len(stage.groups) > 1:
+            step += 1
+    return first, last
+
+
+def _last_reads(schedule: Schedule, last: Mapping[int, int]) -> dict[Value, tuple[int, list[int]]]:
+    """For each value that crosses, its last reading step and the subgraphs that read it there."""
+    reads: dict[Value, tuple[int, list[int]]] = {}
+    for subgraph in schedule.partition.subgraphs:
+        for value in subgraph.inputs:
+            step = last[subgraph.id]
+            known = reads.get(value)
+            if known is None or step > known[0]:
+                reads[value] = (step, [subgraph.id])
+            elif step == known[0]:
+                known[1].append(subgraph.id)
+    return reads
+
+
+def _reusable(
+    schedule: Schedule,
+    subgraph: Subgraph,
+    start: int,
+    last_read: Mapping[Value, tuple[int, list[int]]],
+    outside: set[Value],
+) -> tuple[str, ...]:
+    """Names of operands that die in this subgraph and over which its one result may be written."""
+    if len(subgraph.outputs) != 1 or not all(_is_elementwise(n) for n in subgraph.nodes):
+        return ()
+    result = subgraph.outputs[0]
+    return tuple(
+        value.name
+        for value in subgraph.inputs
+        if value not in outside
+        and last_read[value] == (start, [subgraph.id])
+        and value.size_bytes == result.size_bytes
+        and _read_in_step(value, subgraph, result)
+    )
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Whether a node's one result is made in one pass, each element once and for good."""
+    nests = describe(node)
+    return (
+        not isinstance(nests, Opaque)
+        and len(nests) == 1
+        and nests[0].combine is None
+        and len(list(node.results())) == 1
+    )
+
+
+def _read_in_step(value: Value, subgraph: Subgraph, result: Value) -> bool:
+    """Whether element i of the result needs of `value` element i only, whatever way through the subgraph."""
+    if value is result:
+        return True
+    inside = [u for u in value.users if u in subgraph.nodes]
+    return all(
+        _reads_own_element(user, value) and _read_in_step(user.output, subgraph, result) for user in inside
+    )
+
+
+def _reads_own_element(node: Node, value: Value) -> bool:
+    """Whether every read of `value` has the row-major address of the element that is written."""
+    nests = describe(node)
+    assert not isinstance(nests, Opaque)
+    write = nests[0].write
+    return all(
+        read.index == write.index and read.shape == write.shape
+        for read in nests[0].reads
+        if read.operand.kind == "input" and node.inputs[read.operand.position] is value
+    )

@@ -1,0 +1,145 @@
+"""Placing buffers one by one in a given order: the step that all greedy planners share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tilewright.memory.base import Buffer, MemoryProblem, aligned
+
+Fit = Literal["lowest", "tightest"]
+
+
+@dataclass(slots=True)
+class Placer:
+    """Places the buffers of one problem, in any order, as often as wanted.
+
+    Buffers joined in a chain of takeovers of equal size are placed as one, since sharing costs nothing
+    there. The neighbours in time are found once, so that a placement costs the sum of the items' overlaps.
+    """
+
+    problem: MemoryProblem
+    items: list[Item] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.items = _join_chains(self.problem)
+        for item in self.items:
+            item.neighbours = [
+                other.number
+                for other in self.items
+                if other is not item
+                and item.first_step <= other.last_step
+                and other.first_step <= item.last_step
+            ]
+
+    def place(self, order: Sequence[int], fit: Fit = "lowest") -> list[int]:
+        """Offset of each item when they are placed in this order, each at the lowest or tightest gap.
+
+        The lowest gap is the first that is large enough; the tightest is the one that leaves least over.
+        """
+        offsets = [-1] * len(self.items)
+        for number in order:
+            item = self.items[number]
+            busy = sorted(
+                (offsets[n], offsets[n] + self.items[n].size_bytes)
+                for n in item.neighbours
+                if offsets[n] >= 0
+            )
+            place = _find_gap(item, busy, fit)
+            shared = self._takeover(item, offsets)
+            offsets[number] = place if shared is None else min(place, shared)
+        return offsets
+
+    def peak(self, offsets: Sequence[int]) -> int:
+        """End of the highest item."""
+        return max((offsets[i.number] + i.size_bytes for i in self.items), default=0)
+
+    def by_buffer(self, offsets: Sequence[int]) -> dict[str, int]:
+        """Offset of every buffer, in the problem's order."""
+        places = {b.name: offsets[item.number] for item in self.items for b in item.buffers}
+        return {b.name: places[b.name] for b in self.problem.buffers}
+
+    def _takeover(self, item: Item, offsets: Sequence[int]) -> int | None:
+        """The lowest offset at which it can share a place with one it takes over, or that takes it over."""
+        best: int | None = None
+        for number in item.shares:
+            offset = offsets[number]
+            if offset < 0 or offset % item.alignment_bytes or (best is not None and offset >= best):
+                continue
+            end = offset + item.size_bytes
+            free = all(
+                n == number
+                or offsets[n] < 0
+                or offsets[n] >= end
+                or offsets[n] + self.items[n].size_bytes <= offset
+                for n in item.neighbours
+            )
+            if free:
+                best = offset
+        return best
+
+
+@dataclass(slots=True)
+class Item:
+    """One buffer, or a chain of equal ones that take each other over."""
+
+    number: int
+    buffers: list[Buffer]
+    neighbours: list[int] = field(default_factory=list)
+    shares: list[int] = field(default_factory=list)
+    size_bytes: int = field(init=False)
+    alignment_bytes: int = field(init=False)
+    first_step: int = field(init=False)
+    last_step: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size_bytes = self.buffers[0].size_bytes
+        self.alignment_bytes = max(b.alignment_bytes for b in self.buffers)
+        self.first_step = self.buffers[0].first_step
+        self.last_step = self.buffers[-1].last_step
+
+
+def _join_chains(problem: MemoryProblem) -> list[Item]:
+    chain_of: dict[str, list[Buffer]] = {}
+    for buffer in sorted(problem.buffers, key=lambda b: (b.first_step, -b.size_bytes, b.name)):
+        chain = [buffer]
+        for name in buffer.may_reuse:
+            old = problem.by_name.get(name)
+            same_size = old is not None and old.size_bytes == buffer.size_bytes and buffer.takes_over(old)
+            if same_size and chain_of[name][-1] is old:
+                chain = [*chain_of[name], buffer]
+                break
+        for member in chain:
+            chain_of[member.name] = chain
+    chains = {id(chain): chain for chain in chain_of.values()}
+    items = [Item(i, chain) for i, chain in enumerate(chains.values())]
+    _find_shares(problem, items)
+    return items
+
+
+def _find_shares(problem: MemoryProblem, items: Sequence[Item]) -> None:
+    """Which items may share a place although they meet at one step: takeovers by smaller buffers."""
+    home = {b.name: item for item in items for b in item.buffers}
+    for item in items:
+        first = item.buffers[0]
+        for name in first.may_reuse:
+            old = problem.by_name.get(name)
+            if old is not None and first.takes_over(old) and home[name].buffers[-1] is old:
+                item.shares.append(home[name].number)
+                home[name].shares.append(item.number)
+
+
+def _find_gap(item: Item, busy: Sequence[tuple[int, int]], fit: Fit) -> int:
+    """Offset in a gap between `busy` (sorted by start, may overlap), or behind all of them."""
+    offset = 0
+    best: tuple[int, int] | None = None
+    for start, end in busy:
+        room = start - offset - item.size_bytes
+        if room >= 0:
+            if fit == "lowest":
+                return offset
+            if best is None or room < best[0]:
+                best = (room, offset)
+        offset = max(offset, aligned(end, item.alignment_bytes))
+    return offset if best is None else best[1]

@@ -1,0 +1,289 @@
+"""Partitions of a graph into subgraphs: the problem, the solution, and why each edge was cut or kept.
+
+Every node is in exactly one subgraph and the quotient graph has no cycle, so the subgraphs can run one
+after another.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.planning import Budget, Infeasible, Provenance, Quality
+
+if TYPE_CHECKING:
+    from tilewright.hardware.machine import Machine
+
+
+class Reason(StrEnum):
+    """Why a data edge was fused, or why it was not. The value is the code that reports print."""
+
+    # Fused
+    EPILOGUE = "epilogue"
+    CHAIN = "chain"
+    FEEDER = "feeder"
+    CLUSTER = "cluster"
+    # Refused
+    OPAQUE = "opaque"
+    COMPLEX = "complex"
+    REDUCTION = "reduction"
+    INJECTIVE = "injective"
+    SHAPE = "shape"
+    ESCAPES = "escapes"
+    MULTIPLE_RESULTS = "multiple-results"
+    OTHER_KERNEL = "other-kernel"
+    LIMIT = "limit"
+    CYCLE = "cycle"
+    CAPACITY = "capacity"
+    WEIGHT = "weight"
+    COST = "cost"
+    NO_FUSION = "no-fusion"
+    CHANCE = "chance"
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the edge lies inside one subgraph."""
+        return self in _FUSED
+
+    @property
+    def text(self) -> str:
+        """The reason as a sentence without its full stop."""
+        return _REASON_TEXTS[self]
+
+
+_FUSED = frozenset({Reason.EPILOGUE, Reason.CHAIN, Reason.FEEDER, Reason.CLUSTER})
+_REASON_TEXTS: Mapping[Reason, str] = {
+    Reason.EPILOGUE: "applied to each element as the producer finishes it",
+    Reason.CHAIN: "both move or compute one element at a time",
+    Reason.FEEDER: "computed where its only reader needs it",
+    Reason.CLUSTER: "the partitioner put both into one subgraph",
+    Reason.OPAQUE: "an operator without loop nests runs on its own",
+    Reason.COMPLEX: "the reader is a complex operator and starts its own kernel",
+    Reason.REDUCTION: "the reader reduces or normalises and starts its own kernel",
+    Reason.INJECTIVE: "the reader moves elements, which an epilogue cannot",
+    Reason.SHAPE: "the reader's result has another shape than the kernel's",
+    Reason.ESCAPES: "the value is also needed elsewhere",
+    Reason.MULTIPLE_RESULTS: "a kernel with several results ends there",
+    Reason.OTHER_KERNEL: "the reader was fused into another of its producers",
+    Reason.LIMIT: "the kernel would have more operators than allowed",
+    Reason.CYCLE: "fusing would make two kernels wait for each other",
+    Reason.CAPACITY: "the fused working set does not fit on chip",
+    Reason.WEIGHT: "the subgraph would be too heavy to tune",
+    Reason.COST: "the parts together cost less than the whole",
+    Reason.CHANCE: "a random partitioner left it out",
+    Reason.NO_FUSION: "the partitioner never fuses",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeDecision:
+    """What happened to one data edge: `value`, made by `producer`, read by `consumer`."""
+
+    producer: Node
+    consumer: Node
+    value: Value
+    reason: Reason
+
+    def __str__(self) -> str:
+        verb = "fused" if self.reason.is_fused else "cut"
+        edge = f"{self.producer.name} -> {self.consumer.name}"
+        return f"{edge}: {verb} ({self.reason}: {self.reason.text})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subgraph:
+    """Nodes compiled together into one kernel.
+
+    `nodes` are in topological order. `inputs` are the values read from outside, `constants` the
+    initializers read, `outputs` the results needed outside or by the user; each once, in order of first use.
+    """
+
+    id: int
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    constants: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+    @property
+    def name(self) -> str:
+        """A readable name: the operators, and the last node's own name."""
+        shown = [n.op_type for n in self.nodes[:4]]
+        more = f"+{len(self.nodes) - 4}" if len(self.nodes) > 4 else ""
+        return f"{'_'.join(shown)}{more}:{self.nodes[-1].name}"
+
+    @property
+    def external_bytes(self) -> int:
+        """Bytes read from and written to memory outside: inputs, constants and outputs."""
+        return sum(v.size_bytes for v in (*self.inputs, *self.constants, *self.outputs))
+
+    def __repr__(self) -> str:
+        return f"Subgraph({self.id}, {self.name})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Subgraphs in a topological order of the quotient graph; `subgraphs[i].id == i`."""
+
+    graph: Graph
+    subgraphs: tuple[Subgraph, ...]
+    decisions: tuple[EdgeDecision, ...]
+    quality: Quality
+    provenance: Provenance
+    _home: dict[Node, Subgraph] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_home", {n: s for s in self.subgraphs for n in s.nodes})
+
+    def subgraph_of(self, node: Node) -> Subgraph:
+        """The subgraph that holds a node. O(1)."""
+        return self._home[node]
+
+    def producer_of(self, value: Value) -> Subgraph | None:
+        """The subgraph that makes a value; None for graph inputs and constants."""
+        return None if value.producer is None else self._home[value.producer]
+
+    def predecessors(self, subgraph: Subgraph) -> tuple[Subgraph, ...]:
+        """Subgraphs whose results this one reads, by id."""
+        found = {p.id for v in subgraph.inputs if (p := self.producer_of(v)) is not None}
+        return tuple(self.subgraphs[i] for i in sorted(found))
+
+    def successors(self, subgraph: Subgraph) -> tuple[Subgraph, ...]:
+        """Subgraphs that read this one's results, by id."""
+        found = {self._home[u].id for v in subgraph.outputs for u in v.users} - {subgraph.id}
+        return tuple(self.subgraphs[i] for i in sorted(found))
+
+
+SubgraphCost = Callable[[Subgraph], float]
+
+
+def external_bytes(subgraph: Subgraph) -> float:
+    """The default cost: memory traffic of a kernel that reads and writes each external value once."""
+    return float(subgraph.external_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProblem:
+    """A graph to cut. The cost of a partition is the sum over its subgraphs, in `unit`.
+
+    `bound` is a lower bound on that sum for any partition; None derives it, which the default cost allows.
+    """
+
+    graph: Graph
+    machine: Machine | None = None
+    cost: SubgraphCost = external_bytes
+    unit: str = "bytes"
+    bound: float | None = None
+
+    @property
+    def lower_bound(self) -> float:
+        """The stated bound; for the default cost, each input and constant read and output written once."""
+        if self.bound is not None:
+            return self.bound
+        if self.cost is not external_bytes:
+            return 0.0
+        whole = make_subgraph(0, self.graph.nodes, self.graph)
+        return external_bytes(whole)
+
+
+@runtime_checkable
+class Partitioner(Protocol):
+    """One way to cut a graph. Implementations are frozen dataclasses; their fields are their options."""
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        ...
+
+    def solve(self, problem: PartitionProblem, budget: Budget) -> Partition | Infeasible:
+        """Cut the graph, or say which capacity forbids it."""
+        ...
+
+
+def data_edges(graph: Graph) -> Iterator[tuple[Node, Node, Value]]:
+    """Every (producer, consumer, value), each once, in order of consumers and their operands."""
+    for node in graph.nodes:
+        for value in dict.fromkeys(node.operands()):
+            if value.producer is not None:
+                yield value.producer, node, value
+
+
+def make_subgraph(number: int, nodes: Sequence[Node], graph: Graph) -> Subgraph:
+    """A subgraph of these nodes (in topological order) with its externals worked out."""
+    inside = set(nodes)
+    wanted = set(graph.outputs)
+    operands = dict.fromkeys(v for n in nodes for v in n.operands())
+    outside = [v for v in operands if v.producer not in inside]
+    outputs = (v for n in nodes for v in n.results() if v in wanted or any(u not in inside for u in v.users))
+    return Subgraph(
+        number,
+        tuple(nodes),
+        tuple(v for v in outside if not v.is_constant),
+        tuple(v for v in outside if v.is_constant),
+        tuple(outputs),
+    )
+
+
+def build_partition(
+    problem: PartitionProblem,
+    clusters: Iterable[Iterable[Node]],
+    reason: Callable[[Node, Node, Value, bool], Reason],
+    provenance: Provenance,
+    *,
+    cut_off: bool = False,
+) -> Partition:
+    """The partition with these clusters, numbered in the topological order nearest to the graph's own.
+
+    `reason(producer, consumer, value, fused)` explains each edge.
+
+    Raises:
+        ValueError: the clusters do not partition the nodes, or their quotient has a cycle.
+    """
+    graph = problem.graph
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    sorted_clusters = [sorted(cluster, key=position.__getitem__) for cluster in clusters]
+    home = {node: i for i, cluster in enumerate(sorted_clusters) for node in cluster}
+    if len(home) != len(position) or sum(map(len, sorted_clusters)) != len(position):
+        raise ValueError("the clusters do not hold every node exactly once")
+    order = _topological(sorted_clusters, home, position)
+    subgraphs = tuple(make_subgraph(i, sorted_clusters[c], graph) for i, c in enumerate(order))
+    decisions = tuple(
+        EdgeDecision(
+            producer, consumer, value, reason(producer, consumer, value, home[producer] == home[consumer])
+        )
+        for producer, consumer, value in data_edges(graph)
+    )
+    cost = sum(problem.cost(s) for s in subgraphs)
+    quality = Quality.of(cost, bound=problem.lower_bound, unit=problem.unit, cut_off=cut_off)
+    return Partition(graph, subgraphs, decisions, quality, provenance)
+
+
+def _topological(
+    clusters: Sequence[Sequence[Node]], home: Mapping[Node, int], position: Mapping[Node, int]
+) -> list[int]:
+    """Cluster numbers in a topological order, the earliest first node first among those ready."""
+    successors: list[dict[int, None]] = [{} for _ in clusters]
+    waiting = [0] * len(clusters)
+    for target, cluster in enumerate(clusters):
+        sources = {home[v.producer] for n in cluster for v in n.operands() if v.producer is not None} - {
+            target
+        }
+        waiting[target] = len(sources)
+        for source in sorted(sources):
+            successors[source][target] = None
+    ready = [(position[c[0]], i) for i, c in enumerate(clusters) if waiting[i] == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, cluster_id = heapq.heappop(ready)
+        order.append(cluster_id)
+        for target in successors[cluster_id]:
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                heapq.heappush(ready, (position[clusters[target][0]], target))
+    if len(order) != len(clusters):
+        raise ValueError("the clusters wait for each other: their quotient has a cycle")
+    return order

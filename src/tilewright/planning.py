@@ -1,0 +1,173 @@
+"""What every planner family shares: the effort it may spend, how good its answer is, how it says no.
+
+Partitioners, schedulers, mappers and memory planners are all `solve(problem, budget)`, which gives a
+solution or `Infeasible`, with an independent `check`; these are the words in which they answer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tilewright.errors import UsageError
+
+
+class Status(StrEnum):
+    """How a search ended."""
+
+    OPTIMAL = "optimal"  # the cost equals a proven lower bound
+    FEASIBLE = "feasible"  # the planner finished its work; nothing is proven
+    CUT_OFF = "cut off"  # the deadline stopped it: another run may give another answer
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Cost of a solution beside a lower bound on any solution's cost, in the same unit.
+
+    >>> Quality.of(120.0, bound=100.0, unit="bytes").gap
+    0.2
+    """
+
+    cost: float
+    bound: float
+    unit: str
+    status: Status
+
+    @classmethod
+    def of(cls, cost: float, *, bound: float, unit: str, cut_off: bool = False) -> Quality:
+        """State a quality: optimal where the bound is reached."""
+        reached = cost <= bound
+        status = Status.OPTIMAL if reached else Status.CUT_OFF if cut_off else Status.FEASIBLE
+        return cls(cost, bound, unit, status)
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound the cost lies, relative to the bound; infinite for a bound of zero."""
+        if self.cost <= self.bound:
+            return 0.0
+        return (self.cost - self.bound) / self.bound if self.bound > 0 else float("inf")
+
+    def __str__(self) -> str:
+        gap = "" if self.status is Status.OPTIMAL else f", at least {self.bound:g}"
+        return f"{self.cost:g} {self.unit} ({self.status}{gap})"
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What produced a solution and with how much effort."""
+
+    planner: str
+    seed: int = 0
+    num_evaluations: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Effort a planner may spend, counted in evaluations so that results repeat.
+
+    The deadline is a safety net: a planner that meets it returns the best it has, marked as cut off.
+
+    >>> Budget.parse("500trials").max_evaluations, Budget.parse("2m").deadline_s
+    (500, 120.0)
+    """
+
+    max_evaluations: int = 1000
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_evaluations < 0:
+            raise UsageError(
+                f"budget of {self.max_evaluations} evaluations: give a number that is not negative."
+            )
+        if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):
+            raise UsageError(f"budget of {self.deadline_s} s: give a positive time.")
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read `60s`, `2m`, `1h` or `500trials`.
+
+        A time leaves the number of evaluations open.
+
+        Raises:
+            UsageError: any other text.
+        """
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|trials?)\s*", text)
+        if match is None:
+            raise UsageError(
+                f"budget {text!r}: expected a time such as 60s or 2m, or a count such as 500trials."
+            )
+        number, unit = match.groups()
+        if unit.startswith("trial"):
+            if "." in number:
+                raise UsageError(f"budget {text!r}: a number of trials has no fraction.")
+            return cls(max_evaluations=int(number))
+        seconds = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[unit]
+        return cls(max_evaluations=UNLIMITED, deadline_s=float(number) * seconds)
+
+    def start(self, clock: Callable[[], float] = time.monotonic) -> Meter:
+        """Begin to spend it."""
+        return Meter(self, clock)
+
+
+UNLIMITED = 2**63 - 1
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts evaluations against a budget.
+
+    >>> meter = Budget(max_evaluations=2).start()
+    >>> [meter.spend() for _ in range(3)]
+    [True, True, False]
+    """
+
+    budget: Budget
+    clock: Callable[[], float]
+    num_evaluations: int = 0
+    cut_off: bool = False
+    _end_s: float | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.budget.deadline_s is not None:
+            self._end_s = self.clock() + self.budget.deadline_s
+
+    def spend(self) -> bool:
+        """Ask for one more evaluation: False when the budget is used up or the deadline has passed."""
+        if self.num_evaluations >= self.budget.max_evaluations:
+            return False
+        if self._end_s is not None and self.clock() >= self._end_s:
+            self.cut_off = True
+            return False
+        self.num_evaluations += 1
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """No solution exists within a capacity: which one, by how much, what is to blame, what would help."""
+
+    level: str
+    need_bytes: int
+    capacity_bytes: int
+    culprits: tuple[str, ...] = ()
+    levers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        blame = f"; largest: {', '.join(self.culprits)}" if self.culprits else ""
+        levers = f". Try {' or '.join(self.levers)}" if self.levers else ""
+        return f"{self.level} needs {self.need_bytes} bytes but has {self.capacity_bytes}{blame}{levers}."
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule of a solution, found by its checker."""
+
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.message}"

@@ -1,0 +1,34 @@
+"""What a target receives: a graph, how it is cut, in which order it runs, and where its values lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.graph import Graph
+from tilewright.memory.base import MemoryPlan, MemoryProblem
+from tilewright.options import Options
+from tilewright.partition.base import Partition
+from tilewright.schedule.base import Schedule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Every decision that was taken before code is generated.
+
+    `memory` is None where the target plans its own memory, because only it knows its workspaces and layouts;
+    `memory_problem` is what the plan solves. `remarks` are lines for the report, in the order of the flow.
+    """
+
+    graph: Graph
+    partition: Partition
+    schedule: Schedule
+    options: Options
+    memory: MemoryPlan | None = None
+    memory_problem: MemoryProblem | None = None
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.partition.graph is not self.graph or self.schedule.partition is not self.partition:
+            raise ValueError("graph, partition and schedule of a program belong together")
+        if (self.memory is None) != (self.memory_problem is None):
+            raise ValueError("a program has a memory plan and its problem, or neither")

@@ -1,0 +1,86 @@
+"""What a target is: it says which operators it runs, and turns a program into something that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from tilewright.ir.graph import Node
+from tilewright.program import Program
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a target runs an operator. `reason` says why not, or with which restriction it does.
+
+    >>> str(Support.no("group=3 needs channels % 3 == 0"))
+    'no: group=3 needs channels % 3 == 0'
+    """
+
+    is_supported: bool
+    reason: str = ""
+
+    @classmethod
+    def yes(cls, reason: str = "") -> Support:
+        """It runs; `reason` tells what is worth knowing, such as that it runs on the host."""
+        return cls(True, reason)
+
+    @classmethod
+    def no(cls, reason: str) -> Support:
+        """It does not run."""
+        return cls(False, reason)
+
+    def __bool__(self) -> bool:
+        return self.is_supported
+
+    def __str__(self) -> str:
+        verdict = "yes" if self.is_supported else "no"
+        return f"{verdict}: {self.reason}" if self.reason else verdict
+
+
+class Executable(Protocol):
+    """A compiled program. Safe to run from several threads at a time."""
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name for inputs by name.
+
+        Raises:
+            UsageError: the feed does not fit the program's inputs.
+        """
+        ...
+
+
+@runtime_checkable
+class Target(Protocol):
+    """One way to run programs."""
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        ...
+
+    def supports(self, node: Node) -> Support:
+        """Whether the target runs this node; never raises for a valid node."""
+        ...
+
+    def compile(self, program: Program) -> Executable:
+        """Make the program run.
+
+        Raises:
+            UnsupportedOp: a node is not supported; names it and says why.
+        """
+        ...
+
+
+def describe_unsupported(target: Target, program: Program) -> tuple[str, ...]:
+    """One line for every node that the target declines."""
+    return tuple(
+        f"{node.op_type} {node.name!r}: {support.reason}"
+        for node in program.graph.nodes
+        if not (support := target.supports(node))
+    )

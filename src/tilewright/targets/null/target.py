@@ -1,0 +1,71 @@
+"""Checks a program and counts what it would do, without doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.errors import UsageError
+from tilewright.ir.derive import flops, macs
+from tilewright.ir.graph import Node
+from tilewright.program import Program
+from tilewright.targets.base import Array, Support
+from tilewright.targets.validate import require_valid_program
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a program amounts to. `external_bytes` is the traffic of its kernels if each value moves once."""
+
+    num_nodes: int
+    num_kernels: int
+    num_stages: int
+    num_instances: int
+    macs: int
+    flop: int
+    external_bytes: int
+    arena_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NullTarget:
+    """Accepts everything and runs nothing: for tests and for comparing plans."""
+
+    name: ClassVar[str] = "null"
+
+    def supports(self, node: Node) -> Support:
+        """Every node."""
+        return Support.yes()
+
+    def compile(self, program: Program) -> NullExecutable:
+        """Check the program and count it."""
+        require_valid_program(program)
+        nodes = program.graph.nodes
+        counts = Counts(
+            num_nodes=len(nodes),
+            num_kernels=len(program.partition.subgraphs),
+            num_stages=len(program.schedule.stages),
+            num_instances=sum(1 for _ in program.schedule.instances()),
+            macs=sum(macs(n) for n in nodes),
+            flop=sum(flops(n) for n in nodes),
+            external_bytes=sum(s.external_bytes for s in program.partition.subgraphs),
+            arena_bytes=None if program.memory is None else program.memory.peak_bytes,
+        )
+        return NullExecutable(program, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class NullExecutable:
+    """A checked program and its counts."""
+
+    program: Program
+    counts: Counts
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Refuse: this target has no results to give.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("The null target runs nothing; compile for cpu or interpreter to get results.")

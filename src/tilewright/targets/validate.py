@@ -1,0 +1,43 @@
+"""The checks that every target runs on a program before it believes it."""
+
+from __future__ import annotations
+
+from tilewright.errors import InternalError
+from tilewright.memory.check import check_memory
+from tilewright.partition.base import PartitionProblem
+from tilewright.partition.check import check_partition
+from tilewright.planning import Violation
+from tilewright.program import Program
+from tilewright.schedule.base import ScheduleProblem
+from tilewright.schedule.check import check_schedule
+
+
+def program_violations(program: Program) -> tuple[Violation, ...]:
+    """Everything wrong with a program's plans, apart from their stated costs.
+
+    Costs are checked against the planner's own problem, which a program does not carry.
+    """
+    partition_problem = PartitionProblem(program.graph)
+    max_groups = max((len(stage.groups) for stage in program.schedule.stages), default=1)
+    schedule_problem = ScheduleProblem(program.partition, max_groups=max_groups)
+    found = [
+        *check_partition(partition_problem, program.partition),
+        *check_schedule(schedule_problem, program.schedule),
+    ]
+    if program.memory is not None and program.memory_problem is not None:
+        found += check_memory(program.memory_problem, program.memory)
+    return tuple(v for v in found if v.rule not in ("cost", "bound"))
+
+
+def require_valid_program(program: Program) -> None:
+    """Raise if a plan is wrong.
+
+    Raises:
+        InternalError: naming the first violation and how many there are.
+    """
+    violations = program_violations(program)
+    if violations:
+        more = f" and {len(violations) - 1} more" if len(violations) > 1 else ""
+        raise InternalError(
+            f"the plan of {program.graph.name!r} is wrong: {violations[0]}{more}; please report this."
+        )
