@@ -1,1 +1,362 @@
-"""Resampling: Resize and Upsample through exact per-axis tables; GridSample and AffineGrid."""
+"""Resampling: Resize and Upsample through exact per-axis tables; GridSample and AffineGrid.
+
+Every mode comes down to the same thing: along each axis, output element o is a weighted sum of a few
+input elements, whose positions and weights depend on o alone. They are computed once, in float64, and
+become lookup tables of the nests and gathers of the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import isclose, prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.expr import Expr, call, cast
+from tilewright.ir.graph import Node, Shape
+from tilewright.ir.nest import Access, Description, Dim, Index, Lookup, Nest, Opaque, Operand, affine
+from tilewright.ir.ops.build import (
+    copy_nest,
+    dims_of,
+    identity,
+    input_operand,
+    local,
+    output_operand,
+    read,
+    scalar_like,
+    table,
+)
+from tilewright.ir.ops.indexing import progression
+from tilewright.ir.ops.movement import optional, present
+from tilewright.ir.ops.quantization import saturated
+from tilewright.ir.ops.registry import operator
+
+Array = np.ndarray[Any, Any]
+
+# Taps are unrolled in the body. Above this many the axes are resampled one after the other, and one
+# axis that alone needs more (antialiasing by a large factor) is not worth a nest.
+MOST_TAPS = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resampling:
+    """One axis: `positions[o, t]` in the input and their `weights[o, t]`, which sum to 1.
+
+    A position of -1 lies outside and reads the extrapolation value.
+    """
+
+    positions: Array
+    weights: Array
+
+    @property
+    def num_taps(self) -> int:
+        """Input elements per output element."""
+        return int(self.positions.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """What the coordinate formulas are over: extents, the real-valued scale, the region of interest."""
+
+    extent: int
+    resized: int
+    scale: float
+    roi: tuple[float, float]
+
+    @property
+    def exact_resized(self) -> float:
+        """The resized length before rounding, which ONNX's formulas use."""
+        return self.scale * self.extent
+
+
+def _coordinates(mode: str, axis: _Axis) -> Array:
+    """Where each output element lies on the input's axis."""
+    o = np.arange(axis.resized, dtype=np.float64)
+    last = axis.extent - 1
+    match mode:
+        case "half_pixel":
+            return (o + 0.5) / axis.scale - 0.5
+        case "half_pixel_symmetric":
+            offset = axis.extent / 2 * (1 - axis.resized / axis.exact_resized)
+            return offset + (o + 0.5) / axis.scale - 0.5
+        case "pytorch_half_pixel":
+            return (o + 0.5) / axis.scale - 0.5 if axis.exact_resized != 1 else np.full_like(o, -0.5)
+        case "tf_half_pixel_for_nn":
+            return (o + 0.5) / axis.scale
+        case "asymmetric":
+            return o / axis.scale
+        case "align_corners":
+            return o * last / (axis.exact_resized - 1) if axis.exact_resized != 1 else np.zeros_like(o)
+        case "tf_crop_and_resize":
+            start, end = axis.roi
+            if axis.exact_resized == 1:
+                return np.full_like(o, (start + end) * last / 2)
+            return start * last + o * (end - start) * last / (axis.exact_resized - 1)
+    raise AssertionError(f"coordinate mode {mode!r} was not checked")
+
+
+_COORDINATE_MODES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "tf_half_pixel_for_nn",
+    "asymmetric",
+    "align_corners",
+    "tf_crop_and_resize",
+)
+_NEAREST: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _triangle(distance: Array) -> Array:
+    return np.asarray(np.clip(1 - np.abs(distance), 0, None))
+
+
+def _cubic(distance: Array, a: float) -> Array:
+    """Keys' cubic convolution kernel."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _resample(node: Node, axis: _Axis) -> Resampling:
+    mode = node.str_attr("mode", "nearest")
+    coordinate_mode = _coordinate_mode(node)
+    x = _coordinates(coordinate_mode, axis)
+    last = axis.extent - 1
+    if mode == "nearest":
+        positions = _NEAREST[_nearest_mode(node)](x)[:, None]
+        weights = np.ones_like(positions)
+    else:
+        # Antialiasing stretches the kernel when the axis shrinks.
+        stretch = min(axis.scale, 1.0) if node.int_attr("antialias", 0) else 1.0
+        radius = 1 if mode == "linear" else 2
+        first = int(np.floor(-radius / stretch)) + 1
+        base = np.floor(x)
+        positions = base[:, None] + np.arange(first, 2 - first)
+        distance = (positions - x[:, None]) * stretch
+        weights = (
+            _triangle(distance)
+            if mode == "linear"
+            else _cubic(distance, node.float_attr("cubic_coeff_a", -0.75))
+        )
+        if node.int_attr("exclude_outside", 0):
+            weights = np.where((positions < 0) | (positions > last), 0.0, weights)
+        total = weights.sum(axis=1, keepdims=True)
+        weights = weights / np.where(total == 0, 1.0, total)
+    positions = np.clip(positions, 0, last).astype(np.int64)
+    # A tap without weight reads what the heaviest one reads: nothing more is needed of the input.
+    heaviest = np.take_along_axis(positions, np.abs(weights).argmax(axis=1)[:, None], axis=1)
+    positions = np.where(weights == 0, heaviest, positions)
+    if coordinate_mode == "tf_crop_and_resize":
+        positions = np.where(((x < 0) | (x > last))[:, None], -1, positions)
+    used = [t for t in range(weights.shape[1]) if weights[:, t].any()] or [0]
+    return Resampling(positions[:, used], weights[:, used])
+
+
+def _is_old(node: Node) -> bool:
+    """Upsample and the first Resize knew neither coordinate nor nearest modes."""
+    return node.op_type == "Upsample" or node.opset < 11
+
+
+def _coordinate_mode(node: Node) -> str:
+    default = "asymmetric" if _is_old(node) else "half_pixel"
+    return node.str_attr("coordinate_transformation_mode", default)
+
+
+def _nearest_mode(node: Node) -> str:
+    return node.str_attr("nearest_mode", "floor" if _is_old(node) else "round_prefer_floor")
+
+
+def _unknown(node: Node) -> str | None:
+    """Why the attributes are not understood, or None."""
+    mode = node.str_attr("mode", "nearest")
+    for name, value, known in (
+        ("mode", mode, ("nearest", "linear", "cubic")),
+        ("coordinate_transformation_mode", _coordinate_mode(node), _COORDINATE_MODES),
+        ("nearest_mode", _nearest_mode(node), tuple(_NEAREST)),
+        (
+            "keep_aspect_ratio_policy",
+            node.str_attr("keep_aspect_ratio_policy", "stretch"),
+            ("stretch", "not_larger", "not_smaller"),
+        ),
+    ):
+        if value not in known:
+            return f"{node.op_type} with {name}={value!r} is not known"
+    if mode == "nearest" and node.int_attr("antialias", 0):
+        return "antialias with mode='nearest' is not defined"
+    return None
+
+
+def _plan(node: Node, shape: Shape, arguments: Sequence[Array | None]) -> list[Resampling | None]:
+    """The resampling of each axis, None where it stays as it is. `arguments`: roi, scales, sizes."""
+    rank = len(shape)
+    roi, scales, sizes = (a if a is not None and a.size else None for a in arguments)
+    axes = [a % rank for a in node.ints_attr("axes", range(rank)) or ()]
+    factors, resized = [1.0] * rank, list(shape)
+    spans = [(0.0, 1.0)] * rank
+    for i, a in enumerate(axes):
+        if roi is not None:
+            spans[a] = (float(roi[i]), float(roi[i + len(axes)]))
+        if sizes is not None:
+            resized[a] = int(sizes[i])
+            factors[a] = int(sizes[i]) / shape[a]
+        elif scales is not None:
+            factors[a] = float(scales[i])
+            resized[a] = int(factors[a] * shape[a])
+    policy = node.str_attr("keep_aspect_ratio_policy", "stretch")
+    if sizes is not None and policy != "stretch":
+        choose = min if policy == "not_larger" else max
+        common = choose(factors[a] for a in axes)
+        for a in axes:
+            factors[a], resized[a] = common, int(common * shape[a] + 0.5)
+    plan: list[Resampling | None] = [None] * rank
+    for a in axes:
+        same = isclose(factors[a], 1.0) and resized[a] == shape[a] and spans[a] == (0.0, 1.0)
+        if not same:
+            plan[a] = _resample(node, _Axis(shape[a], resized[a], factors[a], spans[a]))
+    return plan
+
+
+def _reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = present(inputs)
+    reason = _unknown(node)
+    assert reason is None, reason
+    arguments = (
+        (None, present(inputs, 1), None) if _is_old(node) else [optional(inputs, i) for i in (1, 2, 3)]
+    )
+    plan = _plan(node, x.shape, arguments)
+    exact = node.str_attr("mode", "nearest") == "nearest"
+    fill = node.float_attr("extrapolation_value", 0.0)
+    result = x if exact or x.dtype.kind == "f" else x.astype(np.float64)
+    for axis, resampling in enumerate(plan):
+        if resampling is None:
+            continue
+        outside = resampling.positions < 0
+        along = [-1 if a == axis else 1 for a in range(x.ndim)]
+        total: Any = 0
+        for t in range(resampling.num_taps):
+            taken = np.take(result, np.where(outside, 0, resampling.positions)[:, t], axis=axis)
+            taken = np.where(outside[:, t].reshape(along), np.asarray(fill).astype(result.dtype), taken)
+            total = (
+                taken
+                if exact
+                else total + taken * resampling.weights[:, t].astype(result.dtype).reshape(along)
+            )
+        result = total
+    if result.dtype != x.dtype and x.dtype.kind in "iu":
+        info = np.iinfo(x.dtype)
+        result = np.clip(np.rint(result), info.min, info.max)
+    return (result,)
+
+
+def _tap_index(resampling: Resampling, tap: int, dim: Dim) -> Index:
+    positions = resampling.positions[:, tap]
+    straight = progression(positions, (dim,)) if positions.min() >= 0 else None
+    return straight if straight is not None else Lookup(tuple(int(p) for p in positions), dim.name)
+
+
+def _weighted_nest(
+    dims: tuple[Dim, ...],
+    source: Operand,
+    target: Operand,
+    plan: Sequence[Resampling | None],
+    weights: dict[int, Operand],
+    fill: float | None,
+) -> Nest:
+    """All taps of the planned axes in one body: the sum over taps of products of weights and a read."""
+    axes = [a for a, r in enumerate(plan) if r is not None]
+    compute = weights[axes[0]].dtype
+    outside = None if fill is None else scalar_like(fill, source.dtype)
+    reads: list[Access] = []
+
+    def value(access: Access) -> Expr:
+        reads.append(access)
+        return cast(read(len(reads) - 1, access), compute)
+
+    factors = {
+        a: [value(Access(weights[a], (affine(dims[a].name), affine(t)))) for t in range(weights[a].shape[1])]
+        for a in axes
+    }
+    taps: dict[tuple[int, ...], Expr] = {}
+    for chosen in product(*(range(len(factors[a])) for a in axes)):
+        index: list[Index] = list(identity(dims))
+        for a, tap in zip(axes, chosen, strict=True):
+            resampling = plan[a]
+            assert resampling is not None
+            index[a] = _tap_index(resampling, tap, dims[a])
+        taps[chosen] = value(Access(source, tuple(index), outside))
+    # Innermost axis first: each step sums one axis away, as a separable filter does.
+    for a in reversed(axes):
+        summed: dict[tuple[int, ...], Expr] = {}
+        for chosen, tap_value in taps.items():
+            term = tap_value * factors[a][chosen[-1]]
+            summed[chosen[:-1]] = summed[chosen[:-1]] + term if chosen[:-1] in summed else term
+        taps = summed
+    total = taps[()]
+    if target.dtype.is_integer:
+        body = saturated(call("round", total), target.dtype)
+    else:
+        body = cast(total, target.dtype.compute)
+    return Nest(dims, tuple(reads), Access(target, identity(dims)), body)
+
+
+@operator("Resize", "Upsample", reference=_reference)
+def resize(node: Node) -> Description:
+    """Nearest: one copy. Linear, cubic, antialiased: weighted taps, over all axes at once if they are few."""
+    source, out = input_operand(node, 0), output_operand(node)
+    reason = _unknown(node)
+    if reason is not None:
+        return Opaque(reason)
+    positions = (1,) if _is_old(node) else (2, 3)
+    if any(node.input(p) is not None and node.constant(p) is None for p in positions):
+        return Opaque(f"the scales of {node.op_type} are data")
+    cropped = _coordinate_mode(node) == "tf_crop_and_resize"
+    if cropped and node.constant(1) is None:
+        return Opaque("the region of interest of Resize is data")
+    arguments = (None, node.constant(1), None) if _is_old(node) else [node.constant(i) for i in (1, 2, 3)]
+    plan = _plan(node, source.shape, arguments)
+    sizes = tuple(e if r is None else len(r.positions) for e, r in zip(source.shape, plan, strict=True))
+    if sizes != out.shape or 0 in source.shape:
+        return Opaque(f"Resize of {list(source.shape)} gives {list(sizes)}, declared {list(out.shape)}")
+    leaves = any(r is not None and (r.positions < 0).any() for r in plan)
+    fill = node.float_attr("extrapolation_value", 0.0) if leaves else None
+    planned = {a: r for a, r in enumerate(plan) if r is not None}
+    dims = dims_of(out.shape)
+    if node.str_attr("mode", "nearest") == "nearest" or not planned:
+        index = tuple(
+            affine(d.name) if r is None else _tap_index(r, 0, d) for d, r in zip(dims, plan, strict=True)
+        )
+        outside = None if fill is None else scalar_like(fill, source.dtype)
+        return (copy_nest(dims, Access(source, index, outside), Access(out, identity(dims))),)
+    if max(r.num_taps for r in planned.values()) > MOST_TAPS:
+        return Opaque(f"antialiasing over more than {MOST_TAPS} elements")
+    compute = np.float64 if source.dtype.size_bytes == 8 else np.float32
+    weights = {a: table(a, r.weights.astype(compute)) for a, r in planned.items()}
+    if prod(r.num_taps for r in planned.values()) <= MOST_TAPS:
+        return (_weighted_nest(dims, source, out, plan, weights, fill),)
+    nests = []
+    shape = list(source.shape)
+    current = source
+    for number, (a, resampling) in enumerate(planned.items()):
+        shape[a] = out.shape[a]
+        final = number == len(planned) - 1
+        target = out if final else local(number, weights[a].dtype, shape)
+        alone = [resampling if axis == a else None for axis in range(len(shape))]
+        nests.append(_weighted_nest(dims_of(shape), current, target, alone, weights, fill))
+        current = target
+    return tuple(nests)
+
+
+@operator("GridSample", "AffineGrid")
+def grid(node: Node) -> Description:
+    """Sampling at places that are data."""
+    return Opaque(f"{node.op_type} samples where its data says")
