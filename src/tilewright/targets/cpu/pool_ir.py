@@ -7,9 +7,10 @@ in region after region. A successful compare-and-swap claims a chunk *of the pub
 argument pointers share the word's cache line and are rewritten only after every claimed chunk was reported,
 so a late worker can never run a chunk of a job that is being replaced.
 
-Waiting is a spin, then a futex. Sleepers announce themselves before they look at the word a last time, and
-publishers look for sleepers after they publish (both sequentially consistent), so no wake-up is lost. Systems
-without a futex let idle workers return to Python instead, which blocks them on a lock between runs.
+Waiting is a spin, with yields in a worker, then a futex. Sleepers announce themselves before they look at the
+word a last time, and publishers look for sleepers after they publish (both sequentially consistent), so no
+wake-up is lost. Systems without a futex let idle workers return to Python instead, which blocks them on a
+lock between runs.
 """
 
 from __future__ import annotations
@@ -29,9 +30,18 @@ BUSY, STOP, RUNNING = 384, 388, 392
 SPIN_LIMIT, WAIT_LIMIT = 400, 408
 SCRATCH_TABLE = 512
 
+YIELD_MASK = 1023
+"""An idle worker gives up its time slice every so many pauses (a power of two, less one).
+
+Where another process keeps a core busy, a spinning worker may share the caller's core and waste whole time
+slices of it. Measured with regions of 3 us on two cores of which others use one: median 3.6 us with yields,
+6.9 us without, 3.5 us on one thread; on idle cores no difference.
+"""
+
 EXPORTS = ("tw_parallel_for", "tw_worker", "tw_run", "tw_fill_args", "tw_stop", "tw_spin", "tw_ticks")
 
 _FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+_YIELD_NUMBERS = {"x86_64": 24, "aarch64": 124, "riscv64": 124}
 _PAUSES = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
@@ -46,6 +56,11 @@ define internal void @sleep_while(ptr %address, i32 %value) {
   ret void
 }
 
+define internal void @yield() {
+  %r = call i64 (i64, ...) @syscall(i64 $sched_yield)
+  ret void
+}
+
 define internal void @wake_all(ptr %at) {
   %r = call i64 (i64, ...) @syscall(i64 $futex, ptr %at, i64 129, i64 $everyone, ptr null, ptr null, i64 0)
   ret void
@@ -54,7 +69,12 @@ define internal void @wake_all(ptr %at) {
 
 _NO_FUTEX = """
 define internal void @sleep_while(ptr %address, i32 %value) {
-  call void @tw_yield()
+  %r = call i32 @tw_yield()
+  ret void
+}
+
+define internal void @yield() {
+  %r = call i32 @tw_yield()
   ret void
 }
 
@@ -250,7 +270,7 @@ outer:
   %spin_limit = load i64, ptr %spin_limit_at, align 8
   br label %spin
 spin:
-  %k = phi i64 [0, %outer], [%k1, %again]
+  %k = phi i64 [0, %outer], [%k1, %again], [%k1, %yield]
   %s = load atomic i64, ptr %pool acquire, align 64
   %idle = call i1 @is_empty(i64 %s)
   br i1 %idle, label %pause, label %work
@@ -276,6 +296,11 @@ pause:
   %enough = icmp ugt i64 %k1, %spin_limit
   br i1 %enough, label %rest, label %again
 again:
+  %since = and i64 %k1, $yield_mask
+  %yields = icmp eq i64 %since, 0
+  br i1 %yields, label %yield, label %spin
+yield:
+  call void @yield()
   br label %spin
 $rest
 }
@@ -372,10 +397,15 @@ def tick_counter(triple: str) -> str:
     return "readcyclecounter" if triple.startswith(("x86_64", "i686")) else "readsteadycounter"
 
 
+def pause_ir(triple: str) -> tuple[str, str]:
+    """Declaration and call of the instruction that makes a spinning core yield resources; empty if none."""
+    return _PAUSES.get(triple.partition("-")[0], ("", ""))
+
+
 def pool_ir(triple: str, *, use_futex: bool) -> str:
     """The runtime as one module; imports `tw_yield` (give up the time slice) where no futex is used."""
     architecture = triple.partition("-")[0]
-    declare_pause, pause = _PAUSES.get(architecture, ("", ""))
+    declare_pause, pause = pause_ir(triple)
     offsets = {
         "FUNCTION": FUNCTION,
         "ARGUMENTS": ARGUMENTS,
@@ -391,7 +421,9 @@ def pool_ir(triple: str, *, use_futex: bool) -> str:
         "SCRATCH_TABLE": SCRATCH_TABLE,
     }
     system = (
-        Template(_FUTEX).substitute(futex=_FUTEX_NUMBERS[architecture], everyone=2**31 - 1)
+        Template(_FUTEX).substitute(
+            futex=_FUTEX_NUMBERS[architecture], everyone=2**31 - 1, sched_yield=_YIELD_NUMBERS[architecture]
+        )
         if use_futex
         else _NO_FUTEX
     )
@@ -403,6 +435,7 @@ def pool_ir(triple: str, *, use_futex: bool) -> str:
         system=system,
         rest=_REST_ON_FUTEX if use_futex else _REST_IN_PYTHON,
         mask=MAX_CHUNKS,
+        yield_mask=YIELD_MASK,
         bits=CHUNK_BITS,
         epoch_shift=2 * CHUNK_BITS,
         minus_high=-(1 << CHUNK_BITS),

@@ -80,7 +80,9 @@ def test_an_entry_under_another_key_is_damaged(cache: ObjectCache) -> None:
     assert cache.get(key_of(2)) is None
 
 
-@pytest.mark.parametrize("key", ["", "../../etc/passwd", "A" * 64, "0" * 63, "0" * 64 + "/x", "0" * 64 + "\n"])
+@pytest.mark.parametrize(
+    "key", ["", "../../etc/passwd", "A" * 64, "0" * 63, "0" * 64 + "/x", "0" * 64 + "\n"]
+)
 def test_keys_that_are_no_digest_are_refused(cache: ObjectCache, key: str) -> None:
     with pytest.raises(UsageError, match="not a SHA-256"):
         cache.get(key)
@@ -344,9 +346,7 @@ def test_processes_that_share_a_cache_see_whole_entries(tmp_path: Path, max_byte
 
 def test_threads_that_put_the_same_entry_leave_one(cache: ObjectCache) -> None:
     key, data = key_of(1), os.urandom(5000)
-    threads = [
-        threading.Thread(target=lambda: [cache.put(key, data) for _ in range(30)]) for _ in range(8)
-    ]
+    threads = [threading.Thread(target=lambda: [cache.put(key, data) for _ in range(30)]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

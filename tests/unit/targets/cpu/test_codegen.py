@@ -74,7 +74,9 @@ def test_a_compiled_function_computes() -> None:
     assert BINARY(library["add"])(20, 3) == 28
 
 
-@pytest.mark.parametrize(("name", "reference"), [("expf", math.exp), ("tanhf", math.tanh), ("erff", math.erf)])
+@pytest.mark.parametrize(
+    ("name", "reference"), [("expf", math.exp), ("tanhf", math.tanh), ("erff", math.erf)]
+)
 def test_libm_functions_resolve(name: str, reference: object) -> None:
     library = JitLibrary([compile_object(unary(name), host_isa())], [f"call_{name}"])
     assert callable(reference)
@@ -222,7 +224,9 @@ def test_a_helper_that_dies_costs_time_and_nothing_else(monkeypatch: pytest.Monk
     assert compile_objects(jobs, isa, num_processes=2) == alone
 
 
-def test_invalid_text_among_many_names_its_complaint_with_helpers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_text_among_many_names_its_complaint_with_helpers_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(codegen, "PARALLEL_THRESHOLD_S", 1e-9)
     jobs = [CompileJob(adder()), CompileJob("nonsense"), CompileJob(adder("g"))]
     with pytest.raises(InternalError, match="Generated IR is invalid"):
