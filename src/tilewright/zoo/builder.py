@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,16 @@ Extents = int | tuple[int, ...]  # one number stands for every spatial axis
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the graph under construction."""
+    """A value of the graph under construction.
+
+    `power` is a rough estimate of its mean square for inputs of mean square 1. It decides nothing but the
+    scale of the weights behind it, so that values neither grow nor fade with depth.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
+    power: float = 1.0
 
     @property
     def channels(self) -> int:
@@ -119,7 +124,7 @@ class Builder:
 
     def parameter(self, name: str, shape: Sequence[int], *, deviation: float, mean: float = 0.0) -> Tensor:
         """A trained tensor: seeded values under the scoped `name`, used once or shared by its caller."""
-        tensor = Tensor(self._unique(name), tuple(shape))
+        tensor = Tensor(self._unique(name), tuple(shape), power=mean**2 + deviation**2)
         key = f"{self._network}/{self._seed}/{tensor.name}"
         values = uniform_weights(key, tensor.shape, mean=mean, deviation=deviation)
         self._store(tensor, values)
@@ -169,10 +174,19 @@ class Builder:
         shapes: Sequence[tuple[int, ...]],
         *,
         name: str | None = None,
-        dtype: str = "float32",
+        dtype: str | None = None,
+        power: float | None = None,
         **attributes: Any,
     ) -> tuple[Tensor, ...]:
-        """Add a node with one output per shape. None stands for an optional input that is left out."""
+        """Add a node with one output per shape; type and power are those of the first input unless given.
+
+        None among the inputs stands for an optional one that is left out.
+        """
+        first = inputs[0]
+        if first is None:
+            raise ValueError(f"{self._prefix}{op_type}: the first input cannot be left out")
+        dtype = first.dtype if dtype is None else dtype
+        power = first.power if power is None else power
         node = self._graph.node.add()
         node.op_type = op_type
         node.name = self._unique(name or op_type.lower())
@@ -182,7 +196,7 @@ class Builder:
         names = [node.name] if len(shapes) == 1 else [f"{node.name}.{i}" for i in range(len(shapes))]
         node.output.extend(names)
         outputs = tuple(
-            Tensor(output, tuple(shape), dtype) for output, shape in zip(names, shapes, strict=True)
+            Tensor(output, tuple(shape), dtype, power) for output, shape in zip(names, shapes, strict=True)
         )
         self._values.update((tensor.name, tensor) for tensor in outputs)
         return outputs
@@ -194,11 +208,12 @@ class Builder:
         shape: tuple[int, ...],
         *,
         name: str | None = None,
-        dtype: str = "float32",
+        dtype: str | None = None,
+        power: float | None = None,
         **attributes: Any,
     ) -> Tensor:
         """Add a node with one output."""
-        return self.nodes(op_type, inputs, [shape], name=name, dtype=dtype, **attributes)[0]
+        return self.nodes(op_type, inputs, [shape], name=name, dtype=dtype, power=power, **attributes)[0]
 
     # Convolutions, pools and what stands next to them
 
@@ -212,19 +227,17 @@ class Builder:
         padding: Extents = 0,
         groups: int = 1,
         bias: bool = False,
-        gain: float = 2.0,
         name: str = "conv",
     ) -> Tensor:
-        """A convolution whose weights have variance `gain` / fan-in.
-
-        Gain 2 keeps the scale of an input that went through a ReLU, gain 1 that of one that did not.
-        """
+        """A convolution whose weights bring the output to power 1."""
         rank = len(x.shape) - 2
         window, steps, pads = (_spread(value, rank) for value in (kernel, stride, padding))
         in_channels = x.channels // groups
         fan_in = in_channels * math.prod(window)
         weight = self.parameter(
-            f"{name}.weight", (out_channels, in_channels, *window), deviation=math.sqrt(gain / fan_in)
+            f"{name}.weight",
+            (out_channels, in_channels, *window),
+            deviation=1.0 / math.sqrt(fan_in * x.power),
         )
         inputs = [x, weight]
         if bias:
@@ -234,6 +247,7 @@ class Builder:
             inputs,
             (x.shape[0], out_channels, *_window_output(x, window, steps, pads, ceil=False)),
             name=name,
+            power=1.0,
             dilations=(1,) * rank,
             group=groups,
             kernel_shape=window,
@@ -250,15 +264,16 @@ class Builder:
             self.parameter(f"{name}.running_mean", shape, deviation=0.1),
             self.parameter(f"{name}.running_var", shape, mean=1.0, deviation=0.1),
         )
-        return self.node("BatchNormalization", (x, *parameters), x.shape, name=name, epsilon=eps)
+        power = x.power * scale**2
+        return self.node("BatchNormalization", (x, *parameters), x.shape, name=name, power=power, epsilon=eps)
 
     def max_pool(
         self,
         x: Tensor,
-        kernel: int,
+        kernel: Extents,
         *,
-        stride: int,
-        padding: int = 0,
+        stride: Extents,
+        padding: Extents = 0,
         ceil: bool = False,
         name: str = "maxpool",
     ) -> Tensor:
@@ -266,7 +281,7 @@ class Builder:
         return self._pool("MaxPool", x, (kernel, stride, padding), ceil=ceil, name=name)
 
     def avg_pool(
-        self, x: Tensor, kernel: int, *, stride: int, padding: int = 0, name: str = "avgpool"
+        self, x: Tensor, kernel: Extents, *, stride: Extents, padding: Extents = 0, name: str = "avgpool"
     ) -> Tensor:
         """Average pooling that counts the padding, PyTorch's default."""
         return self._pool(
@@ -277,7 +292,7 @@ class Builder:
         self,
         op_type: str,
         x: Tensor,
-        geometry: tuple[int, int, int],
+        geometry: tuple[Extents, Extents, Extents],
         *,
         ceil: bool,
         name: str,
@@ -330,21 +345,28 @@ class Builder:
 
     # Products
 
-    def gemm(self, x: Tensor, out_features: int, *, gain: float = 1.0, name: str = "fc") -> Tensor:
-        """A biased linear layer on a matrix."""
+    def gemm(self, x: Tensor, out_features: int, *, name: str = "fc") -> Tensor:
+        """A biased linear layer on a matrix; its weights bring the output to power 1."""
         rows, in_features = x.shape
         weight = self.parameter(
-            f"{name}.weight", (out_features, in_features), deviation=math.sqrt(gain / in_features)
+            f"{name}.weight", (out_features, in_features), deviation=1.0 / math.sqrt(in_features * x.power)
         )
         bias = self.parameter(f"{name}.bias", (out_features,), deviation=0.05)
         return self.node(
-            "Gemm", [x, weight, bias], (rows, out_features), name=name, alpha=1.0, beta=1.0, transB=1
+            "Gemm",
+            [x, weight, bias],
+            (rows, out_features),
+            name=name,
+            power=1.0,
+            alpha=1.0,
+            beta=1.0,
+            transB=1,
         )
 
     def matmul(self, a: Tensor, b: Tensor, *, name: str = "matmul") -> Tensor:
         """A product of (stacks of) matrices; the leading axes broadcast."""
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        return self.node("MatMul", [a, b], (*batch, a.shape[-2], b.shape[-1]), name=name)
+        return self.node("MatMul", [a, b], (*batch, a.shape[-2], b.shape[-1]), name=name, power=1.0)
 
     # Element by element
 
@@ -359,16 +381,17 @@ class Builder:
 
     def relu(self, x: Tensor, *, name: str = "relu") -> Tensor:
         """max(x, 0)."""
-        return self.unary("Relu", x, name=name)
+        return self.node("Relu", [x], x.shape, name=name, power=0.5 * x.power)
 
     def clip(self, x: Tensor, low: float, high: float, *, name: str = "clip") -> Tensor:
-        """min(max(x, low), high)."""
+        """min(max(x, low), high), for bounds that cut like a ReLU."""
         bounds = self.constant(float(low)), self.constant(float(high))
-        return self.node("Clip", [x, *bounds], x.shape, name=name)
+        return self.node("Clip", [x, *bounds], x.shape, name=name, power=0.5 * x.power)
 
     def add(self, a: Tensor, b: Tensor | float, *, name: str = "add") -> Tensor:
         """a + b."""
-        return self.binary("Add", a, b, name=name)
+        total = self.binary("Add", a, b, name=name)
+        return replace(total, power=a.power + b.power) if isinstance(b, Tensor) else total
 
     def mul(self, a: Tensor, b: Tensor | float, *, name: str = "mul") -> Tensor:
         """a * b."""
@@ -394,7 +417,7 @@ class Builder:
         """Reshape to a fully known `shape`."""
         if math.prod(shape) != math.prod(x.shape):
             raise ValueError(f"{self._prefix}{name}: {x.shape} does not reshape to {tuple(shape)}")
-        return self.node("Reshape", [x, self.constant(tuple(shape))], tuple(shape), name=name, dtype=x.dtype)
+        return self.node("Reshape", [x, self.constant(tuple(shape))], tuple(shape), name=name)
 
     def flatten(self, x: Tensor, *, name: str = "flatten") -> Tensor:
         """Keep axis 0, join the others."""
@@ -403,13 +426,14 @@ class Builder:
     def transpose(self, x: Tensor, order: Sequence[int], *, name: str = "transpose") -> Tensor:
         """Reorder the axes."""
         shape = tuple(x.shape[axis] for axis in order)
-        return self.node("Transpose", [x], shape, name=name, dtype=x.dtype, perm=tuple(order))
+        return self.node("Transpose", [x], shape, name=name, perm=tuple(order))
 
     def concat(self, parts: Sequence[Tensor], *, axis: int = 1, name: str = "concat") -> Tensor:
         """Join along `axis`."""
         shape = list(parts[0].shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
-        return self.node("Concat", parts, tuple(shape), name=name, dtype=parts[0].dtype, axis=axis)
+        power = sum(part.shape[axis] * part.power for part in parts) / shape[axis]
+        return self.node("Concat", parts, tuple(shape), name=name, power=power, axis=axis)
 
     def split(
         self, x: Tensor, sizes: Sequence[int], *, axis: int = 1, name: str = "split"
@@ -418,9 +442,7 @@ class Builder:
         shapes = [
             tuple(size if a == axis % len(x.shape) else e for a, e in enumerate(x.shape)) for size in sizes
         ]
-        return self.nodes(
-            "Split", [x, self.constant(tuple(sizes))], shapes, name=name, dtype=x.dtype, axis=axis
-        )
+        return self.nodes("Split", [x, self.constant(tuple(sizes))], shapes, name=name, axis=axis)
 
     def slice(
         self, x: Tensor, axis: int, start: int, end: int, *, step: int = 1, name: str = "slice"
@@ -429,17 +451,17 @@ class Builder:
         extent = len(range(x.shape[axis])[start:end:step])
         shape = tuple(extent if a == axis % len(x.shape) else e for a, e in enumerate(x.shape))
         bounds = [self.constant([value]) for value in (start, end, axis, step)]
-        return self.node("Slice", [x, *bounds], shape, name=name, dtype=x.dtype)
+        return self.node("Slice", [x, *bounds], shape, name=name)
 
     def gather(self, table: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather") -> Tensor:
         """Entries of `table` along `axis`."""
         shape = (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])
-        return self.node("Gather", [table, indices], shape, name=name, dtype=table.dtype, axis=axis)
+        return self.node("Gather", [table, indices], shape, name=name, axis=axis)
 
     def unsqueeze(self, x: Tensor, axis: int, *, name: str = "unsqueeze") -> Tensor:
         """Insert an axis of extent 1."""
         shape = (*x.shape[:axis], 1, *x.shape[axis:])
-        return self.node("Unsqueeze", [x, self.constant([axis])], shape, name=name, dtype=x.dtype)
+        return self.node("Unsqueeze", [x, self.constant([axis])], shape, name=name)
 
 
 def _spread(value: Extents, rank: int) -> tuple[int, ...]:

@@ -22,8 +22,8 @@ def _vgg16(b: Builder, x: Tensor) -> None:
         index += 1
     x = b.flatten(x)
     for index in (0, 3):
-        x = b.relu(b.gemm(x, 4096, gain=2.0, name=f"classifier.{index}"), name=f"classifier.{index + 1}")
-    b.output(b.gemm(x, 1000, gain=2.0, name="classifier.6"), "logits")
+        x = b.relu(b.gemm(x, 4096, name=f"classifier.{index}"), name=f"classifier.{index + 1}")
+    b.output(b.gemm(x, 1000, name="classifier.6"), "logits")
 
 
 # SqueezeNet
@@ -41,7 +41,7 @@ _FIRES = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 2
 
 def _squeezenet(b: Builder, x: Tensor, *, stem: tuple[int, int], pool_before: tuple[int, ...]) -> None:
     channels, kernel = stem
-    x = b.conv(x, channels, kernel, stride=2, bias=True, gain=1.0, name="features.0")
+    x = b.conv(x, channels, kernel, stride=2, bias=True, name="features.0")
     x = b.relu(x, name="features.1")
     index = 2
     for fire, (squeeze, expand) in enumerate(_FIRES):
@@ -68,9 +68,7 @@ def _dense_layer(b: Builder, features: Tensor) -> Tensor:
 
 def _densenet121(b: Builder, x: Tensor) -> None:
     with b.scope("features"):
-        x = b.relu(
-            conv_bn(b, x, 64, 7, stride=2, padding=3, gain=1.0, names=("conv0", "norm0")), name="relu0"
-        )
+        x = b.relu(conv_bn(b, x, 64, 7, stride=2, padding=3, names=("conv0", "norm0")), name="relu0")
         x = b.max_pool(x, 3, stride=2, padding=1, name="pool0")
         for block, depth in enumerate((6, 12, 24, 16), start=1):
             for layer in range(1, depth + 1):

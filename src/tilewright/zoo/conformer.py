@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import SILU_GAIN, dense, layer_norm, silu
+from tilewright.zoo.layers import dense, layer_norm, silu
 from tilewright.zoo.network import InputSpec, Network, Settings, Size
 
 _MELS = 80
@@ -26,11 +27,11 @@ def _inputs(settings: Settings) -> tuple[InputSpec, ...]:
 def _subsample(b: Builder, x: Tensor) -> Tensor:
     """Two 3 x 3 convolutions of stride 2, then a linear layer: a quarter of the frames."""
     x = b.unsqueeze(x, 1)
-    x = b.relu(b.conv(x, _FEATURES, 3, stride=2, bias=True, gain=1.0, name="conv.0"), name="conv.1")
+    x = b.relu(b.conv(x, _FEATURES, 3, stride=2, bias=True, name="conv.0"), name="conv.1")
     x = b.relu(b.conv(x, _FEATURES, 3, stride=2, bias=True, name="conv.2"), name="conv.3")
     batch, channels, frames, bins = x.shape
     x = b.reshape(b.transpose(x, (0, 2, 1, 3)), (batch, frames, channels * bins))
-    return dense(b, x, _FEATURES, name="out", gain=2.0)
+    return dense(b, x, _FEATURES, name="out")
 
 
 def _relative_positions(frames: int) -> npt.NDArray[np.float32]:
@@ -75,28 +76,28 @@ def _feed_forward(b: Builder, x: Tensor, name: str) -> Tensor:
     y = layer_norm(b, x, eps=_EPS, name=f"norm_{name}")
     with b.scope(name):
         y = silu(b, dense(b, y, 4 * _FEATURES, name="w_1"))
-        return b.add(x, b.mul(dense(b, y, _FEATURES, name="w_2", gain=SILU_GAIN), 0.5, name="half"))
+        return b.add(x, b.mul(dense(b, y, _FEATURES, name="w_2"), 0.5, name="half"))
 
 
 def _convolve(b: Builder, x: Tensor) -> Tensor:
     """Pointwise convolution into a gated linear unit, depthwise one over time, pointwise one."""
     x = b.transpose(x, (0, 2, 1))
     features = x.channels
-    x = b.conv(x, 2 * features, 1, bias=True, gain=1.0, name="pointwise_conv1")
+    x = b.conv(x, 2 * features, 1, bias=True, name="pointwise_conv1")
     linear, gate = b.split(x, (features, features))
     x = b.mul(linear, b.unary("Sigmoid", gate, name="gate"), name="glu")
+    x = replace(x, power=0.3 * linear.power)  # the mean square of a sigmoid of a standard normal value
     x = b.conv(
         x,
         features,
         _KERNEL,
         padding=_KERNEL // 2,
         groups=features,
-        gain=4.0,
         bias=True,
         name="depthwise_conv",
     )
     x = silu(b, b.batch_norm(x, name="norm"))
-    x = b.conv(x, features, 1, bias=True, gain=SILU_GAIN, name="pointwise_conv2")
+    x = b.conv(x, features, 1, bias=True, name="pointwise_conv2")
     return b.transpose(x, (0, 2, 1))
 
 

@@ -1,14 +1,16 @@
-"""YOLOv4 and YOLOv4-tiny as their Darknet configurations define them. Outputs are the raw maps of the heads."""
+"""YOLOv4 and YOLOv4-tiny as their Darknet configurations define them. Outputs are the heads' raw maps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import MISH_GAIN, conv_bn, leaky_relu, mish
+from tilewright.zoo.layers import conv_bn, leaky_relu, mish
 from tilewright.zoo.network import Size, image_network
 
-_BRANCH_SCALE = 0.5
+# Gamma of the layers with Mish. Well above 1 Mish acts like a ReLU, whose gain does not depend on its input:
+# errors of scale then stay constant through depth instead of growing. Residual branches are damped.
+_SCALE, _BRANCH_SCALE = 2.0, 1.0
 _OUTPUTS = 3 * (80 + 5)  # anchors x (classes + box + objectness)
 
 Activation = Callable[[Builder, Tensor], Tensor]
@@ -25,7 +27,6 @@ def _layer(
     activation: Activation = leaky_relu,
     scale: float = 1.0,
 ) -> Tensor:
-    gain = MISH_GAIN if activation is mish else 2.0
     with b.scope(name):
         y = conv_bn(
             b,
@@ -34,7 +35,6 @@ def _layer(
             kernel,
             stride=stride,
             padding=kernel // 2,
-            gain=gain,
             scale=scale,
             names=("conv", "bn"),
         )
@@ -50,14 +50,16 @@ def _head(b: Builder, x: Tensor, channels: int, name: str) -> None:
 
 # YOLOv4
 
+_STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))
+
 
 def _cross_stage(b: Builder, x: Tensor, channels: int, blocks: int) -> Tensor:
-    """Downsample, then run residual blocks on one of two branches. The first stage keeps full-width branches."""
+    """Downsample, then run residual blocks on one of two branches, half-wide except in the first stage."""
     first = blocks == 1
     width = channels if first else channels // 2
 
     def layer(
-        x: Tensor, channels: int, kernel: int, name: str, scale: float = 1.0, stride: int = 1
+        x: Tensor, channels: int, kernel: int, name: str, scale: float = _SCALE, stride: int = 1
     ) -> Tensor:
         return _layer(b, x, channels, kernel, name, stride=stride, scale=scale, activation=mish)
 
@@ -103,9 +105,7 @@ def _yolov4(b: Builder, x: Tensor) -> None:
     with b.scope("backbone"):
         x = _layer(b, x, 32, 3, "stem", activation=mish)
         maps = []
-        for stage, (channels, blocks) in enumerate(
-            ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4)), start=1
-        ):
+        for stage, (channels, blocks) in enumerate(_STAGES, start=1):
             with b.scope(f"stage{stage}"):
                 x = _cross_stage(b, x, channels, blocks)
             maps.append(x)

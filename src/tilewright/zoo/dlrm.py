@@ -24,7 +24,7 @@ def _inputs(settings: Settings) -> tuple[InputSpec, ...]:
 
 def _mlp(b: Builder, x: Tensor, widths: tuple[int, ...], name: str) -> Tensor:
     for index, width in enumerate(widths):
-        x = b.gemm(x, width, gain=1.0 if index == 0 else 2.0, name=f"{name}.{2 * index}")
+        x = b.gemm(x, width, name=f"{name}.{2 * index}")
         x = b.relu(x, name=f"{name}.{2 * index + 1}")
     return x
 

@@ -10,60 +10,35 @@ from collections.abc import Sequence
 from functools import partial
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.ios_blocks import Piece, Step, Unit, load_blocks
+from tilewright.zoo.ios_blocks import Piece, Step, load_blocks
 from tilewright.zoo.network import Size, image_network
 
-# Mean squares that a value of mean square 1 has after each step; they only choose the scale of the weights.
-_AFTER_RELU = 0.5
-_AFTER_AVG_POOL = 0.5
-_AFTER_MAX_POOL = 1.5
 
-
-class _Values:
-    """Values made so far, with an estimate of each one's mean square."""
-
-    def __init__(self, builder: Builder) -> None:
-        self.builder = builder
-        self._made: dict[str, tuple[Tensor, float]] = {}
-
-    def put(self, producer: str, tensor: Tensor, mean_square: float) -> None:
-        self._made[producer] = (tensor, mean_square)
-
-    def get(self, piece: Piece) -> tuple[Tensor, float]:
-        tensor, mean_square = self._made[piece.producer]
-        if (piece.begin, piece.end) != (0, tensor.channels):
-            tensor = self.builder.slice(tensor, 1, piece.begin, piece.end)
-        return tensor, mean_square
-
-
-def _join(values: _Values, terms: Sequence[Sequence[Piece]]) -> tuple[Tensor, float]:
-    b = values.builder
+def _join(b: Builder, values: dict[str, Tensor], terms: Sequence[Sequence[Piece]]) -> Tensor:
     parts = []
     for term in terms:
-        total, mean_square = values.get(term[0])
-        for piece in term[1:]:
-            other, more = values.get(piece)
-            total, mean_square = b.add(total, other), mean_square + more
-        parts.append((total, mean_square))
-    if len(parts) == 1:
-        return parts[0]
-    joined = b.concat([tensor for tensor, _ in parts])
-    weighted = sum(tensor.channels * mean_square for tensor, mean_square in parts)
-    return joined, weighted / joined.channels
+        total, *others = (_channels(b, values[piece.producer], piece) for piece in term)
+        for other in others:
+            total = b.add(total, other)
+        parts.append(total)
+    return parts[0] if len(parts) == 1 else b.concat(parts)
 
 
-def _apply(b: Builder, x: Tensor, mean_square: float, step: Step) -> tuple[Tensor, float]:
+def _channels(b: Builder, x: Tensor, piece: Piece) -> Tensor:
+    whole = (piece.begin, piece.end) == (0, x.channels)
+    return x if whole else b.slice(x, 1, piece.begin, piece.end)
+
+
+def _apply(b: Builder, x: Tensor, step: Step) -> Tensor:
     match step.kind:
         case "relu":
-            return b.relu(x), mean_square * _AFTER_RELU
+            return b.relu(x)
         case "max_pool":
-            pooled = b.max_pool(x, step.kernel[0], stride=step.stride[0], padding=step.padding[0])
-            return pooled, mean_square * _AFTER_MAX_POOL
+            return b.max_pool(x, step.kernel, stride=step.stride, padding=step.padding)
         case "avg_pool":
-            pooled = b.avg_pool(x, step.kernel[0], stride=step.stride[0], padding=step.padding[0])
-            return pooled, mean_square * _AFTER_AVG_POOL
+            return b.avg_pool(x, step.kernel, stride=step.stride, padding=step.padding)
         case "global_avg_pool":
-            return b.global_avg_pool(x), mean_square
+            return b.global_avg_pool(x)
     y = b.conv(
         x,
         step.out_channels,
@@ -72,28 +47,21 @@ def _apply(b: Builder, x: Tensor, mean_square: float, step: Step) -> tuple[Tenso
         padding=step.padding,
         groups=step.groups,
         bias=True,
-        gain=1.0 / mean_square,
         name="conv" if step.groups == 1 else "depthwise",
     )
-    return (b.relu(y), _AFTER_RELU) if step.relu else (y, 1.0)
-
-
-def _add_unit(values: _Values, unit: Unit) -> Tensor:
-    x, mean_square = _join(values, unit.terms)
-    for step in unit.steps:
-        x, mean_square = _apply(values.builder, x, mean_square, step)
-    values.put(unit.id, x, mean_square)
-    return x
+    return b.relu(y) if step.relu else y
 
 
 def _build(b: Builder, x: Tensor, *, name: str) -> None:
     network = load_blocks(name)
-    values = _Values(b)
-    values.put(network.input_id, x, 1.0)
+    values = {network.input_id: x}
     for block in network.blocks:
         for unit in block.units:
             with b.scope(f"{block.label}.{unit.id}"):
-                x = _add_unit(values, unit)
+                x = _join(b, values, unit.terms)
+                for step in unit.steps:
+                    x = _apply(b, x, step)
+            values[unit.id] = x
     b.output(x, "features")
 
 

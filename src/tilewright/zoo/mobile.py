@@ -17,7 +17,7 @@ def _inverted_residual(b: Builder, x: Tensor, channels: int, stride: int, expans
     shortcut = stride == 1 and x.channels == channels
     y, index = x, 0
     if expansion != 1:
-        y = relu6(b, conv_bn(b, y, inner, 1, gain=1.0, names=("conv.0.0", "conv.0.1")), name="conv.0.2")
+        y = relu6(b, conv_bn(b, y, inner, 1, names=("conv.0.0", "conv.0.1")), name="conv.0.2")
         index = 1
     names = (f"conv.{index}.0", f"conv.{index}.1")
     y = conv_bn(b, y, inner, 3, stride=stride, padding=1, groups=inner, names=names)
@@ -29,7 +29,7 @@ def _inverted_residual(b: Builder, x: Tensor, channels: int, stride: int, expans
 
 def _mobilenet_v2(b: Builder, x: Tensor) -> None:
     with b.scope("features"):
-        x = conv_bn(b, x, 32, 3, stride=2, padding=1, gain=1.0, names=("0.0", "0.1"))
+        x = conv_bn(b, x, 32, 3, stride=2, padding=1, names=("0.0", "0.1"))
         x = relu6(b, x, name="0.2")
         index = 1
         for expansion, channels, repeats, first_stride in (
@@ -45,7 +45,7 @@ def _mobilenet_v2(b: Builder, x: Tensor) -> None:
                 with b.scope(str(index)):
                     x = _inverted_residual(b, x, channels, first_stride if repeat == 0 else 1, expansion)
                 index += 1
-        x = relu6(b, conv_bn(b, x, 1280, 1, gain=1.0, names=("18.0", "18.1")), name="18.2")
+        x = relu6(b, conv_bn(b, x, 1280, 1, names=("18.0", "18.1")), name="18.2")
     classifier(b, x, name="classifier.1")
 
 
@@ -56,7 +56,7 @@ def _mnasnet_block(b: Builder, x: Tensor, channels: int, kernel: int, stride: in
     inner = x.channels * expansion
     shortcut = stride == 1 and x.channels == channels
     with b.scope("layers"):
-        y = b.relu(conv_bn(b, x, inner, 1, gain=1.0, names=("0", "1")), name="2")
+        y = b.relu(conv_bn(b, x, inner, 1, names=("0", "1")), name="2")
         y = conv_bn(b, y, inner, kernel, stride=stride, padding=kernel // 2, groups=inner, names=("3", "4"))
         y = b.relu(y, name="5")
         y = conv_bn(b, y, channels, 1, scale=_BRANCH_SCALE if shortcut else 1.0, names=("6", "7"))
@@ -65,7 +65,7 @@ def _mnasnet_block(b: Builder, x: Tensor, channels: int, kernel: int, stride: in
 
 def _mnasnet1_0(b: Builder, x: Tensor) -> None:
     with b.scope("layers"):
-        x = b.relu(conv_bn(b, x, 32, 3, stride=2, padding=1, gain=1.0, names=("0", "1")), name="2")
+        x = b.relu(conv_bn(b, x, 32, 3, stride=2, padding=1, names=("0", "1")), name="2")
         x = b.relu(conv_bn(b, x, 32, 3, padding=1, groups=32, names=("3", "4")), name="5")
         x = conv_bn(b, x, 16, 1, names=("6", "7"))
         for index, (channels, kernel, first_stride, expansion, repeats) in enumerate(
@@ -83,9 +83,9 @@ def _mnasnet1_0(b: Builder, x: Tensor) -> None:
                 with b.scope(f"{index}.{repeat}"):
                     stride = first_stride if repeat == 0 else 1
                     x = _mnasnet_block(b, x, channels, kernel, stride, expansion)
-        x = b.relu(conv_bn(b, x, 1280, 1, gain=1.0, names=("14", "15")), name="16")
+        x = b.relu(conv_bn(b, x, 1280, 1, names=("14", "15")), name="16")
     x = b.reduce_mean(x, [2, 3], keepdims=False)
-    b.output(b.gemm(x, 1000, gain=2.0, name="classifier.1"), "logits")
+    b.output(b.gemm(x, 1000, name="classifier.1"), "logits")
 
 
 # ShuffleNet-v2
@@ -102,7 +102,7 @@ def _shuffle_branch(b: Builder, x: Tensor, channels: int, stride: int) -> Tensor
     with b.scope("branch2"):
         y = b.relu(conv_bn(b, x, channels, 1, names=("0", "1")), name="2")
         y = conv_bn(b, y, channels, 3, stride=stride, padding=1, groups=channels, names=("3", "4"))
-        return b.relu(conv_bn(b, y, channels, 1, gain=1.0, names=("5", "6")), name="7")
+        return b.relu(conv_bn(b, y, channels, 1, names=("5", "6")), name="7")
 
 
 def _shuffle_unit(b: Builder, x: Tensor, channels: int, stride: int) -> Tensor:
@@ -113,14 +113,12 @@ def _shuffle_unit(b: Builder, x: Tensor, channels: int, stride: int) -> Tensor:
         worked = x
         with b.scope("branch1"):
             kept = conv_bn(b, x, x.channels, 3, stride=2, padding=1, groups=x.channels, names=("0", "1"))
-            kept = b.relu(conv_bn(b, kept, half, 1, gain=1.0, names=("2", "3")), name="4")
+            kept = b.relu(conv_bn(b, kept, half, 1, names=("2", "3")), name="4")
     return _shuffle(b, b.concat([kept, _shuffle_branch(b, worked, half, stride)]))
 
 
 def _shufflenet_v2_x1_0(b: Builder, x: Tensor) -> None:
-    x = b.relu(
-        conv_bn(b, x, 24, 3, stride=2, padding=1, gain=1.0, names=("conv1.0", "conv1.1")), name="conv1.2"
-    )
+    x = b.relu(conv_bn(b, x, 24, 3, stride=2, padding=1, names=("conv1.0", "conv1.1")), name="conv1.2")
     x = b.max_pool(x, 3, stride=2, padding=1)
     for stage, (channels, repeats) in enumerate(((116, 4), (232, 8), (464, 4)), start=2):
         for repeat in range(repeats):
@@ -128,7 +126,7 @@ def _shufflenet_v2_x1_0(b: Builder, x: Tensor) -> None:
                 x = _shuffle_unit(b, x, channels, 2 if repeat == 0 else 1)
     x = b.relu(conv_bn(b, x, 1024, 1, names=("conv5.0", "conv5.1")), name="conv5.2")
     x = b.reduce_mean(x, [2, 3], keepdims=False)
-    b.output(b.gemm(x, 1000, gain=2.0), "logits")
+    b.output(b.gemm(x, 1000), "logits")
 
 
 NETWORKS = (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import SILU_GAIN, attention, classifier, conv_bn, dense, layer_norm, silu
+from tilewright.zoo.layers import attention, classifier, conv_bn, dense, layer_norm, silu
 from tilewright.zoo.network import Size, image_network
 
 _PATCH = 2
 _HEADS = 4
-_BRANCH_SCALE = 0.5
+# Gamma of the layers with SiLU, of those without, and of those that end a residual branch.
+_SCALE, _LINEAR_SCALE, _BRANCH_SCALE = 3.0, 1.0, 0.5
 
 
 def _conv_layer(
@@ -20,8 +21,7 @@ def _conv_layer(
     *,
     stride: int = 1,
     groups: int = 1,
-    gain: float = SILU_GAIN,
-    scale: float = 1.0,
+    scale: float = _SCALE,
     activate: bool = True,
 ) -> Tensor:
     with b.scope(name):
@@ -33,7 +33,6 @@ def _conv_layer(
             stride=stride,
             padding=kernel // 2,
             groups=groups,
-            gain=gain,
             scale=scale,
             names=("convolution", "normalization"),
         )
@@ -44,9 +43,9 @@ def _inverted_residual(b: Builder, x: Tensor, channels: int, stride: int, name: 
     inner = 4 * x.channels
     shortcut = stride == 1 and x.channels == channels
     with b.scope(name):
-        y = _conv_layer(b, x, inner, 1, "expand_1x1", gain=1.0)
+        y = _conv_layer(b, x, inner, 1, "expand_1x1")
         y = _conv_layer(b, y, inner, 3, "conv_3x3", stride=stride, groups=inner)
-        scale = _BRANCH_SCALE if shortcut else 1.0
+        scale = _BRANCH_SCALE if shortcut else _LINEAR_SCALE
         y = _conv_layer(b, y, channels, 1, "reduce_1x1", scale=scale, activate=False)
         return b.add(x, y, name="residual") if shortcut else y
 
@@ -81,14 +80,14 @@ def _transformer_layer(b: Builder, x: Tensor) -> Tensor:
     x = b.add(y, x, name="residual_1")
     y = layer_norm(b, x, eps=1e-5, name="layernorm_after")
     y = silu(b, dense(b, y, 2 * features, name="intermediate.dense"), name="intermediate.act")
-    return b.add(dense(b, y, features, name="output.dense", gain=SILU_GAIN), x, name="residual_2")
+    return b.add(dense(b, y, features, name="output.dense"), x, name="residual_2")
 
 
 def _mobilevit_block(b: Builder, x: Tensor, channels: int, hidden: int, depth: int) -> Tensor:
     x = _inverted_residual(b, x, channels, 2, "downsampling_layer")
     height, width = x.shape[2:]
-    y = _conv_layer(b, x, channels, 3, "conv_kxk", gain=1.0)
-    y = b.conv(y, hidden, 1, gain=SILU_GAIN, name="conv_1x1.convolution")
+    y = _conv_layer(b, x, channels, 3, "conv_kxk")
+    y = b.conv(y, hidden, 1, name="conv_1x1.convolution")
     even = (height + height % _PATCH, width + width % _PATCH)
     if even != (height, width):
         y = b.resize_bilinear(y, *even)
@@ -100,12 +99,12 @@ def _mobilevit_block(b: Builder, x: Tensor, channels: int, hidden: int, depth: i
     y = _fold(b, layer_norm(b, y, eps=1e-5, name="layernorm"), folded)
     if even != (height, width):
         y = b.resize_bilinear(y, height, width)
-    y = _conv_layer(b, y, channels, 1, "conv_projection", gain=1.0)
-    return _conv_layer(b, b.concat([x, y]), channels, 3, "fusion", gain=1.5)
+    y = _conv_layer(b, y, channels, 1, "conv_projection")
+    return _conv_layer(b, b.concat([x, y]), channels, 3, "fusion")
 
 
 def _mobilevit_s(b: Builder, x: Tensor) -> None:
-    x = _conv_layer(b, x, 16, 3, "conv_stem", stride=2, gain=1.0)
+    x = _conv_layer(b, x, 16, 3, "conv_stem", stride=2)
     x = _inverted_residual(b, x, 32, 1, "encoder.layer.0.layer.0")
     for index in range(3):
         x = _inverted_residual(b, x, 64, 2 if index == 0 else 1, f"encoder.layer.1.layer.{index}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tilewright.zoo.builder import Builder, Tensor
@@ -10,7 +11,7 @@ from tilewright.zoo.layers import classifier, conv_bn
 from tilewright.zoo.network import Size, image_network
 
 # The branch is damped so that depth does not blow up the sum; a trained network learns the same.
-_BRANCH_SCALE = 0.3
+_BRANCH_SCALE = 0.5
 
 Block = Callable[[Builder, Tensor, int, int], Tensor]
 
@@ -21,10 +22,17 @@ def _shortcut(b: Builder, x: Tensor, channels: int, stride: int) -> Tensor:
     return conv_bn(b, x, channels, 1, stride=stride, names=("downsample.0", "downsample.1"))
 
 
+def _join(b: Builder, branch: Tensor, x: Tensor, stride: int) -> Tensor:
+    shortcut = _shortcut(b, x, branch.channels, stride)
+    y = b.relu(b.add(branch, shortcut))
+    # An identity shortcut comes out of a ReLU, so that this ReLU takes nothing from it.
+    return replace(y, power=shortcut.power + 0.5 * branch.power) if shortcut is x else y
+
+
 def _basic(b: Builder, x: Tensor, width: int, stride: int) -> Tensor:
     y = b.relu(conv_bn(b, x, width, 3, stride=stride, padding=1, names=("conv1", "bn1")))
     y = conv_bn(b, y, width, 3, padding=1, scale=_BRANCH_SCALE, names=("conv2", "bn2"))
-    return b.relu(b.add(y, _shortcut(b, x, width, stride)))
+    return _join(b, y, x, stride)
 
 
 def _bottleneck(
@@ -34,11 +42,11 @@ def _bottleneck(
     y = b.relu(conv_bn(b, x, inner, 1, names=("conv1", "bn1")))
     y = b.relu(conv_bn(b, y, inner, 3, stride=stride, padding=1, groups=groups, names=("conv2", "bn2")))
     y = conv_bn(b, y, outer, 1, scale=_BRANCH_SCALE, names=("conv3", "bn3"))
-    return b.relu(b.add(y, _shortcut(b, x, outer, stride)))
+    return _join(b, y, x, stride)
 
 
 def _resnet(b: Builder, x: Tensor, *, block: Block, depths: tuple[int, int, int, int]) -> None:
-    x = b.relu(conv_bn(b, x, 64, 7, stride=2, padding=3, gain=1.0, names=("conv1", "bn1")))
+    x = b.relu(conv_bn(b, x, 64, 7, stride=2, padding=3, names=("conv1", "bn1")))
     x = b.max_pool(x, 3, stride=2, padding=1)
     for stage, depth in enumerate(depths):
         for index in range(depth):

@@ -56,7 +56,7 @@ def _embeddings(b: Builder, input_ids: Tensor, token_type_ids: Tensor, hidden: i
 def _additive_mask(b: Builder, attention_mask: Tensor) -> Tensor:
     """[batch, sequence] of ones and zeros to [batch, 1, 1, sequence] of zeros and very negative numbers."""
     mask = b.unsqueeze(b.unsqueeze(attention_mask, 1), 2)
-    mask = b.node("Cast", [mask], mask.shape, name="cast", to=1)  # TensorProto.FLOAT
+    mask = b.node("Cast", [mask], mask.shape, name="cast", dtype="float32", to=1)  # TensorProto.FLOAT
     return b.mul(b.binary("Sub", b.constant(1.0), mask, name="sub"), _MASKED)
 
 
@@ -69,7 +69,7 @@ def _encoder_layer(b: Builder, x: Tensor, shape: _BertShape, mask: Tensor) -> Te
     with b.scope("intermediate"):
         y = gelu(b, dense(b, x, shape.intermediate, name="dense"))
     with b.scope("output"):
-        y = b.add(dense(b, y, shape.hidden, name="dense", gain=2.0), x, name="residual")
+        y = b.add(dense(b, y, shape.hidden, name="dense"), x, name="residual")
         return layer_norm(b, y, eps=1e-12, name="LayerNorm")
 
 
@@ -112,13 +112,13 @@ def _vit_layer(b: Builder, x: Tensor, heads: int) -> Tensor:
     y = layer_norm(b, x, eps=1e-6, name="ln_2")
     with b.scope("mlp"):
         y = gelu(b, dense(b, y, 4 * features, name="0"), name="1")
-        y = dense(b, y, features, name="3", gain=2.0)
+        y = dense(b, y, features, name="3")
     return b.add(x, y, name="add_2")
 
 
 def _vit_b_16(b: Builder, x: Tensor) -> None:
     features, patch, heads = 768, 16, 12
-    x = b.conv(x, features, patch, stride=patch, bias=True, gain=1.0, name="conv_proj")
+    x = b.conv(x, features, patch, stride=patch, bias=True, name="conv_proj")
     batch, _, rows, columns = x.shape
     tokens = b.transpose(b.reshape(x, (batch, features, rows * columns)), (0, 2, 1))
     cls = b.parameter("class_token", (1, 1, features), deviation=1.0)

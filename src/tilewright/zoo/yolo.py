@@ -1,4 +1,4 @@
-"""YOLOv5 (release 6) and YOLOX in all the sizes that differ by two multipliers. Outputs are decoded as exported."""
+"""YOLOv5 (release 6) and YOLOX, whose sizes differ by multipliers of depth and width."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from functools import partial
 import numpy as np
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import SILU_GAIN, conv_bn, silu
+from tilewright.zoo.layers import conv_bn, silu
 from tilewright.zoo.network import Size, image_network
 
 _CLASSES = 80
-_BRANCH_SCALE = 0.5
+# Gamma of the layers. Well above 1 SiLU acts like a ReLU, whose gain does not depend on its input: errors of
+# scale then stay constant through depth instead of growing. Residual branches are damped.
+_SCALE, _BRANCH_SCALE = 3.0, 1.5
 _EPS = 1e-3
 
 
@@ -43,8 +45,7 @@ def _layer(
     stride: int = 1,
     padding: int | None = None,
     groups: int = 1,
-    scale: float = 1.0,
-    gain: float = SILU_GAIN,
+    scale: float = _SCALE,
 ) -> Tensor:
     with b.scope(name):
         y = conv_bn(
@@ -55,7 +56,6 @@ def _layer(
             stride=stride,
             padding=kernel // 2 if padding is None else padding,
             groups=groups,
-            gain=gain,
             scale=scale,
             eps=_EPS,
             names=("conv", "bn"),
@@ -64,7 +64,7 @@ def _layer(
 
 
 def _maybe_separate(
-    b: Builder, x: Tensor, channels: int, name: str, size: _Scale, *, stride: int = 1, scale: float = 1.0
+    b: Builder, x: Tensor, channels: int, name: str, size: _Scale, *, stride: int = 1, scale: float = _SCALE
 ) -> Tensor:
     """A 3 x 3 layer, or a depthwise one and a pointwise one."""
     if not size.depthwise:
@@ -84,7 +84,9 @@ def _cross_stage(
         kept = _layer(b, x, half, 1, "cv2")
         for block in range(blocks):
             z = _layer(b, y, half, 1, f"m.{block}.cv1")
-            z = _maybe_separate(b, z, half, f"m.{block}.cv2", size, scale=_BRANCH_SCALE if shortcut else 1.0)
+            z = _maybe_separate(
+                b, z, half, f"m.{block}.cv2", size, scale=_BRANCH_SCALE if shortcut else _SCALE
+            )
             y = b.add(y, z, name=f"m.{block}.add") if shortcut else z
         return _layer(b, b.concat([y, kept]), channels, 1, "cv3")
 
@@ -128,7 +130,7 @@ def _detect(b: Builder, x: Tensor, level: int) -> Tensor:
 def _yolov5(b: Builder, x: Tensor, *, size: _Scale) -> None:
     c3, c4, c5 = size.channels(256), size.channels(512), size.channels(1024)
     with b.scope("model"):
-        x = _layer(b, x, size.channels(64), 6, "0", stride=2, padding=2, gain=1.0)
+        x = _layer(b, x, size.channels(64), 6, "0", stride=2, padding=2)
         x = _layer(b, x, size.channels(128), 3, "1", stride=2)
         x = _cross_stage(b, x, size.channels(128), size.blocks(3), "2", size, shortcut=True)
         x = _layer(b, x, c3, 3, "3", stride=2)
@@ -176,7 +178,7 @@ def _pyramid(b: Builder, x: Tensor, channels: int, name: str) -> Tensor:
 
 def _yolox_backbone(b: Builder, x: Tensor, size: _Scale) -> tuple[Tensor, Tensor, Tensor]:
     base, depth = int(64 * size.width), size.blocks(3)
-    x = _layer(b, _focus(b, x), base, 3, "stem.conv", gain=1.0)
+    x = _layer(b, _focus(b, x), base, 3, "stem.conv")
     maps = []
     for stage, blocks in ((2, depth), (3, 3 * depth), (4, 3 * depth), (5, depth)):
         channels = base << (stage - 1)
@@ -223,9 +225,8 @@ def _yolox(b: Builder, x: Tensor, *, size: _Scale) -> None:
         x = _maybe_separate(b, medium, c4, "bu_conv1", size, stride=2)
         coarse = neck(b.concat([x, top]), c5, name="C3_n4")
     with b.scope("head"):
-        levels = [
-            _yolox_head(b, features, level, size) for level, features in enumerate((fine, medium, coarse))
-        ]
+        maps = (fine, medium, coarse)
+        levels = [_yolox_head(b, features, level, size) for level, features in enumerate(maps)]
         detections = b.transpose(b.concat(levels, axis=2), (0, 2, 1))
     b.output(detections, "detections")
 
