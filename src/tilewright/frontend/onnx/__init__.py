@@ -15,6 +15,7 @@ from tilewright.frontend.onnx.prepare import prepare_model
 from tilewright.frontend.onnx.read import Source, read_model, source_digest
 from tilewright.frontend.onnx.validate import validate_model
 from tilewright.ir.graph import Graph
+from tilewright.ir.verify import require_valid
 
 __all__ = ["Source", "load_onnx", "source_digest"]
 
@@ -41,4 +42,6 @@ def load_onnx(source: Source, *, shapes: Mapping[str, Sequence[int]] | None = No
         check_external_data(model, origin)
         embed_external_attributes(model, origin)
         model = prepare_model(model)
-        return build_graph(model, origin, dict(shapes or {}))
+        graph = build_graph(model, origin, dict(shapes or {}))
+        require_valid(graph, after="import")
+        return graph

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from onnx import AttributeProto, FunctionProto, NodeProto, defs
 
 from tilewright.errors import UnsupportedOp
-from tilewright.frontend.onnx.protos import body_graphs, free_names, node_label, rename_free
+from tilewright.frontend.onnx.protos import node_label
 from tilewright.frontend.onnx.tensors import type_proto
+from tilewright.ir.bodies import body_graphs, free_names, own_names, rename_free
 from tilewright.ir.graph import Value
 
 
@@ -92,8 +93,7 @@ def bind_captures(
     renamed = NodeProto()
     renamed.CopyFrom(node)
     for graph in body_graphs(renamed):
-        own = {v.name for v in graph.input} | {o for n in graph.node for o in n.output}
-        clash = sorted(own.intersection(new for old, new in renames.items() if old != new))
+        clash = sorted(own_names(graph).intersection(new for old, new in renames.items() if old != new))
         if clash:
             raise UnsupportedOp(
                 f"node {node_label(node)}: the name {clash[0]!r} in its body is also that of an outer value; "

@@ -22,7 +22,7 @@ from tilewright.frontend.onnx.fold import fold
 from tilewright.frontend.onnx.infer import find_schema, infer_types
 from tilewright.frontend.onnx.inputs import BoundInputs, Declaration, bind_inputs, declaration, resolve
 from tilewright.frontend.onnx.prepare import opset_versions
-from tilewright.frontend.onnx.protos import node_label
+from tilewright.frontend.onnx.protos import all_nodes, node_label
 from tilewright.frontend.onnx.read import Origin
 from tilewright.frontend.onnx.tensors import checked_shape, embedded_array
 from tilewright.ir.dtype import DType
@@ -31,6 +31,10 @@ from tilewright.ir.ops.registry import find_operator
 
 # Composed operators are defined by composed operators a few levels deep.
 _MAX_EXPANSION_DEPTH = 12
+
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
 
 
 @dataclass(slots=True)
@@ -112,6 +116,7 @@ class _Importer:
                 f"node {node_label(proto)} is of domain {proto.domain!r}, but only ai.onnx is supported; "
                 "export the model with standard operators."
             )
+        _refuse_random(proto)
         if proto.op_type == "Constant":
             self._bind_constant(proto.output[0], constant_of(proto), scope)
             return
@@ -131,7 +136,7 @@ class _Importer:
             inputs,
             [_placeholder(n, t) for n, t in zip(proto.output, types, strict=True)],
             import_attributes(proto),
-            name=proto.name or f"{proto.op_type}_{next((o for o in proto.output if o), '')}",
+            name=proto.name,
             opset=scope.opsets[""],
             captures=captures,
         )
@@ -181,7 +186,9 @@ class _Importer:
                 )
             value.name = self._result_name(name, scope)
             scope.values[name] = value
-        node.name = self._node_name(node.name, scope)
+        # A node without a name goes by its first result, whose name is complete already.
+        first = next((v.name for v in node.results()), proto.op_type)
+        node.name = self._node_name(proto.name, scope) if proto.name else _unused(first, self._node_names)
         self._graph.append(node)
 
     def _take_branch(self, proto: NodeProto, condition: bool, scope: _Scope) -> None:
@@ -248,6 +255,15 @@ class _Importer:
 
     def _node_name(self, name: str, scope: _Scope) -> str:
         return _unused(f"{scope.prefix}{name}", self._node_names)
+
+
+def _refuse_random(proto: NodeProto) -> None:
+    for node, _ in all_nodes([proto]):
+        if node.op_type in _RANDOM:
+            raise UnsupportedOp(
+                f"node {node_label(node)} draws random numbers, but the same input must always give the same "
+                "result; feed the numbers as an input."
+            )
 
 
 def _unused(stem: str, taken: dict[str, int]) -> str:

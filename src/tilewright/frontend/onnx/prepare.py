@@ -5,8 +5,10 @@ from __future__ import annotations
 from onnx import ModelProto, inliner, version_converter
 
 from tilewright.errors import ModelRejected, UnsupportedOp
-from tilewright.frontend.onnx.protos import one_line
+from tilewright.frontend.onnx.protos import model_nodes, one_line
 from tilewright.frontend.onnx.versions import OLDEST_OPSET
+
+_SCAN_WITHOUT_BATCH = 9
 
 
 def opset_versions(model: ModelProto) -> dict[str, int]:
@@ -26,6 +28,11 @@ def prepare_model(model: ModelProto) -> ModelProto:
         except (RuntimeError, ValueError, TypeError) as error:
             raise ModelRejected(f"its local functions cannot be inlined: {one_line(error)}") from error
     version = opset_versions(model).get("", OLDEST_OPSET)
+    if version < _SCAN_WITHOUT_BATCH and any(node.op_type == "Scan" for node in model_nodes(model)):
+        raise UnsupportedOp(
+            f"Scan of opset {version} has a batch axis that later ones dropped; "
+            f"export the model for opset {OLDEST_OPSET} or newer."
+        )
     if version < OLDEST_OPSET:
         try:
             model = version_converter.convert_version(model, OLDEST_OPSET)

@@ -1,12 +1,13 @@
-"""Walking ONNX messages: all graphs, all tensors, names that a body takes from outside."""
+"""Walking ONNX messages: every node and tensor, and how messages name them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from tilewright.errors import ModelRejected
+from tilewright.ir.bodies import body_graphs
 
 # Deeper than any exporter nests control flow; also bounds our own recursion.
 MAX_NESTING = 24
@@ -22,15 +23,6 @@ def node_label(node: NodeProto) -> str:
     """How messages call a node, e.g. `Conv 'conv1'`; a node without a name goes by its first output."""
     name = node.name or next((o for o in node.output if o), "")
     return f"{node.op_type} {name!r}"
-
-
-def body_graphs(node: NodeProto) -> Iterator[GraphProto]:
-    """Graphs held by a node's attributes."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
 
 
 def all_nodes(nodes: Iterable[NodeProto], depth: int = 0) -> Iterator[tuple[NodeProto, int]]:
@@ -67,34 +59,3 @@ def nested_tensors(model: ModelProto) -> Iterator[TensorProto]:
                 yield from attribute.tensors
         for graph in body_graphs(node):
             yield from graph.initializer
-
-
-def free_names(graph: GraphProto) -> dict[str, None]:
-    """Names a body reads from outside, in order of first use (a dict as an ordered set)."""
-    inner = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    inner |= {tensor.values.name for tensor in graph.sparse_initializer}
-    free: dict[str, None] = {}
-    for node in graph.node:
-        names = [*node.input, *(name for body in body_graphs(node) for name in free_names(body))]
-        free.update(dict.fromkeys(name for name in names if name and name not in inner))
-        inner.update(node.output)
-    free.update(dict.fromkeys(value.name for value in graph.output if value.name not in inner))
-    return free
-
-
-def rename_free(graph: GraphProto, renames: dict[str, str]) -> None:
-    """Rename, in place, what a body reads from outside."""
-    inner = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    inner.update(name for node in graph.node for name in node.output)
-    outer = {old: new for old, new in renames.items() if old not in inner}
-    if not outer:
-        return
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            if name in outer:
-                node.input[index] = outer[name]
-        for body in body_graphs(node):
-            rename_free(body, outer)
-    for value in graph.output:
-        if value.name in outer:
-            value.name = outer[value.name]

@@ -10,9 +10,10 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, checker
 
 from tilewright.errors import ModelRejected, UnsupportedOp
-from tilewright.frontend.onnx.protos import all_nodes, body_graphs, free_names, node_label, one_line
+from tilewright.frontend.onnx.protos import all_nodes, node_label, one_line
 from tilewright.frontend.onnx.tensors import check_embedded
 from tilewright.frontend.onnx.versions import OLDEST_OPSET, newest_opset
+from tilewright.ir.bodies import body_graphs, free_names
 
 MAX_NODES = 1_000_000
 
