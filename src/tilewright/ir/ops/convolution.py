@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.ir.expr import Expr, Scalar
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Affine, Description, Dim, Nest, affine
+from tilewright.ir.nest import Access, Affine, Description, Dim, Nest, Opaque, affine
 from tilewright.ir.ops.build import input_operand, output_operand, read
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, window_of
@@ -133,3 +133,9 @@ def conv(node: Node) -> Description:
         init = read(2, reads[2])
     body = read(0, reads[0]) * read(1, reads[1])
     return (Nest(loops.dims, tuple(reads), loops.write, body, "sum", init),)
+
+
+@operator("DeformConv")
+def deform_conv(node: Node) -> Description:
+    """Not affine: where the input is read is data, with fractions."""
+    return Opaque(f"{node.op_type} reads its input at computed positions")

@@ -1,8 +1,9 @@
-"""Matrix products: MatMul, Gemm, Einsum of one product."""
+"""Matrix products: MatMul, Gemm, Einsum."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,32 +24,49 @@ def _matmul_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Ar
     return (np.matmul(a, b),)
 
 
+@dataclass(frozen=True, slots=True)
+class MatMulLoops:
+    """The loops of a matrix product under numpy's rules, and where they touch its operands."""
+
+    dims: tuple[Dim, ...]
+    a: Access
+    b: Access
+    write: Access
+
+    @classmethod
+    def of(cls, node: Node, a_position: int = 0, b_position: int = 1) -> MatMulLoops:
+        """Loops `b0 b1 ... m n k`; `m` or `n` is missing where that operand is a vector."""
+        a, b, out = input_operand(node, a_position), input_operand(node, b_position), output_operand(node)
+        rows, columns = len(a.shape) > 1, len(b.shape) > 1
+        extents = out.shape[: len(out.shape) - int(rows) - int(columns)]
+        batch = tuple(Dim(f"b{i}", extent) for i, extent in enumerate(extents))
+        m = (Dim("m", a.shape[-2]),) if rows else ()
+        n = (Dim("n", b.shape[-1]),) if columns else ()
+        k = Dim("k", a.shape[-1], "reduce")
+
+        def batch_index(shape: tuple[int, ...]) -> tuple[Index, ...]:
+            aligned = batch[len(batch) - len(shape) :]
+            return tuple(affine() if e == 1 else affine(d.name) for e, d in zip(shape, aligned, strict=True))
+
+        a_lead, b_lead = batch_index(a.shape[:-2]), batch_index(b.shape[:-2])
+        row = tuple(affine(d.name) for d in m)
+        column = tuple(affine(d.name) for d in n)
+        parallel = (*batch, *m, *n)
+        return cls(
+            (*parallel, k),
+            Access(a, (*a_lead, *row, affine("k"))),
+            Access(b, (*b_lead, affine("k"), *column)),
+            Access(out, tuple(affine(d.name) for d in parallel)),
+        )
+
+
 @operator("MatMul", reference=_matmul_reference)
 def matmul(node: Node) -> Description:
     """`out[..., m, n] = sum_k a[..., m, k] * b[..., k, n]` with numpy's rules for 1-D operands."""
-    a, b, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
-    rows = len(a.shape) > 1
-    columns = len(b.shape) > 1
-    batch = tuple(
-        Dim(f"b{i}", extent)
-        for i, extent in enumerate(out.shape[: len(out.shape) - int(rows) - int(columns)])
-    )
-    m = (Dim("m", a.shape[-2]),) if rows else ()
-    n = (Dim("n", b.shape[-1]),) if columns else ()
-    k = Dim("k", a.shape[-1], "reduce")
-
-    def batch_index(shape: tuple[int, ...]) -> tuple[Index, ...]:
-        aligned = batch[len(batch) - len(shape) :]
-        return tuple(affine() if e == 1 else affine(d.name) for e, d in zip(shape, aligned, strict=True))
-
-    a_index = (*batch_index(a.shape[:-2]), *(affine(d.name) for d in m), affine("k"))
-    b_index = (*batch_index(b.shape[:-2]), affine("k"), *(affine(d.name) for d in n))
-    reads = (Access(a, a_index), Access(b, b_index))
-    dims = (*batch, *m, *n)
-    write = Access(out, tuple(affine(d.name) for d in dims))
-    compute = out.dtype.compute
-    product = cast(read(0, reads[0]), compute) * cast(read(1, reads[1]), compute)
-    return (Nest((*dims, k), reads, write, product, "sum"),)
+    loops = MatMulLoops.of(node)
+    compute = node.output.dtype.compute
+    product = cast(read(0, loops.a), compute) * cast(read(1, loops.b), compute)
+    return (Nest(loops.dims, (loops.a, loops.b), loops.write, product, "sum"),)
 
 
 def _gemm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -96,3 +114,72 @@ def gemm(node: Node) -> Description:
         finish = Acc(out.dtype.compute) * alpha
     write = Access(out, (affine("m"), affine("n")))
     return (Nest((m, n, k), tuple(reads), write, product, "sum", init, finish),)
+
+
+_DOTS = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class _Equation:
+    """An einsum equation with every axis named: a letter, or `e0, e1, ...` for those of the ellipsis."""
+
+    inputs: tuple[tuple[str, ...], ...]
+    output: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str, ranks: Sequence[int]) -> _Equation:
+        """Name the axes of operands of the given ranks; an absent output is inferred as numpy does."""
+        left, arrow, right = text.replace(" ", "").partition("->")
+        sides = left.split(",")
+        hidden = [
+            rank - len(side.replace(_DOTS, "")) if _DOTS in side else 0
+            for side, rank in zip(sides, ranks, strict=True)
+        ]
+        widest = max(hidden)
+        dots = tuple(f"e{i}" for i in range(widest))
+
+        def names(side: str, width: int) -> tuple[str, ...]:
+            before, found, after = side.partition(_DOTS)
+            return (*before, *dots[widest - width :], *after) if found else tuple(side)
+
+        inputs = tuple(names(side, width) for side, width in zip(sides, hidden, strict=True))
+        if arrow:
+            return cls(inputs, names(right, widest))
+        letters = left.replace(_DOTS, "").replace(",", "")
+        return cls(inputs, (*dots, *sorted(c for c in set(letters) if letters.count(c) == 1)))
+
+
+def _einsum_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    operands = [np.asarray(a) for a in inputs]
+    result = np.einsum(node.str_attr("equation", ""), *operands, optimize=len(operands) > 1)
+    return (np.asarray(result, dtype=operands[0].dtype),)
+
+
+@operator("Einsum", reference=_einsum_reference)
+def einsum(node: Node) -> Description:
+    """The sum, over every axis that the output lacks, of the product of all operands.
+
+    A letter that one operand repeats walks its diagonal: one dim in two index expressions.
+    """
+    operands = [input_operand(node, i) for i in range(len(node.inputs))]
+    out = output_operand(node)
+    equation = _Equation.parse(node.str_attr("equation", ""), [len(o.shape) for o in operands])
+    extents: dict[str, int] = {}
+    for names, operand in zip(equation.inputs, operands, strict=True):
+        for name, extent in zip(names, operand.shape, strict=True):
+            extents[name] = extent if extents.get(name, 1) == 1 else extents[name]
+    reads = tuple(
+        Access(
+            operand,
+            tuple(affine() if e == 1 else affine(n) for n, e in zip(names, operand.shape, strict=True)),
+        )
+        for names, operand in zip(equation.inputs, operands, strict=True)
+    )
+    compute = out.dtype.compute
+    product = cast(read(0, reads[0]), compute)
+    for position in range(1, len(reads)):
+        product = product * cast(read(position, reads[position]), compute)
+    parallel = tuple(Dim(name, extents[name]) for name in equation.output)
+    reduced = tuple(Dim(n, e, "reduce") for n, e in extents.items() if n not in equation.output)
+    write = Access(out, tuple(affine(d.name) for d in parallel))
+    return (Nest((*parallel, *reduced), reads, write, product, "sum" if reduced else None),)
