@@ -422,22 +422,26 @@ def identity_operator(node: Node) -> Description:
     return _copy(node)
 
 
-def _is_training(node: Node, mode: Array | None) -> bool:
-    return mode is not None and bool(mode.reshape(()))
+def _drops(ratio: Array | None, mode: Array | None) -> bool:
+    """Whether elements are dropped at random: only in training, and not at ratio 0."""
+    training = mode is not None and bool(mode.reshape(()))
+    return training and (ratio is None or float(ratio.reshape(())) != 0.0)
 
 
 def _dropout_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    x = inputs[0]
+    x, ratio, mode = (*inputs, None, None)[:3]
     assert x is not None
-    assert not _is_training(node, inputs[2] if len(inputs) > 2 else None), "Dropout in training mode"
-    return (x, np.ones(x.shape, dtype=bool))[: len(node.outputs)]
+    assert not _drops(ratio, mode), "Dropout in training mode is random"
+    return (x, np.ones(x.shape, dtype=bool))
 
 
 @operator("Dropout", reference=_dropout_reference)
 def dropout(node: Node) -> Description:
     """A copy, and a mask of ones if asked for: the operator at inference."""
-    mode = node.constant(2)
-    if node.input(2) is not None and (mode is None or _is_training(node, mode)):
+    mode, ratio = node.constant(2), node.constant(1)
+    if node.input(2) is not None and mode is None:
+        return Opaque("whether Dropout trains is data")
+    if _drops(ratio, mode):
         return Opaque("Dropout in training mode is random")
     nests = _copy(node)
     if len(node.outputs) > 1 and node.outputs[1] is not None:
