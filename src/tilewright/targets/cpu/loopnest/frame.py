@@ -1,0 +1,523 @@
+"""Where emission stands inside a nest: which loops are bound, where each access points, what is loaded.
+
+A frame is never changed once made: binding a loop gives a new one. Frames of the same straight piece of code
+share their memory of loaded values; a loop body or a branch gets its own, on top of what surrounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Call, Const, Expr
+from tilewright.ir.nest import Affine
+from tilewright.targets.cpu.emitter import Emitter
+from tilewright.targets.cpu.exprgen import (
+    compute_type,
+    convert,
+    emit_expr,
+    from_storage,
+    storage_type,
+    to_storage,
+)
+from tilewright.targets.cpu.loopnest.refs import DataTerm, Guard, LinearNest, Ref, TableTerm
+from tilewright.targets.cpu.values import I32, I64, PTR, Int, Type, Val, vec, vector_literal
+
+# Strides up to which whole vectors are loaded and thinned out instead of gathering lane by lane.
+MAX_THINNED_STRIDE = 4
+# Tables are stored with this many entries more, so that vectors of them may be read at their end.
+_TABLE_PADDING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A loop's current index: `base + offset`, known to lie in `[low, high]` (all lanes of a vector)."""
+
+    base: Val | None
+    offset: int
+    low: int
+    high: int
+
+
+class Memo:
+    """Values by key; looks through to the memo of the surrounding code."""
+
+    __slots__ = ("_found", "_outer")
+
+    def __init__(self, outer: Memo | None = None) -> None:
+        self._outer = outer
+        self._found: dict[object, Val] = {}
+
+    def get(self, key: object) -> Val | None:
+        """The value, if it was made here or around here."""
+        found = self._found.get(key)
+        if found is None and self._outer is not None:
+            return self._outer.get(key)
+        return found
+
+    def put(self, key: object, value: Val) -> Val:
+        """Remember a value made here."""
+        self._found[key] = value
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """How the vector loop is cut: `lanes` neighbours of `dim`, of which the first `active` exist."""
+
+    dim: str
+    lanes: int
+    active: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """See the module's text. `pointers` holds one (pointer, elements to add) per access, the write last."""
+
+    emitter: Emitter
+    nest: LinearNest
+    bound: Mapping[str, Bound]
+    pointers: tuple[tuple[Val, int], ...]
+    resolved: frozenset[tuple[int, int]]  # (access, data term) whose address part is in the pointer
+    settled: Mapping[Guard, bool]
+    memo: Memo
+    vector: Vector | None = None
+
+    @classmethod
+    def start(cls, emitter: Emitter, nest: LinearNest, pointers: Sequence[Val]) -> Frame:
+        """Nothing bound yet; one base pointer per access, the write last."""
+        refs = nest.all_refs()
+        based = tuple((p, r.form.offset) for p, r in zip(pointers, refs, strict=True))
+        frame = cls(emitter, nest, {}, based, frozenset(), {}, Memo())
+        return frame._resolve()
+
+    # Making frames.
+
+    def _with(
+        self,
+        *,
+        bound: Mapping[str, Bound] | None = None,
+        pointers: tuple[tuple[Val, int], ...] | None = None,
+        resolved: frozenset[tuple[int, int]] | None = None,
+        settled: Mapping[Guard, bool] | None = None,
+        memo: Memo | None = None,
+        vector: Vector | None = None,
+    ) -> Frame:
+        return Frame(
+            self.emitter,
+            self.nest,
+            self.bound if bound is None else bound,
+            self.pointers if pointers is None else pointers,
+            self.resolved if resolved is None else resolved,
+            self.settled if settled is None else settled,
+            self.memo if memo is None else memo,
+            self.vector if vector is None else vector,
+        )
+
+    def inner(self) -> Frame:
+        """The same place at the start of a loop body or branch: what is loaded there stays there."""
+        return self._with(memo=Memo(self.memo))
+
+    def vectorised(self, dim: str, lanes: int, active: int | None = None) -> Frame:
+        """From here on values have `lanes` lanes, neighbours along `dim` (which may be bound already)."""
+        return self._with(vector=Vector(dim, lanes, lanes if active is None else active))
+
+    def settle(self, guards: Mapping[Guard, bool]) -> Frame:
+        """The same place, knowing of some guards whether they hold."""
+        return self._with(settled={**self.settled, **guards}) if guards else self
+
+    def bind(self, dim: str, value: Int, low: int | None = None, high: int | None = None) -> Frame:
+        """Set a loop's index; `[low, high]` is what is known of a value that is not a number."""
+        if isinstance(value, int):
+            made = Bound(None, value, value, value)
+        else:
+            extent = self.nest.extents[dim]
+            made = Bound(value, 0, 0 if low is None else low, extent - 1 if high is None else high)
+        e = self.emitter
+        pointers = list(self.pointers)
+        for position, ref in enumerate(self.nest.all_refs()):
+            c = ref.coefficient(dim)
+            pointer, offset = pointers[position]
+            if c and isinstance(value, int):
+                pointers[position] = (pointer, offset + c * value)
+            elif c:
+                pointers[position] = (self._moved(pointer, ref, e.mul(value, c)), offset)
+            for table in ref.tables:
+                if table.dim == dim and not self._is_vector(dim):
+                    pointer, offset = pointers[position]
+                    pointers[position] = self._through_table(pointer, offset, ref, table, value)
+        frame = self._with(bound={**self.bound, dim: made}, pointers=tuple(pointers))
+        return frame._resolve()
+
+    def shift(self, dim: str | None, delta: int) -> Frame:
+        """A bound loop's index `delta` further."""
+        if dim is None or delta == 0:
+            return self
+        old = self.bound[dim]
+        made = Bound(old.base, old.offset + delta, old.low + delta, old.high + delta)
+        pointers = tuple(
+            (p, offset + delta * ref.coefficient(dim))
+            for (p, offset), ref in zip(self.pointers, self.nest.all_refs(), strict=True)
+        )
+        return self._with(bound={**self.bound, dim: made}, pointers=pointers)
+
+    def _is_vector(self, dim: str) -> bool:
+        return self.vector is not None and self.vector.lanes > 1 and self.vector.dim == dim
+
+    def _moved(self, pointer: Val, ref: Ref, elements: Int) -> Val:
+        # Not `inbounds`: the address of padding is computed, only never used.
+        if isinstance(elements, int) and elements == 0:
+            return pointer
+        element = storage_type(ref.operand.dtype).element
+        key = ("at", pointer.name, str(elements), element)
+        found = self.memo.get(key)
+        if found is None:
+            text = f"getelementptr {element}, ptr {pointer}, i64 {elements}"
+            found = self.memo.put(key, self.emitter.op(text, PTR))
+        return found
+
+    def _through_table(
+        self, pointer: Val, offset: int, ref: Ref, table: TableTerm, value: Int
+    ) -> tuple[Val, int]:
+        if isinstance(value, int):
+            return pointer, offset + table.offsets[value]
+        entry = self.emitter.load(I64, self._table_entry(table.offsets, "i64", value))
+        return self._moved(pointer, ref, entry), offset
+
+    def _table_entry(self, table: Sequence[int], element: str, value: Int) -> Val:
+        padded = [*table, *([table[-1]] * _TABLE_PADDING)]
+        return self.emitter.gep(self.emitter.constant_array(element, padded), value, element)
+
+    def _resolve(self) -> Frame:
+        """Add the parts of addresses that are data and can be read by now."""
+        frame = self
+        for position, ref in enumerate(self.nest.all_refs()):
+            for number, term in enumerate(ref.data):
+                if (position, number) in frame.resolved:
+                    continue
+                names = self.nest.depends(term.read)
+                if not names <= frame.bound.keys() or any(frame._is_vector(n) for n in names):
+                    continue
+                index = frame._wrapped(frame._scalar().load(term.read), term)
+                pointer, offset = frame.pointers[position]
+                moved = frame._moved(pointer, ref, frame.emitter.mul(index, term.stride))
+                pointers = list(frame.pointers)
+                pointers[position] = (moved, offset)
+                frame = frame._with(pointers=tuple(pointers), resolved=frame.resolved | {(position, number)})
+        return frame
+
+    def _wrapped(self, index: Val, term: DataTerm) -> Val:
+        """A data index as i64: negative values count from the end, then clamped into the axis."""
+        e = self.emitter
+        dtype = self.nest.refs[term.read].operand.dtype
+        wide = convert(e, index, dtype.compute, DType.INT64)
+        wrapped = e.select(e.icmp("slt", wide, 0), e.iadd(wide, term.extent), wide)
+        return e.smin(e.smax(wrapped, 0), max(term.extent - 1, 0))
+
+    def _scalar(self) -> Frame:
+        if self.vector is None or self.vector.lanes == 1:
+            return self
+        return self._with(vector=Vector(self.vector.dim, 1, 1))
+
+    # What is known of guards.
+
+    def holds(self, guard: Guard) -> bool | None:
+        """Whether the guard holds for every lane (True), none (False), or is not known while emitting."""
+        known = self.settled.get(guard)
+        if known is not None:
+            return known
+        low = high = guard.form.offset
+        extents = self.nest.extents
+        for name, c in guard.form.terms:
+            at = self.bound.get(name)
+            first, last = (0, extents[name] - 1) if at is None else (at.low, at.high)
+            if at is not None and self._is_vector(name):
+                assert self.vector is not None
+                last += self.vector.active - 1
+            low += min(c * first, c * last)
+            high += max(c * first, c * last)
+        if low >= 0 and high < guard.extent:
+            return True
+        return False if high < 0 or low >= guard.extent else None
+
+    def misses(self, read: int) -> bool:
+        """Whether a read certainly lies in the padding."""
+        return any(self.holds(g) is False for g in self.nest.refs[read].guards)
+
+    # Values.
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of the values made here."""
+        return 1 if self.vector is None else self.vector.lanes
+
+    @property
+    def active(self) -> int:
+        """Lanes that exist."""
+        return 1 if self.vector is None else self.vector.active
+
+    def index(self, dim: str) -> Int:
+        """Current index of a bound loop (of the first lane)."""
+        at = self.bound[dim]
+        return at.offset if at.base is None else self.emitter.add(at.base, at.offset)
+
+    def form(self, form: Affine) -> Int:
+        """Value of a form over bound loops (for the first lane)."""
+        e, total = self.emitter, form.offset
+        moving: Int = 0
+        for name, c in form.terms:
+            at = self.bound[name]
+            total += c * at.offset
+            if at.base is not None:
+                moving = e.add(moving, e.mul(at.base, c))
+        return e.add(moving, total)
+
+    def lane_form(self, form: Affine, type: Type) -> Val:
+        """Value of a form in each lane, as integers of `type`."""
+        e = self.emitter
+        first = e.index(self.form(form))
+        if type.element != "i64":
+            first = e.cast("trunc", first, type.element)
+        c = 0 if self.vector is None else form.coefficient(self.vector.dim)
+        base = e.splat(first, type.lanes)
+        if c == 0 or type.lanes == 1:
+            return base
+        return e.iadd(base, vector_literal(type.element, [c * i for i in range(type.lanes)]))
+
+    def value(self, expr: Expr, acc: Val | None = None) -> Val:
+        """The value of an expression here, in its compute type."""
+        return emit_expr(
+            self.emitter, expr, self.load, acc, self._iter, lanes=self.lanes, known=self._hoisted
+        )
+
+    def _hoisted(self, expr: Expr) -> Val | None:
+        return self.memo.get(("expr", id(expr), self.lanes))
+
+    def _iter(self, dim: str) -> Val:
+        return self.lane_form(self.nest.iters[dim], vec("i64", self.lanes))
+
+    def hoist(self, *exprs: Expr | None) -> None:
+        """Compute here whatever in the expressions no longer changes in the loops to come."""
+        ready = self.bound.keys() - ({self.vector.dim} if self.vector is not None else set())
+        for expr in exprs:
+            if expr is not None:
+                self._hoist(expr, ready)
+
+    def _hoist(self, expr: Expr, ready: frozenset[str] | set[str]) -> None:
+        from tilewright.ir.expr import Acc
+
+        if isinstance(expr, Const | Acc):
+            return
+        inside = list(expr.walk())
+        if not any(isinstance(x, Acc) for x in inside) and self.nest.expr_depends(expr) <= ready:
+            if all(isinstance(x, Const | Call) for x in inside):
+                return  # literals
+            made = self.value(expr)
+            if isinstance(expr, Call):
+                self.memo.put(("expr", id(expr), self.lanes), made)
+            return
+        for child in expr.children():
+            self._hoist(child, ready)
+
+    # Loads.
+
+    def load(self, read: int) -> Val:
+        """The value of a read here, in its compute type; padding where it is outside its operand."""
+        ref = self.nest.refs[read]
+        type = compute_type(ref.operand.dtype, self.lanes)
+        open_guards = []
+        for guard in ref.guards:
+            holds = self.holds(guard)
+            if holds is False:
+                return self.emitter.constant(type, ref.fill if ref.fill is not None else 0)
+            if holds is None:
+                open_guards.append(guard)
+        key = self._load_key(read, ref, open_guards)
+        found = self.memo.get(key)
+        return self.memo.put(key, self._load(read, ref, open_guards)) if found is None else found
+
+    def preset(self, read: int, value: Val) -> None:
+        """Let loads of a read give `value` here (one that was loaded another way)."""
+        self.memo.put(self._load_key(read, self.nest.refs[read], ()), value)
+
+    def _load_key(self, read: int, ref: Ref, open_guards: Sequence[Guard]) -> object:
+        """What decides the value of a read: equal keys are one load."""
+        pointer, offset = self.pointers[read]
+        state: list[object] = []
+        if open_guards or any(t.valid is not None for t in ref.tables):
+            names = {n for g in ref.guards for n in g.form.dims()} | {t.dim for t in ref.tables}
+            state = [(n, self.bound.get(n)) for n in sorted(names)]
+        vector: object = self.lanes
+        if self.vector is not None and self._varies(read):
+            vector = self.vector
+            if ref.tables or ref.data:
+                # A gather depends on where the vector stands even if its pointer does not.
+                state += [(n, self.bound.get(n)) for n in sorted(self.nest.depends(read))]
+        return ("read", read, pointer.name, offset, vector, tuple(open_guards), tuple(state))
+
+    def _load(self, read: int, ref: Ref, open_guards: Sequence[Guard]) -> Val:
+        e = self.emitter
+        dtype, fill = ref.operand.dtype, ref.fill if ref.fill is not None else 0
+        if self.lanes > 1 and not self._varies(read):
+            return e.splat(self._scalar().load(read), self.lanes)
+        stored = storage_type(dtype, self.lanes)
+        mask = self._mask(ref, open_guards)
+        pointer = self._pointer(read)
+        if self.lanes == 1:
+            raw = e.load(stored, pointer) if mask is None else e.masked_load(stored, pointer, mask, fill=fill)
+            return from_storage(e, raw, dtype)
+        assert self.vector is not None
+        c = ref.coefficient(self.vector.dim)
+        linear = not any(t.dim == self.vector.dim for t in ref.tables) and self._all_resolved(read)
+        if linear and c == 1:
+            raw = self._load_contiguous(stored, pointer, mask, fill)
+        elif linear and mask is None and (c == -1 or 2 <= c <= MAX_THINNED_STRIDE):
+            raw = self._load_thinned(stored, pointer, c)
+        else:
+            raw = self._gather(read, ref, stored, pointer, mask, fill)
+        return from_storage(e, raw, dtype)
+
+    def _pointer(self, position: int) -> Val:
+        pointer, offset = self.pointers[position]
+        return self._moved(pointer, self.nest.all_refs()[position], offset)
+
+    def _varies(self, read: int) -> bool:
+        """Whether lanes of a read differ."""
+        return self.vector is not None and self.vector.dim in self.nest.depends(read)
+
+    def _all_resolved(self, position: int) -> bool:
+        ref = self.nest.all_refs()[position]
+        return all((position, number) in self.resolved for number in range(len(ref.data)))
+
+    def _mask(self, ref: Ref, open_guards: Sequence[Guard]) -> Val | None:
+        """One i1 per lane (or one for all if scalar) that says what may be read, None if everything."""
+        e, mask = self.emitter, None
+        type = I64 if self.lanes == 1 else I32.with_lanes(self.lanes)
+        for guard in open_guards:
+            key = ("mask", guard, self.vector, tuple(self.bound.get(n) for n in guard.form.dims()))
+            inside = self.memo.get(key)
+            if inside is None:
+                inside = self.memo.put(key, e.icmp("ult", self.lane_form(guard.form, type), guard.extent))
+            mask = inside if mask is None else e.and_(mask, inside)
+        for table in ref.tables:
+            if table.valid is None:
+                continue
+            valid = self._valid_lanes(table)
+            mask = valid if mask is None else e.and_(mask, valid)
+        if mask is not None and self.active < self.lanes:
+            mask = e.and_(mask, e.lane_mask(self.lanes, self.active))
+        return mask
+
+    def _valid_lanes(self, table: TableTerm) -> Val:
+        e = self.emitter
+        assert table.valid is not None
+        flags = [int(v) for v in table.valid]
+        entry = self._table_entry(flags, "i8", self.index(table.dim))
+        if self._is_vector(table.dim):
+            return e.icmp("ne", e.load(vec("i8", self.lanes), entry), 0)
+        return e.splat(e.icmp("ne", e.load(vec("i8"), entry), 0), self.lanes)
+
+    def _load_contiguous(self, type: Type, pointer: Val, mask: Val | None, fill: object) -> Val:
+        e = self.emitter
+        assert isinstance(fill, int | float)
+        if mask is not None:
+            return e.masked_load(type, pointer, mask, fill=fill)
+        if self.active < self.lanes:
+            return e.masked_load(type, pointer, self.active)
+        return e.load(type, pointer)
+
+    def _load_thinned(self, type: Type, pointer: Val, stride: int) -> Val:
+        """Every `stride`-th element from whole vectors; the last one stops at the last element wanted."""
+        e, lanes = self.emitter, type.lanes
+        if stride == -1:
+            first = e.op(f"getelementptr {type.element}, ptr {pointer}, i64 {1 - self.active}", PTR)
+            whole = self._load_contiguous(type, first, None, 0)
+            order = [max(self.active - 1 - lane, 0) for lane in range(lanes)]
+            return e.shuffle(whole, None, order)
+        needed = stride * (self.active - 1) + 1
+        made: Val | None = None
+        for start in range(0, needed, lanes):
+            count = min(lanes, needed - start)
+            at = e.gep(pointer, start, type.element)
+            part = e.load(type, at) if count == lanes else e.masked_load(type, at, count)
+            if made is None:
+                made = part
+                picked = [min(lane * stride, lanes - 1) for lane in range(lanes)]
+                if needed <= lanes:
+                    return e.shuffle(part, None, picked)
+                first_part = True
+                continue
+            order = []
+            for lane in range(lanes):
+                position = lane * stride - start
+                if 0 <= position < lanes:
+                    order.append(lanes + position)
+                else:
+                    order.append(min(lane * stride, lanes - 1) if first_part else lane)
+            made = e.shuffle(made, part, order)
+            first_part = False
+        assert made is not None
+        return made
+
+    def _gather(self, read: int, ref: Ref, type: Type, pointer: Val, mask: Val | None, fill: object) -> Val:
+        e, lanes = self.emitter, type.lanes
+        assert self.vector is not None
+        assert isinstance(fill, int | float)
+        dim = self.vector.dim
+        offsets = vector_literal("i64", [ref.coefficient(dim) * i for i in range(lanes)])
+        wide = vec("i64", lanes)
+        for table in ref.tables:
+            if table.dim == dim:
+                entry = self._table_entry(table.offsets, "i64", self.index(dim))
+                offsets = e.iadd(offsets, e.load(wide, entry))
+        for number, term in enumerate(ref.data):
+            if (read, number) not in self.resolved:
+                index = self._wrapped(self.load(term.read), term)
+                offsets = e.iadd(offsets, e.imul(index, term.stride))
+        places = e.op(f"getelementptr {type.element}, ptr {pointer}, {offsets.typed}", vec("ptr", lanes))
+        where = e.lane_mask(lanes, self.active) if mask is None else mask
+        name = f"{type.text} @llvm.masked.gather.{type.suffix}.v{lanes}p0("
+        e.declare(f"declare {name}<{lanes} x ptr>, <{lanes} x i1>, {type.text})")
+        call = f"call {name}<{lanes} x ptr> align {type.element_bytes} {places}, {where.typed}, "
+        return e.op(call + f"{e.constant(type, fill).typed})", type)
+
+    # Stores.
+
+    def store(self, value: Val) -> None:
+        """Store a computed value through the nest's write."""
+        e, ref, position = self.emitter, self.nest.write, len(self.nest.refs)
+        raw = to_storage(e, value, ref.operand.dtype)
+        pointer = self._pointer(position)
+        c = 0 if self.vector is None else ref.coefficient(self.vector.dim)
+        if raw.lanes == 1:
+            e.store(raw, pointer)
+        elif c != 1:
+            e.store_strided(raw, pointer, c, active=self.active)
+        elif self.active < self.lanes:
+            e.masked_store(raw, pointer, self.active)
+        else:
+            e.store(raw, pointer)
+
+    # Loops.
+
+    def loop(
+        self,
+        dim: str,
+        low: Int,
+        high: Int,
+        step: int,
+        body: Callable[[Frame, list[Val]], Sequence[Val] | None],
+        carried: Sequence[Val] = (),
+        *,
+        known: tuple[int, int] | None = None,
+    ) -> list[Val]:
+        """A loop over `dim`; `known` bounds its index where `low` and `high` are not numbers."""
+
+        def emit(index: Int, values: list[Val]) -> Sequence[Val] | None:
+            first, last = known or (0, self.nest.extents[dim] - 1)
+            if isinstance(low, int) and isinstance(high, int):
+                first, last = low, low + (high - 1 - low) // step * step
+            return body(self.inner().bind(dim, index, first, last), values)
+
+        return self.emitter.loop(low, high, step, emit, [(v.type, v) for v in carried])

@@ -1,0 +1,233 @@
+"""Which loops of a nest become vectors, register tiles and straight code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Expr
+from tilewright.ir.nest import Dim
+from tilewright.targets.cpu.exprgen import COMPUTE_ELEMENTS
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.loopnest.frame import MAX_THINNED_STRIDE
+from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref
+from tilewright.targets.cpu.values import vec
+
+# Bodies emitted straight in one reduction step of a tile: enough to amortise the loop, few enough to decode.
+MAX_STRAIGHT_BODIES = 96
+# A gathered lane costs about this many vector loads.
+_GATHER_COST = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one nest is emitted.
+
+    `vector` is cut into vectors of `lanes`, `num_vectors` of them at a time; `rows` iterations of `row` share a
+    register tile with them. Reduce loops in `straight` are unrolled; `outer` loops surround the tile.
+    With `transposed`, vectors of some reads run along `row` and are turned in registers.
+    """
+
+    outer: tuple[str, ...]
+    vector: str | None
+    lanes: int
+    num_vectors: int
+    row: str | None
+    rows: int
+    straight: frozenset[str]
+    reduces_lanes: bool
+    transposed: bool = False
+
+
+def plan_nest(nest: LinearNest, isa: Isa, fixed: frozenset[str] = frozenset()) -> Plan:
+    """The plan for a nest whose `fixed` loops are bound by the caller."""
+    parallel = tuple(d for d in nest.parallel if d.name not in fixed)
+    widest = _widest_element(nest)
+    vector = _best_vector(nest, parallel, isa, widest)
+    lanes = 1 if vector is None else lanes_for(isa, widest, vector.extent)
+    if vector is not None and vector.role == "reduce":
+        names = tuple(d.name for d in parallel)
+        return Plan(names, vector.name, lanes, 4, None, 1, frozenset(), True)
+    others = tuple(d for d in parallel if d is not vector)
+    turned = _turning_row(nest, vector, others, lanes) if vector is not None else None
+    if turned is not None and vector is not None:
+        edge = min(lanes, 16)
+        outer = tuple(d.name for d in others if d is not turned)
+        return Plan(outer, vector.name, edge, 1, turned.name, edge, frozenset(), False, True)
+    row = _row(nest, vector, others) if nest.combine is not None else None
+    num_vectors, rows = _tile(nest, isa, vector, lanes, row)
+    straight = _straight(nest, row, vector, rows * num_vectors)
+    outer = tuple(d.name for d in others if d is not row)
+    return Plan(
+        outer,
+        None if vector is None else vector.name,
+        lanes,
+        num_vectors,
+        None if row is None else row.name,
+        rows,
+        straight,
+        False,
+    )
+
+
+def lanes_for(isa: Isa, element: str, extent: int) -> int:
+    """Lanes of the narrowest vector that holds `extent` elements, else of the widest."""
+    choices = isa.lane_choices(element)
+    return min((c for c in choices if c >= extent), default=choices[0])
+
+
+def _widest_element(nest: LinearNest) -> str:
+    """The element type that decides how many lanes fit: the widest that the expressions compute with."""
+    exprs: list[Expr] = [x for x in (nest.body, nest.init, nest.finish) if x is not None]
+    elements = {COMPUTE_ELEMENTS[x.result] for expr in exprs for x in expr.walk()}
+    elements.add(COMPUTE_ELEMENTS[nest.write.operand.dtype])
+    memory = {"i1": "i8"}
+    named = sorted({memory.get(x, x) for x in elements})
+    return max(named, key=lambda x: vec(x).element_bytes)
+
+
+def _read_cost(nest: LinearNest, read: int, dim: str, lanes: int) -> float:
+    """Vector loads that one vector of a read along `dim` costs."""
+    if dim not in nest.depends(read):
+        return 0.2
+    ref = nest.refs[read]
+    c = ref.coefficient(dim)
+    if dim not in _nonlinear(nest, ref):
+        if c == 1:
+            return 1.0
+        if c == -1 or 2 <= c <= MAX_THINNED_STRIDE:
+            return 1.5 * abs(c)
+    return _GATHER_COST * lanes
+
+
+def _nonlinear(nest: LinearNest, ref: Ref) -> frozenset[str]:
+    """Dims on which the address depends other than linearly."""
+    found = {t.dim for t in ref.tables}
+    for term in ref.data:
+        found |= nest.depends(term.read)
+    return frozenset(found)
+
+
+def _best_vector(nest: LinearNest, parallel: tuple[Dim, ...], isa: Isa, element: str) -> Dim | None:
+    """The loop with the fewest memory operations per element when vectors run along it."""
+    if nest.write.data or nest.write.guards:
+        return None
+    best: tuple[float, int] | None = None
+    chosen: Dim | None = None
+    candidates = [*parallel, *(nest.reduce if nest.combine is not None else ())]
+    num_reduced = 1
+    for d in nest.reduce:
+        num_reduced *= d.extent
+    for position, dim in enumerate(reversed(candidates)):
+        if dim.extent < 2:
+            continue
+        lanes = lanes_for(isa, element, dim.extent)
+        vectors = -(-dim.extent // lanes)
+        loads = sum(_read_cost(nest, i, dim.name, lanes) for i in range(len(nest.refs)))
+        if dim.role == "reduce":
+            # Lanes are folded once per output element; a transposed copy of the accumulators costs less.
+            cost = (loads + 0.5) * vectors / dim.extent + 12.0 / num_reduced
+        else:
+            c = nest.write.coefficient(dim.name)
+            if dim.name in _nonlinear(nest, nest.write) or (c == 0 and dim.extent > 1):
+                continue
+            stores = 1.0 if c == 1 else _GATHER_COST * lanes
+            if _turning_row(nest, dim, tuple(d for d in parallel if d is not dim), lanes) is not None:
+                loads = 3.0
+            cost = (loads + 0.5 + stores / num_reduced) * vectors / dim.extent
+        if best is None or (cost, position) < best:
+            best, chosen = (cost, position), dim
+    return chosen
+
+
+def _turning_row(nest: LinearNest, vector: Dim, others: tuple[Dim, ...], lanes: int) -> Dim | None:
+    """The loop along which reads are contiguous where they are far apart along `vector`."""
+    if nest.combine is not None or nest.write.coefficient(vector.name) != 1 or lanes < 4:
+        return None
+    for row in others:
+        turned = False
+        for read, ref in enumerate(nest.refs):
+            along, across = ref.coefficient(vector.name), ref.coefficient(row.name)
+            if {vector.name, row.name} & (
+                _nonlinear(nest, ref) | {n for g in ref.guards for n in g.form.dims()}
+            ):
+                break
+            if vector.name not in nest.depends(read):
+                continue
+            if across == 1 and abs(along) > 1:
+                turned = True
+            elif along != 1:
+                break
+        else:
+            if turned and row.extent >= 4 and vector.extent >= 4:
+                return row
+    return None
+
+
+def _row(nest: LinearNest, vector: Dim | None, others: tuple[Dim, ...]) -> Dim | None:
+    """The second parallel loop of the register tile: where loads can be shared between its iterations."""
+    best: tuple[int, int] | None = None
+    chosen: Dim | None = None
+    fixed_by_data = {n for r in nest.all_refs() for n in _nonlinear(nest, r)}
+    for position, dim in enumerate(others):
+        if dim.extent < 2 or dim.name in fixed_by_data:
+            continue
+        shared = sum(dim.name not in r.names() for r in nest.refs) + 2 * sum(
+            _slides(r, dim.name, nest) for r in nest.refs
+        )
+        if shared and (best is None or (shared, position) > best):
+            best, chosen = (shared, position), dim
+    return chosen
+
+
+def _slides(ref: Ref, dim: str, nest: LinearNest) -> bool:
+    """Whether neighbouring iterations of `dim` read overlapping windows."""
+    c = ref.coefficient(dim)
+    return c != 0 and any(
+        r.extent > 1 and ref.coefficient(r.name) != 0 and abs(ref.coefficient(r.name)) <= abs(c)
+        and abs(c) % abs(ref.coefficient(r.name)) == 0
+        and abs(c) < abs(ref.coefficient(r.name)) * r.extent
+        for r in nest.reduce
+    )  # fmt: skip
+
+
+def _tile(nest: LinearNest, isa: Isa, vector: Dim | None, lanes: int, row: Dim | None) -> tuple[int, int]:
+    """Vectors and rows of the register tile."""
+    available = 1 if vector is None else max(1, vector.extent // lanes)
+    if nest.combine is None:
+        return min(4, available), 1
+    if row is None:
+        return min(8, available, isa.preferred_accumulators), 1
+    slides = any(_slides(r, row.name, nest) for r in nest.refs)
+    if slides:
+        # Accumulators, and the row of loaded elements that they share, stay in registers.
+        most = 8 if isa.num_vector_registers >= 32 else 4
+        return 1, balanced(row.extent, most)
+    num_vectors = min(3 if isa.num_vector_registers >= 32 else 2, available)
+    return num_vectors, balanced(row.extent, max(1, isa.tile(num_vectors)))
+
+
+def balanced(extent: int, most: int) -> int:
+    """The largest tile when `extent` is cut into as few tiles of at most `most` as it takes, evenly.
+
+    >>> balanced(28, 8), balanced(14, 8), balanced(56, 8)
+    (7, 7, 8)
+    """
+    return -(-extent // -(-extent // most))
+
+
+def _straight(nest: LinearNest, row: Dim | None, vector: Dim | None, tile: int) -> frozenset[str]:
+    """Reduce loops to unroll: those that share padding with the tile, then inner ones while they are short."""
+    tiled = {d.name for d in (row, vector) if d is not None}
+    guards = [g for r in nest.refs for g in r.guards]
+    must = {n for g in guards if tiled & set(g.form.dims()) for n in g.form.dims() if n not in tiled}
+    bodies, chosen = tile, set()
+    for dim in reversed(nest.reduce):
+        others = {n for g in guards if dim.name in g.form.dims() for n in g.form.dims()} - {dim.name}
+        dynamic = bool(others - tiled) and dim.name not in must
+        if bodies * dim.extent > MAX_STRAIGHT_BODIES and not (dim.name in must and dim.extent <= 16):
+            break
+        if dynamic:
+            break
+        bodies *= dim.extent
+        chosen.add(dim.name)
+    return frozenset(chosen)

@@ -1,0 +1,216 @@
+"""From planned nests to one kernel: arguments, chunks, and the loop over the items of a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tilewright.ir.expr import FUNCTIONS, Call
+from tilewright.ir.nest import Operand
+from tilewright.targets.cpu.emitter import Emitter, Param
+from tilewright.targets.cpu.exprgen import storage_type
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import (
+    SYMBOL_PLACEHOLDER,
+    Kernel,
+    OperandKey,
+    choose_num_chunks,
+    name_by_content,
+)
+from tilewright.targets.cpu.loopnest.frame import Frame
+from tilewright.targets.cpu.loopnest.plan import Plan, plan_nest
+from tilewright.targets.cpu.loopnest.refs import LinearNest, block_name, split_dim
+from tilewright.targets.cpu.loopnest.tiles import NestEmitter
+from tilewright.targets.cpu.values import I64, PTR, Int, Val
+
+# Items per chunk at which chunks are balanced well enough, and loops may stay inside an item.
+_ITEMS_PER_CHUNK = 4
+# A part of the vector loop that is an item of its own has at least this many vectors.
+_MIN_BLOCK_VECTORS = 16
+_SCRATCH_ALIGN_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nests that run one after the other for every item of the loops they share.
+
+    `shared` are those loops with their extents, outermost first. Where the last one counts blocks of which the
+    last is shorter, `last_block` has the nests for it. `scratch` are the temporaries that live in an item.
+    """
+
+    shared: tuple[tuple[str, int], ...]
+    nests: tuple[LinearNest, ...]
+    last_block: tuple[LinearNest, ...] | None = None
+    scratch: Mapping[OperandKey, int] = field(default_factory=dict)  # elements
+    operations: int = 0
+
+    @property
+    def num_items(self) -> int:
+        """Iterations of the shared loops together."""
+        product = 1
+        for _, extent in self.shared:
+            product *= extent
+        return product
+
+
+def single_region(nest: LinearNest, isa: Isa) -> Region:
+    """One nest: outer loops are the items, and blocks of the vector loop where those are too few."""
+    plan = plan_nest(nest, isa)
+    extents, operations = nest.extents, num_operations(nest)
+    if nest.write.data:
+        # Later iterations may overwrite earlier ones, so their order must stay.
+        return Region((), (nest,), operations=operations)
+    wanted = choose_num_chunks(1 << 30, operations) * _ITEMS_PER_CHUNK
+    shared: list[tuple[str, int]] = []
+    items = 1
+    for dim in plan.outer:
+        if items >= wanted:
+            break
+        shared.append((dim, extents[dim]))
+        items *= extents[dim]
+    size = None if items >= wanted // 2 else _block_size(nest, plan, -(-wanted // items))
+    if size is None or plan.vector is None:
+        return Region(tuple(shared), (nest,), operations=operations)
+    return split_region(tuple(shared), (nest,), plan.vector, size, operations=operations)
+
+
+def split_region(
+    shared: tuple[tuple[str, int], ...],
+    nests: Sequence[LinearNest],
+    dim: str,
+    size: int,
+    *,
+    scratch: Mapping[OperandKey, int] | None = None,
+    operations: int = 0,
+) -> Region:
+    """A region whose items are also blocks of `size` iterations of `dim`."""
+    extent = nests[0].extents[dim]
+    full, rest = divmod(extent, size)
+    blocks = (block_name(dim), full + (1 if rest else 0))
+    whole = tuple(split_dim(n, dim, size, size) for n in nests)
+    last = tuple(split_dim(n, dim, size, rest) for n in nests) if rest else None
+    return Region((*shared, blocks), whole, last, scratch or {}, operations)
+
+
+def _block_size(nest: LinearNest, plan: Plan, wanted: int) -> int | None:
+    """Iterations of a vector-loop block that gives about `wanted` blocks, or None if it is not to be cut."""
+    if plan.vector is None or plan.reduces_lanes:
+        return None
+    guarded = {n for r in nest.refs for g in r.guards for n in g.form.dims()}
+    tables = {t.dim for r in nest.all_refs() for t in r.tables}
+    if plan.vector in guarded | tables:
+        return None
+    extent = nest.extents[plan.vector]
+    unit = plan.lanes * plan.num_vectors
+    reduced = 1
+    for d in nest.reduce:
+        reduced *= d.extent
+    least = unit if reduced > 1 else max(unit, plan.lanes * _MIN_BLOCK_VECTORS)
+    size = max(least, -(-extent // wanted))
+    size = -(-size // unit) * unit
+    # A divisor nearby saves the code for a shorter last block.
+    for candidate in range(size, size * 2, unit):
+        if extent % candidate == 0:
+            size = candidate
+            break
+    return size if size < extent else None
+
+
+def num_operations(nest: LinearNest) -> int:
+    """Work of a nest in scalar operations: what its expressions cost and what it moves."""
+    iterations, outputs = 1, 1
+    for d in nest.dims:
+        iterations *= d.extent
+        outputs *= d.extent if d.role == "parallel" else 1
+    body = sum(FUNCTIONS[x.function].cost_flop for x in nest.body.walk() if isinstance(x, Call))
+    finish = 0
+    if nest.finish is not None:
+        finish = sum(FUNCTIONS[x.function].cost_flop for x in nest.finish.walk() if isinstance(x, Call))
+    return iterations * max(1, body, len(nest.refs)) + outputs * finish
+
+
+def region_kernel(region: Region, isa: Isa) -> Kernel:
+    """The kernel of a region."""
+    operands: dict[OperandKey, Operand] = {}
+    for nest in region.nests:
+        for ref in nest.all_refs():
+            if ref.operand.key not in region.scratch:
+                operands.setdefault(ref.operand.key, ref.operand)
+    args = tuple(operands.values())
+    num_chunks = choose_num_chunks(region.num_items, region.operations)
+    e = Emitter(triple=isa.triple, attributes=isa.function_attributes)
+    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
+    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (arg_block, chunk, scratch):
+        pointers = {
+            key: e.load(PTR, e.gep(arg_block, 8 * position), align_bytes=8)
+            for position, key in enumerate(operands)
+        }
+        used_bytes = 0
+        for key, elements in region.scratch.items():
+            pointers[key] = e.gep(scratch, used_bytes)
+            operand = next(r.operand for n in region.nests for r in n.all_refs() if r.operand.key == key)
+            size = elements * storage_type(operand.dtype).element_bytes
+            used_bytes += -(-size // _SCRATCH_ALIGN_BYTES) * _SCRATCH_ALIGN_BYTES
+        _items(e, region, isa, pointers, chunk, num_chunks)
+    symbol, text = name_by_content(e.text(), "nest")
+    macs = sum(_macs(n) for n in region.nests)
+    return Kernel(symbol, text, num_chunks, args, used_bytes, macs=macs)
+
+
+def _items(
+    e: Emitter,
+    region: Region,
+    isa: Isa,
+    pointers: Mapping[OperandKey, Val],
+    chunk: Val,
+    num_chunks: int,
+) -> None:
+    fixed = frozenset(name for name, _ in region.shared)
+    whole = [NestEmitter(n, plan_nest(n, isa, fixed), isa) for n in region.nests]
+    last = [NestEmitter(n, plan_nest(n, isa, fixed), isa) for n in region.last_block or ()]
+    total = region.num_items
+
+    def nests(emitters: Sequence[NestEmitter], values: Mapping[str, Int]) -> None:
+        for emitter in emitters:
+            based = [pointers[r.operand.key] for r in emitter.nest.all_refs()]
+            frame = Frame.start(e, emitter.nest, based)
+            for name, value in values.items():
+                frame = frame.bind(name, value)
+            emitter.emit(frame)
+
+    def item(index: Int, _: list[Val]) -> None:
+        values: dict[str, Int] = {}
+        for position, (name, extent) in enumerate(reversed(region.shared)):
+            outermost = position == len(region.shared) - 1
+            values[name] = index if outermost else e.urem(index, extent)
+            index = index if outermost else e.udiv(index, extent)
+        if not last:
+            nests(whole, values)
+            return
+        block, blocks = region.shared[-1]
+        is_last = e.compare("eq", values[block], blocks - 1)
+        e.if_(
+            is_last,
+            lambda: nests(last, {**values, block: blocks - 1}),
+            lambda: nests(whole, values),
+        )
+
+    if num_chunks == 1:
+        e.loop(0, total, 1, item)
+        return
+    if num_chunks == total:
+        item(chunk, [])
+        return
+    low = e.udiv(e.mul(chunk, total), num_chunks)
+    high = e.udiv(e.mul(e.add(chunk, 1), total), num_chunks)
+    e.loop(low, high, 1, item, nonempty=True)
+
+
+def _macs(nest: LinearNest) -> int:
+    """Multiply-accumulates of a sum of products."""
+    if nest.combine != "sum" or not isinstance(nest.body, Call) or nest.body.function != "mul":
+        return 0
+    product = 1
+    for d in nest.dims:
+        product *= d.extent
+    return product

@@ -1,0 +1,159 @@
+"""Runs lowered nests on buffers that end (or begin) at unmapped pages, and compares with the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.nest import Nest, Operand, operands_of
+from tilewright.ir.nest_interpreter import run_nests
+from tilewright.targets.cpu.codegen import JitLibrary, compile_object
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts, OperandKey, Packed
+from tilewright.targets.cpu.loopnest import lower_nests
+
+Array = np.ndarray[Any, Any]
+_PAGE = mmap.PAGESIZE
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+]  # fmt: skip
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_CANARY = 0xA5
+
+
+class Guarded:
+    """Bytes between two unmapped pages, touching the later one (or the earlier one)."""
+
+    def __init__(self, size_bytes: int, *, at_end: bool) -> None:
+        pages = -(-max(size_bytes, 1) // _PAGE)
+        self._total = (pages + 2) * _PAGE
+        base = _libc.mmap(None, self._total, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        assert base not in (None, ctypes.c_void_p(-1).value)
+        self._base = base
+        for page in (base, base + (pages + 1) * _PAGE):
+            assert _libc.mprotect(page, _PAGE, 0) == 0
+        self._first = base + _PAGE
+        self._mapped = pages * _PAGE
+        ctypes.memset(self._first, _CANARY, self._mapped)
+        self.size_bytes = size_bytes
+        self.address = self._first + (self._mapped - size_bytes if at_end else 0)
+
+    def array(self, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+        view = (ctypes.c_char * self.size_bytes).from_address(self.address)
+        return np.frombuffer(view, dtype=dtype).reshape(shape)
+
+    def slack_is_untouched(self) -> bool:
+        whole = ctypes.string_at(self._first, self._mapped)
+        offset = self.address - self._first
+        outside = whole[:offset] + whole[offset + self.size_bytes :]
+        return outside == bytes([_CANARY]) * len(outside)
+
+    def close(self) -> None:
+        _libc.munmap(self._base, self._total)
+
+
+def stored(array: Array, layout: Layout) -> Array:
+    return np.ascontiguousarray(array.transpose(layout.order))
+
+
+def logical(memory: Array, shape: Sequence[int], layout: Layout) -> Array:
+    inner = memory.reshape([shape[axis] for axis in layout.order])
+    return inner.transpose(np.argsort(layout.order)) if layout.order else inner
+
+
+def compile_kernels(kernels: Sequence[Kernel], isa: Isa) -> JitLibrary:
+    distinct = {k.symbol: k for k in kernels}
+    objects = [compile_object(k.text, isa, optimize=k.needs_optimizer) for k in distinct.values()]
+    return JitLibrary(objects, distinct)
+
+
+def run_kernels(
+    nests: Sequence[Nest],
+    inputs: Mapping[int, Array],
+    isa: Isa,
+    layouts: Layouts | None = None,
+    *,
+    at_end: bool = True,
+) -> dict[int, Array]:
+    """Outputs by position, computed by the lowered kernels."""
+    layouts = dict(layouts or {})
+    kernels = lower_nests(tuple(nests), layouts, isa)
+    library = compile_kernels(kernels, isa)
+    buffers: dict[OperandKey, Guarded] = {}
+    operands: dict[OperandKey, Operand] = {o.key: o for o in operands_of(nests)}
+    everything: list[Guarded] = []
+    try:
+        for key, operand in operands.items():
+            layout = layouts.get(key, Layout.row_major(len(operand.shape)))
+            size = operand.num_elements * operand.dtype.numpy.itemsize
+            buffer = buffers[key] = Guarded(size, at_end=at_end)
+            everything.append(buffer)
+            data = inputs.get(operand.position) if operand.kind == "input" else None
+            data = operand.data if operand.kind == "table" else data
+            if data is not None and size:
+                source = stored(np.asarray(data, operand.dtype.numpy), layout)
+                ctypes.memmove(buffer.address, source.tobytes(), size)
+        for kernel in kernels:
+            assert not any(isinstance(a, Packed) for a in kernel.args)
+            addresses = [buffers[a.key].address for a in kernel.args if isinstance(a, Operand)]
+            block = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+            # Scratch is 64-byte aligned by contract.
+            scratch = Guarded(-(-kernel.scratch_bytes // 64) * 64, at_end=True)
+            everything.append(scratch)
+            function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(
+                library[kernel.symbol]
+            )
+            for chunk in reversed(range(kernel.num_chunks)):
+                function(ctypes.addressof(block), chunk, scratch.address)
+        assert all(b.slack_is_untouched() for b in everything)
+        results = {}
+        for key, operand in operands.items():
+            if key[0] == "output":
+                layout = layouts.get(key, Layout.row_major(len(operand.shape)))
+                flat = buffers[key].array(operand.dtype.numpy, (-1,))
+                results[key[1]] = logical(flat, operand.shape, layout).copy()
+        return results
+    finally:
+        for buffer in everything:
+            buffer.close()
+        library.close()
+
+
+def expected(nests: Sequence[Nest], inputs: Mapping[int, Array]) -> dict[int, Array]:
+    outputs = {o.position: (o.dtype, o.shape) for o in operands_of(nests) if o.kind == "output"}
+    given = [inputs.get(i) for i in range(max(inputs, default=-1) + 1)]
+    specs = [outputs.get(i) for i in range(max(outputs) + 1)]
+    made = run_nests(nests, given, specs)
+    return {i: a for i, a in enumerate(made) if a is not None}
+
+
+def assert_same(
+    nests: Sequence[Nest],
+    inputs: Mapping[int, Array],
+    isa: Isa,
+    layouts: Layouts | None = None,
+    *,
+    rtol: float = 2e-5,
+    atol: float = 1e-5,
+    both_ends: bool = True,
+) -> None:
+    """The kernels give what the interpreter gives, from buffers at either side of unmapped memory."""
+    want = expected(nests, inputs)
+    for at_end in (True, False) if both_ends else (True,):
+        got = run_kernels(nests, inputs, isa, layouts, at_end=at_end)
+        assert got.keys() == want.keys()
+        for position, array in want.items():
+            assert got[position].dtype == array.dtype
+            if array.dtype.kind in "iub":
+                np.testing.assert_array_equal(got[position], array)
+            else:
+                np.testing.assert_allclose(
+                    got[position].astype(np.float64), array.astype(np.float64), rtol=rtol, atol=atol
+                )
