@@ -61,6 +61,8 @@ def _build(b: Builder, x: Tensor, *, name: str) -> None:
                 x = _join(b, values, unit.terms)
                 for step in unit.steps:
                     x = _apply(b, x, step)
+                if not unit.steps and len(unit.terms) == len(unit.terms[0]) == 1:
+                    x = b.unary("Identity", x)  # joins a single value, and is a unit all the same
             values[unit.id] = x
     b.output(x, "features")
 
