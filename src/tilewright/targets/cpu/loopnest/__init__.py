@@ -8,6 +8,7 @@ from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts
+from tilewright.targets.cpu.loopnest.groups import form_groups, fused_region
 from tilewright.targets.cpu.loopnest.refs import linearise, simplify
 from tilewright.targets.cpu.loopnest.region import region_kernel, single_region
 
@@ -31,12 +32,24 @@ def loop_nest_supports(nests: Sequence[Nest], layouts: Layouts | None = None) ->
 
 
 def lower_nests(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> tuple[Kernel, ...]:
-    """Kernels that run the nests, in order."""
+    """Kernels that run the nests, in order. Nests that share outer loops become one kernel.
+
+    Temporaries between nests of one kernel live in its scratch; the others are arguments of kind "local",
+    which the caller allocates. Ask `loop_nest_supports` first.
+    """
+    work = [n for n in nests if all(d.extent for d in n.parallel_dims)]
     kernels = []
-    for nest in nests:
-        linear = linearise(nest, layouts)
-        assert not isinstance(linear, Declined)
-        if any(d.extent == 0 for d in linear.parallel):
+    for group in form_groups(work):
+        members = [work[i] for i in group]
+        region = None
+        if len(members) > 1:
+            others = [n for i, n in enumerate(work) if i not in group]
+            region = fused_region(members, others, layouts, isa)
+        if region is not None:
+            kernels.append(region_kernel(region, isa))
             continue
-        kernels.append(region_kernel(single_region(simplify(linear), isa), isa))
+        for nest in members:
+            linear = linearise(nest, layouts)
+            assert not isinstance(linear, Declined), linear.reason
+            kernels.append(region_kernel(single_region(simplify(linear), isa), isa))
     return tuple(kernels)

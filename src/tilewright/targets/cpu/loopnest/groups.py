@@ -1,0 +1,273 @@
+"""Which nests share their outer loops, so that one kernel runs all of them item by item.
+
+Softmax, layer normalisation and their like are nests that hand each other temporaries row by row. Loops that
+every nest of a run has, and that index the values passed between them in the same place, are shared: an item
+of the shared loops runs through all nests while its slices of the temporaries stay in cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.ir.nest import Access, Affine, Nest
+from tilewright.targets.cpu.exprgen import storage_type
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
+from tilewright.targets.cpu.loopnest.plan import lanes_for
+from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, linearise, map_refs, simplify, split_dim
+from tilewright.targets.cpu.loopnest.region import Region, num_operations
+
+# Slices of temporaries larger than this leave the core's caches: then nests run as kernels of their own.
+_MAX_SCRATCH_BYTES = 512 * 1024
+# Fewer items than this keep cores idle when there is much to do.
+_MIN_ITEMS = 4
+_MUCH_WORK_OPERATIONS = 1 << 20
+# Vectors of a shared contiguous loop that stay inside an item.
+_BLOCK_VECTORS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLoop:
+    """One loop of all nests: its name in each, and the axis it walks in each value passed between them."""
+
+    names: tuple[str, ...]
+    extent: int
+    axes: Mapping[OperandKey, int]
+
+
+def form_groups(nests: Sequence[Nest]) -> list[list[int]]:
+    """Positions of the nests, cut into runs that share loops; a nest that shares none stands alone."""
+    groups: list[list[int]] = []
+    for position in range(len(nests)):
+        if groups and shared_loops([nests[i] for i in (*groups[-1], position)]):
+            groups[-1].append(position)
+        else:
+            groups.append([position])
+    return groups
+
+
+def passed_values(nests: Sequence[Nest]) -> tuple[OperandKey, ...]:
+    """Values that one of the nests writes and one reads."""
+    written = {n.write.operand.key for n in nests}
+    return tuple(
+        dict.fromkeys(a.operand.key for n in nests for a in n.reads if a.operand.key in written)
+    )
+
+
+def shared_loops(nests: Sequence[Nest]) -> tuple[SharedLoop, ...]:
+    """Loops that all nests have in common, outermost of the first nest first."""
+    passed = set(passed_values(nests))
+    if any(_views_differ(nests, key) for key in passed) or len(nests) < 2:
+        return ()
+    found = []
+    for dim in nests[0].parallel_dims:
+        loop = _follow(nests, passed, dim.name, dim.extent)
+        if loop is not None and dim.extent > 1:
+            found.append(loop)
+    return tuple(found)
+
+
+def _accesses(nest: Nest, key: OperandKey) -> list[Access]:
+    return [a for a in (nest.write, *nest.reads) if a.operand.key == key]
+
+
+def _views_differ(nests: Sequence[Nest], key: OperandKey) -> bool:
+    return len({a.shape for n in nests for a in _accesses(n, key)}) != 1
+
+
+def _walks(access: Access, dim: str) -> int | None:
+    """The axis whose index is exactly `dim`, if `dim` occurs nowhere else in the access."""
+    axis = None
+    for position, index in enumerate(access.index):
+        if not isinstance(index, Affine):
+            return None
+        if dim in index.dims():
+            if index.terms != ((dim, 1),) or index.offset or axis is not None:
+                return None
+            axis = position
+    return axis
+
+
+def _follow(nests: Sequence[Nest], passed: set[OperandKey], dim: str, extent: int) -> SharedLoop | None:
+    """Which loop of each nest `dim` of the first one is, through the axes of the values passed between them."""
+    names: dict[int, str] = {0: dim}
+    axes: dict[OperandKey, int] = {}
+    changed = True
+    while changed:
+        changed = False
+        for position, nest in enumerate(nests):
+            for access in (nest.write, *nest.reads):
+                key = access.operand.key
+                if key not in passed:
+                    continue
+                if position in names:
+                    axis = _walks(access, names[position])
+                    if axis is None or axes.setdefault(key, axis) != axis:
+                        return None
+                elif key in axes:
+                    index = access.index[axes[key]]
+                    if not isinstance(index, Affine) or len(index.terms) != 1:
+                        return None
+                    names[position] = index.terms[0][0]
+                    changed = True
+    for position, nest in enumerate(nests):
+        if position not in names:
+            return None
+        own = {d.name: d for d in nest.parallel_dims}.get(names[position])
+        if own is None or own.extent != extent:
+            return None
+        if names[position] not in nest.write.dims():
+            return None
+    # Axes that became known late must hold for every access.
+    for position, nest in enumerate(nests):
+        for access in (nest.write, *nest.reads):
+            if access.operand.key in passed and _walks(access, names[position]) != axes.get(
+                access.operand.key
+            ):
+                return None
+    return SharedLoop(tuple(names[i] for i in range(len(nests))), extent, axes)
+
+
+def fused_region(
+    nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts, isa: Isa
+) -> Region | None:
+    """One region for nests that share loops, or None where separate kernels are better.
+
+    `others` are the nests outside: a temporary that one of them touches does not live in an item.
+    """
+    loops = shared_loops(nests)
+    outside = {a.operand.key for n in others for a in (n.write, *n.reads)}
+    private = [k for k in passed_values(nests) if k[0] == "local" and k not in outside]
+    inner = _contiguous_loop(nests, loops, layouts)
+    size = 0
+    if inner is not None:
+        lanes = lanes_for(isa, "float", inner.extent)
+        size = min(inner.extent, lanes * _BLOCK_VECTORS)
+        if size == inner.extent:
+            loops = tuple(loop for loop in loops if loop is not inner)
+            inner = None
+    strides, elements = _slices(nests, loops, inner, size, private)
+    linear = []
+    for nest in nests:
+        made = linearise(nest, layouts, strides)
+        assert not isinstance(made, Declined)
+        linear.append(made)
+    operations = sum(num_operations(n) for n in linear)
+    renamed = [_renamed(n, loops, inner, position) for position, n in enumerate(linear)]
+    bytes_of = sum(
+        elements[a.operand.key] * storage_type(a.operand.dtype).element_bytes
+        for n in nests
+        for a in (n.write,)
+        if a.operand.key in elements
+    )
+    items = 1
+    for loop in loops:
+        items *= loop.extent
+    shared = tuple((_name(i), loop.extent) for i, loop in enumerate(loops) if loop is not inner)
+    keep = frozenset(name for name, _ in shared)
+    if inner is None:
+        region = Region(shared, tuple(simplify(n, keep) for n in renamed), None, elements, operations)
+    else:
+        items *= -(-inner.extent // size)
+        region = _blocked(renamed, shared, keep, size, elements, operations)
+    if bytes_of > _MAX_SCRATCH_BYTES or (items < _MIN_ITEMS and operations > _MUCH_WORK_OPERATIONS):
+        return None
+    return region
+
+
+_INNER = "shared/inner"
+
+
+def _name(position: int) -> str:
+    return f"shared/{position}"
+
+
+def _blocked(
+    nests: Sequence[LinearNest],
+    shared: tuple[tuple[str, int], ...],
+    keep: frozenset[str],
+    size: int,
+    elements: Mapping[OperandKey, int],
+    operations: int,
+) -> Region:
+    """Items that are also blocks of the contiguous shared loop; temporaries have one block of it."""
+    full, rest = divmod(nests[0].extents[_INNER], size)
+    block = f"{_INNER}/b"
+
+    def cut(nest: LinearNest, extent: int) -> LinearNest:
+        nest = split_dim(nest, _INNER, size, extent)
+        refs = [
+            replace(r, form=Affine(tuple(t for t in r.form.terms if t[0] != block), r.form.offset))
+            if r.operand.key in elements
+            else r
+            for r in nest.all_refs()
+        ]
+        return simplify(replace(nest, refs=tuple(refs[:-1]), write=refs[-1]), keep | {block})
+
+    last = tuple(cut(n, rest) for n in nests) if rest else None
+    loops = (*shared, (block, full + (1 if rest else 0)))
+    return Region(loops, tuple(cut(n, size) for n in nests), last, elements, operations)
+
+
+def _contiguous_loop(
+    nests: Sequence[Nest], loops: Sequence[SharedLoop], layouts: Layouts
+) -> SharedLoop | None:
+    """The shared loop along which the last nest writes neighbouring elements, if there is one."""
+    write = nests[-1].write
+    if write.view is not None:
+        strides = Layout.row_major(len(write.shape)).strides(write.shape)
+    else:
+        layout = layouts.get(write.operand.key, Layout.row_major(len(write.shape)))
+        strides = layout.strides(write.shape)
+    for loop in loops:
+        axis = next(
+            (i for i, x in enumerate(write.index) if isinstance(x, Affine) and loop.names[-1] in x.dims()),
+            None,
+        )
+        if axis is not None and strides[axis] == 1 and write.index[axis] == Affine(((loop.names[-1], 1),)):
+            return loop
+    return None
+
+
+def _slices(
+    nests: Sequence[Nest],
+    loops: Sequence[SharedLoop],
+    inner: SharedLoop | None,
+    size: int,
+    private: Sequence[OperandKey],
+) -> tuple[dict[OperandKey, tuple[int, ...]], dict[OperandKey, int]]:
+    """Strides and number of elements of the slice of each private temporary that an item needs."""
+    strides: dict[OperandKey, tuple[int, ...]] = {}
+    elements: dict[OperandKey, int] = {}
+    for key in private:
+        shape = next(a.shape for n in nests for a in _accesses(n, key))
+        gone = {loop.axes[key] for loop in loops if loop is not inner and key in loop.axes}
+        cut = None if inner is None else inner.axes.get(key)
+        extents = [1 if axis in gone else size if axis == cut else e for axis, e in enumerate(shape)]
+        # The block of the contiguous loop lies innermost: vectors run along it.
+        order = [axis for axis in range(len(shape)) if axis != cut] + ([] if cut is None else [cut])
+        made = [0] * len(shape)
+        step = 1
+        for axis in reversed(order):
+            made[axis] = 0 if axis in gone else step
+            step *= extents[axis]
+        strides[key], elements[key] = tuple(made), step
+    return strides, elements
+
+
+def _renamed(
+    nest: LinearNest, loops: Sequence[SharedLoop], inner: SharedLoop | None, position: int
+) -> LinearNest:
+    """The nest with its shared loops under the region's names."""
+    mapping = {loop.names[position]: _name(i) for i, loop in enumerate(loops) if loop is not inner}
+    if inner is not None:
+        mapping[inner.names[position]] = _INNER
+    change = {old: Affine(((new, 1),)) for old, new in mapping.items()}
+    dims = [replace(d, name=mapping.get(d.name, d.name)) for d in nest.dims]
+    made = map_refs(nest, change, dims)
+
+    def tables(ref: Ref) -> Ref:
+        return replace(ref, tables=tuple(replace(t, dim=mapping.get(t.dim, t.dim)) for t in ref.tables))
+
+    return replace(made, refs=tuple(tables(r) for r in made.refs), write=tables(made.write))
