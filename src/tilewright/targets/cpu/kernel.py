@@ -65,6 +65,7 @@ class Packed:
     source: Operand
     pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
     signature: str  # names the arrangement, so that equal packings of one weight are stored once
+    size_bytes: int  # of the stored array
 
 
 KernelArg = Operand | Packed

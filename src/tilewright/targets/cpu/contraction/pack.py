@@ -65,7 +65,12 @@ def packed_constant(problem: Contraction, panels: Panels, order: Sequence[Loop])
         outer_strides[x.name] = step
         step *= x.extent
     return FactorB(
-        arg=Packed(problem.b.operand, pack, signature),
+        arg=Packed(
+            problem.b.operand,
+            pack,
+            signature,
+            num_outer * steps * panels.padded_extent * dtype.itemsize,
+        ),
         outer_strides=outer_strides,
         panel_stride=steps * width,
         step_strides=_row_major_strides(order, width),

@@ -1,0 +1,37 @@
+"""Graph → Graph. `PIPELINE` is the order in which passes run; each is one file here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.errors import UsageError
+from tilewright.ir.graph import Graph
+from tilewright.ir.text import print_graph
+from tilewright.ir.verify import require_valid
+from tilewright.passes.base import Pass, PassReport, PassResult, Remark
+from tilewright.registry import Registry
+
+__all__ = ["PASSES", "PIPELINE", "Pass", "PassReport", "PassResult", "Remark", "run_passes"]
+
+PASSES: Registry[Pass] = Registry("pass", entry_point_group="tilewright.passes")
+PIPELINE: tuple[str, ...] = ()
+
+
+def run_passes(graph: Graph, *, disabled: Sequence[str] = (), dump_after: Sequence[str] = ()) -> PassReport:
+    """Run the pipeline on a graph it may edit, checking every invariant after each pass.
+
+    Raises:
+        UsageError: `disabled` or `dump_after` names no pass.
+    """
+    for name in (*disabled, *dump_after):
+        if name not in PIPELINE:
+            raise UsageError(f"unknown pass {name!r}: the passes are {', '.join(PIPELINE)}.")
+    results: list[tuple[str, PassResult]] = []
+    dumps: dict[str, str] = {}
+    for name in PIPELINE:
+        if name not in disabled:
+            results.append((name, PASSES.get(name).run(graph)))
+            require_valid(graph, after=name)
+        if name in dump_after:
+            dumps[name] = print_graph(graph)
+    return PassReport(tuple(results), dumps)

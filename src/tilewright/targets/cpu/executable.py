@@ -1,0 +1,171 @@
+"""A compiled model on this CPU: code, constants and arena, called with numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.interpret import run_node
+from tilewright.targets.cpu.codegen import JitLibrary
+from tilewright.targets.cpu.pool import AlignedBuffer
+from tilewright.targets.cpu.runtime import ArgRef, Executor, HostCallback, MainCode, StepTime
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, type and shape of a model input or output."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Value) -> TensorSpec:
+        """The spec of a graph value."""
+        return cls(value.name, value.dtype, value.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostStep:
+    """An operator that runs in Python: where its inputs and outputs lie."""
+
+    node: Node
+    inputs: tuple[ArgRef | None, ...]
+    outputs: tuple[ArgRef | None, ...]
+
+    def callback(self) -> HostCallback:
+        """The function that the executor calls with the base addresses of a run."""
+
+        def run(bases: Sequence[int]) -> None:
+            arrays = [
+                None if v is None or ref is None else _view(bases, ref, v)
+                for v, ref in zip(self.node.inputs, self.inputs, strict=True)
+            ]
+            results = run_node(self.node, arrays)
+            for value, ref, result in zip(self.node.outputs, self.outputs, results, strict=False):
+                if value is not None and ref is not None and result is not None:
+                    _view(bases, ref, value)[...] = result
+
+        return run
+
+
+def _view(bases: Sequence[int], ref: ArgRef, value: Value) -> Array:
+    address = bases[ref.base_index] + ref.byte_offset
+    if value.size_bytes == 0:
+        return np.empty(value.shape, value.dtype.numpy)
+    return bytes_at(address, value.size_bytes).view(value.dtype.numpy).reshape(value.shape)
+
+
+def bytes_at(address: int, size_bytes: int) -> Array:
+    """Memory that somebody else keeps alive, as an array of bytes."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
+
+
+class CpuExecutable:
+    """Runs a model. Any number of threads may call `run` at a time; equal inputs give equal bits."""
+
+    def __init__(
+        self,
+        *,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        passthrough: Mapping[str, Array | str],
+        main: MainCode,
+        library: JitLibrary,
+        weights: AlignedBuffer,
+        arena_bytes: int,
+        scratch_bytes: int,
+        host_steps: Sequence[HostStep],
+        num_threads: int | None,
+    ) -> None:
+        """`passthrough` gives outputs that no kernel computes: a constant, or the name of an input."""
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self._passthrough = dict(passthrough)
+        self._weights = weights
+        self._executor = Executor(
+            main,
+            library,
+            num_threads=num_threads,
+            arena_bytes=arena_bytes,
+            scratch_bytes=scratch_bytes,
+            callbacks=[step.callback() for step in host_steps],
+        )
+        self._has_steps = bool(main.segments)
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that share the work of a run."""
+        return self._executor.num_threads
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name for inputs by name. The arrays are new ones each time.
+
+        Raises:
+            UsageError: an input is missing, unknown, or has another shape or type.
+        """
+        arrays = self._checked(feed)
+        results = {
+            o.name: np.empty(o.shape, o.dtype.numpy) for o in self.outputs if o.name not in self._passthrough
+        }
+        if self._has_steps:
+            self._executor.run(self._bases(arrays, results))
+        return self._collected(arrays, results)
+
+    def run_profiled(self, feed: Mapping[str, Array]) -> tuple[StepTime, ...]:
+        """Time of each generated step of one run; needs an executable compiled for profiling."""
+        arrays = self._checked(feed)
+        results = {
+            o.name: np.empty(o.shape, o.dtype.numpy) for o in self.outputs if o.name not in self._passthrough
+        }
+        return self._executor.run_profiled(self._bases(arrays, results))
+
+    def close(self) -> None:
+        """Unload the code. No run may be in progress."""
+        self._executor.close()
+
+    def _bases(self, arrays: Sequence[Array], results: Mapping[str, Array]) -> list[int]:
+        given = [self._weights.address, *(a.ctypes.data for a in arrays)]
+        return given + [results[o.name].ctypes.data if o.name in results else 0 for o in self.outputs]
+
+    def _collected(self, arrays: Sequence[Array], results: dict[str, Array]) -> dict[str, Array]:
+        by_name = {spec.name: array for spec, array in zip(self.inputs, arrays, strict=True)}
+        collected: dict[str, Array] = {}
+        for spec in self.outputs:
+            source = self._passthrough.get(spec.name)
+            if source is None:
+                collected[spec.name] = results[spec.name]
+            else:
+                collected[spec.name] = (by_name[source] if isinstance(source, str) else source).copy()
+        return collected
+
+    def _checked(self, feed: Mapping[str, Array]) -> list[Array]:
+        arrays: list[Array] = []
+        for spec in self.inputs:
+            array = feed.get(spec.name)
+            if array is None:
+                names = ", ".join(s.name for s in self.inputs)
+                raise UsageError(f"input {spec.name!r} is missing: this model needs {names}.")
+            array = np.asarray(array)
+            if array.dtype != spec.dtype.numpy or array.shape != spec.shape:
+                raise UsageError(
+                    f"input {spec.name!r} is {array.dtype}{list(array.shape)}, "
+                    f"the model was compiled for {spec.dtype}{list(spec.shape)}."
+                )
+            if not array.flags.c_contiguous or not array.flags.aligned:
+                array = np.require(array, requirements=["C", "A"])
+            arrays.append(array)
+        if len(feed) > len(arrays):
+            unknown = next(name for name in feed if all(s.name != name for s in self.inputs))
+            names = ", ".join(s.name for s in self.inputs)
+            raise UsageError(f"unknown input {unknown!r}: this model takes {names}.")
+        return arrays

@@ -1,0 +1,399 @@
+"""From a schedule to kernel launches: layouts, kernels, aliases, and the buffers they need.
+
+A step runs one kernel, the kernels of a stage's groups side by side, or a host operator. Copies that
+move nothing under the chosen layouts (reshapes, transposes between them) become aliases: the tensor is
+another name for the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Read
+from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.nest import Access, Affine, Dim, Nest, Opaque, Operand, affine
+from tilewright.schedule.base import Schedule
+from tilewright.targets.cpu.contraction import lower_contraction
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey, Packed
+from tilewright.targets.cpu.layouts import Tensor, assign_layouts
+from tilewright.targets.cpu.loopnest import lower_nests
+
+# With this many channels or fewer an input is read as it comes: reordering it first would not pay.
+_MAX_PLANAR_CHANNELS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTensor:
+    """A constant of the model in the arrangement one kernel wants."""
+
+    value: Value
+    packed: Packed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """A constant that an operator brought along."""
+
+    operand: Operand
+
+
+Storage = Value | tuple[int, int] | PackedTensor | Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelLaunch:
+    """One kernel on tensors of the model; `nests` are what it computes, `nodes` the operators it serves."""
+
+    kernel: Kernel
+    args: tuple[Storage, ...]
+    nodes: tuple[Node, ...]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    may_overwrite: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostOperator:
+    """An operator without nests, run in Python on row-major tensors."""
+
+    node: Node
+    reason: str
+
+
+Step = tuple[KernelLaunch, ...] | HostOperator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredModel:
+    """Everything the CPU runs for one model, before addresses are known.
+
+    `alias` maps a tensor to the tensor whose memory it shares. `layouts` holds the tensors that are not
+    row-major, `locals` the sizes of the temporaries between kernels.
+    """
+
+    steps: tuple[Step, ...]
+    alias: Mapping[Tensor, Tensor]
+    layouts: Mapping[Tensor, Layout]
+    locals: Mapping[Tensor, Operand]
+
+    def root(self, tensor: Tensor) -> Tensor:
+        """The tensor that owns the memory."""
+        while tensor in self.alias:
+            tensor = self.alias[tensor]
+        return tensor
+
+    @property
+    def host_operators(self) -> tuple[HostOperator, ...]:
+        """Operators that run in Python."""
+        return tuple(s for s in self.steps if isinstance(s, HostOperator))
+
+
+def lower_schedule(schedule: Schedule, isa: Isa) -> LoweredModel:
+    """Kernels for every subgraph, in the order and stages of the schedule."""
+    return _Lowering(schedule, isa).run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unit:
+    """One subgraph's work: nests, or a node for the host."""
+
+    index: int
+    work: NestGroup | HostOperator
+    nodes: tuple[Node, ...]
+
+
+class _Lowering:
+    def __init__(self, schedule: Schedule, isa: Isa) -> None:
+        self.schedule = schedule
+        self.isa = isa
+        self.graph = schedule.partition.graph
+        self.stages: list[list[list[_Unit]]] = []
+        self.layouts: dict[Tensor, Layout] = {}
+        self.alias: dict[Tensor, Tensor] = {}
+        self.locals: dict[Tensor, Operand] = {}
+        self.num_units = 0
+        # Model inputs and outputs that kernels use in another layout than the caller: the copy they use.
+        self.shadows: dict[Value, Tensor] = {}
+
+    def run(self) -> LoweredModel:
+        for stage in self.schedule.stages:
+            self.stages.append(
+                [[u for i in g.instances for u in self._units(i.subgraph_id)] for g in stage.groups]
+            )
+        self._choose_layouts()
+        steps: list[Step] = [(launch,) for launch in self._reorder_inputs()]
+        for stage_units in self.stages:
+            steps.extend(_interleave([[s for u in group for s in self._steps(u)] for group in stage_units]))
+        steps.extend((launch,) for launch in self._reorder_outputs())
+        return LoweredModel(tuple(steps), self.alias, self.layouts, self.locals)
+
+    def _units(self, subgraph_id: int) -> list[_Unit]:
+        subgraph = self.schedule.partition.subgraphs[subgraph_id]
+        fused = fuse_nodes(subgraph.nodes, subgraph.outputs)
+        if not isinstance(fused, Opaque):
+            return [self._unit(fused, subgraph.nodes)]
+        units: list[_Unit] = []
+        for node in subgraph.nodes:
+            own = fuse_nodes((node,), tuple(node.results()))
+            work = HostOperator(node, own.reason) if isinstance(own, Opaque) else own
+            units.append(self._unit(work, (node,)))
+        return units
+
+    def _unit(self, work: NestGroup | HostOperator, nodes: tuple[Node, ...]) -> _Unit:
+        self.num_units += 1
+        return _Unit(self.num_units - 1, work, nodes)
+
+    # Layouts.
+
+    def _choose_layouts(self) -> None:
+        units = [u for stage in self.stages for group in stage for u in group]
+        groups = [u.work if isinstance(u.work, NestGroup) else _EMPTY for u in units]
+        host = {
+            v
+            for u in units
+            if isinstance(u.work, HostOperator)
+            for v in (*u.work.node.operands(), *u.work.node.results())
+        }
+        pinned = frozenset(host)
+        layouts = assign_layouts(groups, pinned)
+        planar = {
+            v
+            for v in self.graph.inputs
+            if v in layouts and v.shape[layouts[v].order[-1]] <= _MAX_PLANAR_CHANNELS
+        }
+        if planar:
+            layouts = assign_layouts(groups, pinned | planar)
+        self.layouts = layouts
+        for value in dict.fromkeys((*self.graph.inputs, *self.graph.outputs)):
+            layout = layouts.get(value)
+            if layout is not None and not layout.is_row_major:
+                self.shadows[value] = self._new_local(Operand("local", 0, value.dtype, value.shape))
+                layouts[self.shadows[value]] = layouts.pop(value)
+
+    def _layout(self, tensor: Tensor, rank: int) -> Layout:
+        return self.layouts.get(tensor, Layout.row_major(rank))
+
+    def _reorder_inputs(self) -> list[KernelLaunch]:
+        return [self._copy(v, self.shadows[v], v) for v in self.graph.inputs if v in self.shadows]
+
+    def _reorder_outputs(self) -> list[KernelLaunch]:
+        inputs = set(self.graph.inputs)
+        return [
+            self._copy(tensor, value, value) for value, tensor in self.shadows.items() if value not in inputs
+        ]
+
+    def _new_local(self, operand: Operand) -> Tensor:
+        tensor = (-1 - len(self.locals), 0)
+        self.locals[tensor] = operand
+        return tensor
+
+    def _copy(self, source: Tensor, target: Tensor, like: Value) -> KernelLaunch:
+        dims = tuple(Dim(f"d{a}", e) for a, e in enumerate(like.shape))
+        index = tuple(affine(d.name) for d in dims)
+        read = Access(Operand("input", 0, like.dtype, like.shape), index)
+        write = Access(Operand("output", 0, like.dtype, like.shape), index)
+        nest = Nest(dims, (read,), write, Read(0, like.dtype.compute))
+        rank = len(like.shape)
+        layouts = {("input", 0): self._layout(source, rank), ("output", 0): self._layout(target, rank)}
+        (kernel,) = lower_nests((nest,), layouts, self.isa)
+        args: list[Storage] = []
+        for arg in kernel.args:
+            assert isinstance(arg, Operand)
+            args.append(source if arg.kind == "input" else target)
+        return KernelLaunch(kernel, tuple(args), (), (source,), (target,))
+
+    # Kernels.
+
+    def _steps(self, unit: _Unit) -> list[Step]:
+        if isinstance(unit.work, HostOperator):
+            return [unit.work]
+        group = unit.work
+        names = _Names(self, unit.index, group)
+        launches: list[Step] = []
+        pending: list[Nest] = []
+
+        def flush() -> None:
+            if pending:
+                kernels = lower_nests(tuple(pending), names.layouts(pending), self.isa)
+                launches.extend((self._launch(k, names, unit, tuple(pending)),) for k in kernels)
+                pending.clear()
+
+        for nest in group.nests:
+            if self._is_alias(nest, names):
+                continue
+            kernels = lower_contraction(
+                nest,
+                names.layouts([nest]),
+                self.isa,
+                constants=names.constants,
+                next_local=names.num_locals,
+            )
+            if isinstance(kernels, Declined):
+                pending.append(nest)
+                continue
+            flush()
+            launches.extend((self._launch(k, names, unit, (nest,)),) for k in kernels)
+        flush()
+        return launches
+
+    def _launch(self, kernel: Kernel, names: _Names, unit: _Unit, nests: tuple[Nest, ...]) -> KernelLaunch:
+        args = tuple(names.storage(a) for a in kernel.args)
+        written = {n.write.operand.key for n in nests} | {
+            a.key
+            for a in kernel.args
+            if isinstance(a, Operand) and a.kind == "local" and a.key in names.extra
+        }
+        tensors = [(a, names.tensor(a)) for a in kernel.args if isinstance(a, Operand)]
+        writes = tuple(t for a, t in tensors if t is not None and a.key in written)
+        reads = tuple(t for a, t in tensors if t is not None)
+        overwrite = self._may_overwrite(nests[0], kernel, names) if len(nests) == 1 else ()
+        return KernelLaunch(kernel, args, unit.nodes, reads, tuple(dict.fromkeys(writes)), overwrite)
+
+    def _is_alias(self, nest: Nest, names: _Names) -> bool:
+        """Whether the nest copies elements to where they are already; then remember the alias."""
+        if nest.combine is not None or not isinstance(nest.body, Read) or len(nest.reads) != 1:
+            return False
+        source, target = names.tensor(nest.reads[0].operand), names.tensor(nest.write.operand)
+        if source is None or target is None or nest.reads[0].operand.dtype is not nest.write.operand.dtype:
+            return False
+        if nest.reads[0].operand.num_elements != nest.write.operand.num_elements:
+            return False
+        if nest.num_iterations != nest.write.operand.num_elements:
+            return False
+        if isinstance(source, Value) and source.is_constant:
+            return False
+        layouts = names.layouts([nest])
+        written = _addresses(nest.write, nest, layouts)
+        if written is None or _addresses(nest.reads[0], nest, layouts) != written:
+            return False
+        if target in self.graph.outputs and self._is_taken(_root(self.alias, source)):
+            return False
+        self.alias[target] = source
+        return True
+
+    def _is_taken(self, root: Tensor) -> bool:
+        """Whether a tensor's memory is given by the caller already, as an input or another output."""
+        given = set(self.graph.outputs) | set(self.graph.inputs)
+        return root in given or any(t in given for t in self.alias if _root(self.alias, t) == root)
+
+    def _may_overwrite(self, nest: Nest, kernel: Kernel, names: _Names) -> tuple[Tensor, ...]:
+        """Operands read only at exactly the element being written: their memory may become the result's."""
+        layouts = names.layouts([nest])
+        written = _addresses(nest.write, nest, layouts)
+        if written is None:
+            return ()
+        passed = [a for a in kernel.args if isinstance(a, Operand)]
+        result: list[Tensor] = []
+        for access in nest.reads:
+            tensor = names.tensor(access.operand)
+            same = [a for a in nest.reads if a.operand.key == access.operand.key]
+            if tensor is None or not any(a.key == access.operand.key for a in passed):
+                continue
+            if access.operand.dtype.size_bytes != nest.write.operand.dtype.size_bytes:
+                continue
+            if all(_addresses(a, nest, layouts) == written for a in same):
+                result.append(tensor)
+        return tuple(dict.fromkeys(result))
+
+
+class _Names:
+    """What a group's operands are in the model."""
+
+    def __init__(self, lowering: _Lowering, index: int, group: NestGroup) -> None:
+        self._lowering = lowering
+        self._index = index
+        self._group = group
+        self.extra: set[OperandKey] = set()
+        self.num_locals = len(group.locals)
+        self.constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
+        for operand in group.locals:
+            lowering.locals[index, operand.position] = operand
+
+    def tensor(self, operand: Operand) -> Tensor | None:
+        """The tensor behind an operand; None for tables."""
+        match operand.kind:
+            case "input":
+                value = self._group.inputs[operand.position]
+                return self._lowering.shadows.get(value, value)
+            case "output":
+                value = self._group.outputs[operand.position]
+                return self._lowering.shadows.get(value, value)
+            case "local":
+                if operand.position >= len(self._group.locals):
+                    self._lowering.locals[self._index, operand.position] = operand
+                    self.extra.add(operand.key)
+                    self.num_locals = max(self.num_locals, operand.position + 1)
+                return (self._index, operand.position)
+        return None
+
+    def storage(self, arg: Operand | Packed) -> Storage:
+        """What to pass for a kernel argument."""
+        if isinstance(arg, Packed):
+            value = self._group.inputs[arg.source.position]
+            return PackedTensor(value, arg)
+        tensor = self.tensor(arg)
+        return Table(arg) if tensor is None else tensor
+
+    def layouts(self, nests: Sequence[Nest]) -> dict[OperandKey, Layout]:
+        """The layout of every operand the nests touch."""
+        result: dict[OperandKey, Layout] = {}
+        for nest in nests:
+            for access in (*nest.reads, nest.write):
+                operand = access.operand
+                tensor = self.tensor(operand)
+                rank = len(operand.shape)
+                result[operand.key] = (
+                    Layout.row_major(rank) if tensor is None else self._lowering._layout(tensor, rank)
+                )
+        return result
+
+
+_EMPTY = NestGroup((), (), (), (), ())
+
+
+def _root(alias: Mapping[Tensor, Tensor], tensor: Tensor) -> Tensor:
+    while tensor in alias:
+        tensor = alias[tensor]
+    return tensor
+
+
+def _addresses(
+    access: Access, nest: Nest, layouts: Mapping[OperandKey, Layout]
+) -> tuple[tuple[tuple[str, int], ...], int] | None:
+    """Elements moved per step of each varying dim, and the first element; None if not affine or padded."""
+    if access.fill is not None:
+        return None
+    layout = layouts[access.operand.key] if access.view is None else Layout.row_major(len(access.view))
+    extents = nest.extents
+    steps: dict[str, int] = {}
+    offset = 0
+    for stride, index in zip(layout.strides(access.shape), access.index, strict=True):
+        if not isinstance(index, Affine):
+            return None
+        offset += stride * index.offset
+        for name, c in index.terms:
+            if extents[name] > 1:
+                steps[name] = steps.get(name, 0) + stride * c
+    return tuple(sorted(steps.items())), offset
+
+
+def _interleave(groups: Sequence[Sequence[Step]]) -> list[Step]:
+    """Steps of groups that run side by side: the first of each together, then the second of each, ..."""
+    if len(groups) == 1:
+        return list(groups[0])
+    steps: list[Step] = []
+    for position in range(max((len(g) for g in groups), default=0)):
+        together: list[KernelLaunch] = []
+        for group in groups:
+            if position < len(group):
+                step = group[position]
+                if isinstance(step, HostOperator):
+                    steps.append(step)
+                else:
+                    together.extend(step)
+        if together:
+            steps.append(tuple(together))
+    return steps

@@ -1,0 +1,186 @@
+"""Where every tensor of a lowered model lies: in the arena, among the weights, or with the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.graph import Graph, Value
+from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryProblem, aligned
+from tilewright.targets.cpu.layouts import Tensor
+from tilewright.targets.cpu.lower import (
+    HostOperator,
+    LoweredModel,
+    PackedTensor,
+    Step,
+    Storage,
+    Table,
+)
+from tilewright.targets.cpu.runtime import ARENA_BASE, ArgRef
+
+Array = np.ndarray[Any, Any]
+
+WEIGHTS_BASE = 1
+FIRST_CALLER_BASE = 2
+
+
+class Weights:
+    """The arena of constants: what kernels read, each arrangement of a tensor once.
+
+    Offsets are allotted in order of first use, so that equal models give equal bytes.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[tuple[object, str], int] = {}
+        self._sources: list[tuple[int, Storage]] = []
+        self.size_bytes = 0
+
+    def offset(self, storage: Storage) -> int:
+        """Byte offset of a constant, allotted on first use."""
+        match storage:
+            case PackedTensor(value, packed):
+                key: tuple[object, str] = (value, packed.signature)
+                size = packed.size_bytes
+            case Table(operand):
+                assert operand.data is not None
+                key, size = (operand.data.tobytes(), str(operand.dtype)), operand.data.nbytes
+            case Value():
+                key, size = (storage, ""), storage.size_bytes
+            case _:
+                raise AssertionError(f"{storage} is not a constant")
+        if key not in self._offsets:
+            self._offsets[key] = self.size_bytes
+            self._sources.append((self.size_bytes, storage))
+            self.size_bytes = aligned(self.size_bytes + size, DEFAULT_ALIGNMENT_BYTES)
+        return self._offsets[key]
+
+    def fill(self, target: Array) -> None:
+        """Write all constants into `target` (uint8, at least `size_bytes`)."""
+        for offset, storage in self._sources:
+            data = np.ascontiguousarray(_constant_data(storage))
+            target[offset : offset + data.nbytes] = data.reshape(-1).view(np.uint8)
+
+
+def _constant_data(storage: Storage) -> Array:
+    match storage:
+        case PackedTensor(value, packed):
+            assert value.data is not None
+            return packed.pack(value.data)
+        case Table(operand):
+            assert operand.data is not None
+            return operand.data
+        case Value():
+            assert storage.data is not None
+            return storage.data
+    raise AssertionError(f"{storage} is not a constant")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Resolves tensors to addresses relative to the bases of a run."""
+
+    lowered: LoweredModel
+    caller_bases: Mapping[Value, int]
+    offsets: Mapping[str, int]
+    names: Mapping[Tensor, str]
+    homes: Mapping[Tensor, Value]
+    weights: Weights
+
+    def reference(self, storage: Storage) -> ArgRef:
+        """Base and byte offset of a kernel argument."""
+        if isinstance(storage, PackedTensor | Table) or (isinstance(storage, Value) and storage.is_constant):
+            return ArgRef(WEIGHTS_BASE, self.weights.offset(storage))
+        root = self.lowered.root(storage)
+        home = self.homes.get(root)
+        if home is not None:
+            return ArgRef(self.caller_bases[home], 0)
+        if isinstance(root, Value) and root.is_constant:
+            return ArgRef(WEIGHTS_BASE, self.weights.offset(root))
+        return ArgRef(ARENA_BASE, self.offsets[self.names[root]])
+
+
+def caller_homes(lowered: LoweredModel, graph: Graph) -> dict[Tensor, Value]:
+    """For each tensor whose memory the caller gives, which model input or output that is."""
+    homes: dict[Tensor, Value] = {}
+    for value in (*graph.inputs, *graph.outputs):
+        homes.setdefault(lowered.root(value), value)
+    return homes
+
+
+def memory_problem(
+    lowered: LoweredModel, graph: Graph, capacity_bytes: int | None = None
+) -> tuple[MemoryProblem, dict[Tensor, str]]:
+    """Buffers of the arena over the steps of the model, and the buffer name of each tensor."""
+    homes = caller_homes(lowered, graph)
+    first: dict[Tensor, int] = {}
+    last: dict[Tensor, int] = {}
+    for number, step in enumerate(lowered.steps):
+        for tensor in _touched(step):
+            if isinstance(tensor, Value) and tensor.is_constant:
+                continue
+            root = lowered.root(tensor)
+            if root in homes or (isinstance(root, Value) and root.is_constant):
+                continue
+            first.setdefault(root, number)
+            last[root] = number
+    names = {root: f"{number}:{_name(root)}" for number, root in enumerate(first)}
+    reuse = _reuse(lowered, first, last)
+    buffers = tuple(
+        Buffer(
+            names[root],
+            _size_bytes(lowered, root),
+            first[root],
+            last[root],
+            may_reuse=tuple(names[r] for r in reuse.get(root, ())),
+        )
+        for root in first
+    )
+    return MemoryProblem(buffers, capacity_bytes), names
+
+
+def _touched(step: Step) -> Iterable[Tensor]:
+    if isinstance(step, HostOperator):
+        yield from step.node.operands()
+        yield from step.node.results()
+    else:
+        for launch in step:
+            yield from launch.reads
+            yield from launch.writes
+
+
+def _reuse(
+    lowered: LoweredModel, first: Mapping[Tensor, int], last: Mapping[Tensor, int]
+) -> dict[Tensor, list[Tensor]]:
+    """Which buffers a result may be written over: read element by element in the same step, dead after it."""
+    result: dict[Tensor, list[Tensor]] = {}
+    for number, step in enumerate(lowered.steps):
+        if isinstance(step, HostOperator) or len(step) != 1:
+            continue
+        (launch,) = step
+        for target in _roots(lowered, launch.writes):
+            if first.get(target) != number:
+                continue
+            for source in _roots(lowered, launch.may_overwrite):
+                # Another operand that shares the memory might be read at other elements.
+                shared = [t for t in launch.reads if lowered.root(t) == source]
+                if set(shared) <= set(launch.may_overwrite) and last.get(source) == number:
+                    result.setdefault(target, []).append(source)
+    return result
+
+
+def _roots(lowered: LoweredModel, tensors: Sequence[Tensor]) -> list[Tensor]:
+    return list(dict.fromkeys(lowered.root(t) for t in tensors))
+
+
+def _size_bytes(lowered: LoweredModel, tensor: Tensor) -> int:
+    if isinstance(tensor, Value):
+        return tensor.size_bytes
+    operand = lowered.locals[tensor]
+    return operand.num_elements * operand.dtype.size_bytes
+
+
+def _name(tensor: Tensor) -> str:
+    return tensor.name if isinstance(tensor, Value) else f"local {tensor[0]}.{tensor[1]}"
