@@ -1,0 +1,96 @@
+"""Cases of gather, scatter and one-hot."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+from tests.property.strategies import Array, Case, Draw, case, generator, integers, reals, shapes
+
+from tilewright.ir.graph import Attribute
+
+
+def _indices(draw: Draw, shape: tuple[int, ...], extent: int) -> Array:
+    dtype = draw(st.sampled_from([np.int32, np.int64]))
+    return integers(draw, shape, -extent, extent - 1, dtype)
+
+
+@generator("Gather")
+def gather(draw: Draw, op_type: str) -> Case:
+    data = reals(draw, shapes(draw))
+    axis = draw(st.integers(-data.ndim, data.ndim - 1))
+    shape = shapes(draw, low=0, high=2, max_extent=3)
+    extent = data.shape[axis]
+    if draw(st.booleans()):
+        indices = _indices(draw, shape, extent)
+    else:  # an arithmetic progression, which becomes an affine index
+        indices = (
+            np.minimum(np.arange(np.prod(shape, dtype=int)), extent - 1).reshape(shape)[..., ::-1]
+            if shape
+            else np.array(0)
+        )
+    constants = draw(st.sampled_from([(), (1,)]))
+    return case(op_type, [data, indices.copy()], {"axis": axis}, opset=13, constants=constants, exact=True)
+
+
+@generator("GatherElements")
+def gather_elements(draw: Draw, op_type: str) -> Case:
+    data = reals(draw, shapes(draw))
+    axis = draw(st.integers(-data.ndim, data.ndim - 1))
+    # Other axes may be shorter than the data's.
+    shape = [draw(st.integers(1, e)) for e in data.shape]
+    shape[axis] = draw(st.integers(1, 4))
+    indices = _indices(draw, tuple(shape), data.shape[axis])
+    return case(op_type, [data, indices], {"axis": axis}, opset=13, exact=True)
+
+
+@generator("GatherND")
+def gather_nd(draw: Draw, op_type: str) -> Case:
+    data = reals(draw, shapes(draw, low=2))
+    batch = draw(st.integers(0, data.ndim - 1))
+    depth = draw(st.integers(1, data.ndim - batch))
+    lead = data.shape[:batch] + shapes(draw, low=0, high=1, max_extent=3)
+    if not lead:
+        lead = (2,)
+    columns = [integers(draw, lead, -e, e - 1, np.int64) for e in data.shape[batch : batch + depth]]
+    inputs = [data, np.stack(columns, axis=-1)]
+    return case(op_type, inputs, {"batch_dims": batch}, opset=13, exact=True)
+
+
+@generator("OneHot")
+def one_hot(draw: Draw, op_type: str) -> Case:
+    shape = shapes(draw, high=3, max_extent=3)
+    depth = draw(st.integers(1, 5))
+    # Indices outside [-depth, depth) give no hot element.
+    indices = integers(
+        draw, shape, -depth - 1, depth, draw(st.sampled_from([np.int64, np.int32, np.float32]))
+    )
+    inputs = [indices, np.array(depth, np.int64), np.array([-1.0, 2.5], np.float32)]
+    axis = draw(st.integers(-len(shape) - 1, len(shape)))
+    return case(op_type, inputs, {"axis": axis}, opset=11, constants=(1,), exact=True)
+
+
+@generator("ScatterElements", "Scatter")
+def scatter_elements(draw: Draw, op_type: str) -> Case:
+    data = integers(draw, shapes(draw))
+    axis = draw(st.integers(0, data.ndim - 1))
+    extent = data.shape[axis]
+    shape = [draw(st.integers(1, e)) for e in data.shape]
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    # Without reduction the standard wants every place written once.
+    places = rng.permuted(np.broadcast_to(np.arange(extent), (*np.delete(shape, axis), extent)), axis=-1)
+    indices = np.moveaxis(places[..., : shape[axis]], -1, axis).astype(np.int64)
+    attributes: dict[str, Attribute] = {"axis": axis}
+    if op_type == "ScatterElements":
+        attributes["reduction"] = draw(st.sampled_from(["none", "add", "mul", "max", "min"]))
+    inputs = [data, indices, integers(draw, shape)]
+    return case(op_type, inputs, attributes, opset=18 if op_type == "ScatterElements" else 10, exact=True)
+
+
+@generator("ScatterND")
+def scatter_nd(draw: Draw, op_type: str) -> Case:
+    data = integers(draw, shapes(draw, high=3))
+    rows = draw(st.lists(st.integers(0, data.shape[0] - 1), min_size=1, unique=True))
+    indices = np.array(rows, np.int64)[:, None]
+    updates = integers(draw, (len(rows), *data.shape[1:]))
+    reduction = draw(st.sampled_from(["none", "add", "mul", "max", "min"]))
+    return case(op_type, [data, indices, updates], {"reduction": reduction}, opset=18, exact=True)
