@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import InternalError, TilewrightError, UnsupportedOp, UsageError
+from tilewright.ir.control_flow import CONTROL_FLOW, run_control_flow
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
 from tilewright.ir.ops.registry import find_operator
@@ -200,6 +201,8 @@ def _model_feed(node: Node, arrays: Sequence[Array | None], captures: Sequence[A
 def _run_through_onnx(
     node: Node, arrays: Sequence[Array | None], captures: Sequence[Array]
 ) -> Sequence[Array | None]:
+    if node.op_type in CONTROL_FLOW:
+        return run_control_flow(node, arrays, captures)
     from onnx.reference import ReferenceEvaluator
 
     model = node_model(node, arrays, captures)

@@ -372,8 +372,8 @@ class _Parser:
         digest = token.text.removeprefix("sha256:")
         if digest not in self.constants:
             raise UsageError(
-                f"line {token.line}: the text has only the digest {digest[:16]}..., not the data; print it with "
-                "weights, or give `constants`."
+                f"line {token.line}: the text has only the digest {digest[:16]}..., not the data; print it "
+                "with weights, or give `constants`."
             )
         return self.constants[digest]
 

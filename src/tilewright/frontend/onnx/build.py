@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs
 
 from tilewright.errors import ModelRejected, UnsupportedOp, error_context
 from tilewright.frontend.onnx.attributes import constant_of, import_attributes
@@ -21,12 +21,13 @@ from tilewright.frontend.onnx.external import is_external, read_external
 from tilewright.frontend.onnx.fold import fold
 from tilewright.frontend.onnx.infer import find_schema, infer_types
 from tilewright.frontend.onnx.inputs import BoundInputs, Declaration, bind_inputs, declaration, resolve
+from tilewright.frontend.onnx.loops import ResultType, loop_types
 from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
 from tilewright.frontend.onnx.read import Origin
 from tilewright.frontend.onnx.tensors import checked_shape, embedded_array
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Node, Shape, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.ops.registry import find_operator
 
 # Composed operators are defined by composed operators a few levels deep.
@@ -127,7 +128,8 @@ class _Importer:
         if proto.op_type == "If" and condition is not None and condition.data is not None:
             self._take_branch(proto, bool(condition.data.reshape(-1)[0]), scope)
             return
-        proto, captures = bind_captures(proto, scope.find)
+        given = proto
+        proto, captures = bind_captures(given, scope.find)
         schema = find_schema(proto, scope.opsets[""])
         inferred = infer_types(proto, schema, scope.opsets, inputs, captures)
         types = [self._result_type(name, inferred, scope) if name else None for name in proto.output]
@@ -146,15 +148,16 @@ class _Importer:
                 if name and array is not None:
                     self._bind_constant(name, array, scope)
             return
-        body = None if find_operator(node) else function_body(proto, schema, scope.opsets[""], inputs)
-        if body is not None:
-            self._expand(proto, body, inputs, scope)
-        else:
-            self._append(proto, node, types, scope)
+        if find_operator(node) is None and self._expanded(proto, schema, inputs, types, scope):
+            return
+        if proto.op_type in ("Scan", "Loop") and not _all_known(proto, types):
+            derived = loop_types(given, inputs, lambda body, values: self._body_results(body, values, scope))
+            types = [t if t and t[1] is not None else d for t, d in zip(types, derived, strict=False)]
+        self._append(proto, node, types, scope)
 
     def _result_type(
         self, name: str, inferred: Mapping[str, Declaration | None], scope: _Scope
-    ) -> tuple[DType, Shape | None] | None:
+    ) -> ResultType:
         """Type and, where it is known, shape of a result; the model's own declaration fills gaps."""
         found, declared = inferred[name], scope.declared.get(name)
         if found is not None and declared is not None and found.dtype is not declared.dtype:
@@ -173,7 +176,7 @@ class _Importer:
         self,
         proto: NodeProto,
         node: Node,
-        types: Sequence[tuple[DType, Shape | None] | None],
+        types: Sequence[ResultType],
         scope: _Scope,
     ) -> None:
         for name, value, found in zip(proto.output, node.outputs, types, strict=True):
@@ -184,7 +187,7 @@ class _Importer:
                     f"node {node_label(proto)}: the shape of its result {name!r} depends on data, but shapes "
                     "must be known before running; replace the operator or fix its inputs as constants."
                 )
-            value.name = self._result_name(name, scope)
+            value.name, (value.dtype, value.shape) = self._result_name(name, scope), (found[0], found[1])
             scope.values[name] = value
         # A node without a name goes by its first result, whose name is complete already.
         first = next((v.name for v in node.results()), proto.op_type)
@@ -196,6 +199,47 @@ class _Importer:
         graph: GraphProto = next(a.g for a in proto.attribute if a.name == wanted)
         inner = _Scope(scope.opsets, self._inner_prefix(proto, scope), scope.depth, parent=scope)
         self._inline(inner, [v.name for v in graph.output], proto, scope, graph.node, graph.initializer)
+
+    def _body_results(self, body: GraphProto, inputs: Sequence[Value], scope: _Scope) -> Sequence[Value]:
+        """Results of a loop's body for their types only: what it takes to find them is undone."""
+        trial = _Importer(self._origin, self._bound)
+        inner = _Scope(scope.opsets, scope.prefix, scope.depth + 1, parent=scope)
+        inner.values = dict(zip((v.name for v in body.input), inputs, strict=False))
+        try:
+            trial._initializers(body.initializer, inner)
+            trial._nodes(body.node, inner)
+            found = [inner.find(v.name) for v in body.output]
+        finally:
+            trial._undo(0)
+        return [value for value in found if value is not None]
+
+    def _undo(self, num_nodes: int) -> None:
+        """Remove all nodes but the first `num_nodes`."""
+        for node in reversed(self._graph.nodes[num_nodes:]):
+            self._graph.remove(node)
+
+    def _expanded(
+        self,
+        proto: NodeProto,
+        schema: defs.OpSchema,
+        inputs: Sequence[Value | None],
+        types: Sequence[ResultType],
+        scope: _Scope,
+    ) -> bool:
+        """Put ONNX's definition of an operator in its place, if there is one that can be imported."""
+        body = function_body(proto, schema, scope.opsets[""], inputs)
+        if body is None:
+            return False
+        num_nodes = len(self._graph.nodes)
+        try:
+            self._expand(proto, body, inputs, scope)
+        except UnsupportedOp:
+            if not _all_known(proto, types):
+                raise
+            # Inside, a shape depends on data, but the results' shapes do not: it stays one opaque node.
+            self._undo(num_nodes)
+            return False
+        return True
 
     def _expand(
         self, proto: NodeProto, body: FunctionProto, inputs: Sequence[Value | None], scope: _Scope
@@ -276,7 +320,13 @@ def _unused(stem: str, taken: dict[str, int]) -> str:
     return name
 
 
-def _placeholder(name: str, found: tuple[DType, Shape | None] | None) -> Value | None:
+def _all_known(proto: NodeProto, types: Sequence[ResultType]) -> bool:
+    return all(
+        t is not None and t[1] is not None for name, t in zip(proto.output, types, strict=True) if name
+    )
+
+
+def _placeholder(name: str, found: ResultType) -> Value | None:
     """The result before it is known whether the node stays; an unknown shape never gets past `_append`."""
     if not name:
         return None

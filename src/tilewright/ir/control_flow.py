@@ -1,0 +1,110 @@
+"""Reference semantics of If, Loop and Scan: the steps are ours, each body runs in onnx.reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import InternalError
+from tilewright.ir.graph import Node, SubgraphAttribute
+
+Array = np.ndarray[Any, Any]
+Body = Callable[[Sequence[Array]], list[Array]]
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+
+
+def run_control_flow(
+    node: Node, inputs: Sequence[Array | None], captures: Sequence[Array]
+) -> tuple[Array, ...]:
+    """Results of a control-flow node; `captures` are the values of `node.captures`."""
+    outer = {value.name: array for value, array in zip(node.captures, captures, strict=True)}
+    present = [array for array in inputs if array is not None]
+    if node.op_type == "If":
+        taken = "then_branch" if bool(np.asarray(present[0]).reshape(-1)[0]) else "else_branch"
+        return tuple(_body(node, taken, outer)([]))
+    body = _body(node, "body", outer)
+    if node.op_type == "Scan":
+        return _scan(node, present, body)
+    padded = [*inputs, None, None]
+    return _loop(node, padded[0], padded[1], [a for a in inputs[2:] if a is not None], body)
+
+
+def _loop(
+    node: Node, count: Array | None, condition: Array | None, states: list[Array], body: Body
+) -> tuple[Array, ...]:
+    limit = None if count is None else int(count.reshape(-1)[0])
+    going_on = condition is None or bool(condition.reshape(-1)[0])
+    num_stacked = len(node.outputs) - len(states)
+    stacks: list[list[Array]] = [[] for _ in range(num_stacked)]
+    step = 0
+    while going_on and (limit is None or step < limit):
+        found, *results = body([np.array(step, np.int64), np.array(going_on), *states])
+        going_on = bool(found.reshape(-1)[0])
+        states = results[: len(states)]
+        for stack, value in zip(stacks, results[len(states) :], strict=True):
+            stack.append(value)
+        step += 1
+    return (*states, *_stacked(node, stacks, [0] * num_stacked))
+
+
+def _scan(node: Node, inputs: list[Array], body: Body) -> tuple[Array, ...]:
+    num_scanned = node.int_attr("num_scan_inputs", 1)
+    num_states = len(inputs) - num_scanned
+    states, scanned = inputs[:num_states], inputs[num_states:]
+    num_stacked = len(node.outputs) - num_states
+    axes = node.ints_attr("scan_input_axes", [0] * num_scanned) or ()
+    reverse_in = node.ints_attr("scan_input_directions", [0] * num_scanned) or ()
+    reverse_out = node.ints_attr("scan_output_directions", [0] * num_stacked) or ()
+    num_steps = scanned[0].shape[axes[0]]
+    stacks: list[list[Array]] = [[] for _ in range(num_stacked)]
+    for step in range(num_steps):
+        slices = [
+            np.take(array, num_steps - 1 - step if backward else step, axis)
+            for array, axis, backward in zip(scanned, axes, reverse_in, strict=True)
+        ]
+        results = body([*states, *slices])
+        states = results[:num_states]
+        for stack, value in zip(stacks, results[num_states:], strict=True):
+            stack.append(value)
+    ordered = [s[::-1] if backward else s for s, backward in zip(stacks, reverse_out, strict=True)]
+    out_axes = node.ints_attr("scan_output_axes", [0] * num_stacked) or ()
+    return (*states, *_stacked(node, ordered, out_axes))
+
+
+def _stacked(node: Node, stacks: Sequence[Sequence[Array]], axes: Sequence[int]) -> list[Array]:
+    """Results of all steps side by side; no steps give the empty tensor the graph declares."""
+    results = []
+    for value, stack, axis in zip(node.outputs[len(node.outputs) - len(stacks) :], stacks, axes, strict=True):
+        if stack:
+            results.append(np.stack(stack, axis))
+        elif value is not None:
+            results.append(np.zeros(value.shape, value.dtype.numpy))
+        else:
+            results.append(np.zeros(0))
+    return results
+
+
+def _body(node: Node, name: str, outer: dict[str, Array]) -> Body:
+    from onnx import GraphProto, TensorProto, helper
+    from onnx.reference import ReferenceEvaluator
+
+    attribute = node.attributes.get(name)
+    if not isinstance(attribute, SubgraphAttribute):
+        raise InternalError(f"{node!r} has no body {name!r}.")
+    graph = GraphProto.FromString(attribute.serialized)
+    parameters = [value.name for value in graph.input]
+    for key, array in outer.items():
+        text = array.dtype.kind in "OUS"
+        number = TensorProto.STRING if text else helper.np_dtype_to_tensor_dtype(array.dtype)
+        graph.input.append(helper.make_tensor_value_info(key, number, array.shape))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.opset)])
+    evaluator = ReferenceEvaluator(model)
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        found = evaluator.run(None, {**outer, **dict(zip(parameters, arrays, strict=True))})
+        return [np.asarray(array) for array in found]
+
+    return run

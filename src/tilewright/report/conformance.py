@@ -1,0 +1,275 @@
+"""The ONNX node suite, run and told: every case passes, or is unsupported for a stated reason.
+
+`python -m tilewright.report.conformance > docs/conformance.md` writes the published table.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.errors import TilewrightError, UnsupportedOp
+from tilewright.ir.graph import Graph
+from tilewright.ir.nest import Opaque
+
+Array = np.ndarray[Any, Any]
+Status = Literal["pass", "unsupported", "wrong", "crash"]
+Path = Literal["generated", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wider:
+    """A case whose published outputs are themselves inexact: the error allowed instead, and why."""
+
+    error: float
+    reason: str
+
+
+_FOUR_DECIMALS = Wider(1e-4, "the suite writes its expected outputs with four decimals")
+EXCEPTIONS: Mapping[str, Wider] = {
+    "test_averagepool_2d_ceil_last_window_starts_on_pad": _FOUR_DECIMALS,
+    "test_gridsample_bicubic": _FOUR_DECIMALS,
+    "test_roialign_aligned_false": _FOUR_DECIMALS,
+    "test_roialign_aligned_true": _FOUR_DECIMALS,
+}
+
+# Fractions of |expected| and of the output's largest magnitude, in units in the last place of its type.
+_ULPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case of the suite: a model of usually one node, inputs and expected outputs."""
+
+    name: str
+    operator: str
+    model: Any
+    data_sets: Sequence[tuple[Sequence[Any], Sequence[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What happened. `path` says whether nests (thus generated code) describe every node of the case."""
+
+    name: str
+    operator: str
+    status: Status
+    path: Path
+    reason: str = ""
+
+
+def node_cases() -> tuple[Case, ...]:
+    """Every case of the installed onnx package's node suite, sorted by name."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        # Building the cases divides by zero on purpose.
+        warnings.simplefilter("ignore")
+        loaded = load_model_tests(kind="node")
+    cases = (
+        Case(case.name, _operator_of(case.model, case.name), case.model, tuple(case.data_sets))
+        for case in loaded
+    )
+    return tuple(sorted(cases, key=lambda case: case.name))
+
+
+def run_cases(
+    cases: Iterable[Case],
+    prepare: Callable[[Any], Any],
+    describe_graph: Callable[[Graph], Path] | None = None,
+) -> Iterator[CaseResult]:
+    """Run cases one after the other; `prepare` is that of a backend. Never raises for a case's sake."""
+    for case in cases:
+        yield _run_case(case, prepare, describe_graph or graph_path)
+
+
+def graph_path(graph: Graph) -> Path:
+    """`generated` if loop nests describe every node, else `reference`."""
+    from tilewright.ir.ops.registry import describe
+
+    opaque = any(isinstance(describe(node), Opaque) for node in graph.nodes)
+    return "reference" if opaque else "generated"
+
+
+def mismatch(actual: Array, expected: Array, at_least: float = 0.0) -> str:
+    """How two outputs differ, empty if they agree within the tolerance of the type.
+
+    Types, shapes, integers, booleans and text must be equal; floats may differ by some units in the last
+    place of the expected value plus as many of the output's largest magnitude, and always by `at_least`.
+
+    >>> mismatch(np.float32([1, 2]), np.float32([1, 3]))
+    'largest error 1 where 9.5e-07 is allowed'
+    """
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape:
+        return f"shape {list(actual.shape)}, expected {list(expected.shape)}"
+    if expected.dtype.kind in "OUS":
+        return "" if bool(np.all(actual.astype(str) == expected.astype(str))) else "different text"
+    if actual.dtype != expected.dtype:
+        return f"type {actual.dtype}, expected {expected.dtype}"
+    if expected.dtype.kind in "iub":
+        count = int(np.count_nonzero(actual != expected))
+        return f"{count} of {expected.size} values differ" if count else ""
+    return _float_mismatch(actual, expected, at_least)
+
+
+def _float_mismatch(actual: Array, expected: Array, at_least: float) -> str:
+    epsilon = _epsilon(expected.dtype)
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, e = actual.astype(wide), expected.astype(wide)
+    finite = np.isfinite(e)
+    with np.errstate(invalid="ignore"):
+        same = (a == e) | (np.isnan(a) & np.isnan(e))
+    if not bool(np.all(same | finite)) or not bool(np.all(np.isfinite(a[finite]))):
+        return "infinities or NaN in other places"
+    if not finite.any():
+        return ""
+    error, magnitude = np.abs(a[finite] - e[finite]), np.abs(e[finite])
+    allowed = np.maximum(_ULPS * epsilon * (magnitude + magnitude.max()), at_least)
+    worst = int(np.argmax(error - allowed))
+    if error[worst] <= allowed[worst]:
+        return ""
+    return f"largest error {error[worst]:.2g} where {allowed[worst]:.2g} is allowed"
+
+
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    if dtype.name == "bfloat16":
+        return 2.0**-7
+    return float(np.finfo(dtype).eps)
+
+
+def _operator_of(model: Any, name: str) -> str:
+    """The operator a case is about: that of its node, also where its function body stands in its place."""
+    nodes = model.graph.node
+    if name.endswith("_expanded") or "_expanded_ver" in name:
+        # Names in an expanded body begin with the operator: LayerNormalization_<case>_function_<result>.
+        for node in nodes:
+            for result in node.output:
+                operator, found, _ = result.partition(f"_{name.partition('_expanded')[0]}")
+                if found:
+                    return str(operator)
+    return str(nodes[0].op_type) if len(nodes) == 1 else "several"
+
+
+def _run_case(
+    case: Case, prepare: Callable[[Any], Any], describe_graph: Callable[[Graph], Path]
+) -> CaseResult:
+    from tilewright.backend import as_array
+
+    path: Path = "reference"
+    at_least = EXCEPTIONS[case.name].error if case.name in EXCEPTIONS else 0.0
+    try:
+        prepared = prepare(case.model)
+        path = describe_graph(prepared.graph)
+        for inputs, outputs in case.data_sets:
+            found = prepared.run([as_array(x) for x in inputs])
+            for index, (actual, expected) in enumerate(zip(found, outputs, strict=True)):
+                problem = mismatch(actual, as_array(expected), at_least)
+                if problem:
+                    return CaseResult(case.name, case.operator, "wrong", path, f"output {index}: {problem}")
+    except UnsupportedOp as error:
+        return CaseResult(case.name, case.operator, "unsupported", path, str(error))
+    except TilewrightError as error:
+        return CaseResult(case.name, case.operator, "crash", path, f"{type(error).__name__}: {error}")
+    except Exception as error:
+        # The suite's own question is whether this ever happens.
+        return CaseResult(case.name, case.operator, "crash", path, f"{type(error).__name__}: {error}")
+    return CaseResult(case.name, case.operator, "pass", path)
+
+
+def count_status(results: Iterable[CaseResult]) -> Mapping[Status, int]:
+    """Number of results of each status."""
+    counts = Counter(result.status for result in results)
+    return {status: counts[status] for status in ("pass", "unsupported", "wrong", "crash")}
+
+
+def conformance_markdown(results: Sequence[CaseResult], versions: Mapping[str, str]) -> str:
+    """The published table. Same results, same bytes."""
+    counts = count_status(results)
+    passed = [r for r in results if r.status == "pass"]
+    generated = sum(1 for r in passed if r.path == "generated")
+    lines = [
+        "# Conformance",
+        "",
+        f"The node suite of onnx {versions['onnx']} has {len(results)} cases. Written by "
+        "`python -m tilewright.report.conformance`; checked by `tests/conformance`.",
+        "",
+        "| result | cases | share |",
+        "|---|---:|---:|",
+    ]
+    rows = [
+        ("pass, every node described by loop nests", generated),
+        ("pass, with a node that runs through its reference kernel", len(passed) - generated),
+        ("unsupported, refused with a reason before or while running", counts["unsupported"]),
+        ("wrong value", counts["wrong"]),
+        ("crash", counts["crash"]),
+    ]
+    lines += [f"| {text} | {count} | {count / max(len(results), 1):.1%} |" for text, count in rows]
+    lines += [
+        "",
+        "Integers, booleans and text must be equal to the suite's; a float may differ by "
+        f"{_ULPS} units in the last place of its type, taken at its own plus at the output's largest "
+        "magnitude.",
+    ]
+    if EXCEPTIONS:
+        lines += ["", "## Exceptions", ""]
+        lines += [
+            f"* `{name}`: error up to {wider.error:g}, for {wider.reason}."
+            for name, wider in sorted(EXCEPTIONS.items())
+        ]
+    lines += [
+        "",
+        "## By operator",
+        "",
+        "| operator | cases | nests | reference | unsupported | why unsupported |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    by_operator: dict[str, list[CaseResult]] = {}
+    for result in sorted(results, key=lambda r: (r.operator, r.name)):
+        by_operator.setdefault(result.operator, []).append(result)
+    for operator, group in by_operator.items():
+        nests = sum(1 for r in group if r.status == "pass" and r.path == "generated")
+        reference = sum(1 for r in group if r.status == "pass" and r.path == "reference")
+        refused = [r for r in group if r.status == "unsupported"]
+        reasons = "; ".join(dict.fromkeys(_cause(r.reason) for r in refused))
+        lines.append(f"| {operator} | {len(group)} | {nests} | {reference} | {len(refused)} | {reasons} |")
+    return "\n".join([*lines, ""])
+
+
+_CAUSES = (
+    ("is of domain", "operators of other domains"),
+    ("draws random numbers", "random results are not reproducible"),
+    ("depends on data", "result shape depends on data"),
+    ("sequence", "sequences"),
+    ("optional", "optionals"),
+    ("sparse", "sparse tensors"),
+    ("Pillow", "needs an image decoder"),
+    ("training mode", "training mode"),
+    ("batch axis", "Scan of opset 8"),
+    ("deprecated", "deprecated operator"),
+)
+
+
+def _cause(reason: str) -> str:
+    if "element type" in reason:
+        return reason.partition("element type ")[2].partition(",")[0]
+    return next((cause for text, cause in _CAUSES if text in reason), reason.partition(";")[0])
+
+
+def main() -> None:
+    """Run the whole suite on the interpreter and print the table."""
+    import onnx
+
+    from tilewright.backend import prepare
+
+    results = tuple(run_cases(node_cases(), lambda model: prepare(model, "INTERPRETER")))
+    print(conformance_markdown(results, {"onnx": onnx.__version__}), end="")
+
+
+if __name__ == "__main__":
+    main()
