@@ -29,13 +29,18 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One node and its input arrays. `exact`: every intermediate value is an integer that fits."""
+    """One node and its input arrays.
+
+    `exact`: every intermediate value is an integer that fits. `runtime`: ONNX Runtime follows the
+    standard here; where it is False, the generator says why.
+    """
 
     node: Node
     inputs: tuple[Array | None, ...]
     exact: bool
     rtol: float
     atol: float
+    runtime: bool
 
     def __repr__(self) -> str:
         inputs = ", ".join("-" if v is None else f"{v.dtype}{list(v.shape)}" for v in self.node.inputs)
@@ -83,10 +88,13 @@ def case(
     exact: bool = False,
     rtol: float = 2e-5,
     atol: float = 2e-5,
+    like: int | None = None,
+    runtime: bool = True,
 ) -> Case:
     """A case whose output types and shapes come from ONNX shape inference.
 
     `constants` are the positions of inputs that are initializers; `outputs` says which outputs exist.
+    `like` is the input whose type and shape the output has, where ONNX has no inference for the operator.
     """
     values = [
         None
@@ -96,10 +104,16 @@ def case(
     ]
     results = [Value(f"y{i}", DType.FLOAT32, ()) if present else None for i, present in enumerate(outputs)]
     node = Node(op_type, values, results, attributes, opset=opset, domain=domain)
-    for value, (dtype, shape) in zip(results, _infer(node, inputs, len(outputs)), strict=True):
+    if like is not None:
+        model = values[like]
+        assert model is not None
+        specs = [(model.dtype, model.shape)]
+    else:
+        specs = _infer(node, inputs, len(outputs))
+    for value, (dtype, shape) in zip(results, specs, strict=True):
         if value is not None:
             value.dtype, value.shape = dtype, shape
-    return Case(node, tuple(inputs), exact, rtol, atol)
+    return Case(node, tuple(inputs), exact, rtol, atol, runtime)
 
 
 def _infer(node: Node, arrays: Sequence[Array | None], count: int) -> list[tuple[DType, tuple[int, ...]]]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import Acc, Expr, call, cast
+from tilewright.ir.expr import Acc, Expr, call, cast, select
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Description, Dim, Nest, Opaque, Operand, affine
+from tilewright.ir.nest import Access, Description, Dim, Index, Nest, Opaque, Operand, affine
 from tilewright.ir.ops.build import (
     broadcast,
     dims_of,
@@ -23,7 +23,7 @@ from tilewright.ir.ops.build import (
     output_operand,
     read,
 )
-from tilewright.ir.ops.reduction import as_parallel, kept, split_dims
+from tilewright.ir.ops.reduction import as_parallel, kept, normalized_axes, split_dims
 from tilewright.ir.ops.registry import operator
 
 Array = np.ndarray[Any, Any]
@@ -141,3 +141,192 @@ def layer_normalization(node: Node) -> Description:
         value = value + cast(read(4, reads[4]), compute)
     final = Nest(as_parallel(dims), tuple(reads), Access(out, identity(dims)), cast(value, out.dtype.compute))
     return (*statistics, final)
+
+
+def _instance_norm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, scale, bias = (np.asarray(a) for a in inputs[:3])
+    normal, _, _ = _standardize(x, tuple(range(2, x.ndim)), node.float_attr("epsilon", 1e-5))
+    return (normal * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim),)
+
+
+def _scaled_nests(
+    node: Node, dims: tuple[Dim, ...], view: tuple[int, ...] | None, channel: Index, epsilon: float
+) -> tuple[Nest, ...]:
+    """Standardise over the reduce dims (of a view of the input), then scale and shift per channel."""
+    x, out = input_operand(node, 0), output_operand(node)
+    compute = out.dtype.compute
+    narrow = [1 if d.role == "reduce" else d.extent for d in dims]
+    mean, inverse = local(0, compute, narrow), local(1, compute, narrow)
+    source = Access(x, identity(dims), view=view)
+    scale, bias = (Access(input_operand(node, i), (channel,)) for i in (1, 2))
+    reads = (source, kept(dims, mean), kept(dims, inverse), scale, bias)
+    value = (read(0, source) - read(1, reads[1])) * read(2, reads[2])
+    value = value * cast(read(3, scale), compute) + cast(read(4, bias), compute)
+    final = Nest(as_parallel(dims), reads, Access(out, identity(dims), view=view), value)
+    return (*_statistics(dims, source, mean, inverse, epsilon), final)
+
+
+@operator("InstanceNormalization", reference=_instance_norm_reference)
+def instance_normalization(node: Node) -> Description:
+    """Every image plane standardised by its own statistics, then scaled and shifted per channel."""
+    shape = node.require(0).shape
+    dims = split_dims(shape, tuple(range(2, len(shape))))
+    return _scaled_nests(node, dims, None, affine("d1"), node.float_attr("epsilon", 1e-5))
+
+
+# From this opset on scale and bias have one element per channel, before it one per group.
+_GROUP_NORM_PER_CHANNEL = 21
+
+
+def _group_norm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, scale, bias = (np.asarray(a) for a in inputs[:3])
+    groups = node.int_attr("num_groups", 1)
+    grouped = x.reshape(x.shape[0], groups, -1)
+    normal, _, _ = _standardize(grouped, (2,), node.float_attr("epsilon", 1e-5))
+    if node.opset < _GROUP_NORM_PER_CHANNEL:
+        return ((normal * scale[:, None] + bias[:, None]).reshape(x.shape),)
+    return (normal.reshape(x.shape) * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim),)
+
+
+@operator("GroupNormalization", reference=_group_norm_reference)
+def group_normalization(node: Node) -> Description:
+    """Groups of channels standardised together: the input is viewed as `[N, groups, C/groups, ...]`."""
+    shape = node.require(0).shape
+    groups = node.int_attr("num_groups", 1)
+    inside = shape[1] // groups
+    view = (shape[0], groups, inside, *shape[2:])
+    dims = split_dims(view, tuple(range(2, len(view))))
+    channel = affine(("d1", inside), "d2") if node.opset >= _GROUP_NORM_PER_CHANNEL else affine("d1")
+    return _scaled_nests(node, dims, view, channel, node.float_attr("epsilon", 1e-5))
+
+
+def _rms_norm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, scale = (np.asarray(a) for a in inputs[:2])
+    axes = tuple(range(node.int_attr("axis", -1) % x.ndim, x.ndim))
+    square = (x * x).mean(axis=axes, keepdims=True, dtype=x.dtype)
+    epsilon = np.asarray(node.float_attr("epsilon", 1e-5)).astype(x.dtype)
+    return ((x / np.sqrt(square + epsilon)) * scale,)
+
+
+@operator("RMSNormalization", reference=_rms_norm_reference)
+def rms_normalization(node: Node) -> Description:
+    """`x / sqrt(mean(x^2) + epsilon) * scale` over the last axes, as two nests."""
+    x, out = input_operand(node, 0), output_operand(node)
+    first = node.int_attr("axis", -1) % len(x.shape)
+    dims = split_dims(x.shape, tuple(range(first, len(x.shape))))
+    compute = x.dtype.compute
+    inverse = local(0, compute, [1 if d.role == "reduce" else d.extent for d in dims])
+    source = Access(x, identity(dims))
+    value = read(0, source)
+    mean = Acc(compute) / _count(dims)
+    deviation = call("reciprocal", call("sqrt", mean + node.float_attr("epsilon", 1e-5)))
+    reads = (source, kept(dims, inverse), broadcast(input_operand(node, 1), dims))
+    result = value * read(1, reads[1]) * cast(read(2, reads[2]), compute)
+    return (
+        Nest(dims, (source,), kept(dims, inverse), value * value, "sum", None, deviation),
+        Nest(as_parallel(dims), reads, Access(out, identity(dims)), cast(result, out.dtype.compute)),
+    )
+
+
+def _lp_norm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = np.asarray(inputs[0])
+    axis = node.int_attr("axis", -1)
+    if node.int_attr("p", 2) == 1:
+        norm = np.abs(x).sum(axis=axis, keepdims=True)
+    else:
+        norm = np.sqrt((x * x).sum(axis=axis, keepdims=True))
+    return ((x / np.where(norm == 0, 1, norm)).astype(x.dtype, copy=False),)
+
+
+@operator("LpNormalization", reference=_lp_norm_reference)
+def lp_normalization(node: Node) -> Description:
+    """`x / norm(x)` along one axis, `p` 1 or 2; a row of zeros stays zero."""
+    x, out = input_operand(node, 0), output_operand(node)
+    axis = node.int_attr("axis", -1) % len(x.shape)
+    dims = split_dims(x.shape, (axis,))
+    compute = out.dtype.compute
+    total = kept(dims, local(0, compute, [1 if i == axis else e for i, e in enumerate(x.shape)]))
+    source = Access(x, identity(dims))
+    value, norm = read(0, source), read(1, total)
+    if node.int_attr("p", 2) == 1:
+        measure = Nest(dims, (source,), total, call("abs", value), "sum")
+    else:
+        measure = Nest(dims, (source,), total, value * value, "sum", None, call("sqrt", Acc(compute)))
+    divisor = select(call("eq", norm, 0.0), 1.0, norm)
+    return (measure, Nest(as_parallel(dims), (source, total), Access(out, identity(dims)), value / divisor))
+
+
+# What ONNX adds to the deviation in MeanVarianceNormalization.
+_MVN_EPSILON = 1e-9
+
+
+def _mvn_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = np.asarray(inputs[0])
+    axes = node.ints_attr("axes", (0, 2, 3))
+    centred = x - x.mean(axis=axes, keepdims=True, dtype=x.dtype)
+    deviation = np.sqrt((centred * centred).mean(axis=axes, keepdims=True, dtype=x.dtype))
+    return (centred / (deviation + np.asarray(_MVN_EPSILON).astype(x.dtype)),)
+
+
+@operator("MeanVarianceNormalization", reference=_mvn_reference)
+def mean_variance_normalization(node: Node) -> Description:
+    """Mean, deviation plus a tiny constant, then the quotient, over the given axes."""
+    x, out = input_operand(node, 0), output_operand(node)
+    axes = normalized_axes(node.ints_attr("axes", (0, 2, 3)) or (), len(x.shape))
+    dims = split_dims(x.shape, axes)
+    compute = out.dtype.compute
+    narrow = [1 if d.role == "reduce" else d.extent for d in dims]
+    mean, deviation = kept(dims, local(0, compute, narrow)), kept(dims, local(1, compute, narrow))
+    source = Access(x, identity(dims))
+    average = Acc(compute) / _count(dims)
+    centred = read(0, source) - read(1, mean)
+    spread = call("sqrt", average) + _MVN_EPSILON
+    return (
+        Nest(dims, (source,), mean, read(0, source), "sum", None, average),
+        Nest(dims, (source, mean), deviation, centred * centred, "sum", None, spread),
+        Nest(
+            as_parallel(dims),
+            (source, mean, deviation),
+            Access(out, identity(dims)),
+            centred / read(2, deviation),
+        ),
+    )
+
+
+def _lrn_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = np.asarray(inputs[0])
+    size = node.int_attr("size", 1)
+    before = (size - 1) // 2
+    widths = [(0, 0), (before, size - 1 - before), *((0, 0) for _ in x.shape[2:])]
+    padded = np.pad(x * x, widths)
+    total = np.zeros_like(x)
+    for k in range(size):
+        total += padded[:, k : k + x.shape[1]]
+    alpha, beta, bias = _lrn_constants(node)
+    return (
+        x
+        / (total * np.asarray(alpha / size, x.dtype) + np.asarray(bias, x.dtype))
+        ** np.asarray(beta, x.dtype),
+    )
+
+
+def _lrn_constants(node: Node) -> tuple[float, float, float]:
+    return node.float_attr("alpha", 1e-4), node.float_attr("beta", 0.75), node.float_attr("bias", 1.0)
+
+
+@operator("LRN", reference=_lrn_reference)
+def local_response_normalization(node: Node) -> Description:
+    """`x / (bias + alpha/size * sum of x^2 over size neighbouring channels)^beta`, as one nest."""
+    x, out = input_operand(node, 0), output_operand(node)
+    size = node.int_attr("size", 1)
+    alpha, beta, bias = _lrn_constants(node)
+    dims = dims_of(x.shape)
+    index = identity(dims)
+    neighbour = affine("d1", "k", -((size - 1) // 2))
+    reads = (Access(x, (index[0], neighbour, *index[2:]), 0.0), Access(x, index))
+    compute = out.dtype.compute
+    value = read(0, reads[0])
+    scale = call("pow", Acc(compute) * (alpha / size) + bias, beta)
+    finish = read(1, reads[1]) / scale
+    loops = (*dims, Dim("k", size, "reduce"))
+    return (Nest(loops, reads, Access(out, index), value * value, "sum", None, finish),)

@@ -5,6 +5,7 @@ Dims are `d0, d1, ...`, one per axis of the input; reduced axes are reduce dims.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -279,10 +280,18 @@ def _softmax_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
     return (exponentials / total if node.op_type == "Softmax" else shifted - np.log(total),)
 
 
-def softmax_nests(source: Access, target: Access, dims: Sequence[Dim], first_local: int) -> tuple[Nest, ...]:
+def softmax_nests(
+    source: Access,
+    target: Access,
+    dims: Sequence[Dim],
+    first_local: int,
+    *,
+    may_be_empty: bool = False,
+) -> tuple[Nest, ...]:
     """Softmax over the reduce dims: maximum, exponentials, their sum, quotients.
 
-    `source` and `target` are addressed by all dims; three locals are numbered from `first_local`.
+    `source` and `target` are addressed by all dims; three locals are numbered from `first_local`. With
+    `may_be_empty`, a row of nothing but minus infinity gives zeros instead of 0/0.
     """
     compute = target.operand.dtype.compute
     narrow = [1 if d.role == "reduce" else d.extent for d in dims]
@@ -291,12 +300,15 @@ def softmax_nests(source: Access, target: Access, dims: Sequence[Dim], first_loc
     total = kept(dims, local(first_local + 2, compute, narrow))
     parallel = as_parallel(dims)
     value = cast(read(0, source), compute)
-    exponential = call("exp", value - read(1, top))
+    shift, divisor = read(1, top), read(1, total)
+    if may_be_empty:
+        shift = select(call("eq", shift, Const(-math.inf, compute)), 0.0, shift)
+        divisor = select(call("eq", divisor, 0.0), 1.0, divisor)
     return (
         Nest(tuple(dims), (source,), top, value, "max"),
-        Nest(parallel, (source, top), powers, exponential),
+        Nest(parallel, (source, top), powers, call("exp", value - shift)),
         Nest(tuple(dims), (powers,), total, read(0, powers), "sum"),
-        Nest(parallel, (powers, total), target, read(0, powers) / read(1, total)),
+        Nest(parallel, (powers, total), target, read(0, powers) / divisor),
     )
 
 
