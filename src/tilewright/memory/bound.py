@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.memory.base import Buffer, MemoryProblem
+from tilewright.memory.base import Buffer, MemoryProblem, aligned
 
 
 def lower_bound_bytes(problem: MemoryProblem) -> int:
@@ -12,29 +12,40 @@ def lower_bound_bytes(problem: MemoryProblem) -> int:
 
     At the step where a buffer takes over another, both are live in one place. Which takeovers happen is
     the planner's choice, so the largest possible saving is subtracted: a matching in which every buffer
-    takes over at most one other and is taken over at most once. Padding for alignment is not counted.
+    takes over at most one other and is taken over at most once.
+
+    All places begin at multiples of the smallest alignment, so each but the topmost takes a multiple of it.
     O(steps + overlaps at the steps where buffers begin).
     """
-    starts = sorted({b.first_step for b in problem.buffers})
-    by_first = sorted(problem.buffers, key=lambda b: b.first_step)
+    buffers = sorted((b for b in problem.buffers if b.size_bytes > 0), key=lambda b: b.first_step)
+    alignment = min((b.alignment_bytes for b in buffers), default=1)
     live: list[Buffer] = []
     place = 0
     bound = 0
     # Live bytes can only grow where a buffer begins.
-    for step in starts:
+    for step in sorted({b.first_step for b in buffers}):
         live = [b for b in live if b.last_step >= step]
-        while place < len(by_first) and by_first[place].first_step == step:
-            live.append(by_first[place])
+        while place < len(buffers) and buffers[place].first_step == step:
+            live.append(buffers[place])
             place += 1
-        bound = max(bound, sum(b.size_bytes for b in live) - _most_saved_bytes(live, step))
-        # A buffer that died here by takeover leaves the step after with its successor alone in its place,
-        # which no start may mark; without takeover the sum after this step is no larger than at it.
-        later = sum(b.size_bytes for b in live if b.last_step > step)
-        bound = max(bound, later)
+        after = [b for b in live if b.last_step > step]
+        bound = max(
+            bound,
+            _stacked_bytes(live, alignment) - _most_saved_bytes(live, step, alignment),
+            # Takeovers end with this step, so what lives on is not shared.
+            _stacked_bytes(after, alignment),
+        )
     return bound
 
 
-def _most_saved_bytes(live: Sequence[Buffer], step: int) -> int:
+def _stacked_bytes(live: Sequence[Buffer], alignment_bytes: int) -> int:
+    """Bytes of the live buffers stacked, the one with the most padding on top."""
+    sizes = [aligned(b.size_bytes, alignment_bytes) for b in live]
+    padding = max((s - b.size_bytes for s, b in zip(sizes, live, strict=True)), default=0)
+    return sum(sizes) - padding
+
+
+def _most_saved_bytes(live: Sequence[Buffer], step: int, alignment_bytes: int) -> int:
     """Largest sum of sizes over buffers that can all take over distinct dying ones.
 
     A takeover saves the size of the buffer that takes over, whichever it takes over, so the sets of buffers
@@ -54,4 +65,4 @@ def _most_saved_bytes(live: Sequence[Buffer], step: int) -> int:
                 return True
         return False
 
-    return sum(b.size_bytes for b in beginning if match(b, set()))
+    return sum(aligned(b.size_bytes, alignment_bytes) for b in beginning if match(b, set()))
