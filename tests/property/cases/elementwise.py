@@ -116,7 +116,7 @@ def arithmetic(draw: Draw, op_type: str) -> Case:
 @generator("Pow")
 def power(draw: Draw, op_type: str) -> Case:
     left, right = broadcast_shapes(draw, 2)
-    base = np.abs(reals(draw, left)) + np.float32(0.2)
+    base = np.asarray(np.abs(reals(draw, left)) + np.float32(0.2))
     if draw(st.booleans()):
         exponent = np.array(draw(st.sampled_from([0.5, 1.0, 2.0, 3.0, -1.0, 1.5])), np.float32)
         return case(op_type, [base, exponent], opset=15, constants=(1,))
@@ -156,7 +156,7 @@ def bitwise(draw: Draw, op_type: str) -> Case:
     inputs = [integers(draw, s, 0, 100, dtype) for s in broadcast_shapes(draw, count)]
     attributes: dict[str, Attribute] = {}
     if op_type == "BitShift":
-        inputs[1] = inputs[1] % np.array(8, dtype)
+        inputs[1] = np.asarray(inputs[1] % np.array(8, dtype))
         attributes["direction"] = draw(st.sampled_from(["LEFT", "RIGHT"]))
     return case(op_type, inputs, attributes, opset=11 if op_type == "BitShift" else 18, exact=True)
 

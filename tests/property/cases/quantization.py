@@ -25,7 +25,7 @@ def _parameters(draw: Draw, shape: tuple[int, ...], dtype: Any) -> tuple[list[Ar
             block = draw(st.sampled_from([b for b in range(1, shape[axis] + 1) if shape[axis] % b == 0]))
             attributes["block_size"] = block
             spread = tuple(e // block if a == axis else e for a, e in enumerate(shape))
-    scale = np.exp2(integers(draw, spread, -3, 1)).astype(np.float32)
+    scale = np.asarray(np.exp2(integers(draw, spread, -3, 1)), np.float32)
     low = 0 if dtype in (np.uint8, np.uint16) else -9
     return [scale, integers(draw, spread, low, 9, dtype)], attributes
 
