@@ -75,11 +75,21 @@ class RuntimeCode:
         return {"tw_parallel_for": self.library["tw_parallel_for"]}
 
 
-@functools.cache
-def runtime_code(use_futex: bool | None = None, cache: ObjectCache | None = None) -> RuntimeCode:
-    """The runtime, compiled (or read from `cache`) at first use; with a futex where there is one."""
+def runtime_code(*, use_futex: bool | None = None, cache: ObjectCache | None = None) -> RuntimeCode:
+    """The runtime of this process, with a futex where the system has one.
+
+    The first call compiles it or reads it from `cache`; later calls give the same one.
+    """
+    futex = pool_ir.has_futex(host_isa().triple) if use_futex is None else use_futex
+    if futex not in _runtimes:
+        with _pools_lock:
+            if futex not in _runtimes:
+                _runtimes[futex] = _load_runtime(futex, cache)
+    return _runtimes[futex]
+
+
+def _load_runtime(use_futex: bool, cache: ObjectCache | None) -> RuntimeCode:
     isa = host_isa()
-    use_futex = pool_ir.has_futex(isa.triple) if use_futex is None else use_futex
     job = CompileJob(pool_ir.pool_ir(isa.triple, use_futex=use_futex))
     imports = {} if use_futex else {"tw_yield": _yield_address()}
     library = JitLibrary(compile_objects([job], isa, cache=cache), pool_ir.EXPORTS, imports=imports)
@@ -173,8 +183,9 @@ class WorkerPool:
             gate.acquire()
 
 
+_runtimes: dict[bool, RuntimeCode] = {}
 _pools: dict[int, WorkerPool] = {}
-_pools_lock = threading.Lock()
+_pools_lock = threading.RLock()
 
 
 def shared_pool(num_threads: int) -> WorkerPool | None:
@@ -238,7 +249,7 @@ def _address_of(function: Any) -> int:
 def _forget_pools() -> None:
     """In a forked child: the parent's threads do not exist here, and its locks may be held by them."""
     global _pools_lock
-    _pools_lock = threading.Lock()
+    _pools_lock = threading.RLock()
     _pools.clear()
 
 

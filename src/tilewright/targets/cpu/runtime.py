@@ -246,7 +246,7 @@ def link_main(
     main: MainCode, kernel_objects: Sequence[bytes], isa: CodeTarget, *, cache: ObjectCache | None = None
 ) -> JitLibrary:
     """Compile a main (or read it from `cache`) and load it together with its kernels' objects."""
-    runtime = runtime_code()
+    runtime = runtime_code(cache=cache)
     objects = [*kernel_objects, *compile_objects([CompileJob(main.ir_text)], isa, cache=cache)]
     return JitLibrary(objects, main.symbols, imports=runtime.imports, keep_alive=(runtime.library,))
 

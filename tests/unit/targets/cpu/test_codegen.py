@@ -181,6 +181,24 @@ def test_a_cached_object_is_not_compiled_again(tmp_path: Path, monkeypatch: pyte
     assert compile_objects(jobs, isa, cache=cache) == cold
 
 
+def test_an_interrupt_keeps_the_objects_that_are_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isa, cache = host_isa(), ObjectCache(tmp_path)
+    original = codegen.compile_object
+
+    def interrupted(text: str, isa: codegen.CodeTarget, *, optimize: bool) -> bytes:
+        if "@c(" in text:
+            raise KeyboardInterrupt
+        return original(text, isa, optimize=optimize)
+
+    monkeypatch.setattr(codegen, "compile_object", interrupted)
+    jobs = [CompileJob(adder(name)) for name in "abcd"]
+    with pytest.raises(KeyboardInterrupt):
+        compile_objects(jobs, isa, cache=cache)
+    assert {entry.key for entry in cache.entries()} == {object_key(job, isa) for job in jobs[:2]}
+
+
 def test_equal_jobs_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
@@ -245,6 +263,55 @@ def test_the_helper_protocol_answers_every_request_and_ends_with_its_input() -> 
     codegen.serve(requests, replies)
     image = compile_object(adder(), isa)
     assert replies.getvalue() == struct.pack("<I", len(image)) + image + struct.pack("<I", 0)
+
+
+NESTED_LOOPS = """
+define i64 @table(ptr %out, i64 %rows, i64 %columns) {
+entry:
+  br label %outer
+outer:
+  %i = phi i64 [ 0, %entry ], [ %i1, %next ]
+  %total = phi i64 [0, %entry], [%sum1, %next]
+  %row = mul i64 %i, %columns
+  br label %inner
+inner:
+  %j = phi i64 [0, %outer], [%j1, %inner]
+  %sum = phi i64 [%total, %outer], [%sum1, %inner]
+  %index = add i64 %row, %j
+  %at = getelementptr i64, ptr %out, i64 %index
+  store i64 %index, ptr %at
+  %sum1 = add i64 %sum, %index
+  %j1 = add i64 %j, 1
+  %more = icmp ult i64 %j1, %columns
+  br i1 %more, label %inner, label %next
+next:
+  %i1 = add i64 %i, 1
+  %again = icmp ult i64 %i1, %rows
+  br i1 %again, label %outer, label %exit
+exit:
+  ret i64 %sum1
+}
+"""
+
+
+def test_outer_counters_are_frozen_inner_ones_are_not_and_values_stay() -> None:
+    hidden = codegen.hide_outer_counters(NESTED_LOOPS)
+    frozen = [line.split()[0] for line in hidden.splitlines() if " = freeze " in line]
+    assert frozen == ["%i", "%total"]
+    library = JitLibrary([compile_object(NESTED_LOOPS, host_isa())], ["table"])
+    table = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+        library["table"]
+    )
+    out = (ctypes.c_int64 * 20)()
+    assert table(ctypes.addressof(out), 4, 5) == sum(range(20))
+    assert list(out) == list(range(20))
+
+
+def test_numbered_values_keep_their_numbers() -> None:
+    """LLVM requires `%0, %1, ...` in order of definition: nothing may be put between them."""
+    text = "define i64 @f(i1 %c) {\nentry:\n  br label %a\na:\n  %0 = phi i64 [1, %entry]\n  ret i64 %0\n}\n"
+    assert codegen.hide_outer_counters(text) == text
+    compile_object(text, host_isa())
 
 
 def resident_bytes() -> int:

@@ -281,7 +281,7 @@ def test_a_host_call_may_run_another_executor_of_the_same_pool() -> None:
     assert (counts == 1).all()
 
 
-def in_threads(number: int, action: Callable[[int], None]) -> None:
+def in_threads(number: int, action: Callable[[int], None], timeout_s: float = 60) -> None:
     failures: list[BaseException] = []
 
     def guarded(index: int) -> None:
@@ -294,7 +294,7 @@ def in_threads(number: int, action: Callable[[int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(timeout_s)
     assert not any(thread.is_alive() for thread in threads)
     assert not failures
 
@@ -317,6 +317,41 @@ def test_thirty_two_callers_of_one_executor_each_get_their_own_result(num_thread
             np.testing.assert_array_equal(y, 8 * x + 7)
 
     in_threads(32, caller)
+
+
+@pytest.mark.slow
+def test_thirty_two_callers_run_ten_thousand_times_each() -> None:
+    width = 64
+    steps = [
+        Launch("affine", width, (ArgRef(1), ArgRef(0))),
+        Launch("affine", width, (ArgRef(0), ArgRef(2))),
+    ]
+    run = executor(steps, 2, arena_bytes=8 * width)
+
+    def caller(index: int) -> None:
+        x, y = np.arange(width) + 1000 * index, np.zeros(width, np.int64)
+        expected = 4 * x + 3
+        for _ in range(10_000):
+            y[:] = 0
+            run.run([x.ctypes.data, y.ctypes.data])
+            assert (y == expected).all()
+
+    in_threads(32, caller, timeout_s=600)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's memory counters")
+def test_runs_leave_no_memory_behind() -> None:
+    counts = np.zeros(16, np.int64)
+    run = executor([Launch("count", 16, (ArgRef(1),))] * 3, 2, arena_bytes=4096, scratch_bytes=4096)
+    bases = [counts.ctypes.data]
+
+    def resident_bytes(number: int) -> int:
+        for _ in range(number):
+            run.run(bases)
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident_bytes(1000)
+    assert resident_bytes(20_000) - before < 1 << 19
 
 
 def test_contexts_are_bounded_and_reused_last_first() -> None:
@@ -370,7 +405,7 @@ def test_a_pool_without_futex_blocks_in_python_and_still_runs_every_chunk(
     workers = pool.WorkerPool(3, idle_spin_ns=20_000, runtime=portable)
     fresh_pools.append(workers)
     monkeypatch.setattr(runtime, "shared_pool", lambda num_threads: workers)
-    monkeypatch.setattr(runtime, "runtime_code", lambda: portable)
+    monkeypatch.setattr(runtime, "runtime_code", lambda cache=None: portable)
     counts = np.zeros((40, 16), np.int64)
     run = executor([Launch("count", 16, (ArgRef(1, 128 * i),)) for i in range(40)], 3)
     for round_number in range(30):
