@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from hypothesis import strategies as st
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, Value
@@ -161,6 +162,13 @@ def shapes(draw: Draw, low: int = 1, high: int = 4, max_extent: int = 5) -> tupl
 def reference_outputs(one: Case) -> tuple[Array | None, ...]:
     """What our reference says."""
     return run_node(one.node, one.inputs)
+
+
+def onnx_reference_outputs(one: Case) -> list[Array | None]:
+    """What the reference implementation of ONNX says."""
+    feed = {f"input_{i}": a for i, a in enumerate(one.inputs) if a is not None}
+    found = iter(ReferenceEvaluator(node_model(one.node, one.inputs)).run(None, feed))
+    return [None if v is None else next(found) for v in one.node.outputs]
 
 
 def onnxruntime_outputs(one: Case) -> list[Array | None] | str:
