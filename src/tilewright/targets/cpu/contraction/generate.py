@@ -48,6 +48,10 @@ from tilewright.targets.cpu.kernel import (
 from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
 
 _ELEMENT = {4: "float", 8: "double"}
+# Longer sums are cut into blocks whose totals are added up in memory: the error of one chain of float
+# additions grows with its length, and a block of this many steps hides what the extra addition costs.
+_BLOCK_STEPS = 256
+_MAX_CHAIN_STEPS = 384
 # From this many row units on, cutting between them balances well enough and keeps tiles in one loop.
 _ENOUGH_OUTER_UNITS = 8
 
@@ -156,6 +160,8 @@ class _Generator:
             problem.num_macs,
         )
         self.emitter = Emitter(attributes=isa.function_attributes)
+        self.is_blocked = prod(x.extent for x in order) > _MAX_CHAIN_STEPS
+        self.totals: Val | None = None
         self.pointers: dict[str, Val] = {}
         self.extra_pointers: tuple[Val, ...] = ()
 
@@ -174,6 +180,9 @@ class _Generator:
             loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
             self.pointers = dict(zip(("a", "b", "c"), loaded[:3], strict=True))
             self.extra_pointers = tuple(loaded[3:])
+            if self.is_blocked:
+                most_rows = max(t.rows for t in self.row_tiles)
+                self.totals = e.alloca(self.type, most_rows * self.panels.num_vectors)
             self._chunk(chunk)
         symbol, text = name_by_content(e.text(), "contract")
         return Kernel(
@@ -328,8 +337,20 @@ class _Generator:
 
     def _tile(self, num_rows: int, at: _Position, panel: _Panel, edge_row: int | None) -> None:
         accumulators = self._initial(num_rows, at, panel)
-        accumulators = self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, accumulators)
+        if self.is_blocked:
+            count = len(accumulators)
+            for number, value in enumerate(accumulators):
+                self.emitter.store(value, self._total(number))
+            self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, [])
+            accumulators = [self.emitter.load(self.type, self._total(i)) for i in range(count)]
+        else:
+            accumulators = self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, accumulators)
         self._epilogue(num_rows, at, panel, accumulators)
+
+    def _total(self, number: int) -> Val:
+        """Where the running total of an accumulator lies between blocks."""
+        assert self.totals is not None
+        return self.emitter.gep(self.totals, number * self.type.size_bytes)
 
     def _bounded_taps(
         self,
@@ -399,8 +420,12 @@ class _Generator:
                 continue
             a_step = tap_loop.a if tap_loop else 0
             b_step = panel.step_strides[tap_loop.name] if tap_loop else 0
+            at_a, at_b = e.add(a, tap * a_step), e.add(b, tap * b_step)
+            if self.is_blocked:
+                self._steps(free, rows, at_a, at_b, panel, [])
+                continue
             picked = [accumulators[r * num_vectors + j] for r in rows for j in range(num_vectors)]
-            summed = self._steps(free, rows, e.add(a, tap * a_step), e.add(b, tap * b_step), panel, picked)
+            summed = self._steps(free, rows, at_a, at_b, panel, picked)
             for number, r in enumerate(rows):
                 for j in range(num_vectors):
                     accumulators[r * num_vectors + j] = summed[number * num_vectors + j]
@@ -431,6 +456,12 @@ class _Generator:
             loop = merged[depth]
             is_innermost = depth == len(merged) - 1
             unroll = self._unroll(loop.extent, len(carried)) if is_innermost else 1
+            return counted(depth, a, b, 0, loop.extent, unroll, carried)
+
+        def counted(
+            depth: int, a: Int, b: Int, low: Int, high: Int, unroll: int, carried: Sequence[Val]
+        ) -> list[Val]:
+            loop = merged[depth]
 
             def body(index: Int, values: Sequence[Val]) -> Sequence[Val]:
                 for step in range(unroll):
@@ -440,9 +471,43 @@ class _Generator:
                     )
                 return values
 
-            return e.loop(0, loop.extent, unroll, body, [(self.type, v) for v in carried])
+            return e.loop(low, high, unroll, body, [(self.type, v) for v in carried], nonempty=True)
 
+        def blocked(depth: int, a: Int, b: Int) -> None:
+            """Run the loops from `depth` on in blocks, each summed from zero and added to the totals."""
+            zeros = [e.constant(self.type, 0.0)] * (len(rows) * panel.num_vectors)
+            steps = prod(x.extent for x in merged[depth:])
+            if steps <= _MAX_CHAIN_STEPS:
+                self._add_to_totals(rows, panel, nested(depth, a, b, zeros))
+                return
+            loop = merged[depth]
+            inner = steps // loop.extent
+            size = 1 if inner >= _BLOCK_STEPS // 2 else -(-_BLOCK_STEPS // inner)
+            parts = -(-loop.extent // size)
+
+            def block(part: Int, _: Sequence[Val]) -> None:
+                if size == 1:
+                    blocked(depth + 1, e.add(a, e.mul(part, loop.a)), e.add(b, e.mul(part, loop.b)))
+                    return
+                low = e.mul(part, size)
+                high = e.min(e.add(low, size), loop.extent)
+                unroll = self._unroll(size, len(zeros)) if loop.extent % size == 0 else 1
+                unroll = unroll if depth == len(merged) - 1 else 1
+                self._add_to_totals(rows, panel, counted(depth, a, b, low, high, unroll, zeros))
+
+            e.loop(0, parts, 1, block)
+
+        if self.is_blocked:
+            blocked(0, a, b)
+            return []
         return nested(0, a, b, accumulators)
+
+    def _add_to_totals(self, rows: Sequence[int], panel: _Panel, sums: Sequence[Val]) -> None:
+        e = self.emitter
+        for number, value in enumerate(sums):
+            row, vector = divmod(number, panel.num_vectors)
+            pointer = self._total(rows[row] * panel.num_vectors + vector)
+            e.store(e.fadd(e.load(self.type, pointer), value), pointer)
 
     def _unroll(self, extent: int, num_accumulators: int) -> int:
         """Steps per iteration: one suffices for full tiles, small ones would pay for the loop each step."""
