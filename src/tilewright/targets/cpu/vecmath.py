@@ -164,8 +164,8 @@ def pow(e: Emitter, x: Val, y: Val) -> Val:
     high, low = e.select(ordinary, high, edge), e.select(ordinary, low, 0.0)
     product = e.fmul(y, high)
     tail = e.fma(y, low, e.fma(y, high, e.fneg(product)))
-    # An infinite product has no tail (its arithmetic gives NaN); 1 to any power, even infinite, is 1.
-    finite = e.fcmp("olt", e.fabs(product), math.inf)
+    # The tail of a product beyond every result would outweigh it; 1 to any power, even infinite, is 1.
+    finite = e.fcmp("olt", e.fabs(product), 1024.0)
     unit = e.and_(e.fcmp("oeq", a, 1.0), e.fcmp("oeq", y, y))
     product = e.select(unit, e.constant(x.type, 0.0), product)
     tail = e.select(e.and_(finite, e.not_(unit)), tail, 0.0)
@@ -215,7 +215,7 @@ _EXACT_QUOTIENT = 2.0**52
 
 
 def _shrink_remainder(e: Emitter, remainder: Val, divisor: Val) -> Val:
-    """A congruent value at most 2**-52 times as large, where the quotient is at least 2**52; exact.
+    """A congruent value, smaller by a factor of 4 or more while the quotient is at least 4; exact.
 
     The product of a divisor and a 53-bit quotient differs from the remainder by a multiple of their common last
     place that fits in 53 bits, so the fused multiply-add loses nothing. Where the quotient overflows, a power
@@ -224,9 +224,8 @@ def _shrink_remainder(e: Emitter, remainder: Val, divisor: Val) -> Val:
     for power in (2.0**1022, 2.0**60):
         overflows = e.fcmp("oeq", e.fdiv(e.fabs(remainder), divisor), math.inf)
         divisor = e.select(overflows, e.fmul(divisor, power), divisor)
-    quotient = e.fdiv(remainder, divisor)
-    reduced = e.fma(e.fneg(quotient), divisor, remainder)
-    return e.select(e.fcmp("oge", e.fabs(quotient), _EXACT_QUOTIENT), reduced, remainder)
+    quotient = e.trunc(e.fdiv(remainder, divisor))
+    return e.fma(e.fneg(quotient), divisor, remainder)
 
 
 def mod(e: Emitter, x: Val, y: Val) -> Val:

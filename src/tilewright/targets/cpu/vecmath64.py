@@ -174,9 +174,7 @@ def log(e: LaneOps, x: Val) -> Val:
 def log1p(e: LaneOps, x: Val) -> Val:
     """log(1 + x), accurate near zero."""
     total = e.fadd(x, 1.0)
-    lost = e.select(
-        e.fcmp("olt", x, 1.0), e.fsub(x, e.fsub(total, 1.0)), e.fsub(1.0, e.fsub(total, x))
-    )
+    lost = e.select(e.fcmp("olt", x, 1.0), e.fsub(x, e.fsub(total, 1.0)), e.fsub(1.0, e.fsub(total, x)))
     exponent, m = _normalise(e, total)
     value = _log_of_parts(e, exponent, m, e.fdiv(lost, total))
     value = e.select(e.fcmp("olt", x, math.inf), e.copysign(value, x), x)

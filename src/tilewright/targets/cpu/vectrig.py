@@ -125,7 +125,7 @@ def _define_reduce(e: Emitter) -> None:
         field = e.and_(e.lshr(bits, 52), 0x7FF)
         mantissa = e.or_(e.and_(bits, 2**52 - 1), 2**52)
         # Bit 0 of the table is the first of the 64 zeros that stand before the binary point.
-        start = e.smin(e.smax(e.isub(field, 1075 + 2 - 64), 0), 64 * (len(words) - 4) - 1)
+        start = e.smin(e.smax(e.isub(field, 1075 + 2 - 64), 0), 64 * (len(words) - 3) - 1)
         first, shift = e.lshr(start, 6), e.and_(start, 63)
         loaded = [e.load(I64, e.gep(table, e.iadd(first, i), "i64")) for i in range(4)]
         window = [
