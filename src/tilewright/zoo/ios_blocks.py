@@ -12,6 +12,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from tilewright.errors import UsageError
+
+NAMES = ("ios_inception_v3", "ios_nasnet_a", "ios_randwire", "ios_squeezenet")
+
 Pair = tuple[int, int]
 
 
@@ -76,11 +80,16 @@ class BlockNetwork:
 
 @cache
 def load_blocks(name: str) -> BlockNetwork:
-    """The block graph of `ios_inception_v3`, `ios_nasnet_a`, `ios_randwire` or `ios_squeezenet`.
+    """The block graph of one of `NAMES`.
+
+    Raises:
+        UsageError: any other name.
 
     >>> load_blocks("ios_squeezenet").num_units
     50
     """
+    if name not in NAMES:
+        raise UsageError(f"No block data for {name!r}; there are {', '.join(NAMES)}.")
     text = resources.files("tilewright.zoo").joinpath("data", f"{name}.json").read_text("utf-8")
     data = json.loads(text)
     blocks = tuple(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from importlib import resources
 
 import onnx
 import pytest
 from tests.unit.zoo.zoo_measure import node_macs, shapes
 
 from tilewright import zoo
+from tilewright.errors import UsageError
 from tilewright.zoo.ios_blocks import load_blocks
 
 # The #Operators column of Table 2 in the IOS paper.
@@ -76,9 +78,12 @@ def test_dependencies_between_units_are_those_of_the_data(named_model: tuple[str
     assert inside == expected
 
 
-def test_the_notice_of_the_data_goes_with_them() -> None:
-    from importlib import resources
+def test_other_networks_have_no_block_data() -> None:
+    with pytest.raises(UsageError, match="No block data for 'resnet50'; there are ios_inception_v3, "):
+        load_blocks("resnet50")
 
+
+def test_the_notice_of_the_data_goes_with_them() -> None:
     notice = resources.files("tilewright.zoo").joinpath("data", "NOTICE.md").read_text("utf-8")
     assert "Copyright (c) 2020 MIT HAN Lab" in notice
     assert "Permission is hereby granted" in notice
