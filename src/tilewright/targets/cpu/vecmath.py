@@ -2,8 +2,8 @@
 
 Functions that networks spend their time in (exp, log, log1p, expm1, tanh, sigmoid, erf) have their own float
 versions; the others compute floats in double and round once, which is slower and nearly correctly rounded.
-Nothing calls a math library: a kernel links against nothing, and the same input gives the same bits in any lane,
-at any width, on any target with fused multiply-adds.
+Nothing calls a math library: a kernel links against nothing, and the same input gives the same bits in any
+lane, at any width, on any target with fused multiply-adds.
 
 `VECTOR_FUNCTIONS` has the float functions of `tilewright.ir.expr.FUNCTIONS`, by name.
 """
@@ -217,9 +217,9 @@ _EXACT_QUOTIENT = 2.0**52
 def _shrink_remainder(e: Emitter, remainder: Val, divisor: Val) -> Val:
     """A congruent value, smaller by a factor of 4 or more while the quotient is at least 4; exact.
 
-    The product of a divisor and a 53-bit quotient differs from the remainder by a multiple of their common last
-    place that fits in 53 bits, so the fused multiply-add loses nothing. Where the quotient overflows, a power
-    of two times the divisor serves as well.
+    The product of a divisor and a 53-bit quotient differs from the remainder by a multiple of their common
+    last place that fits in 53 bits, so the fused multiply-add loses nothing. Where the quotient overflows, a
+    power of two times the divisor serves as well.
     """
     for power in (2.0**1022, 2.0**60):
         overflows = e.fcmp("oeq", e.fdiv(e.fabs(remainder), divisor), math.inf)

@@ -1,10 +1,10 @@
 """The float32 functions that networks spend time in, in float32 arithmetic throughout.
 
 Straight-line code: every lane does the same operations, so a value gives the same bits at any width and
-position. Polynomials are minimax fits of our own (Remez exchange in 50-digit arithmetic, relative error of the
-function as weight), lowest coefficient first. Errors are the largest found in a sweep of one float32 in 37
-over the whole range, in units of the last place of the exact result; tests/unit/targets/cpu/test_vecmath.py
-holds each function to its bound.
+position. Polynomials are minimax fits of our own (Remez exchange in 50-digit arithmetic, relative error of
+the function as weight), lowest coefficient first. Errors are the largest found in a sweep of one float32 in
+37 over the whole range, in units of the last place of the exact result;
+tests/unit/targets/cpu/test_vecmath.py holds each function to its bound.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def log1p(e: LaneOps, x: Val) -> Val:
     integer = x.type.with_element("i32")
     sum_bits = e.bitcast(e.fadd(x, 1.0), integer)
     shift = e.and_(e.isub(sum_bits, _TWO_THIRDS_BITS), _EXPONENT_MASK)
-    # With s = 2**-exponent, f = s * (1 + x) - 1 = s * x + (s - 1) takes nothing from the rounded sum. s is held
-    # as 4 s, which stays normal.
+    # With s = 2**-exponent, f = s * (1 + x) - 1 = s * x + (s - 1) takes nothing from the rounded sum. s is
+    # held as 4 s, which stays normal.
     scaled = e.bitcast(e.isub(e.bitcast(x, integer), shift), x.type)
     quadruple = e.bitcast(e.isub(0x40800000, shift), x.type)
     f = e.fadd(scaled, e.fma(quadruple, 0.25, -1.0))

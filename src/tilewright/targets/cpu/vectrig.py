@@ -1,13 +1,14 @@
 """sin, cos and tan in double arithmetic for every finite argument.
 
-Up to 2**30 the argument is reduced by fused multiply-adds with pi / 2 in three parts. A larger one, rare enough
-for a branch, is multiplied with the bits of 2 / pi that matter at its exponent (Payne and Hanek, 1983), one lane
-after another in a function that the module gets on first use.
+Up to 2**30 the argument is reduced by fused multiply-adds with pi / 2 in three parts. A larger one, rare
+enough for a branch, is multiplied with the bits of 2 / pi that matter at its exponent (Payne and Hanek,
+1983), one lane after another in a function that the module gets on first use.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 
 from tilewright.targets.cpu.emitter import Emitter, Param
@@ -78,7 +79,7 @@ def _flip(e: Emitter, value: Val, turns: Val) -> Val:
 
 
 def _reduce(e: Emitter, x: Val) -> tuple[Val, Val]:
-    """`(r, turns)` with x = turns * pi/2 + r, |r| <= pi/4, for x >= 0; only the low two bits of turns count."""
+    """`(r, turns)` with x = turns * pi/2 + r, |r| <= pi/4, for x >= 0; turns modulo 4."""
     integer = x.type.with_element("i64")
     shifted = e.fma(x, _TWO_OVER_PI, _ROUND)
     n = e.fsub(shifted, _ROUND)
@@ -113,9 +114,10 @@ def _reduce_large(e: Emitter, x: Val) -> tuple[Val, Val]:
 def _define_reduce(e: Emitter) -> None:
     """`void (double x, ptr remainder, ptr turns)` for x >= 2**30.
 
-    x = m * 2**k with an integer m. Bits of 2/pi worth 4 or more after scaling by 2**k give whole turns and are
-    left out; m times the 192 bits after them, modulo 2**192, is the fraction of a turn: its top two bits are the
-    quadrant, and the 137 correct bits below leave over 70 even for the double closest to a multiple of pi/2.
+    x = m * 2**k with an integer m. Bits of 2/pi worth 4 or more after scaling by 2**k give whole turns and
+    are left out; m times the 192 bits after them, modulo 2**192, is the fraction of a turn: its top two bits
+    are the quadrant, and the 137 correct bits below leave over 70 even for the double closest to a multiple
+    of pi/2.
     """
     words = _two_over_pi_words()
     params = (Param("x", DOUBLE), Param("remainder", PTR), Param("turns", PTR))
@@ -130,7 +132,7 @@ def _define_reduce(e: Emitter) -> None:
         loaded = [e.load(I64, e.gep(table, e.iadd(first, i), "i64")) for i in range(4)]
         window = [
             e.or_(e.shl(high, shift), e.lshr(e.lshr(low, 1), e.isub(63, shift)))
-            for high, low in zip(loaded, loaded[1:], strict=False)
+            for high, low in itertools.pairwise(loaded)
         ]
         wide = e.cast("zext", mantissa, "i128")
         products = [e.imul(wide, e.cast("zext", word, "i128")) for word in window]
