@@ -109,7 +109,8 @@ def packed_at_run_time(
     panel, lane = Dim("panel", num_panels), Dim("lane", width)
     outer_dims = tuple(dims[x.name] for x in outer)
     step_dims = tuple(replace(dims[x.name], role="parallel") for x in order)
-    index = tuple(_with_columns(i, problem.vector.name, width) for i in problem.b.index)
+    kept = {x.name for x in (*outer, *order)}
+    index = tuple(_with_columns(i, problem.vector.name, width, kept) for i in problem.b.index)
     source = Access(problem.b.operand, index, fill=0, view=problem.b.view)
     loops = (*outer_dims, panel, *step_dims, lane)
     target = Operand("local", local_position, problem.dtype, tuple(d.extent for d in loops))
@@ -126,11 +127,14 @@ def packed_at_run_time(
     return Nest(loops, (source,), write, value), factor
 
 
-def _with_columns(index: Index, column: str, width: int) -> Affine:
+def _with_columns(index: Index, column: str, width: int, kept: set[str]) -> Affine:
+    """The index with its column made of panel and lane; dims of one iteration are left out."""
     assert isinstance(index, Affine)
     c = index.coefficient(column)
-    kept: list[str | int | tuple[str, int]] = [(n, k) for n, k in index.terms if n != column]
-    return affine(*kept, index.offset, *((("panel", c * width), ("lane", c)) if c else ()))
+    terms: list[tuple[str, int]] = [(n, k) for n, k in index.terms if n in kept]
+    if c:
+        terms += [("panel", c * width), ("lane", c)]
+    return affine(*terms, index.offset)
 
 
 def _row_major_strides(order: Sequence[Loop], width: int) -> dict[str, int]:
