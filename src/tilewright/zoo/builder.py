@@ -17,7 +17,7 @@ from tilewright.zoo.weights import uniform_weights
 OPSET = 17
 IR_VERSION = 8
 
-_DTYPES: dict[str, int] = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
+_DTYPES: dict[str, int] = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
 
 Extents = int | tuple[int, ...]  # one number stands for every spatial axis
 

@@ -150,6 +150,51 @@ def _inception_e(b: Builder, x: Tensor) -> Tensor:
     return b.concat([direct, single, double, _pool_branch(b, x, 192)])
 
 
+# GoogLeNet
+
+
+def _googlenet_module(b: Builder, x: Tensor, widths: tuple[int, int, int, int, int, int]) -> Tensor:
+    direct, reduce3, single, reduce5, double, pooled = widths
+    branches = [
+        _unit(b, x, direct, 1, "branch1"),
+        _unit(b, _unit(b, x, reduce3, 1, "branch2.0"), single, 3, "branch2.1", padding=1),
+        _unit(b, _unit(b, x, reduce5, 1, "branch3.0"), double, 3, "branch3.1", padding=1),
+    ]
+    pool = b.max_pool(x, 3, stride=1, padding=1, ceil=True, name="branch4.0")
+    return b.concat([*branches, _unit(b, pool, pooled, 1, "branch4.1")])
+
+
+_GOOGLENET = (
+    ("inception3a", (64, 96, 128, 16, 32, 32)),
+    ("inception3b", (128, 128, 192, 32, 96, 64)),
+    ("inception4a", (192, 96, 208, 16, 48, 64)),
+    ("inception4b", (160, 112, 224, 24, 64, 64)),
+    ("inception4c", (128, 128, 256, 24, 64, 64)),
+    ("inception4d", (112, 144, 288, 32, 64, 64)),
+    ("inception4e", (256, 160, 320, 32, 128, 128)),
+    ("inception5a", (256, 160, 320, 32, 128, 128)),
+    ("inception5b", (384, 192, 384, 48, 128, 128)),
+)
+
+
+def _googlenet(b: Builder, x: Tensor) -> None:
+    """torchvision's version: the widest branch has 3 x 3 where the paper has 5 x 5."""
+    x = _unit(b, x, 64, 7, "conv1", stride=2, padding=3)
+    x = b.max_pool(x, 3, stride=2, ceil=True, name="maxpool1")
+    x = _unit(b, _unit(b, x, 64, 1, "conv2"), 192, 3, "conv3", padding=1)
+    x = b.max_pool(x, 3, stride=2, ceil=True, name="maxpool2")
+    for name, widths in _GOOGLENET:
+        if name == "inception4a":
+            x = b.max_pool(x, 3, stride=2, ceil=True, name="maxpool3")
+        if name == "inception5a":
+            x = b.max_pool(x, 2, stride=2, ceil=True, name="maxpool4")
+        with b.scope(name):
+            x = _googlenet_module(b, x, widths)
+    classifier(b, x)
+
+
+# Inception v3, put together
+
 _MIXED = (
     ("Mixed_5b", partial(_inception_a, pool_channels=32)),
     ("Mixed_5c", partial(_inception_a, pool_channels=64)),
@@ -210,6 +255,14 @@ NETWORKS = (
         "DenseNet-121, growth 32, blocks 6-12-24-16",
         "Huang et al., Densely Connected Convolutional Networks, CVPR 2017",
         _densenet121,
+        image=Size(224, smallest=32),
+    ),
+    image_network(
+        "googlenet",
+        "classic",
+        "GoogLeNet with batch normalisation, without the auxiliary classifiers",
+        "Szegedy et al., Going Deeper with Convolutions, CVPR 2015",
+        _googlenet,
         image=Size(224, smallest=32),
     ),
     image_network(

@@ -10,9 +10,20 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from tilewright.zoo import conformer, dlrm, mobile, mobilevit, yolo
+from tilewright.zoo import conformer, dlrm, excite, gpt, mobile, mobilevit, yolo
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import attention, dense, gelu, layer_norm, leaky_relu, mish, relu6, silu
+from tilewright.zoo.layers import (
+    attention,
+    dense,
+    gelu,
+    hard_swish,
+    layer_norm,
+    leaky_relu,
+    mish,
+    relu6,
+    silu,
+    tanh_gelu,
+)
 
 Array = np.ndarray
 
@@ -49,6 +60,11 @@ def _sigmoid(x: Array) -> Array:
         (silu, lambda x: x * _sigmoid(x)),
         (mish, lambda x: x * np.tanh(np.log1p(np.exp(x)))),
         (gelu, lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2),
+        (
+            tanh_gelu,
+            lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+        ),
+        (hard_swish, lambda x: x * np.clip(x + 3, 0, 6) / 6),
         (relu6, lambda x: np.clip(x, 0, 6)),
         (leaky_relu, lambda x: np.where(x > 0, x, x / 10)),
     ],
@@ -153,3 +169,32 @@ def test_dlrm_interacts_every_pair_once() -> None:
     a, b, c = (x[:, i * width : (i + 1) * width] for i in range(3))
     pairs = np.stack([(b * a).sum(1), (c * a).sum(1), (c * b).sum(1)], axis=1)
     np.testing.assert_allclose(y, np.concatenate([a, pairs], axis=1), rtol=1e-4, atol=1e-4)
+
+
+def test_excitation_gates_channels_by_their_means() -> None:
+    x = normal(2, 8, 4, 4)
+    y, parameters, _ = evaluate(
+        lambda b, t: excite._excite(b, t, 2, lambda b, t: b.relu(t), "HardSigmoid"), x
+    )
+    first, second = (parameters[f"{name}.weight"][..., 0, 0] for name in ("fc1", "fc2"))
+    hidden = np.maximum(x.mean((2, 3)) @ first.T + parameters["fc1.bias"], 0)
+    gate = np.clip((hidden @ second.T + parameters["fc2.bias"]) / 6 + 0.5, 0, 1)
+    np.testing.assert_allclose(y, x * gate[:, :, None, None], atol=1e-5)
+
+
+@pytest.mark.parametrize(("channels", "squeeze"), [(72, 24), (120, 32), (480, 120), (672, 168), (960, 240)])
+def test_mobilenet_v3_squeezes_to_multiples_of_eight(channels: int, squeeze: int) -> None:
+    """The widths that torchvision's released weights have."""
+    assert excite._nearest_eighth(channels) == squeeze
+
+
+@pytest.mark.slow
+def test_gpt2_does_not_see_what_comes_later() -> None:
+    """Changing the last token changes the logits of the last position only."""
+    b = Builder("gpt2_small", seed=0)
+    gpt._gpt2(b, (b.input("input_ids", (2, 6), "int64"),))
+    session = ort.InferenceSession(b.finish().SerializeToString(), providers=["CPUExecutionProvider"])
+    tokens = np.array([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7]])
+    (logits,) = session.run(None, {"input_ids": tokens})
+    np.testing.assert_allclose(logits[0, :5], logits[1, :5], atol=1e-4)
+    assert np.abs(logits[0, 5] - logits[1, 5]).max() > 0.1

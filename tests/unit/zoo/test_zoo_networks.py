@@ -20,6 +20,7 @@ from tilewright.zoo.catalog import NETWORKS
 _LARGE = {
     "bert_base",
     "bert_large",
+    "gpt2_small",
     "ios_nasnet_a",
     "ios_randwire",
     "vgg16",
@@ -33,6 +34,7 @@ _ONE_PER_FAMILY = (
     "bert_tiny",
     "conformer_s",
     "dlrm_s",
+    "efficientnet_b0",
     "ios_squeezenet",
     "mobilenet_v2",
     "mobilevit_s",

@@ -15,10 +15,14 @@ from tilewright import zoo
 # Conv 768-128 1x1 and Conv 128-768 5x5 with batch normalisation, and a linear layer 768-1000.
 _INCEPTION_AUX = (768 * 128 + 2 * 128) + (128 * 768 * 25 + 2 * 768) + (768 * 1000 + 1000)
 _TORCHVISION = {
+    "convnext_tiny": (28_589_128, 4.46),
     "densenet121": (7_978_856, 2.83),
+    "efficientnet_b0": (5_288_548, 0.39),
+    "googlenet": (6_624_904, 1.50),
     "inception_v3": (27_161_264 - _INCEPTION_AUX, 5.71),
     "mnasnet1_0": (4_383_312, 0.31),
     "mobilenet_v2": (3_504_872, 0.30),
+    "mobilenet_v3_large": (5_483_032, 0.22),
     "resnet18": (11_689_512, 1.81),
     "resnet34": (21_797_672, 3.66),
     "resnet50": (25_557_032, 4.09),
@@ -64,8 +68,8 @@ def test_bert_has_the_published_size(name: str, layers: int, hidden: int, publis
 
 
 # YOLOv4: 64.36 M parameters in Tianxiaomo's port to PyTorch; 60.1 BFLOPs (two per multiply-accumulate) at 416
-# pixels and 6.9 for tiny in AlexeyAB/darknet's README. YOLOv5: the model summary of ultralytics/yolov5 release
-# 6 before fusing, which counts activations too. YOLOX: the table of Megvii-BaseDetection/YOLOX.
+# pixels and 6.9 for tiny in the README of AlexeyAB/darknet. YOLOv5: the summary that ultralytics/yolov5 prints
+# in release 6 before fusing, activations counted. YOLOX: the table of Megvii-BaseDetection/YOLOX.
 @pytest.mark.parametrize(
     ("name", "parameters_millions", "gflop"),
     [
@@ -84,6 +88,18 @@ def test_detector_has_the_published_size(name: str, parameters_millions: float, 
     digits = len(str(parameters_millions).partition(".")[2])
     assert num_parameters(model) / 1e6 == pytest.approx(parameters_millions, abs=0.51 * 10**-digits)
     assert 2 * num_macs(model) / 1e9 == pytest.approx(gflop, rel=0.035)
+
+
+@pytest.mark.slow
+def test_gpt2_has_the_published_size() -> None:
+    """124 M parameters in openai/gpt-2's corrected table; the head shares the embeddings."""
+    hidden, sequence = 768, 64
+    model = zoo.build("gpt2_small", sequence=sequence)
+    layer = 12 * hidden * hidden + 13 * hidden
+    assert num_parameters(model) == (50257 + 1024) * hidden + 12 * layer + 2 * hidden
+    assert num_parameters(model) / 1e6 == pytest.approx(124, abs=0.5)
+    products = 12 * sequence * hidden * hidden + 2 * sequence * sequence * hidden
+    assert num_macs(model) == 12 * products + sequence * hidden * 50257
 
 
 def test_mobilevit_has_the_published_size() -> None:
