@@ -132,12 +132,7 @@ class WorkerPool:
         self._stopped = False
         self.asleep_in_python: list[threading.Lock] = []
         self.ensure_scratch(64)
-        self._threads = [
-            threading.Thread(target=self._serve, args=(index,), name=f"tilewright-{index}", daemon=True)
-            for index in range(1, num_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = self._start_workers()
 
     def ensure_scratch(self, size_bytes: int) -> None:
         """Give every worker at least `size_bytes` of private memory.
@@ -172,6 +167,21 @@ class WorkerPool:
                 self.wake()
                 thread.join(0.01)
         return not any(thread.is_alive() for thread in self._threads)
+
+    def _start_workers(self) -> list[threading.Thread]:
+        """Workers, or as many as the system starts: regions complete with any number, none included."""
+        started: list[threading.Thread] = []
+        for index in range(1, self.num_threads):
+            thread = threading.Thread(
+                target=self._serve, args=(index,), name=f"tilewright-{index}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                logger.warning("running on %d of %d threads: %s", index, self.num_threads, error)
+                break
+            started.append(thread)
+        return started
 
     def _serve(self, index: int) -> None:
         while self.runtime.worker(self.address, index):

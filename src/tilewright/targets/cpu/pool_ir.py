@@ -1,11 +1,12 @@
 """The code that workers and callers run to share a region: IR text for the host's processor and system.
 
 A region is `num_chunks` calls of one kernel. Its state is one 64-bit word, `epoch | high | low`, where
-`[low, high)` are the chunks nobody has claimed: the caller and even workers take from the low end, odd
-workers from the high end, so that with two threads a chunk tends to meet the same core, and its cached data,
-in region after region. A successful compare-and-swap claims a chunk *of the published job*: function and
-argument pointers share the word's cache line and are rewritten only after every claimed chunk was reported,
-so a late worker can never run a chunk of a job that is being replaced.
+`[low, high)` are the chunks nobody has claimed. The caller and even workers take from the low end, odd
+workers from the high end: with two threads a chunk tends to meet the same core, and what it left in that
+core's cache, in region after region (measured: chains of copies of 32 to 128 KiB chunks run in half the time
+they take when both claim from one end). A successful compare-and-swap claims a chunk *of the published job*:
+function and argument pointers share the word's cache line and are rewritten only after every claimed chunk
+was reported, so a late worker can never run a chunk of a job that is being replaced.
 
 Waiting is a spin, with yields in a worker, then a futex. Sleepers announce themselves before they look at the
 word a last time, and publishers look for sleepers after they publish (both sequentially consistent), so no

@@ -246,16 +246,35 @@ def link_main(
     main: MainCode, kernel_objects: Sequence[bytes], isa: CodeTarget, *, cache: ObjectCache | None = None
 ) -> JitLibrary:
     """Compile a main (or read it from `cache`) and load it together with its kernels' objects."""
-    runtime = runtime_code(cache=cache)
     objects = [*kernel_objects, *compile_objects([CompileJob(main.ir_text)], isa, cache=cache)]
+    return _load(main, objects, cache)
+
+
+def compile_main(
+    main: MainCode,
+    kernels: Sequence[CompileJob],
+    isa: CodeTarget,
+    *,
+    cache: ObjectCache | None = None,
+    num_processes: int = 1,
+) -> JitLibrary:
+    """Compile a main and the texts of its kernels in one batch (equal texts once), and load them."""
+    jobs = [*dict.fromkeys(kernels), CompileJob(main.ir_text)]
+    objects = compile_objects(jobs, isa, cache=cache, num_processes=num_processes)
+    return _load(main, objects, cache)
+
+
+def _load(main: MainCode, objects: Sequence[bytes], cache: ObjectCache | None) -> JitLibrary:
+    runtime = runtime_code(cache=cache)
     return JitLibrary(objects, main.symbols, imports=runtime.imports, keep_alive=(runtime.library,))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Measured wall time of one step of one run, in nanoseconds."""
+    """Measured wall time of one step of one run, in nanoseconds; starts count from the first step's."""
 
     step_index: int
+    start_ns: float
     duration_ns: float
 
 
@@ -342,12 +361,14 @@ class Executor:
             self._run_in(context, tuple(bases))
             assert context.stamps is not None
             stamps = (ctypes.c_int64 * (2 * self.main.num_steps)).from_address(context.stamps.address)
-            rate = ticks_per_ns(self._runtime)
-            return tuple(
-                StepTime(index, (stamps[2 * index + 1] - stamps[2 * index]) / rate)
-                for index in range(self.main.num_steps)
-                if stamps[2 * index]  # host calls leave no stamp
-            )
+            pairs = list(zip(stamps[::2], stamps[1::2], strict=True))
+        rate = ticks_per_ns(self._runtime)
+        origin = next((start for start, _ in pairs if start), 0)
+        return tuple(
+            StepTime(index, (start - origin) / rate, (end - start) / rate)
+            for index, (start, end) in enumerate(pairs)
+            if start  # host calls leave no stamp
+        )
 
     @contextlib.contextmanager
     def context(self) -> Iterator[RunContext]:

@@ -1,0 +1,135 @@
+"""Small kernels with known answers, and executors of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from tilewright.targets.cpu import runtime
+from tilewright.targets.cpu.codegen import compile_object
+from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cpu.runtime import Executor, build_main, link_main
+
+# counts[chunk] += 1, atomically: a chunk that two threads run at the same instant still counts twice.
+COUNT = """
+define void @count(ptr %args, i64 %chunk, ptr %scratch) {
+  %counts = load ptr, ptr %args
+  %at = getelementptr i64, ptr %counts, i64 %chunk
+  %old = atomicrmw add ptr %at, i64 1 monotonic
+  ret void
+}
+"""
+
+# out[chunk] = 2 * in[chunk] + 1
+AFFINE = """
+define void @affine(ptr %args, i64 %chunk, ptr %scratch) {
+  %in = load ptr, ptr %args
+  %second = getelementptr ptr, ptr %args, i64 1
+  %out = load ptr, ptr %second
+  %from = getelementptr i64, ptr %in, i64 %chunk
+  %to = getelementptr i64, ptr %out, i64 %chunk
+  %value = load i64, ptr %from
+  %double = shl i64 %value, 1
+  %result = add i64 %double, 1
+  store i64 %result, ptr %to
+  ret void
+}
+"""
+
+# Writes the chunk's number all over its scratch, waits a little, and reports whether anybody interfered.
+OWN_SCRATCH = """
+define void @own_scratch(ptr %args, i64 %chunk, ptr %scratch) {
+entry:
+  %report = load ptr, ptr %args
+  br label %fill
+fill:
+  %i = phi i64 [0, %entry], [%i1, %fill]
+  %at = getelementptr i64, ptr %scratch, i64 %i
+  store volatile i64 %chunk, ptr %at
+  %i1 = add i64 %i, 1
+  %more = icmp ult i64 %i1, 512
+  br i1 %more, label %fill, label %look
+look:
+  %j = phi i64 [0, %fill], [%j1, %look]
+  %same = phi i64 [1, %fill], [%same1, %look]
+  %from = getelementptr i64, ptr %scratch, i64 %j
+  %seen = load volatile i64, ptr %from
+  %equal = icmp eq i64 %seen, %chunk
+  %equal64 = zext i1 %equal to i64
+  %same1 = and i64 %same, %equal64
+  %j1 = add i64 %j, 1
+  %more2 = icmp ult i64 %j1, 512
+  br i1 %more2, label %look, label %done
+done:
+  %address = ptrtoint ptr %scratch to i64
+  %low = and i64 %address, 63
+  %aligned = icmp eq i64 %low, 0
+  %aligned64 = zext i1 %aligned to i64
+  %good = and i64 %aligned64, %same1
+  %to = getelementptr i64, ptr %report, i64 %chunk
+  store i64 %good, ptr %to
+  ret void
+}
+"""
+
+# Spins through `args[1]` (a pointer to the number) loop iterations.
+BUSY = """
+define void @busy(ptr %args, i64 %chunk, ptr %scratch) {
+entry:
+  %number_at = load ptr, ptr %args
+  %number = load i64, ptr %number_at
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%i1, %loop]
+  %i1 = add i64 %i, 1
+  store volatile i64 %i1, ptr %scratch
+  %more = icmp ult i64 %i1, %number
+  br i1 %more, label %loop, label %exit
+exit:
+  ret void
+}
+"""
+
+KERNELS = {"count": COUNT, "affine": AFFINE, "own_scratch": OWN_SCRATCH, "busy": BUSY}
+
+
+def executor(
+    steps: Sequence[runtime.Step],
+    num_threads: int,
+    *,
+    profile: bool = False,
+    arena_bytes: int = 0,
+    scratch_bytes: int = 0,
+    callbacks: Sequence[runtime.HostCallback] = (),
+    max_contexts: int | None = None,
+) -> Executor:
+    isa = host_isa()
+    main = build_main(steps, isa, profile=profile)
+    objects = [compile_object(KERNELS[symbol], isa) for symbol in main.kernel_symbols]
+    return Executor(
+        main,
+        link_main(main, objects, isa),
+        num_threads=num_threads,
+        arena_bytes=arena_bytes,
+        scratch_bytes=scratch_bytes,
+        callbacks=callbacks,
+        max_contexts=max_contexts,
+    )
+
+
+def in_threads(number: int, action: Callable[[int], None], timeout_s: float = 60) -> None:
+    failures: list[BaseException] = []
+
+    def guarded(index: int) -> None:
+        try:
+            action(index)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not failures

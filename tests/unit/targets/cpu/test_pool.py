@@ -1,0 +1,220 @@
+"""The worker pool: sleep and wake, systems without futex or threads, fork, exit, interrupts."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.pool_kernels import executor
+
+from tilewright.errors import UsageError
+from tilewright.targets.cpu import pool, pool_ir, runtime
+from tilewright.targets.cpu.codegen import emit_assembly
+from tilewright.targets.cpu.isa import isa_by_name
+from tilewright.targets.cpu.runtime import ArgRef, Launch
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def fresh_pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[pool.WorkerPool]]:
+    """Pools made in a test, stopped at its end."""
+    made: list[pool.WorkerPool] = []
+    yield made
+    for item in made:
+        assert item.stop()
+
+
+def test_a_pool_without_futex_blocks_in_python_and_still_runs_every_chunk(
+    fresh_pools: list[pool.WorkerPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portable = pool.runtime_code(use_futex=False)
+    workers = pool.WorkerPool(3, idle_spin_ns=20_000, runtime=portable)
+    fresh_pools.append(workers)
+    monkeypatch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+    monkeypatch.setattr(runtime, "runtime_code", lambda cache=None: portable)
+    counts = np.zeros((40, 16), np.int64)
+    run = executor([Launch("count", 16, (ArgRef(1, 128 * i),)) for i in range(40)], 3)
+    for round_number in range(30):
+        run.run([counts.ctypes.data])
+        if round_number % 3 == 0:
+            deadline = time.monotonic() + 5
+            while len(workers.asleep_in_python) < 2 and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert len(workers.asleep_in_python) == 2
+    assert (counts == 30).all()
+
+
+def test_workers_that_sleep_after_every_region_never_miss_one(fresh_pools: list[pool.WorkerPool]) -> None:
+    """No spinning at all: each region races its workers' way into and out of the futex."""
+    workers = pool.WorkerPool(3, idle_spin_ns=1)
+    ctypes.c_int64.from_address(workers.address + pool_ir.WAIT_LIMIT).value = 0  # the caller sleeps at once
+    fresh_pools.append(workers)
+    counts = np.zeros(6, np.int64)
+    run = executor([Launch("count", 6, (ArgRef(1),))] * 2000, 2)
+    with run.context() as context, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        run._run_in(context, (counts.ctypes.data,))
+    assert counts.tolist() == [2000] * 6
+
+
+def test_idle_workers_use_no_processor_time(fresh_pools: list[pool.WorkerPool]) -> None:
+    workers = pool.WorkerPool(4, idle_spin_ns=1_000_000)
+    fresh_pools.append(workers)
+    counts = np.zeros(8, np.int64)
+    run = executor([Launch("count", 8, (ArgRef(1),))], 2)
+    with run.context() as context, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        run._run_in(context, (counts.ctypes.data,))
+    time.sleep(0.2)  # three spins of 1 ms, with room for a loaded machine
+    threads = [f"/proc/self/task/{thread.native_id}/schedstat" for thread in workers._threads]
+    before = [int(Path(path).read_text().split()[0]) for path in threads]
+    time.sleep(0.2)
+    after = [int(Path(path).read_text().split()[0]) for path in threads]
+    assert after == before
+
+
+def test_a_system_that_starts_no_more_threads_gives_a_smaller_pool(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fresh_pools: list[pool.WorkerPool]
+) -> None:
+    start, started = threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 1:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", limited)
+        workers = pool.WorkerPool(5)
+    fresh_pools.append(workers)
+    assert [record.getMessage() for record in caplog.records] == [
+        "running on 2 of 5 threads: can't start new thread"
+    ]
+    counts = np.zeros(8, np.int64)
+    run = executor([Launch("count", 8, (ArgRef(1),))] * 5, 2)
+    with run.context() as context:
+        monkeypatch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        run._run_in(context, (counts.ctypes.data,))
+    assert counts.tolist() == [5] * 8
+
+
+@pytest.mark.parametrize(
+    ("triple", "use_futex"),
+    [
+        ("aarch64-unknown-linux-gnu", True),
+        ("riscv64-unknown-linux-gnu", True),
+        ("x86_64-unknown-linux-gnu", False),
+        ("arm64-apple-macosx14.0.0", False),
+        ("x86_64-pc-windows-msvc", False),
+    ],
+)
+def test_the_pool_compiles_for_every_system(triple: str, use_futex: bool) -> None:
+    isa = replace(isa_by_name("neon"), triple=triple, cpu="", features="")
+    assert pool_ir.has_futex(triple) or not use_futex
+    assembly = emit_assembly(pool_ir.pool_ir(triple, use_futex=use_futex), isa)
+    assert all(f"{name}:" in assembly for name in pool_ir.EXPORTS)
+    assert ("syscall" in assembly) == use_futex
+
+
+def test_stopping_a_pool_ends_its_threads_and_leaves_runs_correct() -> None:
+    workers = pool.WorkerPool(4)
+    assert workers.stop()
+    counts = np.zeros(8, np.int64)
+    run = executor([Launch("count", 8, (ArgRef(1),))] * 5, 2)
+    with run.context() as context, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        run._run_in(context, (counts.ctypes.data,))
+    assert counts.tolist() == [5] * 8
+
+
+@pytest.mark.parametrize("number", [0, -1, pool.MAX_THREADS + 1])
+def test_impossible_thread_counts_are_refused(number: int) -> None:
+    with pytest.raises(UsageError, match="give a number from 1"):
+        pool.resolve_threads(number)
+
+
+def test_executors_of_equal_width_share_one_pool() -> None:
+    assert pool.shared_pool(2) is pool.shared_pool(2)
+    assert pool.shared_pool(1) is None
+
+
+PRELUDE = """
+import os, signal, sys, threading, time
+import numpy as np
+from tests.support.pool_kernels import executor
+from tilewright.targets.cpu.runtime import ArgRef, Launch
+counts = np.zeros(64, np.int64)
+run = executor([Launch("count", 64, (ArgRef(1),))] * 20, 3, max_contexts=2)
+run.run([counts.ctypes.data])
+"""
+
+
+def script(body: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE + body],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "PATH": ""},
+    )
+
+
+def test_a_forked_child_makes_its_own_pool_even_while_other_threads_run() -> None:
+    done = script("""
+stop = False
+def load():
+    mine = np.zeros(64, np.int64)
+    while not stop:
+        run.run([mine.ctypes.data])
+loaders = [threading.Thread(target=load) for _ in range(3)]
+for t in loaders: t.start()
+codes = []
+for _ in range(10):
+    pid = os.fork()
+    if pid == 0:
+        mine = np.zeros(64, np.int64)
+        for _ in range(20): run.run([mine.ctypes.data])
+        os._exit(0 if (mine == 400).all() else 7)
+    codes.append(os.waitpid(pid, 0)[1])
+stop = True
+for t in loaders: t.join()
+print(codes)
+""")
+    assert (done.stdout.strip(), done.returncode) == (str([0] * 10), 0), done.stderr
+
+
+def test_a_process_exits_cleanly_while_a_daemon_thread_is_inside_a_run() -> None:
+    done = script("""
+number = np.array([30_000_000_000])
+long = executor([Launch("busy", 6, (ArgRef(1),))], 3)
+threading.Thread(target=long.run, args=([number.ctypes.data],), daemon=True).start()
+time.sleep(0.1)
+print("leaving", flush=True)
+""")
+    assert (done.stdout.strip(), done.returncode, done.stderr) == ("leaving", 0, "")
+
+
+def test_an_interrupt_takes_effect_after_the_run_and_loses_no_context() -> None:
+    done = script("""
+number = np.array([60_000_000])
+long = executor([Launch("busy", 4, (ArgRef(1),))] * 3, 2, max_contexts=1)
+threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    while True: long.run([number.ctypes.data])
+except KeyboardInterrupt:
+    print("interrupted")
+number[0] = 1
+for _ in range(3): long.run([number.ctypes.data])
+print("usable")
+""")
+    assert (done.stdout.split(), done.returncode) == (["interrupted", "usable"], 0), done.stderr
