@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from tilewright.ir.shapes import equal_product_groups
 
 Interval = tuple[int, int]
 Region = tuple[Interval, ...]
+Terms = tuple[tuple[str, int], ...]
 
 # Combinations tried to find the outermost element that a strided access with gaps really reads.
 _MOST_COMBINATIONS = 1 << 16
@@ -99,7 +101,8 @@ def nest_input_regions(nest: Nest, region: Region) -> tuple[Region | None, ...]:
     intervals = dim_intervals(nest, region)
     if intervals is None:
         return (None,) * len(nest.reads)
-    return tuple(access_region(access, intervals) for access in nest.reads)
+    sums = _written_sums(nest.write, region)
+    return tuple(access_region(access, intervals, sums) for access in nest.reads)
 
 
 def dim_intervals(nest: Nest, region: Region) -> dict[str, Interval] | None:
@@ -162,12 +165,34 @@ def _bounds(index: Affine, intervals: Mapping[str, Interval]) -> Interval:
     return low, high
 
 
-def access_region(access: Access, intervals: Mapping[str, Interval]) -> Region | None:
-    """The box of the operand that an access touches over intervals of dims; None if it stays outside."""
+def _written_sums(write: Access, region: Region) -> dict[Terms, Interval]:
+    """What the merged write indices, offsets left away, amount to within the region.
+
+    A read by the same sum (the bias of a grouped convolution) then need not be rounded outwards.
+    """
+    wanted = region if write.view is None else reshape_region(region, write.operand.shape, write.view)
+    return {
+        index.terms: (start - index.offset, stop - index.offset)
+        for index, (start, stop) in zip(write.index, wanted, strict=True)
+        if isinstance(index, Affine) and len(index.terms) > 1
+    }
+
+
+def access_region(
+    access: Access, intervals: Mapping[str, Interval], sums: Mapping[Terms, Interval] = MappingProxyType({})
+) -> Region | None:
+    """The box of the operand that an access touches over intervals of dims; None if it stays outside.
+
+    `sums` bounds the values of whole sums of terms more tightly than the intervals of their dims do.
+    """
     axes = []
     for index, extent in zip(access.index, access.shape, strict=True):
-        axis = _axis_interval(index, extent, intervals)
-        if axis is None:
+        if isinstance(index, Affine) and index.terms in sums:
+            start, stop = (end + index.offset for end in sums[index.terms])
+            axis: Interval | None = (max(start, 0), min(stop, extent))
+        else:
+            axis = _axis_interval(index, extent, intervals)
+        if axis is None or axis[0] >= axis[1]:
             return None
         axes.append(axis)
     region = tuple(axes)
