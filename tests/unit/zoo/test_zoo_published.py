@@ -68,8 +68,8 @@ def test_bert_has_the_published_size(name: str, layers: int, hidden: int, publis
 
 
 # YOLOv4: 64.36 M parameters in Tianxiaomo's port to PyTorch; 60.1 BFLOPs (two per multiply-accumulate) at 416
-# pixels and 6.9 for tiny in the README of AlexeyAB/darknet. YOLOv5: the summary that ultralytics/yolov5 prints
-# in release 6 before fusing, activations counted. YOLOX: the table of Megvii-BaseDetection/YOLOX.
+# pixels and 6.9 for tiny in the README of AlexeyAB/darknet. YOLOv5: the summary by ultralytics/yolov5
+# release 6 before fusing, with activations counted. YOLOX: the table of Megvii-BaseDetection/YOLOX.
 @pytest.mark.parametrize(
     ("name", "parameters_millions", "gflop"),
     [
