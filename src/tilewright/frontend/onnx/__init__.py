@@ -12,8 +12,9 @@ from tilewright.errors import error_context
 from tilewright.frontend.onnx.build import build_graph
 from tilewright.frontend.onnx.external import check_external_data, embed_external_attributes
 from tilewright.frontend.onnx.prepare import prepare_model
+from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.frontend.onnx.read import Source, read_model, source_digest
-from tilewright.frontend.onnx.validate import validate_model
+from tilewright.frontend.onnx.validate import run_checker, validate_model
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
 
@@ -37,10 +38,11 @@ def load_onnx(source: Source, *, shapes: Mapping[str, Sequence[int]] | None = No
     [%y: float32[3, 2]]
     """
     model, origin = read_model(source)
-    with error_context(f"in {origin.label}"):
+    with error_context(f"in {origin.label}"), bounded_messages():
         validate_model(model)
         check_external_data(model, origin)
         embed_external_attributes(model, origin)
+        run_checker(model)
         model = prepare_model(model)
         graph = build_graph(model, origin, dict(shapes or {}))
         require_valid(graph, after="import")

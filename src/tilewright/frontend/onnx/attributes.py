@@ -23,6 +23,9 @@ def import_attributes(node: NodeProto) -> dict[str, Attribute | SubgraphAttribut
 
 
 def _value(attribute: AttributeProto, node: NodeProto) -> Attribute | SubgraphAttribute:
+    where = f"attribute {attribute.name!r} of {node_label(node)}"
+    if attribute.ref_attr_name or attribute.type == AttributeProto.UNDEFINED:
+        raise ModelRejected(f"{where} has no value; export the model again.")
     match attribute.type:
         case AttributeProto.INT:
             return int(attribute.i)
@@ -41,9 +44,6 @@ def _value(attribute: AttributeProto, node: NodeProto) -> Attribute | SubgraphAt
         case AttributeProto.GRAPH:
             return SubgraphAttribute(attribute.g.SerializeToString(deterministic=True))
     kind = AttributeProto.AttributeType.Name(attribute.type).lower()
-    where = f"attribute {attribute.name!r} of {node_label(node)}"
-    if attribute.type == AttributeProto.UNDEFINED or attribute.ref_attr_name:
-        raise ModelRejected(f"{where} has no value; export the model again.")
     raise UnsupportedOp(f"{where} is of kind {kind}, which is not supported; export the model with tensors.")
 
 

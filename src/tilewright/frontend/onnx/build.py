@@ -108,7 +108,7 @@ class _Importer:
 
     def _nodes(self, nodes: Iterable[NodeProto], scope: _Scope) -> None:
         for proto in nodes:
-            with error_context(f"while importing node {node_label(proto)}"):
+            with error_context(f"node {node_label(proto)}"):
                 self._node(proto, scope)
 
     def _node(self, proto: NodeProto, scope: _Scope) -> None:
@@ -189,6 +189,7 @@ class _Importer:
                 )
             value.name, (value.dtype, value.shape) = self._result_name(name, scope), (found[0], found[1])
             scope.values[name] = value
+        _refuse_resizing(proto, node)
         # A node without a name goes by its first result, whose name is complete already.
         first = next((v.name for v in node.results()), proto.op_type)
         node.name = self._node_name(proto.name, scope) if proto.name else _unused(first, self._node_names)
@@ -299,6 +300,15 @@ class _Importer:
 
     def _node_name(self, name: str, scope: _Scope) -> str:
         return _unused(f"{scope.prefix}{name}", self._node_names)
+
+
+def _refuse_resizing(proto: NodeProto, node: Node) -> None:
+    """ONNX's inference believes a Reshape to a constant shape, whatever its input holds."""
+    if node.op_type == "Reshape" and node.require(0).num_elements != node.output.num_elements:
+        raise ModelRejected(
+            f"node {node_label(proto)} makes {list(node.output.shape)} of {list(node.require(0).shape)}, "
+            "which has another number of elements; export the model again."
+        )
 
 
 def _refuse_random(proto: NodeProto) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from tilewright.errors import ModelRejected
-from tilewright.frontend.onnx.protos import nested_tensors
+from tilewright.frontend.onnx.protos import nested_tensors, quoted
 from tilewright.frontend.onnx.read import Origin
 from tilewright.frontend.onnx.tensors import tensor_dtype, tensor_shape, tensor_size_bytes
 
@@ -85,7 +85,7 @@ def read_external(tensor: TensorProto, origin: Origin) -> np.ndarray[Any, Any]:
         data = np.empty(tensor_shape(tensor), tensor_dtype(tensor).numpy.newbyteorder("<"))
         if not _fill(data, file, entry.offset_bytes):
             raise ModelRejected(
-                f"tensor {tensor.name!r}: {entry.location!r} changed while it was read; try again."
+                f"tensor {quoted(tensor.name)}: {quoted(entry.location)} changed during reading; try again."
             )
     return data
 
@@ -109,7 +109,7 @@ def external_range(tensor: TensorProto) -> ExternalRange:
     Raises:
         ModelRejected: unknown or repeated keys, no location, numbers that are none.
     """
-    where = f"tensor {tensor.name!r}"
+    where = f"tensor {quoted(tensor.name)}"
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
         if entry.key not in _KEYS:
@@ -142,30 +142,30 @@ def open_external(origin: Origin, location: str) -> FileIO:
     """
     if origin.folder is None:
         raise ModelRejected(
-            f"the model refers to the file {location!r}, but was not given as a file itself; "
+            f"the model refers to the file {quoted(location)}, but was not given as a file itself; "
             "load it by its path."
         )
     advice = "put a plain file into the model's folder"
     parts = location.split("/")
     if "\0" in location or "\\" in location or os.path.isabs(location) or ".." in parts:
-        raise ModelRejected(f"external data {location!r} would leave the model's folder; {advice}.")
+        raise ModelRejected(f"external data {quoted(location)} would leave the model's folder; {advice}.")
     parts = [part for part in parts if part not in ("", ".")]
     if not parts:
-        raise ModelRejected(f"external data {location!r} name no file; {advice}.")
+        raise ModelRejected(f"external data {quoted(location)} name no file; {advice}.")
     try:
         descriptor = _open_below(origin.folder, parts)
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise ModelRejected(
-            f"external data {location!r} cannot be opened: {reason} (links are refused); {advice}."
+            f"external data {quoted(location)} cannot be opened: {reason} (links are refused); {advice}."
         ) from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise ModelRejected(f"external data {location!r} are not a regular file; {advice}.")
+        raise ModelRejected(f"external data {quoted(location)} are not a regular file; {advice}.")
     if status.st_nlink > 1:
         os.close(descriptor)
-        raise ModelRejected(f"external data {location!r} have several names (hard link); {advice}.")
+        raise ModelRejected(f"external data {quoted(location)} have several names (hard link); {advice}.")
     return FileIO(descriptor, "rb")
 
 
@@ -197,6 +197,6 @@ def _check_range(tensor: TensorProto, entry: ExternalRange, file_bytes: int) -> 
     end_bytes = entry.offset_bytes + entry.length_bytes
     if end_bytes > file_bytes:
         raise ModelRejected(
-            f"tensor {tensor.name!r}: bytes {entry.offset_bytes} to {end_bytes} of {entry.location!r} are "
-            f"wanted, but it has {file_bytes}; copy the file again."
+            f"tensor {quoted(tensor.name)}: bytes {entry.offset_bytes} to {end_bytes} of "
+            f"{quoted(entry.location)} are wanted, but it has {file_bytes}; copy the file again."
         )

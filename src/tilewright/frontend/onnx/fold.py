@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.ir.graph import Node
 from tilewright.ir.interpret import run_node
 
@@ -36,6 +37,9 @@ def fold(node: Node, shapes: Sequence[tuple[int, ...] | None]) -> tuple[Array | 
     """Values of a node's outputs if they are known now, else None.
 
     `shapes` are those of the outputs, None where inference does not know them.
+
+    Raises:
+        ModelRejected: the constants are no valid inputs, such as an index outside its axis.
     """
     if node.domain or node.op_type not in _FOLDABLE:
         return None
@@ -50,7 +54,12 @@ def fold(node: Node, shapes: Sequence[tuple[int, ...] | None]) -> tuple[Array | 
         largest = max(largest, math.prod(shape) if shape is not None else 0)
     if largest > MAX_FOLDED_ELEMENTS:
         return None
-    return run_node(node, [None if v is None else v.data for v in node.inputs])
+    try:
+        return run_node(node, [None if v is None else v.data for v in node.inputs])
+    except UnsupportedOp as error:
+        if error.__cause__ is None:
+            raise
+        raise ModelRejected(f"on its constant inputs, {error}") from error.__cause__
 
 
 def _shape_of(node: Node) -> Array:

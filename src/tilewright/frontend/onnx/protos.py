@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
-from tilewright.errors import ModelRejected
+from tilewright.errors import ModelRejected, TilewrightError
 from tilewright.ir.bodies import body_graphs
 
 # Deeper than any exporter nests control flow; also bounds our own recursion.
@@ -15,14 +16,32 @@ MAX_NESTING = 24
 
 def one_line(text: object, limit: int = 300) -> str:
     """A library's message as one line of bounded length."""
-    line = " ".join(str(text).split())
+    # Ten times the limit holds the line however its blanks are spread, without splitting megabytes.
+    line = " ".join(str(text)[: 10 * limit].split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def quoted(name: str, limit: int = 80) -> str:
+    """A name in quotes, its middle left out if it is long."""
+    half = limit // 2
+    return repr(name if len(name) <= limit else f"{name[:half]}...{name[-half:]}")
+
+
+@contextmanager
+def bounded_messages(limit: int = 600) -> Iterator[None]:
+    """Make errors that pass printable and short: names in them come from a file that may be hostile."""
+    try:
+        yield
+    except TilewrightError as error:
+        line = one_line(error, limit)
+        error.args = ("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line),)
+        raise
 
 
 def node_label(node: NodeProto) -> str:
     """How messages call a node, e.g. `Conv 'conv1'`; a node without a name goes by its first output."""
     name = node.name or next((o for o in node.output if o), "")
-    return f"{node.op_type} {name!r}"
+    return f"{node.op_type[:80]} {quoted(name)}"
 
 
 def all_nodes(nodes: Iterable[NodeProto], depth: int = 0) -> Iterator[tuple[NodeProto, int]]:

@@ -80,7 +80,7 @@ def read_regular_file(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path}: cannot be opened ({reason}).") from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise ModelRejected(f"{path} is a folder; give the .onnx file inside it.")
@@ -91,7 +91,10 @@ def read_regular_file(path: Path) -> bytes:
                 f"{path} has {status.st_size} bytes, more than the 2 GiB an ONNX file can have; "
                 "save it again with external data (onnx.save_model(..., save_as_external_data=True))."
             )
-        return file.read()
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def _parse(data: bytes, label: str) -> onnx.ModelProto:

@@ -1,7 +1,7 @@
 """Is this a well-formed model? Everything that can be said before any weight is looked at.
 
-Our own checks come first, for they name what is wrong; the ONNX checker then sees a copy without weights,
-which keeps it fast and away from the file system.
+Our own checks name what is wrong; the ONNX checker then sees a copy without weights, which keeps it fast and
+away from the file system.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ def validate_model(model: ModelProto) -> None:
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.DEFAULT:
             check_embedded(tensor)
-    _run_checker(model)
 
 
 def _check_versions(model: ModelProto) -> None:
@@ -193,19 +192,23 @@ def _sort_nodes(graph: GraphProto, visible: dict[str, None]) -> None:
     graph.node.extend(nodes)
 
 
-def _run_checker(model: ModelProto) -> None:
-    skeleton = ModelProto()
-    skeleton.CopyFrom(_without_weights(model))
+def run_checker(model: ModelProto) -> None:
+    """Let the ONNX checker see every node, its attributes and types; weights stay out of its sight.
+
+    Tensors inside attributes must hold their data, or the checker would look for files.
+
+    Raises:
+        ModelRejected: it objects.
+    """
     try:
-        checker.check_model(skeleton)
+        checker.check_model(_without_weights(model))
     except (checker.ValidationError, ValueError, RuntimeError) as error:
         raise ModelRejected(f"the ONNX checker refuses it: {one_line(error)}") from error
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
     """A copy in which initializers are inputs of the same type."""
-    skeleton = ModelProto()
-    skeleton.ir_version = model.ir_version
+    skeleton = ModelProto(ir_version=model.ir_version)
     skeleton.opset_import.extend(model.opset_import)
     skeleton.functions.extend(model.functions)
     skeleton.graph.name = model.graph.name or "graph"
@@ -218,4 +221,8 @@ def _without_weights(model: ModelProto) -> ModelProto:
             skeleton.graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             )
+    for value in (*skeleton.graph.input, *skeleton.graph.output):
+        # The checker wants a shape, even an open one; which shapes are needed is for the import to say.
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()
     return skeleton
