@@ -7,7 +7,9 @@ width or more give what numpy gives, float to integer conversion saturates (NaN 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read
@@ -31,6 +33,20 @@ _MATHEMATICAL = (
 )  # fmt: skip
 
 Known = Callable[[Expr], "Val | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Divisor:
+    """A float divisor that many values share: `scale` brings tiny ones into range, 1/scaled is `inverse`."""
+
+    scale: Val
+    scaled: Val
+    inverse: Val
+
+
+Divisors = Callable[[Expr], "Divisor | None"]
+# Divisors below this are scaled up first: their inverse might overflow.
+_TINY_DIVISOR = {"float": 2.0**-100, "double": 2.0**-1000}
 
 
 def compute_type(dtype: DType, lanes: int = 1) -> Type:
@@ -80,13 +96,36 @@ def emit_expr(
     *,
     lanes: int = 1,
     known: Known | None = None,
+    divisors: Divisors | None = None,
 ) -> Val:
     """Instructions for `expr` on `lanes` lanes.
 
     `reads` gives a read in its compute type, `iters` the value of a loop index as i64, `known` a value that
-    stands for a sub-expression already computed. A product that is summed becomes one fused operation.
+    stands for a sub-expression already computed, `divisors` what was prepared of the divisor of a quotient.
+    A product that is summed becomes one fused operation.
     """
-    return _Generator(emitter, reads, acc, iters, lanes, known).value(expr)
+    return _Generator(emitter, reads, acc, iters, lanes, known, divisors).value(expr)
+
+
+def prepare_divisor(emitter: Emitter, divisor: Val) -> Divisor:
+    """What `divide_by` needs of a divisor; worth it when more than one value is divided."""
+    e = emitter
+    tiny = _TINY_DIVISOR[divisor.type.element]
+    is_tiny = e.fcmp("olt", e.fabs(divisor), tiny)
+    scale = e.select(is_tiny, e.constant(divisor.type, 1 / tiny), 1.0)
+    scaled = e.fmul(divisor, scale)
+    return Divisor(scale, scaled, e.fdiv(1.0, scaled))
+
+
+def divide_by(emitter: Emitter, value: Val, divisor: Divisor) -> Val:
+    """`value / divisor` by multiplication and one correction: as exact as division, several times faster."""
+    e = emitter
+    scaled = e.fmul(value, divisor.scale)
+    quotient = e.fmul(scaled, divisor.inverse)
+    rest = e.fma(e.fneg(quotient), divisor.scaled, scaled)
+    exact = e.fma(rest, divisor.inverse, quotient)
+    # Infinities and zero divisors: the correction is NaN, the quotient already right.
+    return e.select(e.fcmp("uno", exact, exact), quotient, exact)
 
 
 def combine_values(emitter: Emitter, combine: str, dtype: DType, a: Val, b: Val) -> Val:
@@ -140,6 +179,7 @@ class _Generator:
         iters: Callable[[str], Val] | None,
         lanes: int,
         known: Known | None,
+        divisors: Divisors | None,
     ) -> None:
         self._emitter = emitter
         self._reads = reads
@@ -147,6 +187,7 @@ class _Generator:
         self._iters = iters
         self._lanes = lanes
         self._known = known
+        self._divisors = divisors
         self._made: dict[int, Val] = {}
 
     def value(self, expr: Expr) -> Val:
@@ -174,11 +215,22 @@ class _Generator:
                 return convert(self._emitter, self.value(inner), inner.result, dtype)
             case Call("add" | "sub", (left, right), dtype) if dtype.is_float:
                 return self._fused(expr.function, left, right)
+            case Call("div", (dividend, divisor), dtype) if dtype.is_float:
+                return self._quotient(expr, dividend, divisor)
             case Call(function, args, _):
                 values = [self.value(a) for a in args]
                 typed = args[-1].result if function == "select" else args[0].result
                 return apply(self._emitter, function, typed, values)
         raise AssertionError(f"unknown expression {expr!r}")
+
+    def _quotient(self, expr: Expr, dividend: Expr, divisor: Expr) -> Val:
+        e = self._emitter
+        if isinstance(divisor, Const) and divisor.value and math.frexp(divisor.value)[0] in (0.5, -0.5):
+            return e.fmul(self.value(dividend), 1 / divisor.value)
+        prepared = None if self._divisors is None else self._divisors(expr)
+        if prepared is not None:
+            return divide_by(e, self.value(dividend), prepared)
+        return e.fdiv(self.value(dividend), self.value(divisor))
 
     def _fused(self, function: str, left: Expr, right: Expr) -> Val:
         e = self._emitter

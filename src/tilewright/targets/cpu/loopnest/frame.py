@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Call, Const, Expr
+from tilewright.ir.expr import Acc, Call, Const, Expr
 from tilewright.ir.nest import Affine
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.exprgen import (
+    Divisor,
     compute_type,
     convert,
     emit_expr,
     from_storage,
+    prepare_divisor,
     storage_type,
     to_storage,
 )
@@ -43,11 +45,12 @@ class Bound:
 class Memo:
     """Values by key; looks through to the memo of the surrounding code."""
 
-    __slots__ = ("_found", "_outer")
+    __slots__ = ("_found", "_outer", "divisors")
 
     def __init__(self, outer: Memo | None = None) -> None:
         self._outer = outer
         self._found: dict[object, Val] = {}
+        self.divisors: dict[tuple[int, int], Divisor] = {}
 
     def get(self, key: object) -> Val | None:
         """The value, if it was made here or around here."""
@@ -55,6 +58,11 @@ class Memo:
         if found is None and self._outer is not None:
             return self._outer.get(key)
         return found
+
+    def divisor(self, key: tuple[int, int]) -> Divisor | None:
+        """What was prepared of the divisor of a quotient."""
+        found = self.divisors.get(key)
+        return self._outer.divisor(key) if found is None and self._outer is not None else found
 
     def put(self, key: object, value: Val) -> Val:
         """Remember a value made here."""
@@ -288,11 +296,21 @@ class Frame:
     def value(self, expr: Expr, acc: Val | None = None) -> Val:
         """The value of an expression here, in its compute type."""
         return emit_expr(
-            self.emitter, expr, self.load, acc, self._iter, lanes=self.lanes, known=self._hoisted
+            self.emitter,
+            expr,
+            self.load,
+            acc,
+            self._iter,
+            lanes=self.lanes,
+            known=self._hoisted,
+            divisors=self._prepared,
         )
 
     def _hoisted(self, expr: Expr) -> Val | None:
         return self.memo.get(("expr", id(expr), self.lanes))
+
+    def _prepared(self, expr: Expr) -> Divisor | None:
+        return self.memo.divisor((id(expr), self.lanes))
 
     def _iter(self, dim: str) -> Val:
         return self.lane_form(self.nest.iters[dim], vec("i64", self.lanes))
@@ -305,8 +323,6 @@ class Frame:
                 self._hoist(expr, ready)
 
     def _hoist(self, expr: Expr, ready: frozenset[str] | set[str]) -> None:
-        from tilewright.ir.expr import Acc
-
         if isinstance(expr, Const | Acc):
             return
         inside = list(expr.walk())
@@ -319,6 +335,12 @@ class Frame:
             return
         for child in expr.children():
             self._hoist(child, ready)
+        if isinstance(expr, Call) and expr.function == "div" and expr.dtype.is_float and self.lanes > 1:
+            divisor = expr.args[1]
+            settled = not any(isinstance(x, Acc) for x in divisor.walk())
+            if settled and self.nest.expr_depends(divisor) <= ready:
+                prepared = prepare_divisor(self.emitter, self.value(divisor))
+                self.memo.divisors[id(expr), self.lanes] = prepared
 
     # Loads.
 

@@ -16,13 +16,17 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 from tilewright.targets.cpu.loopnest.plan import lanes_for
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, linearise, map_refs, simplify, split_dim
-from tilewright.targets.cpu.loopnest.region import Region, num_operations
+from tilewright.targets.cpu.loopnest.region import Region, Split, num_operations
 
 # Slices of temporaries larger than this leave the core's caches: then nests run as kernels of their own.
 _MAX_SCRATCH_BYTES = 512 * 1024
 # Fewer items than this keep cores idle when there is much to do.
 _MIN_ITEMS = 4
 _MUCH_WORK_OPERATIONS = 1 << 20
+# Rows that pass through a nest together, as long as their temporaries take less than this.
+_MAX_ROWS = 8
+_ROWS_BYTES = 16 * 1024
+_MIN_BLOCKS = 64
 # Vectors of a shared contiguous loop that stay inside an item.
 _BLOCK_VECTORS = 4
 
@@ -50,9 +54,7 @@ def form_groups(nests: Sequence[Nest]) -> list[list[int]]:
 def passed_values(nests: Sequence[Nest]) -> tuple[OperandKey, ...]:
     """Values that one of the nests writes and one reads."""
     written = {n.write.operand.key for n in nests}
-    return tuple(
-        dict.fromkeys(a.operand.key for n in nests for a in n.reads if a.operand.key in written)
-    )
+    return tuple(dict.fromkeys(a.operand.key for n in nests for a in n.reads if a.operand.key in written))
 
 
 def shared_loops(nests: Sequence[Nest]) -> tuple[SharedLoop, ...]:
@@ -90,7 +92,7 @@ def _walks(access: Access, dim: str) -> int | None:
 
 
 def _follow(nests: Sequence[Nest], passed: set[OperandKey], dim: str, extent: int) -> SharedLoop | None:
-    """Which loop of each nest `dim` of the first one is, through the axes of the values passed between them."""
+    """Which loop of each nest `dim` of the first one is, through the values passed between them."""
     names: dict[int, str] = {0: dim}
     axes: dict[OperandKey, int] = {}
     changed = True
@@ -129,9 +131,7 @@ def _follow(nests: Sequence[Nest], passed: set[OperandKey], dim: str, extent: in
     return SharedLoop(tuple(names[i] for i in range(len(nests))), extent, axes)
 
 
-def fused_region(
-    nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts, isa: Isa
-) -> Region | None:
+def fused_region(nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts, isa: Isa) -> Region | None:
     """One region for nests that share loops, or None where separate kernels are better.
 
     `others` are the nests outside: a temporary that one of them touches does not live in an item.
@@ -147,14 +147,18 @@ def fused_region(
         if size == inner.extent:
             loops = tuple(loop for loop in loops if loop is not inner)
             inner = None
-    strides, elements = _slices(nests, loops, inner, size, private)
+    rows = None if inner is not None or not loops else loops[-1]
+    if rows is not None:
+        size = _rows_per_item(nests, loops, private, rows.extent)
+        rows = rows if size > 1 else None
+    strides, elements = _slices(nests, loops, inner or rows, size, private, innermost=rows is None)
     linear = []
     for nest in nests:
         made = linearise(nest, layouts, strides)
         assert not isinstance(made, Declined)
         linear.append(made)
     operations = sum(num_operations(n) for n in linear)
-    renamed = [_renamed(n, loops, inner, position) for position, n in enumerate(linear)]
+    renamed = [_renamed(n, loops, inner or rows, position) for position, n in enumerate(linear)]
     bytes_of = sum(
         elements[a.operand.key] * storage_type(a.operand.dtype).element_bytes
         for n in nests
@@ -164,9 +168,12 @@ def fused_region(
     items = 1
     for loop in loops:
         items *= loop.extent
-    shared = tuple((_name(i), loop.extent) for i, loop in enumerate(loops) if loop is not inner)
+    shared = tuple((_name(i), loop.extent) for i, loop in enumerate(loops) if loop not in (inner, rows))
     keep = frozenset(name for name, _ in shared)
-    if inner is None:
+    if rows is not None:
+        items //= size
+        region = _blocked(renamed, shared, keep | {_INNER}, size, elements, operations, loop_inside=True)
+    elif inner is None:
         region = Region(shared, tuple(simplify(n, keep) for n in renamed), None, elements, operations)
     else:
         items *= -(-inner.extent // size)
@@ -190,9 +197,15 @@ def _blocked(
     size: int,
     elements: Mapping[OperandKey, int],
     operations: int,
+    *,
+    loop_inside: bool = False,
 ) -> Region:
-    """Items that are also blocks of the contiguous shared loop; temporaries have one block of it."""
-    full, rest = divmod(nests[0].extents[_INNER], size)
+    """Items that are also blocks of one shared loop; temporaries have one block of it.
+
+    With `loop_inside` that loop stays a simple loop of every nest, and a shorter last block shortens it.
+    """
+    extent = nests[0].extents[_INNER]
+    full, rest = divmod(extent, size)
     block = f"{_INNER}/b"
 
     def cut(nest: LinearNest, extent: int) -> LinearNest:
@@ -205,9 +218,10 @@ def _blocked(
         ]
         return simplify(replace(nest, refs=tuple(refs[:-1]), write=refs[-1]), keep | {block})
 
-    last = tuple(cut(n, rest) for n in nests) if rest else None
+    last = tuple(cut(n, rest) for n in nests) if rest and not loop_inside else None
+    rows = Split(_INNER, size, extent) if loop_inside else None
     loops = (*shared, (block, full + (1 if rest else 0)))
-    return Region(loops, tuple(cut(n, size) for n in nests), last, elements, operations)
+    return Region(loops, tuple(cut(n, size) for n in nests), last, elements, operations, rows)
 
 
 def _contiguous_loop(
@@ -230,12 +244,38 @@ def _contiguous_loop(
     return None
 
 
+def _rows_per_item(
+    nests: Sequence[Nest], loops: Sequence[SharedLoop], private: Sequence[OperandKey], extent: int
+) -> int:
+    """Iterations of the last shared loop that pass through one nest before the next nest starts.
+
+    Folding the lanes of one row waits for every step; of several rows the steps overlap.
+    """
+    row_bytes = 1
+    for key in private:
+        operand = next(a.operand for n in nests for a in _accesses(n, key))
+        shape = next(a.shape for n in nests for a in _accesses(n, key))
+        gone = {loop.axes.get(key) for loop in loops}
+        count = 1
+        for axis, size in enumerate(shape):
+            count *= 1 if axis in gone else size
+        row_bytes += count * storage_type(operand.dtype).element_bytes
+    others = 1
+    for loop in loops[:-1]:
+        others *= loop.extent
+    most = min(_MAX_ROWS, extent, _ROWS_BYTES // row_bytes, max(1, others * extent // _MIN_BLOCKS))
+    even = [size for size in range(most, most // 2, -1) if extent % size == 0]
+    return max(1, even[0] if even else most)
+
+
 def _slices(
     nests: Sequence[Nest],
     loops: Sequence[SharedLoop],
     inner: SharedLoop | None,
     size: int,
     private: Sequence[OperandKey],
+    *,
+    innermost: bool,
 ) -> tuple[dict[OperandKey, tuple[int, ...]], dict[OperandKey, int]]:
     """Strides and number of elements of the slice of each private temporary that an item needs."""
     strides: dict[OperandKey, tuple[int, ...]] = {}
@@ -246,7 +286,9 @@ def _slices(
         cut = None if inner is None else inner.axes.get(key)
         extents = [1 if axis in gone else size if axis == cut else e for axis, e in enumerate(shape)]
         # The block of the contiguous loop lies innermost: vectors run along it.
-        order = [axis for axis in range(len(shape)) if axis != cut] + ([] if cut is None else [cut])
+        order = list(range(len(shape)))
+        if cut is not None and innermost:
+            order = [axis for axis in order if axis != cut] + [cut]
         made = [0] * len(shape)
         step = 1
         for axis in reversed(order):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import FUNCTIONS, Call, Expr
 from tilewright.ir.nest import Dim
 from tilewright.targets.cpu.exprgen import COMPUTE_ELEMENTS
 from tilewright.targets.cpu.isa import Isa
@@ -14,6 +14,7 @@ from tilewright.targets.cpu.values import vec
 
 # Bodies emitted straight in one reduction step of a tile: enough to amortise the loop, few enough to decode.
 MAX_STRAIGHT_BODIES = 96
+_MAX_STRAIGHT_EXTENT = 16
 # A gathered lane costs about this many vector loads.
 _GATHER_COST = 1.0
 
@@ -38,8 +39,19 @@ class Plan:
     transposed: bool = False
 
 
-def plan_nest(nest: LinearNest, isa: Isa, fixed: frozenset[str] = frozenset()) -> Plan:
-    """The plan for a nest whose `fixed` loops are bound by the caller."""
+def plan_nest(
+    nest: LinearNest,
+    isa: Isa,
+    fixed: frozenset[str] = frozenset(),
+    plain: frozenset[str] = frozenset(),
+) -> Plan:
+    """The plan for a nest whose `fixed` loops are bound by the caller; `plain` ones stay simple loops."""
+    made = _plan_tile(nest, isa, fixed | plain)
+    first = tuple(d.name for d in nest.parallel if d.name in plain - fixed)
+    return replace(made, outer=(*first, *made.outer))
+
+
+def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> Plan:
     parallel = tuple(d for d in nest.parallel if d.name not in fixed)
     widest = _widest_element(nest)
     vector = _best_vector(nest, parallel, isa, widest)
@@ -55,6 +67,8 @@ def plan_nest(nest: LinearNest, isa: Isa, fixed: frozenset[str] = frozenset()) -
         return Plan(outer, vector.name, edge, 1, turned.name, edge, frozenset(), False, True)
     row = _row(nest, vector, others) if nest.combine is not None else None
     num_vectors, rows = _tile(nest, isa, vector, lanes, row)
+    if row is not None and rows < 2:
+        row = None
     straight = _straight(nest, row, vector, rows * num_vectors)
     outer = tuple(d.name for d in others if d is not row)
     return Plan(
@@ -193,8 +207,11 @@ def _slides(ref: Ref, dim: str, nest: LinearNest) -> bool:
 def _tile(nest: LinearNest, isa: Isa, vector: Dim | None, lanes: int, row: Dim | None) -> tuple[int, int]:
     """Vectors and rows of the register tile."""
     available = 1 if vector is None else max(1, vector.extent // lanes)
+    size = body_size(nest)
     if nest.combine is None:
-        return min(4, available), 1
+        return min(4 if size <= 24 else 2 if size <= 64 else 1, available), 1
+    if size > 8:
+        return 1, 1
     if row is None:
         return min(8, available, isa.preferred_accumulators), 1
     slides = any(_slides(r, row.name, nest) for r in nest.refs)
@@ -204,6 +221,11 @@ def _tile(nest: LinearNest, isa: Isa, vector: Dim | None, lanes: int, row: Dim |
         return 1, balanced(row.extent, most)
     num_vectors = min(3 if isa.num_vector_registers >= 32 else 2, available)
     return num_vectors, balanced(row.extent, max(1, isa.tile(num_vectors)))
+
+
+def body_size(nest: LinearNest) -> int:
+    """About how many instructions the body is."""
+    return sum(FUNCTIONS[x.function].cost_flop for x in nest.body.walk() if isinstance(x, Call))
 
 
 def balanced(extent: int, most: int) -> int:
@@ -220,13 +242,13 @@ def _straight(nest: LinearNest, row: Dim | None, vector: Dim | None, tile: int) 
     tiled = {d.name for d in (row, vector) if d is not None}
     guards = [g for r in nest.refs for g in r.guards]
     must = {n for g in guards if tiled & set(g.form.dims()) for n in g.form.dims() if n not in tiled}
-    bodies, chosen = tile, set()
+    bodies, chosen = tile * max(1, body_size(nest) // 2), set()
     for dim in reversed(nest.reduce):
         others = {n for g in guards if dim.name in g.form.dims() for n in g.form.dims()} - {dim.name}
-        dynamic = bool(others - tiled) and dim.name not in must
-        if bodies * dim.extent > MAX_STRAIGHT_BODIES and not (dim.name in must and dim.extent <= 16):
-            break
-        if dynamic:
+        if others - tiled and dim.name not in must:
+            break  # its padding is left out by the loop's bounds
+        short = dim.extent <= _MAX_STRAIGHT_EXTENT and bodies * dim.extent <= MAX_STRAIGHT_BODIES
+        if not short and not (dim.name in must and bodies * dim.extent <= 2 * MAX_STRAIGHT_BODIES):
             break
         bodies *= dim.extent
         chosen.add(dim.name)

@@ -31,11 +31,21 @@ _SCRATCH_ALIGN_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """A loop of `extent` iterations cut into blocks of `size`, the last of which may be shorter."""
+
+    dim: str
+    size: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """Nests that run one after the other for every item of the loops they share.
 
     `shared` are those loops with their extents, outermost first. Where the last one counts blocks of which the
     last is shorter, `last_block` has the nests for it. `scratch` are the temporaries that live in an item.
+    With `rows`, the last shared loop counts blocks of `rows.size` iterations of an outer loop of every nest.
     """
 
     shared: tuple[tuple[str, int], ...]
@@ -43,6 +53,7 @@ class Region:
     last_block: tuple[LinearNest, ...] | None = None
     scratch: Mapping[OperandKey, int] = field(default_factory=dict)  # elements
     operations: int = 0
+    rows: Split | None = None
 
     @property
     def num_items(self) -> int:
@@ -166,8 +177,10 @@ def _items(
     num_chunks: int,
 ) -> None:
     fixed = frozenset(name for name, _ in region.shared)
-    whole = [NestEmitter(n, plan_nest(n, isa, fixed), isa) for n in region.nests]
-    last = [NestEmitter(n, plan_nest(n, isa, fixed), isa) for n in region.last_block or ()]
+    rows = region.rows
+    plain = frozenset({rows.dim}) if rows else frozenset()
+    whole = [NestEmitter(n, plan_nest(n, isa, fixed, plain), isa) for n in region.nests]
+    last = [NestEmitter(n, plan_nest(n, isa, fixed, plain), isa) for n in region.last_block or ()]
     total = region.num_items
 
     def nests(emitters: Sequence[NestEmitter], values: Mapping[str, Int]) -> None:
@@ -184,6 +197,10 @@ def _items(
             outermost = position == len(region.shared) - 1
             values[name] = index if outermost else e.urem(index, extent)
             index = index if outermost else e.udiv(index, extent)
+        if rows is not None and rows.extent % rows.size:
+            left = e.sub(rows.extent, e.mul(values[region.shared[-1][0]], rows.size))
+            for emitter in whole:
+                emitter.limits = {rows.dim: e.min(left, rows.size)}
         if not last:
             nests(whole, values)
             return
