@@ -13,7 +13,7 @@ from tilewright.ir.expr import FUNCTIONS, Call, Expr, reads_of
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Affine, Dim, Indirect, Lookup, Nest, Nests, Opaque
 from tilewright.ir.ops.registry import describe
-from tilewright.ir.region import full_region, input_regions, volume
+from tilewright.ir.region import Region, full_region, hull, input_regions, volume
 
 
 class OperatorClass(Enum):
@@ -111,18 +111,20 @@ def write_bytes(node: Node) -> int:
 
 def _input_bytes(node: Node) -> dict[int, int]:
     """Bytes read per input position; of a value given several times the position that reads most."""
-    description = describe(node)
-    elements: dict[int, int] = {}
+    nests = nests_of(node)
+    regions: dict[int, list[Region]] = {}
     for output_index, output in enumerate(node.outputs):
-        if output is None:
-            continue
-        regions = input_regions(node, full_region(output.shape), output_index)
-        for position, region in enumerate(regions):
-            if region is not None:
-                elements[position] = max(elements.get(position, 0), volume(region))
-    if not isinstance(description, Opaque):
-        for position in elements:
-            elements[position] = min(elements[position], _most_elements(description, position))
+        if output is not None:
+            needed = input_regions(node, full_region(output.shape), output_index)
+            for position, region in enumerate(needed):
+                if region is not None:
+                    regions.setdefault(position, []).append(region)
+    elements: dict[int, int] = {}
+    for position, parts in regions.items():
+        # Several outputs may read disjoint parts or the same one.
+        elements[position] = min(volume(hull(*parts)), sum(volume(p) for p in parts))
+        if nests:
+            elements[position] = min(elements[position], _most_elements(nests, position))
     largest: dict[object, int] = {}
     for position, count in elements.items():
         value = node.inputs[position]
