@@ -119,10 +119,10 @@ class Emitter(LaneOps):
             if branch is None:
                 continue
             self._start(label)
-            made = self._checked(results, branch(), "if_ branch")
+            made = branch()
             if not self._terminated:
+                arrivals.append((self._checked(results, made, "if_ branch"), self._block))
                 self.line(f"br label %{end}")
-                arrivals.append((made, self._block))
         if not arrivals and otherwise is not None:
             raise ValueError(f"both branches of the if_ in block {before} return: nothing can follow it")
         self._start(end)

@@ -104,8 +104,11 @@ class LaneOps(ModuleText):
         return Val(name, type)
 
     def _function_of(self, name: str, flags: str, *args: Operand) -> Val:
-        type = next((a.type for a in args if isinstance(a, Val)), None)
-        if type is None:
+        for arg in args:
+            if isinstance(arg, Val):
+                type = arg.type
+                break
+        else:
             raise TypeError(f"llvm.{name} of numbers only, {args}: at least one must be a value")
         values = [a if isinstance(a, Val) else Val(literal(type, a), type) for a in args]
         return self.op(self._intrinsic_call(name, type, values, flags), type)

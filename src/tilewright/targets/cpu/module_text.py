@@ -29,7 +29,7 @@ class ModuleText:
         self._defined: set[str] = set()
         self._globals: dict[str, str] = {}
         self._declarations: dict[str, None] = {}
-        self._intrinsics: dict[tuple[str, Type], tuple[str, str]] = {}
+        self._intrinsics: dict[tuple[str, str], str] = {}
         self._lines: list[str] = []
         self._allocas: list[str] = []
         self._block = ""
@@ -139,15 +139,15 @@ class ModuleText:
         return self.op(self._intrinsic_call(name, type, args, flags), type)
 
     def _intrinsic_call(self, name: str, type: Type, args: Sequence[Val], flags: str = "") -> str:
-        key = (name, type)
+        key = (name, type.suffix)  # strings keep their hash, a Type computes it each time
         found = self._intrinsics.get(key)
         if found is None:
             types = ", ".join([type.text] * len(args))
-            target = f"{type.text} @llvm.{name}.{type.suffix}("
-            self.declare(f"declare {target}{types})")
-            found = self._intrinsics[key] = (target, type.text)
-        listed = ", ".join([f"{found[1]} {a.name}" for a in args])
-        return f"call {flags} {found[0]}{listed})" if flags else f"call {found[0]}{listed})"
+            found = self._intrinsics[key] = f"{type.text} @llvm.{name}.{type.suffix}("
+            self.declare(f"declare {found}{types})")
+        text = type.text
+        listed = ", ".join([f"{text} {a.name}" for a in args])
+        return f"call {flags} {found}{listed})" if flags else f"call {found}{listed})"
 
     def constant_array(self, element: str, values: Sequence[Number], *, align_bytes: int = 64) -> Val:
         """A private constant table; equal tables are stored once."""
