@@ -122,7 +122,7 @@ def test_float32_error_over_the_whole_range(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*MATHEMATICAL, "softplus", "rsqrt"])
 def test_float32_error_over_a_dense_sweep(name: str) -> None:
-    x = all_magnitudes(step=37)
+    x = all_magnitudes(step=211)
     error = ulp_errors(evaluate(name, x), reference(name, x))
     assert error.max() <= MAX_ULP_32.get(name, ROUNDED_ONCE_ULP)
 
@@ -171,6 +171,16 @@ def test_pow_is_rounded_once_in_float32() -> None:
     with np.errstate(all="ignore"):
         exact = np.power(x.astype(np.float64), y.astype(np.float64))
     assert ulp_errors(evaluate("pow", x, y), exact).max() <= ROUNDED_ONCE_ULP
+
+
+def test_pow_in_float64_holds_up_to_overflow() -> None:
+    if np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
+        pytest.skip("longdouble is no wider than float64 on this machine")
+    rng = np.random.default_rng(4)
+    x, y = rng.lognormal(0, 3, 1 << 14), rng.normal(0, 90, 1 << 14)
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+    assert ulp_errors(evaluate("pow", x, y), exact).max() <= MAX_ULP_64
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
