@@ -21,9 +21,11 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Operand, operands_of
 from tilewright.ir.ops.registry import describe
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
+from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.isa import host_isa, isa_by_name
-from tilewright.targets.cpu.kernel import Layout, Layouts
+from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.values import PTR, Int, Val
 
 Array = np.ndarray[Any, Any]
 NHWC = Layout((0, 2, 3, 1))
@@ -72,44 +74,42 @@ def kernel_runner(case: Case, isa: Any) -> tuple[Callable[[], None], Array, str]
             array[...] = operand.data
         memory[operand.key] = array
     scratch = aligned((max(k.scratch_bytes for k in kernels) + 64,), np.uint8)
-    body, blocks, texts = [], [], []
-    for number, kernel in enumerate(kernels):
-        pointers = [memory[a.key].ctypes.data for a in kernel.args if isinstance(a, Operand)]
-        block = (ctypes.c_void_p * len(pointers))(*pointers)
-        blocks.append(block)
-        texts.append(kernel.text)
-        where = f"inttoptr (i64 {ctypes.addressof(block)} to ptr)"
-        body.append(
-            f"br label %l{number}\nl{number}:\n"
-            f"%c{number} = phi i64 [0, %{'entry' if number == 0 else f'l{number - 1}'}], [%n{number}, %l{number}]\n"
-            f"call void @{kernel.symbol}(ptr {where}, i64 %c{number}, ptr inttoptr (i64 {scratch.ctypes.data} to ptr))\n"
-            f"%n{number} = add i64 %c{number}, 1\n"
-            f"%d{number} = icmp eq i64 %n{number}, {kernel.num_chunks}\n"
-            f"br i1 %d{number}, label %e{number}, label %l{number}\n"
-        )
-    # Each loop continues at the next one's entry.
-    text = "".join(f"declare void @{s}(ptr, i64, ptr)\n" for s in {k.symbol for k in kernels})
-    joined = "define void @run() {\nentry:\n"
-    for number, part in enumerate(body):
-        joined += part.replace(f"%e{number}", f"%e{number}")
-        joined += f"e{number}:\n"
-    for number in range(1, len(body)):
-        joined = joined.replace(f"[0, %l{number - 1}]", f"[0, %e{number - 1}]")
-    text += joined + "ret void\n}\n"
+    blocks = []
+    runner = Emitter(triple=isa.triple)
+    with runner.function("run"):
+        for kernel in kernels:
+            pointers = [memory[a.key].ctypes.data for a in kernel.args if isinstance(a, Operand)]
+            blocks.append((ctypes.c_void_p * len(pointers))(*pointers))
+            args = _address(ctypes.addressof(blocks[-1]))
+            area = _address(scratch.ctypes.data)
+
+            def call(
+                index: Int, _: object, kernel: Kernel = kernel, args: Val = args, area: Val = area
+            ) -> None:
+                runner.call(kernel.symbol, [args, runner.index(index), area])
+
+            runner.loop(0, kernel.num_chunks, 1, call)
     distinct = {k.symbol: k.text for k in kernels}
     start = time.perf_counter()
     objects = [compile_object(t, isa) for t in distinct.values()]
     compile_ms = 1e3 * (time.perf_counter() - start)
-    library = JitLibrary([*objects, compile_object(text, isa)], ["run"], keep_alive=(memory, blocks, scratch))
+    library = JitLibrary(
+        [*objects, compile_object(runner.text(), isa)], ["run"], keep_alive=(memory, blocks, scratch)
+    )
     function = ctypes.CFUNCTYPE(None)(library["run"])
     layout = case.layouts.get(("output", 0), Layout.row_major(len(case.output_shape)))
     result = memory["output", 0].transpose(np.argsort(layout.order)) if layout.order else memory["output", 0]
-    info = f"{sum(t.count(chr(10)) for t in distinct.values())} lines, {compile_ms:.0f} ms, {len(kernels)} kernels"
+    num_lines = sum(t.count("\n") for t in distinct.values())
+    info = f"{num_lines} lines, {compile_ms:.0f} ms, {len(kernels)} kernels"
 
     def run(keep: Any = library) -> None:
         function()
 
     return run, result, info
+
+
+def _address(address: int) -> Val:
+    return Val(f"inttoptr (i64 {address} to ptr)", PTR)
 
 
 def peer_runner(case: Case) -> tuple[Callable[[], None], Callable[[], Array]]:
@@ -147,38 +147,52 @@ def cases() -> list[Case]:
         return rng.standard_normal(shape).astype(np.float32)
 
     found = []
+
+    def add(name: str, op: str, inputs: list[Array], shape: tuple[int, ...], **more: Any) -> None:
+        attrs, layouts = more.pop("attrs", {}), more.pop("layouts", {})
+        found.append(Case(name, op, inputs, shape, attrs, layouts, **more))
+
     for label, shape in (("200KB", (56, 56, 16)), ("3MB", (56, 56, 256)), ("50MB", (16, 56, 56, 256))):
-        found.append(Case(f"add {label}", "Add", [r(*shape), r(*shape)], shape, {}, {}, reference=np.add))
-        found.append(
-            Case(f"relu {label}", "Relu", [r(*shape)], shape, {}, {}, reference=lambda x: np.maximum(x, 0))
-        )
-    found.append(Case("gelu 384x3072", "Gelu", [r(384, 3072)], (384, 3072), {}, {}))
-    found.append(Case("sigmoid 384x3072", "Sigmoid", [r(384, 3072)], (384, 3072), {}, {}))
+        add(f"add {label}", "Add", [r(*shape), r(*shape)], shape, reference=np.add)
+        add(f"relu {label}", "Relu", [r(*shape)], shape, reference=lambda x: np.maximum(x, 0))
+    add("gelu 384x3072", "Gelu", [r(384, 3072)], (384, 3072))
+    add("sigmoid 384x3072", "Sigmoid", [r(384, 3072)], (384, 3072))
     for rows, n in ((1536, 128), (2364, 197), (64, 1000)):
-        found.append(Case(f"softmax {rows}x{n}", "Softmax", [r(rows, n)], (rows, n), {"axis": -1}, {}))
-    found.append(Case("softmax axis1 2x64x3136", "Softmax", [r(2, 64, 3136)], (2, 64, 3136), {"axis": 1}, {}))
-    found.append(
-        Case("layernorm 197x768", "LayerNormalization", [r(197, 768), r(768), r(768)], (197, 768), {}, {})
-    )
-    for c, h, s in ((144, 56, 1), (144, 56, 2), (192, 28, 1), (384, 14, 1), (576, 14, 1), (960, 7, 1), (32, 112, 1)):
+        add(f"softmax {rows}x{n}", "Softmax", [r(rows, n)], (rows, n), attrs={"axis": -1})
+    add("softmax axis1 2x64x3136", "Softmax", [r(2, 64, 3136)], (2, 64, 3136), attrs={"axis": 1})
+    add("layernorm 197x768", "LayerNormalization", [r(197, 768), r(768), r(768)], (197, 768))
+    sizes = ((144, 56, 1), (144, 56, 2), (192, 28, 1), (384, 14, 1), (576, 14, 1), (960, 7, 1), (32, 112, 1))
+    for c, h, s in sizes:
         oh = (h + 2 - 3) // s + 1
         layouts = {("input", 0): NHWC, ("output", 0): NHWC, ("input", 1): Layout((2, 3, 1, 0))}
         attrs = {"group": c, "kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (s, s)}
-        flop = 2 * 9 * c * oh * oh
-        x, w, b = r(1, c, h, h), r(c, 1, 3, 3), r(c)
-        found.append(Case(f"dw3x3 {c}@{h} s{s}", "Conv", [x, w, b], (1, c, oh, oh), attrs, layouts, flop, constants=(1, 2)))
-    layouts = {("input", 0): NHWC, ("output", 0): NHWC}
+        add(
+            f"dw3x3 {c}@{h} s{s}", "Conv", [r(1, c, h, h), r(c, 1, 3, 3), r(c)], (1, c, oh, oh),
+            attrs=attrs, layouts=layouts, flop=2 * 9 * c * oh * oh, constants=(1, 2),
+        )  # fmt: skip
+    nhwc = {("input", 0): NHWC, ("input", 1): NHWC, ("output", 0): NHWC}
     pool = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (2, 2)}
-    found.append(Case("maxpool3 s2 64@112 nhwc", "MaxPool", [r(1, 64, 112, 112)], (1, 64, 56, 56), pool, layouts))
-    found.append(Case("maxpool3 s2 64@112 nchw", "MaxPool", [r(1, 64, 112, 112)], (1, 64, 56, 56), pool, {}))
-    found.append(Case("avgpool global 2048@7 nhwc", "GlobalAveragePool", [r(1, 2048, 7, 7)], (1, 2048, 1, 1), {}, layouts))
-    found.append(Case("avgpool global 2048@7 nchw", "GlobalAveragePool", [r(1, 2048, 7, 7)], (1, 2048, 1, 1), {}, {}))
-    found.append(Case("transpose 197x768->T", "Transpose", [r(197, 768)], (768, 197), {"perm": (1, 0)}, {}))
-    found.append(Case("heads 128x12x64 0213", "Transpose", [r(1, 128, 12, 64)], (1, 12, 128, 64), {"perm": (0, 2, 1, 3)}, {}))
-    found.append(Case("nchw->nhwc 64@56", "Transpose", [r(1, 64, 56, 56)], (1, 56, 56, 64), {"perm": (0, 2, 3, 1)}, {}))
+    for label, layout in (("nhwc", nhwc), ("nchw", {})):
+        x = r(1, 64, 112, 112)
+        add(f"maxpool3 s2 64@112 {label}", "MaxPool", [x], (1, 64, 56, 56), attrs=pool, layouts=layout)
+        x = r(1, 2048, 7, 7)
+        add(f"avgpool global 2048@7 {label}", "GlobalAveragePool", [x], (1, 2048, 1, 1), layouts=layout)
+    add("transpose 197x768", "Transpose", [r(197, 768)], (768, 197), attrs={"perm": (1, 0)})
+    split = {"perm": (0, 2, 1, 3)}
+    add("heads 128x12x64 0213", "Transpose", [r(1, 128, 12, 64)], (1, 12, 128, 64), attrs=split)
+    add("nchw->nhwc 64@56", "Transpose", [r(1, 64, 56, 56)], (1, 56, 56, 64), attrs={"perm": (0, 2, 3, 1)})
     ids = rng.integers(0, 30000, (128,))
-    found.append(Case("embedding 128x768", "Gather", [r(30000, 768), ids], (128, 768), {"axis": 0}, {}))
-    found.append(Case("concat 2x96@28 c", "Concat", [r(1, 96, 28, 28), r(1, 96, 28, 28)], (1, 192, 28, 28), {"axis": 1}, {k: NHWC for k in (("input", 0), ("input", 1), ("output", 0))}))
+    add("embedding 128x768", "Gather", [r(30000, 768), ids], (128, 768), attrs={"axis": 0})
+    halves = [r(1, 96, 28, 28), r(1, 96, 28, 28)]
+    add("concat 2x96@28 nhwc", "Concat", halves, (1, 192, 28, 28), attrs={"axis": 1}, layouts=nhwc)
+    up = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    scales = np.array([1, 1, 2, 2], np.float32)
+    inputs = [r(1, 128, 26, 26), np.zeros(0, np.float32), scales]
+    for label, layout in (("nhwc", nhwc), ("nchw", {})):
+        add(
+            f"nearest x2 128@26 {label}", "Resize", inputs, (1, 128, 52, 52), attrs=up,
+            layouts={k: v for k, v in layout.items() if k != ("input", 1)}, constants=(1, 2),
+        )  # fmt: skip
     return found
 
 

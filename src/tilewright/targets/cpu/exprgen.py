@@ -11,8 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read
+from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.values import Type, Val, vec
 from tilewright.targets.cpu.vecmath import VECTOR_FUNCTIONS
@@ -22,9 +24,11 @@ COMPUTE_ELEMENTS: Mapping[DType, str] = {
     DType.BOOL: "i1", DType.INT8: "i8", DType.UINT8: "i8", DType.INT16: "i16", DType.UINT16: "i16",
     DType.INT32: "i32", DType.UINT32: "i32", DType.INT64: "i64", DType.UINT64: "i64",
 }  # fmt: skip
+# Half types lie in memory as plain bits: moving lanes of them needs no half arithmetic of the target.
 STORAGE_ELEMENTS: Mapping[DType, str] = {
-    **COMPUTE_ELEMENTS, DType.FLOAT16: "half", DType.BFLOAT16: "bfloat", DType.BOOL: "i8",
+    **COMPUTE_ELEMENTS, DType.FLOAT16: "i16", DType.BFLOAT16: "i16", DType.BOOL: "i8",
 }  # fmt: skip
+_HALF_ELEMENTS = {DType.FLOAT16: "half", DType.BFLOAT16: "bfloat"}
 
 # Functions with a vector form for float and double.
 _MATHEMATICAL = (
@@ -75,15 +79,27 @@ def from_storage(emitter: Emitter, value: Val, dtype: DType) -> Val:
     """A loaded value in its compute type."""
     if dtype is DType.BOOL:
         return emitter.icmp("ne", value, 0)
-    return emitter.to_float(value) if dtype in (DType.FLOAT16, DType.BFLOAT16) else value
+    half = _HALF_ELEMENTS.get(dtype)
+    if half is not None:
+        return emitter.to_float(emitter.bitcast(value, value.type.with_element(half)))
+    return value
 
 
 def to_storage(emitter: Emitter, value: Val, dtype: DType) -> Val:
     """A computed value as it is stored."""
     if dtype is DType.BOOL:
         return emitter.cast("zext", value, "i8")
-    if dtype in (DType.FLOAT16, DType.BFLOAT16):
-        return emitter.from_float(value, STORAGE_ELEMENTS[dtype])
+    half = _HALF_ELEMENTS.get(dtype)
+    if half is not None:
+        return emitter.bitcast(emitter.from_float(value, half), value.type.with_element("i16"))
+    return value
+
+
+def stored_literal(value: Scalar, dtype: DType) -> int | float:
+    """A number as it lies in memory: the bits of half types, else itself."""
+    if dtype in _HALF_ELEMENTS:
+        with np.errstate(all="ignore"):
+            return int(np.asarray(value, np.float64).astype(dtype.numpy).view(np.int16))
     return value
 
 
@@ -258,7 +274,7 @@ def convert(emitter: Emitter, value: Val, source: DType, target: DType) -> Val:
         if value.type.element != element:
             value = emitter.cast("fpext" if element == "double" else "fptrunc", value, element)
         if target in (DType.FLOAT16, DType.BFLOAT16) and source is not target:
-            value = emitter.to_float(emitter.from_float(value, STORAGE_ELEMENTS[target]))
+            value = emitter.to_float(emitter.from_float(value, _HALF_ELEMENTS[target]))
         return value
     if source.is_float:
         return emitter.fptoint(value, element, signed=target.is_signed)

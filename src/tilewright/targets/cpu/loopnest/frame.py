@@ -21,6 +21,7 @@ from tilewright.targets.cpu.exprgen import (
     from_storage,
     prepare_divisor,
     storage_type,
+    stored_literal,
     to_storage,
 )
 from tilewright.targets.cpu.loopnest.refs import DataTerm, Guard, LinearNest, Ref, TableTerm
@@ -380,7 +381,8 @@ class Frame:
 
     def _load(self, read: int, ref: Ref, open_guards: Sequence[Guard]) -> Val:
         e = self.emitter
-        dtype, fill = ref.operand.dtype, ref.fill if ref.fill is not None else 0
+        dtype = ref.operand.dtype
+        fill = stored_literal(0 if ref.fill is None else ref.fill, dtype)
         if self.lanes > 1 and not self._varies(read):
             return e.splat(self._scalar().load(read), self.lanes)
         stored = storage_type(dtype, self.lanes)
@@ -440,9 +442,8 @@ class Frame:
             return e.icmp("ne", e.load(vec("i8", self.lanes), entry), 0)
         return e.splat(e.icmp("ne", e.load(vec("i8"), entry), 0), self.lanes)
 
-    def _load_contiguous(self, type: Type, pointer: Val, mask: Val | None, fill: object) -> Val:
+    def _load_contiguous(self, type: Type, pointer: Val, mask: Val | None, fill: int | float) -> Val:
         e = self.emitter
-        assert isinstance(fill, int | float)
         if mask is not None:
             return e.masked_load(type, pointer, mask, fill=fill)
         if self.active < self.lanes:
@@ -482,10 +483,11 @@ class Frame:
         assert made is not None
         return made
 
-    def _gather(self, read: int, ref: Ref, type: Type, pointer: Val, mask: Val | None, fill: object) -> Val:
+    def _gather(
+        self, read: int, ref: Ref, type: Type, pointer: Val, mask: Val | None, fill: int | float
+    ) -> Val:
         e, lanes = self.emitter, type.lanes
         assert self.vector is not None
-        assert isinstance(fill, int | float)
         dim = self.vector.dim
         offsets = vector_literal("i64", [ref.coefficient(dim) * i for i in range(lanes)])
         wide = vec("i64", lanes)

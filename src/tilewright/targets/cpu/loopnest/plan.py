@@ -23,8 +23,8 @@ _GATHER_COST = 1.0
 class Plan:
     """How one nest is emitted.
 
-    `vector` is cut into vectors of `lanes`, `num_vectors` of them at a time; `rows` iterations of `row` share a
-    register tile with them. Reduce loops in `straight` are unrolled; `outer` loops surround the tile.
+    `vector` is cut into vectors of `lanes`, `num_vectors` of them at a time; `rows` iterations of `row` share
+    a register tile with them. Reduce loops in `straight` are unrolled; `outer` loops surround the tile.
     With `transposed`, vectors of some reads run along `row` and are turned in registers.
     """
 
@@ -238,7 +238,7 @@ def balanced(extent: int, most: int) -> int:
 
 
 def _straight(nest: LinearNest, row: Dim | None, vector: Dim | None, tile: int) -> frozenset[str]:
-    """Reduce loops to unroll: those that share padding with the tile, then inner ones while they are short."""
+    """Reduce loops to unroll: those that share padding with the tile, then short inner ones."""
     tiled = {d.name for d in (row, vector) if d is not None}
     guards = [g for r in nest.refs for g in r.guards]
     must = {n for g in guards if tiled & set(g.form.dims()) for n in g.form.dims() if n not in tiled}

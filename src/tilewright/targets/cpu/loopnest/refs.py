@@ -7,6 +7,7 @@ few and long ones: loops of one iteration vanish, neighbours that every address 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -25,7 +26,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class TableTerm:
-    """`offsets[dim]` elements are added to the address; `valid` says which iterations are inside, if not all."""
+    """`offsets[dim]` elements are added; `valid` says which iterations are inside, if not all are."""
 
     offsets: tuple[int, ...]
     valid: tuple[bool, ...] | None
@@ -191,7 +192,7 @@ def _straight(index: Lookup) -> Affine | None:
     """The affine form of a table that is an arithmetic progression."""
     table = index.table
     step = table[1] - table[0] if len(table) > 1 else 0
-    if any(b - a != step for a, b in zip(table, table[1:], strict=False)):
+    if any(b - a != step for a, b in itertools.pairwise(table)):
         return None
     return affine((index.dim, step), table[0] if table else 0)
 

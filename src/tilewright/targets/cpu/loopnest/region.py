@@ -43,9 +43,10 @@ class Split:
 class Region:
     """Nests that run one after the other for every item of the loops they share.
 
-    `shared` are those loops with their extents, outermost first. Where the last one counts blocks of which the
-    last is shorter, `last_block` has the nests for it. `scratch` are the temporaries that live in an item.
-    With `rows`, the last shared loop counts blocks of `rows.size` iterations of an outer loop of every nest.
+    `shared` are those loops with their extents, outermost first. Where the last one counts blocks of which
+    the last is shorter, `last_block` has the nests for it. `scratch` are the temporaries that live in an
+    item. With `rows`, the last shared loop counts blocks of `rows.size` iterations of an outer loop that every
+    nest has.
     """
 
     shared: tuple[tuple[str, int], ...]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.exprgen import accumulate, combine_values, compute_type, neutral_value
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.loopnest.frame import Frame
 from tilewright.targets.cpu.loopnest.plan import Plan, lanes_for
 from tilewright.targets.cpu.loopnest.refs import Guard, LinearNest, fill_is_neutral
 from tilewright.targets.cpu.loopnest.transpose import emit_transposed
-from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.values import I1, Int, Val, vec
 
 Emit = Callable[[Frame], None]
@@ -309,7 +309,7 @@ class NestEmitter:
     # Reductions along the lanes.
 
     def _reduce_lanes(self, frame: Frame) -> None:
-        """One output element: vectors along the contiguous reduce loop, folded at the end in a fixed order."""
+        """One output element: vectors along the contiguous reduce loop, folded in a fixed order."""
         nest, plan, e = self.nest, self.plan, frame.emitter
         assert plan.vector is not None
         assert nest.combine is not None
