@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.property.strategies import Array, Case, Draw, generators
 
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_described
 from tilewright.ir.ops import describe
-from tilewright.ir.region import Region, full_region, input_regions, volume
+from tilewright.ir.region import Region, full_region, hull, input_regions, volume
+from tilewright.ir.shapes import common_refinement, equal_product_groups
 
 # Inputs that are read and yet may not matter: weights of a window wholly in the padding, and what is
 # scaled by 0.
@@ -137,3 +141,58 @@ def test_every_side_of_an_input_region_is_needed(op_type: str, data: st.DataObje
                 after = run_described(one.node, changed)[index]
                 assert after is not None
                 assert (before[slices(region)] != after[slices(region)]).any(), (position, axis, edge)
+
+
+def _random_shape(draw: Draw, size: int) -> tuple[int, ...]:
+    shape = [1] * draw(st.integers(0, 1))
+    while size > 1:
+        shape.append(draw(st.sampled_from([f for f in range(2, size + 1) if size % f == 0])))
+        size //= shape[-1]
+        shape += [1] * (draw(st.integers(0, 4)) == 4)
+    return tuple(shape)
+
+
+def _rule_of_the_specification(region: Region, source: tuple[int, ...], target: tuple[int, ...]) -> Region:
+    """GraphTurbo's table: single-valued outer axes, then a linear range, rounded out; else full."""
+    result: list[tuple[int, int]] = []
+    for group in equal_product_groups(source, target):
+        left, right = source[slice(*group.left)], target[slice(*group.right)]
+        box = region[slice(*group.left)]
+        if len(left) == len(right) == 1:
+            result += box
+            continue
+        loose = next((a for a, (start, stop) in enumerate(box) if stop - start > 1), len(box) - 1)
+        rest_is_full = all(i == (0, e) for i, e in zip(box[loose + 1 :], left[loose + 1 :], strict=True))
+        if not right or not rest_is_full:
+            result += full_region(right)
+            continue
+        inner = prod(left[loose + 1 :])
+        base = sum(box[a][0] * prod(left[a + 1 :]) for a in range(loose)) if left else 0
+        first, last = (base + box[loose][0] * inner, base + box[loose][1] * inner - 1) if left else (0, 0)
+        outer = prod(right[1:])
+        result += [(first // outer, last // outer + 1), *full_region(right[1:])]
+    return tuple(result)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(data=st.data())
+def test_a_reshaped_region_is_the_bounding_box_of_its_elements(data: st.DataObject) -> None:
+    size = data.draw(st.sampled_from([6, 12, 24, 30, 36, 60]))
+    source, target = _random_shape(data.draw, size), _random_shape(data.draw, size)
+    region = draw_region(data.draw, target)
+    x, y = Value("x", DType.FLOAT32, source), Value("y", DType.FLOAT32, target)
+    shape = Value("s", DType.INT64, (len(target),), np.array(target, np.int64))
+    found = input_regions(Node("Reshape", [x, shape], [y]), region)[0]
+    assert found is not None
+    positions = np.arange(size).reshape(target)[slices(region)].ravel()
+    places = np.unravel_index(positions, source) if source else ()
+    box = tuple((int(p.min()), int(p.max()) + 1) for p in places)
+    assert hull(found, box) == found
+    if all(
+        common_refinement(source[slice(*g.left)], target[slice(*g.right)]) is not None
+        for g in equal_product_groups(source, target)
+    ):
+        assert found == box
+    assert hull(_rule_of_the_specification(region, target, source), found) == _rule_of_the_specification(
+        region, target, source
+    )
