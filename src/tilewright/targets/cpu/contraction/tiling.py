@@ -150,8 +150,8 @@ def choose_cut(num_row_units: int, num_panels: int, a_bytes: int, b_bytes: int, 
     """The cut with the least estimated time over a few usual numbers of threads.
 
     A row part reads all of B, and a panel part all of A unless it stays in a private cache; threads wait for
-    the one that has most chunks. `num_row_units` are the independent units that rows can be cut into. Only the
-    work decides, never the number of threads.
+    the one that has most chunks. `num_row_units` are the independent units that rows can be cut into. The
+    work alone decides, never the number of threads.
 
     >>> choose_cut(16, 96, 400_000, 9_000_000, 300_000_000)
     Cut(num_row_parts=1, num_panel_parts=16)
