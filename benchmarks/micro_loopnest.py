@@ -1,6 +1,6 @@
 """Bandwidth and rate of generic loop-nest kernels beside numpy and ONNX Runtime, one thread, interleaved.
 
-Run: `python benchmarks/micro_loopnest.py [name-filter] [rounds]`. Informal: best of the rounds, shared machine.
+Run: `python benchmarks/micro_loopnest.py [name-filter] [rounds]`. Informal: best of the rounds.
 """
 
 from __future__ import annotations

@@ -446,9 +446,16 @@ class Frame:
         e = self.emitter
         if mask is not None:
             return e.masked_load(type, pointer, mask, fill=fill)
-        if self.active < self.lanes:
-            return e.masked_load(type, pointer, self.active)
-        return e.load(type, pointer)
+        return self._load_leading(type, pointer, self.active)
+
+    def _load_leading(self, type: Type, pointer: Val, count: int) -> Val:
+        """The first `count` lanes from memory, zero in the others."""
+        e = self.emitter
+        if count == type.lanes:
+            return e.load(type, pointer)
+        if count == 1:
+            return e.insert(e.zero(type), e.load(type.scalar, pointer), 0)
+        return e.masked_load(type, pointer, count)
 
     def _load_thinned(self, type: Type, pointer: Val, stride: int) -> Val:
         """Every `stride`-th element from whole vectors; the last one stops at the last element wanted."""
@@ -463,7 +470,7 @@ class Frame:
         for start in range(0, needed, lanes):
             count = min(lanes, needed - start)
             at = e.gep(pointer, start, type.element)
-            part = e.load(type, at) if count == lanes else e.masked_load(type, at, count)
+            part = self._load_leading(type, at, count)
             if made is None:
                 made = part
                 picked = [min(lane * stride, lanes - 1) for lane in range(lanes)]
@@ -518,6 +525,9 @@ class Frame:
             e.store(raw, pointer)
         elif c != 1:
             e.store_strided(raw, pointer, c, active=self.active)
+        elif self.active == 1:
+            # LLVM 22 turns a masked store of one truncated lane into a store of the untruncated lane.
+            e.store(e.extract(raw, 0), pointer)
         elif self.active < self.lanes:
             e.masked_store(raw, pointer, self.active)
         else:

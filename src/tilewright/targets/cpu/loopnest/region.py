@@ -45,8 +45,8 @@ class Region:
 
     `shared` are those loops with their extents, outermost first. Where the last one counts blocks of which
     the last is shorter, `last_block` has the nests for it. `scratch` are the temporaries that live in an
-    item. With `rows`, the last shared loop counts blocks of `rows.size` iterations of an outer loop that every
-    nest has.
+    item. With `rows`, the last shared loop counts blocks of `rows.size` iterations of an outer loop of all
+    nests.
     """
 
     shared: tuple[tuple[str, int], ...]
