@@ -110,7 +110,11 @@ def arithmetic(draw: Draw, op_type: str) -> Case:
     if not unsigned:
         b = b * integers(draw, right, 0, 1, dtype) * 2 - b  # both signs, never 0
         b = np.where(b == 0, 1, b).astype(dtype)
-    return case(op_type, [a, b], attributes, opset=14 if op_type != "Mod" else 13, exact=op_type != "Div")
+    if draw(st.integers(0, 2)) == 0:  # a scalar, which becomes a literal
+        b = np.asarray(b.ravel()[:1].reshape((1,) * draw(st.integers(0, a.ndim))))
+    constants = draw(st.sampled_from([(), (1,)]))
+    opset = 14 if op_type != "Mod" else 13
+    return case(op_type, [a, b], attributes, opset=opset, constants=constants, exact=op_type != "Div")
 
 
 @generator("Pow")
@@ -138,7 +142,8 @@ def variadic(draw: Draw, op_type: str) -> Case:
 def comparison(draw: Draw, op_type: str) -> Case:
     dtype = draw(st.sampled_from([np.float32, np.int32, np.int64]))
     inputs = [integers(draw, s, -2, 2, dtype) for s in broadcast_shapes(draw, 2)]
-    return case(op_type, inputs, opset=16 if "Or" in op_type else 13, exact=True)
+    constants = draw(st.sampled_from([(), (0,), (1,)]))
+    return case(op_type, inputs, opset=16 if "Or" in op_type else 13, constants=constants, exact=True)
 
 
 @generator("And", "Or", "Xor", "Not")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Read, Scalar, cast
+from tilewright.ir.expr import Const, Expr, Read, Scalar, cast
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Affine, Dim, Index, Nest, Nests, Operand, affine
 
@@ -69,15 +69,22 @@ def is_value(value: Value | None) -> bool:
 def pointwise(node: Node, body: Callable[..., Expr]) -> Nests:
     """One parallel nest over the output; `body` gets one expression per present input, broadcast.
 
-    The body's value is converted to the output's type.
+    Constants of one element become literals. The body's value is converted to the output's type.
     """
     out = output_operand(node)
     dims = dims_of(out.shape)
-    accesses = tuple(
-        broadcast(input_operand(node, i), dims) for i, v in enumerate(node.inputs) if v is not None
-    )
-    value = body(*(read(i, a) for i, a in enumerate(accesses)))
-    return (Nest(dims, accesses, Access(out, identity(dims)), cast(value, out.dtype.compute)),)
+    accesses: list[Access] = []
+    arguments: list[Expr] = []
+    for position, given in enumerate(node.inputs):
+        if given is None:
+            continue
+        if given.data is not None and given.num_elements == 1:
+            arguments.append(Const(given.data.reshape(()).item(), given.dtype.compute))
+        else:
+            accesses.append(broadcast(input_operand(node, position), dims))
+            arguments.append(read(len(accesses) - 1, accesses[-1]))
+    value = cast(body(*arguments), out.dtype.compute)
+    return (Nest(dims, tuple(accesses), Access(out, identity(dims)), value),)
 
 
 def copy_nest(dims: Sequence[Dim], source: Access, target: Access) -> Nest:

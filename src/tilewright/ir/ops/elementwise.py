@@ -266,17 +266,10 @@ _POWERS: dict[float, Callable[[Expr], Expr]] = {
 @operator("Pow", reference=from_numpy(lambda _, base, exponent: _power(base, exponent)))
 def power(node: Node) -> Description:
     """`base ** exponent` in the base's type; integer bases compute in float64."""
-    exponent = node.constant(1)
-    if node.output.dtype.is_float and exponent is not None and exponent.size == 1:
-        special = _POWERS.get(float(exponent.reshape(())))
-        base = input_operand(node, 0)
-        dims = dims_of(node.output.shape)
-        if special is not None:
-            source = broadcast(base, dims)
-            target = Access(output_operand(node), identity(dims))
-            return (Nest(dims, (source,), target, special(read(0, source))),)
 
     def body(x: Expr, y: Expr) -> Expr:
+        if isinstance(y, Const) and x.result.is_float and y.value in _POWERS:
+            return _POWERS[y.value](x)
         wide = x.result if x.result.is_float else DType.FLOAT64
         return call("pow", cast(x, wide), cast(y, wide))
 

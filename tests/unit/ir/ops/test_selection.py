@@ -166,6 +166,15 @@ class TestConstantsInBodies:
         assert len(nest.reads) == 1
         assert format_expr(nest.body) == "min(max(r0, 0.0), 6.0)"
 
+    def test_constants_of_one_element_are_literals_whatever_their_rank(self) -> None:
+        nest = only_nest(node("Div", [(4, 3), np.full((1, 1), 8, np.float32)], (4, 3)))
+        assert format_expr(nest.body) == "div(r0, 8.0)"
+        nest = only_nest(node("Where", [(3,), np.array(-np.inf, np.float32), (3,)], (3,)))
+        assert format_expr(nest.body) == "select(r0, -inf, r1)"
+
+    def test_larger_constants_are_read(self) -> None:
+        assert len(only_nest(node("Add", [(4, 3), np.zeros(3, np.float32)], (4, 3))).reads) == 2
+
     def test_bounds_of_clip_that_are_data_are_read(self) -> None:
         nest = only_nest(node("Clip", [(4,), None, ()], (4,)))
         assert format_expr(nest.body) == "min(r0, r1)"
@@ -177,7 +186,7 @@ class TestConstantsInBodies:
             (0.5, "sqrt(r0)"),
             (-1.0, "reciprocal(r0)"),
             (1.0, "r0"),
-            (2.5, "pow(r0, r1)"),
+            (2.5, "pow(r0, 2.5)"),
         ],
     )
     def test_powers_by_small_constants_are_products_and_roots(self, exponent: float, body: str) -> None:
