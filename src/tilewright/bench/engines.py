@@ -1,0 +1,99 @@
+"""The contestants: tilewright and its peers, each behind the same four facts.
+
+Every peer is asked for plain float32 and a given number of threads. An engine is made and called in a
+process of its own (`worker`), so that no thread pool disturbs another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+
+Array = np.ndarray[Any, Any]
+Feed = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """A loaded model: `run` gives the outputs in the model's order."""
+
+    name: str
+    version: str
+    run: Callable[[Feed], list[Array]]
+
+
+def make_engine(
+    name: str, model_path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]
+) -> Engine:
+    """Load a model (an ONNX file, or an artifact for tilewright) into one engine.
+
+    Raises:
+        UsageError: an unknown engine, or a peer that is not installed.
+    """
+    makers: dict[str, Callable[[str, int, Mapping[str, tuple[int, ...]]], Engine]] = {
+        "tilewright": _tilewright,
+        "onnxruntime": _onnxruntime,
+        "openvino": _openvino,
+    }
+    if name not in makers:
+        raise UsageError(f"unknown engine {name!r}: known are {', '.join(makers)}.")
+    try:
+        return makers[name](model_path, num_threads, shapes)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{name} is not installed: pip install 'tilewright[peers]'.") from error
+
+
+def _tilewright(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:
+    import tilewright as tw
+
+    compiled = (
+        tw.open(path, threads=num_threads)
+        if path.endswith(".tw")
+        else tw.compile(path, shapes=dict(shapes), threads=num_threads)
+    )
+    return Engine("tilewright", tw.__version__, lambda feed: compiled.run(None, feed))
+
+
+def _onnxruntime(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return Engine("onnxruntime", onnxruntime.__version__, lambda feed: list(session.run(None, dict(feed))))
+
+
+def _openvino(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(path)
+    if shapes:
+        model.reshape({name: list(shape) for name, shape in shapes.items()})
+    compiled = core.compile_model(
+        model,
+        "CPU",
+        {
+            # Without this hint OpenVINO computes in bfloat16 where the processor can.
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": num_threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "ENABLE_CPU_PINNING": False,
+        },
+    )
+    request = compiled.create_infer_request()
+    outputs = list(compiled.outputs)
+
+    def run(feed: Feed) -> list[Array]:
+        results = request.infer(dict(feed))
+        return [np.array(results[o]) for o in outputs]
+
+    return Engine("openvino", openvino.__version__, run)

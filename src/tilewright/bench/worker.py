@@ -1,0 +1,65 @@
+"""The process of one contestant: loads a model, then runs bursts when told to.
+
+Speaks JSON lines on standard input and output. Between bursts it waits for input, so it takes no time
+from whoever is measured then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.bench.engines import make_engine
+from tilewright.errors import TilewrightError
+
+
+def main() -> None:
+    """Serve one engine until standard input closes."""
+    # Libraries print to standard output; keep it for answers alone.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(**fields: Any) -> None:
+        answers.write(json.dumps(fields) + "\n")
+        answers.flush()
+
+    request = json.loads(sys.stdin.readline())
+    with np.load(request["inputs"], allow_pickle=False) as archive:
+        feed = {name: archive[name] for name in archive.files}
+    shapes = {name: tuple(shape) for name, shape in request["shapes"].items()}
+    try:
+        started = time.perf_counter()
+        engine = make_engine(request["engine"], request["model"], request["threads"], shapes)
+        load_s = time.perf_counter() - started
+        started = time.perf_counter()
+        outputs = engine.run(feed)
+        first_s = time.perf_counter() - started
+    except TilewrightError as error:
+        answer(error=str(error))
+        return
+    except Exception as error:  # a peer's own failure is a result of the comparison, not a crash of it
+        answer(error=f"{request['engine']}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
+        return
+    np.savez(Path(request["outputs"]), *outputs)
+    answer(version=engine.version, load_s=load_s, first_s=first_s)
+    for line in sys.stdin:
+        order = json.loads(line)
+        samples: list[int] = []
+        until = time.perf_counter() + order["seconds"]
+        while len(samples) < order["at_least"] or time.perf_counter() < until:
+            begin = time.perf_counter_ns()
+            engine.run(feed)
+            samples.append(time.perf_counter_ns() - begin)
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        answer(samples_ns=samples, peak_bytes=peak_bytes)
+
+
+if __name__ == "__main__":
+    main()
