@@ -49,7 +49,7 @@ class MachineState:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One engine's measurements, or the `error` that prevented them. `max_error` is relative to the output."""
+    """One engine's measurements, or what prevented them; `max_error` is relative to the output."""
 
     engine: str
     version: str = ""
