@@ -148,7 +148,10 @@ def _most_elements(nests: Nests, position: int) -> int:
 
 
 def loops(node: Node) -> tuple[tuple[Dim, ...], ...]:
-    """The dims of each nest that really loop (extent above 1): AGO's weight counts these."""
+    """The dims of each nest that really loop (extent above 1).
+
+    AGO's weight of an operator is a product over them, reductions included: `c * prod log2(1 + s) + b`.
+    """
     return tuple(tuple(d for d in n.dims if d.extent > 1) for n in nests_of(node))
 
 
@@ -162,12 +165,19 @@ def access_dims(nest: Nest, access: Access) -> tuple[str, ...]:
 
 
 def relevant_dims(nest: Nest) -> tuple[frozenset[str], ...]:
-    """For each read and last the write, the dims its address depends on: CoSA's matrix A, row by row."""
+    """For each read and last the write, the dims its address depends on.
+
+    This is CoSA's constant binary matrix A (its Table IV), which relates dims to tensors.
+    """
     return tuple(frozenset(access_dims(nest, a)) for a in (*nest.reads, nest.write))
 
 
 def reuse_dims(nest: Nest) -> tuple[frozenset[str], ...]:
-    """For each read and last the write, the dims along which the same element is used again."""
+    """For each read and last the write, the dims along which the same element is used again.
+
+    CoSA's irrelevant dims: a tensor stays where it is while they are the innermost loops. A producer
+    fused under such a dim is computed again in each of its iterations (AGO's test for intensive fusion).
+    """
     names = frozenset(d.name for d in nest.dims if d.extent > 1)
     return tuple(names - relevant for relevant in relevant_dims(nest))
 
@@ -237,7 +247,7 @@ def has_window(nest: Nest) -> bool:
 
 
 def operator_class(node: Node) -> OperatorClass:
-    """PCGC's class of an operator; its reconstructed rule table is read with these.
+    """PCGC's class of an operator (its section on static fusion rules), for the rule table there.
 
     Infusible: opaque operators, constants, and joins (several nests that fill one output: Concat in the
     paper's Example 3). Two-phase: sliding reductions (MaxPool) and 1x1 convolutions, which are

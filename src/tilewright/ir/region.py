@@ -112,7 +112,7 @@ def dim_intervals(nest: Nest, region: Region) -> dict[str, Interval] | None:
     axis (strides and offsets included) and rounds outwards as a linear range for merged axes.
     """
     write = nest.write
-    if volume(region) == 0 or nest.num_iterations == 0:
+    if volume(region) == 0 or any(d.extent == 0 for d in nest.parallel_dims):
         return None
     wanted = region if write.view is None else reshape_region(region, write.operand.shape, write.view)
     intervals: dict[str, Interval] = {d.name: (0, d.extent) for d in nest.dims}
@@ -185,6 +185,8 @@ def access_region(
 
     `sums` bounds the values of whole sums of terms more tightly than the intervals of their dims do.
     """
+    if any(intervals[dim][0] >= intervals[dim][1] for dim in access.dims()):
+        return None  # a reduction over nothing still reads its initial value
     axes = []
     for index, extent in zip(access.index, access.shape, strict=True):
         if isinstance(index, Affine) and index.terms in sums:

@@ -294,6 +294,10 @@ class TestEdges:
     def test_an_empty_region_needs_nothing(self) -> None:
         assert input_regions(node("Relu", [(4,)], [(4,)]), ((2, 2),)) == (None,)
 
+    def test_a_reduction_over_nothing_needs_only_where_it_starts(self) -> None:
+        gemm = node("Gemm", [(4, 0), (0, 3), (3,)], [(4, 3)])
+        assert input_regions(gemm, ((0, 2), (1, 3))) == (None, None, ((1, 3),))
+
     def test_omitted_inputs_need_nothing(self) -> None:
         clip = Node("Clip", [Value("x", DType.FLOAT32, (3,)), None], [Value("y", DType.FLOAT32, (3,))])
         assert input_regions(clip, ((0, 1),)) == (((0, 1),), None)
