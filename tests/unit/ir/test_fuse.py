@@ -1,0 +1,181 @@
+"""Composition of nests: what fuses, what must not, and that the meaning stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.ir.nest import Opaque
+from tilewright.ir.nest_interpreter import run_nests
+
+F32 = DType.FLOAT32
+
+
+class Builder:
+    """A graph grown node by node."""
+
+    def __init__(self) -> None:
+        self.graph = Graph("fused")
+
+    def input(self, name: str, *shape: int) -> Value:
+        return self.graph.add_input(Value(name, F32, shape))
+
+    def add(self, op: str, inputs: Sequence[Value], shape: Sequence[int], **attributes: object) -> Value:
+        out = self.graph.value(op.lower(), F32, shape)
+        return self.graph.append(Node(op, inputs, [out], attributes)).output  # type: ignore[arg-type]
+
+    def ints(self, *values: int) -> Value:
+        return self.graph.constant(np.array(values, np.int64))
+
+    def group(self, *outputs: Value) -> NestGroup:
+        self.graph.outputs = list(outputs)
+        group = fuse_nodes(self.graph.nodes, outputs)
+        assert isinstance(group, NestGroup)
+        return group
+
+
+def check_meaning(builder: Builder, group: NestGroup) -> None:
+    """The group computes what the graph does."""
+    rng = np.random.default_rng(0)
+    feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in builder.graph.inputs}
+    expected = run_graph(builder.graph, feed)
+    arrays = [v.data if v.data is not None else feed[v.name] for v in group.inputs]
+    got = run_nests(group.nests, arrays, [(v.dtype, v.shape) for v in group.outputs])
+    for value, array in zip(group.outputs, got, strict=True):
+        np.testing.assert_allclose(array, expected[value.name], rtol=1e-5, atol=1e-5)
+
+
+def test_bias_activation_and_residual_become_the_epilogue() -> None:
+    b = Builder()
+    x, w, r = b.input("x", 3, 8), b.input("w", 8, 5), b.input("r", 3, 5)
+    y = b.add("MatMul", [x, w], (3, 5))
+    y = b.add("Add", [y, r], (3, 5))
+    y = b.add("Relu", [y], (3, 5))
+    group = b.group(y)
+    assert str(group.nests[0]).endswith(
+        "sum= mul(r0, r1) then max(add(acc, r2), 0) where r0=in0[m, k], r1=in1[k, n], r2=in2[m, n]"
+    )
+    assert len(group.nests) == 1
+    check_meaning(b, group)
+
+
+def test_transposes_around_a_product_become_its_addresses() -> None:
+    b = Builder()
+    x, w = b.input("x", 3, 8), b.input("w", 5, 8)
+    wt = b.add("Transpose", [w], (8, 5), perm=(1, 0))
+    y = b.add("MatMul", [x, wt], (3, 5))
+    y = b.add("Transpose", [y], (5, 3), perm=(1, 0))
+    group = b.group(y)
+    assert len(group.nests) == 1
+    assert group.nests[0].write.index != group.nests[0].reads[0].index
+    check_meaning(b, group)
+
+
+def test_a_value_needed_outside_is_still_written() -> None:
+    b = Builder()
+    x, w = b.input("x", 3, 8), b.input("w", 8, 5)
+    y = b.add("MatMul", [x, w], (3, 5))
+    z = b.add("Relu", [y], (3, 5))
+    group = b.group(y, z)
+    assert len(group.nests) == 2
+    check_meaning(b, group)
+
+
+def test_an_operand_read_elsewhere_in_the_tensor_is_not_an_epilogue() -> None:
+    b = Builder()
+    x, w = b.input("x", 4, 8), b.input("w", 8, 4)
+    y = b.add("MatMul", [x, w], (4, 4))
+    t = b.add("Transpose", [y], (4, 4), perm=(1, 0))
+    z = b.add("Add", [y, t], (4, 4))
+    group = b.group(z)
+    assert len(group.nests) == 2, "y[m, n] + y[n, m] needs the whole of y first"
+    check_meaning(b, group)
+
+
+def test_arithmetic_is_not_repeated_by_broadcasting_readers() -> None:
+    b = Builder()
+    x, r = b.input("x", 1, 5), b.input("r", 7, 5)
+    e = b.add("Exp", [x], (1, 5))
+    y = b.add("Add", [e, r], (7, 5))
+    group = b.group(y)
+    assert len(group.nests) == 2, "exp would run seven times per element"
+    check_meaning(b, group)
+
+
+def test_elementwise_work_before_a_reduction_is_substituted() -> None:
+    b = Builder()
+    x = b.input("x", 6, 5)
+    y = b.add("Mul", [x, x], (6, 5))
+    y = b.add("ReduceSum", [y, b.ints(1)], (6, 1), keepdims=1)
+    group = b.group(y)
+    assert len(group.nests) == 1
+    check_meaning(b, group)
+
+
+def test_softmax_keeps_its_passes_over_the_row() -> None:
+    b = Builder()
+    x = b.input("x", 6, 5)
+    y = b.add("Softmax", [x], (6, 5), axis=-1)
+    y = b.add("Relu", [y], (6, 5))
+    group = b.group(y)
+    assert len(group.nests) >= 3
+    check_meaning(b, group)
+
+
+def test_concatenation_writes_each_input_to_its_slice() -> None:
+    b = Builder()
+    x, y = b.input("x", 2, 3), b.input("y", 2, 4)
+    a = b.add("Relu", [x], (2, 3))
+    z = b.add("Concat", [a, y], (2, 7), axis=1)
+    group = b.group(z)
+    assert len(group.nests) == 2
+    check_meaning(b, group)
+
+
+def test_padded_reads_keep_their_padding() -> None:
+    b = Builder()
+    x = b.input("x", 1, 2, 4, 4)
+    w = b.graph.constant(np.ones((3, 2, 3, 3), np.float32), "w")
+    e = b.add("Exp", [x], (1, 2, 4, 4))
+    y = b.add("Conv", [e, w], (1, 3, 4, 4), pads=(1, 1, 1, 1), kernel_shape=(3, 3))
+    group = b.group(y)
+    assert len(group.nests) == 2, "exp of the padding would be one, not zero"
+    check_meaning(b, group)
+
+
+def test_gather_feeds_its_followers() -> None:
+    b = Builder()
+    table = b.graph.constant(np.arange(20, dtype=np.float32).reshape(5, 4), "table")
+    ids = b.graph.constant(np.array([3, -1, 0], np.int64), "ids")
+    r = b.input("r", 3, 4)
+    y = b.add("Gather", [table, ids], (3, 4), axis=0)
+    y = b.add("Add", [y, r], (3, 4))
+    group = b.group(y)
+    check_meaning(b, group)
+
+
+def test_an_operator_without_nests_makes_the_group_opaque() -> None:
+    b = Builder()
+    x = b.input("x", 4)
+    y = b.add("Det", [x], ())
+    b.graph.outputs = [y]
+    assert isinstance(fuse_nodes(b.graph.nodes, [y]), Opaque)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (1, 1, 1), (5, 1, 2)])
+def test_chains_of_movement_compose(shape: tuple[int, int, int]) -> None:
+    b = Builder()
+    x = b.input("x", *shape)
+    moved = (shape[2], shape[0], shape[1])
+    y = b.add("Transpose", [x], moved, perm=(2, 0, 1))
+    y = b.add("Reshape", [y, b.ints(shape[2], -1)], (shape[2], shape[0] * shape[1]))
+    y = b.add("Transpose", [y], (shape[0] * shape[1], shape[2]), perm=(1, 0))
+    group = b.group(y)
+    assert len(group.nests) == 1
+    check_meaning(b, group)
