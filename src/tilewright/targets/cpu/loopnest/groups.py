@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from tilewright.ir.nest import Access, Affine, Nest
 from tilewright.targets.cpu.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
+from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey, choose_num_chunks
 from tilewright.targets.cpu.loopnest.plan import lanes_for
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, linearise, map_refs, simplify, split_dim
-from tilewright.targets.cpu.loopnest.region import Region, Split, num_operations
+from tilewright.targets.cpu.loopnest.region import Region, Split, nest_operations
 
 # Slices of temporaries larger than this leave the core's caches: then nests run as kernels of their own.
 _MAX_SCRATCH_BYTES = 512 * 1024
@@ -26,7 +26,7 @@ _MUCH_WORK_OPERATIONS = 1 << 20
 # Rows that pass through a nest together, as long as their temporaries take less than this.
 _MAX_ROWS = 8
 _ROWS_BYTES = 16 * 1024
-_MIN_BLOCKS = 64
+_LINE_BYTES = 64
 # Vectors of a shared contiguous loop that stay inside an item.
 _BLOCK_VECTORS = 4
 
@@ -149,7 +149,7 @@ def fused_region(nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts
             inner = None
     rows = None if inner is not None or not loops else loops[-1]
     if rows is not None:
-        size = _rows_per_item(nests, loops, private, rows.extent)
+        size = _rows_per_item(nests, loops, private, rows.extent, sum(map(nest_operations, nests)))
         rows = rows if size > 1 else None
     strides, elements = _slices(nests, loops, inner or rows, size, private, innermost=rows is None)
     linear = []
@@ -157,7 +157,7 @@ def fused_region(nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts
         made = linearise(nest, layouts, strides)
         assert not isinstance(made, Declined)
         linear.append(made)
-    operations = sum(num_operations(n) for n in linear)
+    operations = sum(nest_operations(n) for n in linear)
     renamed = [_renamed(n, loops, inner or rows, position) for position, n in enumerate(linear)]
     bytes_of = sum(
         elements[a.operand.key] * storage_type(a.operand.dtype).element_bytes
@@ -221,7 +221,7 @@ def _blocked(
     last = tuple(cut(n, rest) for n in nests) if rest and not loop_inside else None
     rows = Split(_INNER, size, extent) if loop_inside else None
     loops = (*shared, (block, full + (1 if rest else 0)))
-    return Region(loops, tuple(cut(n, size) for n in nests), last, elements, operations, rows)
+    return Region(loops, tuple(cut(n, size) for n in nests), last, elements, operations, rows, block)
 
 
 def _contiguous_loop(
@@ -245,7 +245,11 @@ def _contiguous_loop(
 
 
 def _rows_per_item(
-    nests: Sequence[Nest], loops: Sequence[SharedLoop], private: Sequence[OperandKey], extent: int
+    nests: Sequence[Nest],
+    loops: Sequence[SharedLoop],
+    private: Sequence[OperandKey],
+    extent: int,
+    operations: int,
 ) -> int:
     """Iterations of the last shared loop that pass through one nest before the next nest starts.
 
@@ -263,7 +267,8 @@ def _rows_per_item(
     others = 1
     for loop in loops[:-1]:
         others *= loop.extent
-    most = min(_MAX_ROWS, extent, _ROWS_BYTES // row_bytes, max(1, others * extent // _MIN_BLOCKS))
+    blocks = 2 * choose_num_chunks(others * extent, operations)
+    most = min(_MAX_ROWS, extent, _ROWS_BYTES // row_bytes, max(1, others * extent // blocks))
     even = [size for size in range(most, most // 2, -1) if extent % size == 0]
     return max(1, even[0] if even else most)
 
@@ -291,7 +296,11 @@ def _slices(
             order = [axis for axis in order if axis != cut] + [cut]
         made = [0] * len(shape)
         step = 1
+        operand = next(a.operand for n in nests for a in _accesses(n, key))
+        line = _LINE_BYTES // storage_type(operand.dtype).element_bytes
         for axis in reversed(order):
+            if axis == cut and not innermost and step > line:
+                step = -(-step // line) * line  # every row starts on a cache line
             made[axis] = 0 if axis in gone else step
             step *= extents[axis]
         strides[key], elements[key] = tuple(made), step

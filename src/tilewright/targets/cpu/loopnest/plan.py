@@ -186,14 +186,14 @@ def _row(nest: LinearNest, vector: Dim | None, others: tuple[Dim, ...]) -> Dim |
         if dim.extent < 2 or dim.name in fixed_by_data:
             continue
         shared = sum(dim.name not in r.names() for r in nest.refs) + 2 * sum(
-            _slides(r, dim.name, nest) for r in nest.refs
+            slides(r, dim.name, nest) for r in nest.refs
         )
         if shared and (best is None or (shared, position) > best):
             best, chosen = (shared, position), dim
     return chosen
 
 
-def _slides(ref: Ref, dim: str, nest: LinearNest) -> bool:
+def slides(ref: Ref, dim: str, nest: LinearNest) -> bool:
     """Whether neighbouring iterations of `dim` read overlapping windows."""
     c = ref.coefficient(dim)
     return c != 0 and any(
@@ -214,8 +214,7 @@ def _tile(nest: LinearNest, isa: Isa, vector: Dim | None, lanes: int, row: Dim |
         return 1, 1
     if row is None:
         return min(8, available, isa.preferred_accumulators), 1
-    slides = any(_slides(r, row.name, nest) for r in nest.refs)
-    if slides:
+    if any(slides(r, row.name, nest) for r in nest.refs):
         # Accumulators, and the row of loaded elements that they share, stay in registers.
         most = 8 if isa.num_vector_registers >= 32 else 4
         return 1, balanced(row.extent, most)
