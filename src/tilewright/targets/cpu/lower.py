@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
@@ -217,8 +219,10 @@ class _Lowering:
 
         def flush() -> None:
             if pending:
+                names.arrange_constants(pending)
                 kernels = lower_nests(tuple(pending), names.layouts(pending), self.isa)
                 launches.extend((self._launch(k, names, unit, tuple(pending)),) for k in kernels)
+                names.forget_arrangements()
                 pending.clear()
 
         for nest in group.nests:
@@ -307,6 +311,7 @@ class _Names:
         self._index = index
         self._group = group
         self.extra: set[OperandKey] = set()
+        self._arranged: dict[OperandKey, Layout] = {}
         self.num_locals = len(group.locals)
         self.constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
         for operand in group.locals:
@@ -335,7 +340,48 @@ class _Names:
             value = self._group.inputs[arg.source.position]
             return PackedTensor(value, arg)
         tensor = self.tensor(arg)
+        if isinstance(tensor, Value) and arg.key in self._arranged:
+            return PackedTensor(tensor, _transposed(arg, self._arranged[arg.key]))
         return Table(arg) if tensor is None else tensor
+
+    def forget_arrangements(self) -> None:
+        """The next kernel sees constants row-major again."""
+        self._arranged.clear()
+
+    def arrange_constants(self, nests: Sequence[Nest]) -> None:
+        """Choose layouts in which the constants of loop nests are contiguous along the vector dim.
+
+        They are rearranged at compile time (the weights of a depthwise convolution, say).
+        """
+        layouts = self.layouts(nests)
+        for nest in nests:
+            strides = layouts[nest.write.operand.key].strides(nest.write.shape)
+            extents = nest.extents
+            contiguous = next(
+                (
+                    d
+                    for index, stride in zip(nest.write.index, strides, strict=True)
+                    if isinstance(index, Affine) and stride == 1
+                    for d in index.dims()
+                    if index.coefficient(d) == 1 and extents[d] > 1
+                ),
+                None,
+            )
+            for access in nest.reads:
+                key, rank = access.operand.key, len(access.shape)
+                if key not in self.constants or key in self._arranged or access.view is not None:
+                    continue
+                axes = [
+                    axis
+                    for axis, index in enumerate(access.index)
+                    if isinstance(index, Affine)
+                    and contiguous is not None
+                    and index.coefficient(contiguous) == 1
+                ]
+                row_major = Layout.row_major(rank).strides(access.shape)
+                if axes and row_major[axes[0]] != 1:
+                    order = (*(a for a in range(rank) if a != axes[0]), axes[0])
+                    self._arranged[key] = Layout(order)
 
     def layouts(self, nests: Sequence[Nest]) -> dict[OperandKey, Layout]:
         """The layout of every operand the nests touch."""
@@ -344,11 +390,18 @@ class _Names:
             for access in (*nest.reads, nest.write):
                 operand = access.operand
                 tensor = self.tensor(operand)
-                rank = len(operand.shape)
-                result[operand.key] = (
-                    Layout.row_major(rank) if tensor is None else self._lowering._layout(tensor, rank)
-                )
+                layout = Layout.row_major(len(operand.shape))
+                if tensor is not None:
+                    layout = self._lowering.layouts.get(tensor, layout)
+                result[operand.key] = self._arranged.get(operand.key, layout)
         return result
+
+
+def _transposed(operand: Operand, layout: Layout) -> Packed:
+    """A constant stored in another layout."""
+    order = layout.order
+    size_bytes = operand.num_elements * operand.dtype.size_bytes
+    return Packed(operand, lambda array: np.transpose(array, order), f"layout {order}", size_bytes)
 
 
 _EMPTY = NestGroup((), (), (), (), ())
