@@ -179,19 +179,28 @@ def running(node: Node) -> Description:
 _REASONS = {
     "Bernoulli": "it is random",
     "BitCast": "it reinterprets bits",
+    "BlackmanWindow": "its size is data",
+    "Col2Im": "overlapping blocks add into each other",
     "Det": "a determinant is a factorisation",
     "DFT": "transforms are not loop nests of ours",
+    "HammingWindow": "its size is data",
+    "HannWindow": "its size is data",
     "If": "it is control flow",
+    "ImageDecoder": "it decodes a file format",
     "Loop": "it is control flow",
+    "MaxUnpool": "it writes where its data says",
+    "MelWeightMatrix": "its size is data",
     "Multinomial": "it is random",
     "RandomNormal": "it is random",
     "RandomNormalLike": "it is random",
     "RandomUniform": "it is random",
     "RandomUniformLike": "it is random",
     "ReverseSequence": "its lengths are data",
+    "RoiAlign": "it samples where its data says",
     "Scan": "it is control flow",
     "STFT": "transforms are not loop nests of ours",
     "TensorScatter": "it writes where its data says",
+    "TfIdfVectorizer": "it looks sequences up in a dictionary",
 }
 
 
