@@ -68,10 +68,11 @@ def unsupported_function(expr: Expr) -> str | None:
     for node in expr.walk():
         if node.result not in COMPUTE_ELEMENTS:
             return f"values of type {node.result} have no machine form"
-        if isinstance(node, Call) and node.function not in _FLOAT_OPS:
-            integer = not node.args[0].result.is_float
-            if integer and node.function not in _INTEGER_OPS and node.function not in _ANY_OPS:
-                return f"{node.function} of {node.args[0].result}"
+        if isinstance(node, Call) and node.function not in _ANY_OPS:
+            dtype = node.args[-1].result if node.function == "select" else node.args[0].result
+            known = _FLOAT_OPS if dtype.is_float else _BOOL_OPS if dtype is DType.BOOL else _INTEGER_OPS
+            if node.function not in known:
+                return f"{node.function} of {dtype}"
     return None
 
 
@@ -146,6 +147,8 @@ def divide_by(emitter: Emitter, value: Val, divisor: Divisor) -> Val:
 
 def combine_values(emitter: Emitter, combine: str, dtype: DType, a: Val, b: Val) -> Val:
     """One step of a reduction."""
+    if dtype is DType.BOOL and combine in ("sum", "prod"):
+        combine = "or" if combine == "sum" else "and"
     if combine == "sum":
         return emitter.fadd(a, b) if dtype.is_float else emitter.iadd(a, b)
     if combine == "prod":
@@ -292,6 +295,8 @@ def apply(emitter: Emitter, function: str, dtype: DType, values: list[Val]) -> V
     """One function of the vocabulary; `dtype` is the type of its (last) argument."""
     if function in _ANY_OPS:
         return _ANY_OPS[function](emitter, dtype, values)
+    if dtype is DType.BOOL:
+        return _BOOL_OPS[function](emitter, dtype, values)
     if not dtype.is_float:
         return _INTEGER_OPS[function](emitter, dtype, values)
     return _FLOAT_OPS[function](emitter, dtype, values)
@@ -436,6 +441,12 @@ _INTEGER_OPS: dict[str, Operation] = {
     "not": lambda e, t, v: e.not_(v[0]),
     "shift_left": _shift(True),
     "shift_right": _shift(False),
+}
+# As in numpy: a sum of booleans is "or", a product "and".
+_BOOL_OPS: dict[str, Operation] = {
+    **{name: _INTEGER_OPS[name] for name in ("and", "or", "xor", "not")},
+    "add": lambda e, t, v: e.or_(v[0], v[1]),
+    "mul": lambda e, t, v: e.and_(v[0], v[1]),
 }
 _FLOAT_OPS: dict[str, Operation] = {
     "add": lambda e, t, v: e.fadd(v[0], v[1]),

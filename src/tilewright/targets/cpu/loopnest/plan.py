@@ -130,7 +130,7 @@ def _best_vector(nest: LinearNest, parallel: tuple[Dim, ...], isa: Isa, element:
     candidates = [*parallel, *(nest.reduce if nest.combine is not None else ())]
     num_reduced = 1
     for d in nest.reduce:
-        num_reduced *= d.extent
+        num_reduced *= max(1, d.extent)
     for position, dim in enumerate(reversed(candidates)):
         if dim.extent < 2:
             continue
