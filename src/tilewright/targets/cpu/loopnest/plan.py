@@ -14,6 +14,7 @@ from tilewright.targets.cpu.values import vec
 
 # Bodies emitted straight in one reduction step of a tile: enough to amortise the loop, few enough to decode.
 MAX_STRAIGHT_BODIES = 96
+_MAX_EDGE_LINES = 80
 _MAX_STRAIGHT_EXTENT = 16
 # A gathered lane costs about this many vector loads.
 _GATHER_COST = 1.0
@@ -67,8 +68,10 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> Plan:
         return Plan(outer, vector.name, edge, 1, turned.name, edge, frozenset(), False, True)
     row = _row(nest, vector, others) if nest.combine is not None else None
     num_vectors, rows = _tile(nest, isa, vector, lanes, row)
+    if row is not None and vector is not None:
+        rows = min(rows, _rows_with_edges(nest, row, vector, lanes))
     if row is not None and rows < 2:
-        row = None
+        row, rows = None, 1
     straight = _straight(nest, row, vector, rows * num_vectors)
     outer = tuple(d.name for d in others if d is not row)
     return Plan(
@@ -220,6 +223,22 @@ def _tile(nest: LinearNest, isa: Isa, vector: Dim | None, lanes: int, row: Dim |
         return 1, balanced(row.extent, most)
     num_vectors = min(3 if isa.num_vector_registers >= 32 else 2, available)
     return num_vectors, balanced(row.extent, max(1, isa.tile(num_vectors)))
+
+
+def _rows_with_edges(nest: LinearNest, row: Dim, vector: Dim, lanes: int) -> int:
+    """Rows that keep the text short where both the rows and the vectors meet padding.
+
+    Then each combination of edge and interior is code of its own, with all taps of the window straight.
+    """
+    guards = [set(g.form.dims()) for r in nest.refs for g in r.guards]
+    if not any(row.name in g for g in guards) or not any(vector.name in g for g in guards):
+        return row.extent
+    taps = 1
+    for dim in nest.reduce:
+        if any(dim.name in g for g in guards):
+            taps *= dim.extent
+    lines = 2 + sum(_read_cost(nest, i, vector.name, lanes) for i in range(len(nest.refs)))
+    return int(_MAX_EDGE_LINES // (taps * lines))
 
 
 def body_size(nest: LinearNest) -> int:
