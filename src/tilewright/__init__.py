@@ -1,3 +1,96 @@
-"""tilewright: a hardware-aware compiler and scheduler for neural networks."""
+"""tilewright: a hardware-aware compiler and scheduler for neural networks.
+
+    import tilewright as tw
+
+    compiled = tw.compile("model.onnx")
+    outputs = compiled.run(None, {"x": array})
+    compiled.save("model.tw")
+
+Names load when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright.api import CheckReport, InferenceSession, Model, check, load
+    from tilewright.api import compile_model as compile
+    from tilewright.api import open_artifact as open
+    from tilewright.compiled import CompiledModel
+    from tilewright.errors import (
+        ArtifactCorrupt,
+        BudgetExceeded,
+        InfeasibleMapping,
+        InternalError,
+        MachineError,
+        ModelRejected,
+        NumericMismatch,
+        TilewrightError,
+        UnsupportedOp,
+        UsageError,
+    )
+    from tilewright.options import Options
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ArtifactCorrupt",
+    "BudgetExceeded",
+    "CheckReport",
+    "CompiledModel",
+    "InfeasibleMapping",
+    "InferenceSession",
+    "InternalError",
+    "MachineError",
+    "Model",
+    "ModelRejected",
+    "NumericMismatch",
+    "Options",
+    "TilewrightError",
+    "UnsupportedOp",
+    "UsageError",
+    "check",
+    "compile",
+    "load",
+    "open",
+]
+
+_ERRORS = (
+    "ArtifactCorrupt",
+    "BudgetExceeded",
+    "InfeasibleMapping",
+    "InternalError",
+    "MachineError",
+    "ModelRejected",
+    "NumericMismatch",
+    "TilewrightError",
+    "UnsupportedOp",
+    "UsageError",
+)
+_API = ("CheckReport", "InferenceSession", "Model", "check", "load")
+_HOMES: dict[str, tuple[str, str]] = {
+    **{name: ("tilewright.errors", name) for name in _ERRORS},
+    **{name: ("tilewright.api", name) for name in _API},
+    "CompiledModel": ("tilewright.compiled", "CompiledModel"),
+    "Options": ("tilewright.options", "Options"),
+    "compile": ("tilewright.api", "compile_model"),
+    "open": ("tilewright.api", "open_artifact"),
+}
+_MODULES = ("backend", "bench", "passes", "zoo")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        module, attribute = _HOMES[name]
+        value = getattr(importlib.import_module(module), attribute)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return importlib.import_module(f"tilewright.{name}")
+    raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,8 +10,10 @@ import numpy as np
 
 from tilewright.ir.graph import Node
 from tilewright.program import Program
+from tilewright.steps import MemoryInfo, StepInfo
 
 Array = np.ndarray[Any, Any]
+Progress = Callable[[str, int, int], None]  # what, done, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,24 @@ class Executable(Protocol):
         ...
 
 
+class Code(Protocol):
+    """Code generated for a program, before it is loaded: what an artifact stores."""
+
+    @property
+    def steps(self) -> tuple[StepInfo, ...]:
+        """What runs, in order."""
+        ...
+
+    @property
+    def memory_info(self) -> MemoryInfo:
+        """What memory it needs."""
+        ...
+
+    def load(self, num_threads: int | None) -> Executable:
+        """Make it run in this process."""
+        ...
+
+
 @runtime_checkable
 class Target(Protocol):
     """One way to run programs."""
@@ -73,6 +93,20 @@ class Target(Protocol):
 
         Raises:
             UnsupportedOp: a node is not supported; names it and says why.
+        """
+        ...
+
+
+@runtime_checkable
+class GeneratingTarget(Target, Protocol):
+    """A target that generates code first and loads it later, here or in another process."""
+
+    def generate(self, program: Program, *, progress: Progress | None = None) -> Code:
+        """Generate everything.
+
+        Raises:
+            UnsupportedOp: a node is not supported; names it and says why.
+            BudgetExceeded: the program needs more memory than its options allow.
         """
         ...
 

@@ -247,7 +247,7 @@ def link_main(
 ) -> JitLibrary:
     """Compile a main (or read it from `cache`) and load it together with its kernels' objects."""
     objects = [*kernel_objects, *compile_objects([CompileJob(main.ir_text)], isa, cache=cache)]
-    return _load(main, objects, cache)
+    return load_main(main, objects, cache=cache)
 
 
 def compile_main(
@@ -261,10 +261,11 @@ def compile_main(
     """Compile a main and the texts of its kernels in one batch (equal texts once), and load them."""
     jobs = [*dict.fromkeys(kernels), CompileJob(main.ir_text)]
     objects = compile_objects(jobs, isa, cache=cache, num_processes=num_processes)
-    return _load(main, objects, cache)
+    return load_main(main, objects, cache=cache)
 
 
-def _load(main: MainCode, objects: Sequence[bytes], cache: ObjectCache | None) -> JitLibrary:
+def load_main(main: MainCode, objects: Sequence[bytes], *, cache: ObjectCache | None = None) -> JitLibrary:
+    """Load a compiled main together with its kernels, all of them among `objects`."""
     runtime = runtime_code(cache=cache)
     return JitLibrary(objects, main.symbols, imports=runtime.imports, keep_alive=(runtime.library,))
 

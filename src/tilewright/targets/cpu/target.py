@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,14 +17,16 @@ from tilewright.memory import MEMORY_PLANNERS, check_memory
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.planning import Infeasible
 from tilewright.program import Program
-from tilewright.targets.base import Support
-from tilewright.targets.cpu.cache import ObjectCache
-from tilewright.targets.cpu.codegen import CompileJob, compile_objects
-from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec, bytes_at
+from tilewright.steps import MemoryInfo, StepInfo
+from tilewright.targets.base import Progress, Support
+from tilewright.targets.cpu.cache import ObjectCache, default_cache_directory
+from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
+from tilewright.targets.cpu.describe import describe_memory, describe_steps
+from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
+from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name, require_host
 from tilewright.targets.cpu.lower import HostOperator, KernelLaunch, LoweredModel, lower_schedule
-from tilewright.targets.cpu.pool import AlignedBuffer
-from tilewright.targets.cpu.runtime import ArgRef, HostCall, Launch, MainCode, Stage, build_main, link_main
+from tilewright.targets.cpu.runtime import ArgRef, HostCall, Launch, Stage, build_main
 from tilewright.targets.cpu.runtime import Step as MainStep
 from tilewright.targets.cpu.storage import (
     FIRST_CALLER_BASE,
@@ -36,44 +37,40 @@ from tilewright.targets.cpu.storage import (
 )
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[str, int, int], None]  # what, done, total
 
 _UNSUPPORTED_TYPES = frozenset({DType.STRING, DType.COMPLEX64, DType.COMPLEX128})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CpuCode:
-    """Everything generated for a model, before it is loaded: what an artifact stores."""
+    """Everything generated for a model: the image that runs, and the plans that led to it."""
 
+    program: Program
     isa: Isa
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    passthrough: Mapping[str, Array | str]
     lowered: LoweredModel
-    main: MainCode
     kernel_objects: tuple[bytes, ...]
-    weights: Weights
-    host_steps: tuple[HostStep, ...]
+    image: CpuImage
     memory: MemoryPlan
     memory_problem: MemoryProblem
-    scratch_bytes: int
 
-    def load(self, num_threads: int | None, cache: ObjectCache | None = None) -> CpuExecutable:
-        """Make it runnable in this process."""
-        weights = AlignedBuffer(max(64, self.weights.size_bytes))
-        self.weights.fill(bytes_at(weights.address, weights.size_bytes))
-        return CpuExecutable(
-            inputs=self.inputs,
-            outputs=self.outputs,
-            passthrough=self.passthrough,
-            main=self.main,
-            library=link_main(self.main, self.kernel_objects, self.isa, cache=cache),
-            weights=weights,
-            arena_bytes=max(64, self.memory.peak_bytes),
-            scratch_bytes=self.scratch_bytes,
-            host_steps=self.host_steps,
-            num_threads=num_threads,
+    @property
+    def steps(self) -> tuple[StepInfo, ...]:
+        """What runs, in order."""
+        return describe_steps(self.lowered, self.program.partition)
+
+    @property
+    def memory_info(self) -> MemoryInfo:
+        """What memory it needs."""
+        return describe_memory(
+            self.memory_problem,
+            self.memory,
+            constant_bytes=self.image.constants.size_bytes,
+            scratch_bytes=self.image.scratch_bytes,
         )
+
+    def load(self, num_threads: int | None) -> CpuExecutable:
+        """Make it runnable in this process."""
+        return self.image.load(num_threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +93,12 @@ class CpuTarget:
 
     def compile(self, program: Program) -> CpuExecutable:
         """Generate, load and return the executable."""
-        options = program.options
-        cache = None if options.no_cache else ObjectCache(options.cache_dir)
-        return self.generate(program, cache=cache).load(options.threads, cache)
+        return self.generate(program).load(program.options.threads)
 
     def generate(
         self,
         program: Program,
         *,
-        cache: ObjectCache | None = None,
         profile: bool = False,
         progress: Progress | None = None,
     ) -> CpuCode:
@@ -137,21 +131,24 @@ class CpuTarget:
         main = build_main(steps, isa, profile=profile)
         kernels = {k.kernel.symbol: k.kernel for s in lowered.steps if isinstance(s, tuple) for k in s}
         jobs = [CompileJob(k.text, k.needs_optimizer) for k in kernels.values()]
-        objects = compile_objects(jobs, isa, cache=cache, num_processes=os.cpu_count() or 1)
-        return CpuCode(
-            isa=isa,
+        jobs.append(CompileJob(main.ir_text))
+        cache = None if options.no_cache else ObjectCache(options.cache_dir or default_cache_directory())
+        objects = tuple(compile_objects(jobs, isa, cache=cache, num_processes=os.cpu_count() or 1))
+        image = CpuImage(
+            isa_name=isa.name,
+            isa_fingerprint=isa.fingerprint,
+            toolchain=toolchain_version(),
             inputs=tuple(TensorSpec.of(v) for v in graph.inputs),
             outputs=tuple(TensorSpec.of(v) for v in graph.outputs),
             passthrough=_passthrough(graph),
-            lowered=lowered,
             main=main,
-            kernel_objects=tuple(objects),
-            weights=weights,
+            objects=objects,
+            constants=weights,
             host_steps=tuple(host_steps),
-            memory=plan,
-            memory_problem=problem,
+            arena_bytes=plan.peak_bytes,
             scratch_bytes=max((k.scratch_bytes for k in kernels.values()), default=0),
         )
+        return CpuCode(program, isa, lowered, objects[:-1], image, plan, problem)
 
 
 def _main_steps(lowered: LoweredModel, placement: Placement) -> tuple[list[MainStep], list[HostStep]]:

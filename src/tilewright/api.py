@@ -1,0 +1,380 @@
+"""The public functions: `tw.load`, `tw.check`, `tw.compile`, `tw.open`; a stand-in for InferenceSession."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import html
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tilewright
+from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
+from tilewright.compiler import Compilation, Progress, compile_graph
+from tilewright.errors import UsageError
+from tilewright.explain import origins_of
+from tilewright.frontend.onnx import Source, load_onnx, source_digest
+from tilewright.ir.derive import flops, macs
+from tilewright.ir.graph import Graph
+from tilewright.ir.text import print_graph
+from tilewright.options import Options, parse_bytes, parse_shapes
+from tilewright.planning import Budget
+from tilewright.targets import TARGETS
+
+__all__ = [
+    "CheckReport",
+    "InferenceSession",
+    "Model",
+    "ModelSummary",
+    "OperatorSupport",
+    "Progress",
+    "check",
+    "compile_model",
+    "load",
+    "open_artifact",
+]
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """Counts of a model as it was loaded. Multiply-accumulates and operations are of one inference."""
+
+    name: str
+    sha256: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    operator_counts: Mapping[str, int]
+    num_parameters: int
+    parameter_bytes: int
+    macs: int
+    flop: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Operators in the graph."""
+        return sum(self.operator_counts.values())
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """Label and text of each line a person reads."""
+        counts = ", ".join(f"{count} {name}" for name, count in self.operator_counts.items())
+        return (
+            ("model", self.name),
+            ("sha256", self.sha256),
+            ("inputs", ", ".join(map(str, self.inputs)) or "none"),
+            ("outputs", ", ".join(map(str, self.outputs))),
+            ("operators", f"{self.num_nodes}: {counts}" if counts else "none"),
+            ("parameters", f"{self.num_parameters:,} in {self.parameter_bytes / 1e6:.1f} MB"),
+            ("work", f"{self.macs / 1e9:.3f} G multiply-accumulates"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "inputs": [i.to_json() for i in self.inputs],
+            "outputs": [o.to_json() for o in self.outputs],
+            "operator_counts": dict(self.operator_counts),
+            "num_nodes": self.num_nodes,
+            "num_parameters": self.num_parameters,
+            "parameter_bytes": self.parameter_bytes,
+            "macs": self.macs,
+            "flop": self.flop,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label:>10}  {text}" for label, text in self.rows())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A loaded model: its graph, and where it came from."""
+
+    graph: Graph
+    sha256: str
+    name: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def summary(self) -> ModelSummary:
+        """Operators, parameters and work."""
+        counts = Counter(node.op_type for node in self.graph.nodes)
+        constants = self.graph.initializers
+        return ModelSummary(
+            name=self.name,
+            sha256=self.sha256,
+            inputs=tuple(TensorInfo.of(v) for v in self.graph.inputs),
+            outputs=tuple(TensorInfo.of(v) for v in self.graph.outputs),
+            operator_counts=dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+            num_parameters=sum(v.num_elements for v in constants),
+            parameter_bytes=sum(v.size_bytes for v in constants),
+            macs=sum(macs(node) for node in self.graph.nodes),
+            flop=sum(flops(node) for node in self.graph.nodes),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as plain values."""
+        return self.summary().to_json()
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {len(self.graph.nodes)} nodes)"
+
+    def _repr_html_(self) -> str:
+        cells = (
+            f"<tr><th>{html.escape(label)}</th><td>{html.escape(text)}</td></tr>"
+            for label, text in self.summary().rows()
+        )
+        return f"<table>{''.join(cells)}</table>"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSupport:
+    """What a target makes of the operators of one type that it treats alike. `nodes` are their names."""
+
+    op_type: str
+    opset: int
+    verdict: str  # native, host, unsupported
+    reason: str
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.op_type} {self.nodes[0]!r}{more}: {self.verdict}{reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """Which operators of a model a target runs. `ok` when it runs all of them, on the host or not."""
+
+    model: str
+    target: str
+    operators: tuple[OperatorSupport, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether compiling would not be refused for an operator."""
+        return not self.unsupported
+
+    @property
+    def unsupported(self) -> tuple[OperatorSupport, ...]:
+        """Operators that the target declines."""
+        return tuple(o for o in self.operators if o.verdict == "unsupported")
+
+    @property
+    def on_host(self) -> tuple[OperatorSupport, ...]:
+        """Operators that run through the reference implementation in Python."""
+        return tuple(o for o in self.operators if o.verdict == "host")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "model": self.model,
+            "target": self.target,
+            "ok": self.ok,
+            "operators": [dataclasses.asdict(o) for o in self.operators],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.operators))
+
+    def _repr_html_(self) -> str:
+        head = "<tr><th>operator</th><th>nodes</th><th>verdict</th><th>reason</th></tr>"
+        cells = (
+            f"<tr><td>{html.escape(o.op_type)}</td><td>{len(o.nodes)}</td><td>{o.verdict}</td>"
+            f"<td>{html.escape(o.reason)}</td></tr>"
+            for o in self.operators
+        )
+        return f"<table>{head}{''.join(cells)}</table>"
+
+
+def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Shapes | None = None) -> Model:
+    """Load a model: an ONNX file, its bytes, a `ModelProto`, or a `torch.nn.Module` with example inputs.
+
+    `shapes` fixes the inputs whose sizes the model leaves open.
+
+    Raises:
+        ModelRejected: the file is malformed, inconsistent or unsafe to read.
+        UnsupportedOp: a valid model that uses something this version does not run.
+        UsageError: no such file, open dimensions, or `shapes` that do not fit.
+    """
+    fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
+    if example_inputs is not None:
+        from tilewright.frontend.torch import load_torch
+
+        graph = load_torch(source, example_inputs)
+        return Model(graph, _graph_digest(graph), type(source).__name__)
+    graph = load_onnx(source, shapes=fixed)
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else graph.name
+    return Model(graph, source_digest(source), str(name), fixed)
+
+
+def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None = None) -> CheckReport:
+    """Ask a target about every operator of a model, as it is before any pass, without compiling it.
+
+    Raises:
+        ModelRejected: the model itself cannot be loaded. An unsupported operator raises nothing.
+    """
+    model = _as_model(model, shapes)
+    asked = TARGETS.get(target)
+    found: dict[tuple[str, int, str, str], list[str]] = {}
+    for node in model.graph.nodes:
+        support = asked.supports(node)
+        verdict = "unsupported" if not support else "host" if support.reason and target == "cpu" else "native"
+        found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
+    operators = tuple(OperatorSupport(*key, tuple(names)) for key, names in found.items())
+    return CheckReport(model.name, target, operators)
+
+
+def compile_model(
+    model: Model | Source,
+    target: str | None = None,
+    *,
+    shapes: Shapes | str | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> CompiledModel:
+    """Compile a model for a target.
+
+    `settings` are fields of `Options` (`hint="latency"`, `budget="60s"`, `threads=2`, ...); `options` gives
+    all of them at once. `progress` is called with what is being done, how much of it is done, and how much
+    there is.
+
+    Raises:
+        ModelRejected: the file is malformed, inconsistent or unsafe to read.
+        UnsupportedOp: an operator that the target does not run.
+        UsageError: an unknown setting or one that makes no sense.
+        BudgetExceeded: a limit on time or memory would be passed.
+    """
+    if isinstance(shapes, str):
+        shapes = parse_shapes(shapes)
+    if options is None:
+        options = _options(settings)
+    elif settings:
+        raise UsageError(f"{next(iter(settings))}: give it in options, or no options.")
+    model = _as_model(model, shapes or options.shapes)
+    options = dataclasses.replace(options, target=target or options.target, shapes=dict(model.shapes))
+    return _compiled(model, options, compile_graph(model.graph, options, progress))
+
+
+def open_artifact(
+    path: str | os.PathLike[str], threads: int | None = None, trust: bool = False
+) -> CompiledModel:
+    """Open an artifact that `CompiledModel.save` wrote.
+
+    Its machine code is used if it is for this processor and this machine made it, or `trust` says so;
+    otherwise it is generated again here from the stored program, and `remarks` says so.
+
+    Raises:
+        UsageError: no such file.
+        ArtifactCorrupt: not an artifact, damaged, or made by a newer version.
+    """
+    from tilewright.artifact import read_artifact
+
+    return read_artifact(Path(path), num_threads=threads, trust=trust)
+
+
+class InferenceSession:
+    """For code written against onnxruntime: `InferenceSession(path).run(None, feed)`.
+
+    Takes a model or an artifact. Of `sess_options` only `intra_op_num_threads` is read; `providers` are
+    ignored, for there is one.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Source,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+    ) -> None:
+        threads = getattr(sess_options, "intra_op_num_threads", 0) or None
+        is_artifact = isinstance(path_or_bytes, str | os.PathLike) and str(path_or_bytes).endswith(".tw")
+        self.compiled = (
+            open_artifact(Path(os.fspath(path_or_bytes)), threads)  # type: ignore[arg-type]  # checked above
+            if is_artifact
+            else compile_model(path_or_bytes, threads=threads)
+        )
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """Outputs in the order of `output_names`, all of them for None."""
+        return self.compiled.run(output_names, input_feed)
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each input."""
+        return self.compiled.get_inputs()
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each output."""
+        return self.compiled.get_outputs()
+
+    def get_providers(self) -> list[str]:
+        """What runs the model."""
+        return ["TilewrightExecutionProvider"]
+
+
+def _compiled(model: Model, options: Options, compilation: Compilation) -> CompiledModel:
+    code, executable = compilation.code, compilation.executable
+    program = compilation.program
+    facts = CompiledFacts(
+        target=options.target,
+        tool_version=tilewright.__version__,
+        model_sha256=model.sha256,
+        options=options,
+        inputs=tuple(TensorInfo.of(v) for v in program.graph.inputs),
+        outputs=tuple(TensorInfo.of(v) for v in program.graph.outputs),
+        steps=compilation.steps,
+        memory=None if code is None else code.memory_info,
+        origins=origins_of(model.graph, program.graph, compilation.passes),
+    )
+
+    def start(num_threads: int | None) -> Any:
+        return executable if code is None else code.load(num_threads)
+
+    body = Body(lambda: program, lambda: getattr(code, "image", None), start)
+    return CompiledModel(
+        facts, body, remarks=program.remarks, phase_s=compilation.phase_s, num_threads=options.threads
+    )
+
+
+def _as_model(model: Model | Source, shapes: Shapes | None) -> Model:
+    if not isinstance(model, Model):
+        return load(model, shapes=shapes)
+    for name, shape in (shapes or {}).items():
+        known = {v.name: v.shape for v in model.graph.inputs}.get(name)
+        if known != tuple(shape):
+            raise UsageError(
+                f"shapes: {name!r} is {known} in the loaded model; give shapes to `load` instead."
+            )
+    return model
+
+
+def _options(settings: dict[str, Any]) -> Options:
+    known = [f.name for f in dataclasses.fields(Options)]
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}."
+            raise UsageError(f"unknown setting {name!r}: {hint}")
+    if isinstance(settings.get("budget"), str):
+        settings["budget"] = Budget.parse(settings["budget"])
+    if isinstance(settings.get("max_memory_bytes"), str):
+        settings["max_memory_bytes"] = parse_bytes(settings["max_memory_bytes"])
+    for name in ("disabled_passes", "dump_after"):
+        if name in settings:
+            settings[name] = tuple(settings[name])
+    return Options(**settings)
+
+
+def _graph_digest(graph: Graph) -> str:
+    import hashlib
+
+    return hashlib.sha256(print_graph(graph).encode()).hexdigest()

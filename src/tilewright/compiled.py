@@ -1,0 +1,309 @@
+"""A compiled model: run it, save it, ask it what was done and why."""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import UsageError
+from tilewright.explain import Explanation, NodeOrigin, explain_program
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Value
+from tilewright.options import Options
+from tilewright.program import Program
+from tilewright.steps import KernelInfo, MemoryInfo, StepInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tilewright.partition.base import Partition
+    from tilewright.report.compilation import CompilationReport
+    from tilewright.schedule.base import Schedule
+    from tilewright.targets.base import Executable
+    from tilewright.targets.cpu.image import CpuImage
+
+SCHEMA_VERSION = 1
+
+_ONNX_TYPE_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A model input or output, with the attributes that onnxruntime's have."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Value) -> TensorInfo:
+        """What a graph value is."""
+        return cls(value.name, value.dtype, value.shape)
+
+    @property
+    def type(self) -> str:
+        """The type in ONNX's words.
+
+        >>> TensorInfo("x", DType.FLOAT32, (1, 3)).type
+        'tensor(float)'
+        """
+        return f"tensor({_ONNX_TYPE_NAMES.get(self.dtype, str(self.dtype))})"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the dense tensor."""
+        size = self.dtype.size_bytes
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "dtype": str(self.dtype), "shape": list(self.shape)}
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFacts:
+    """What an artifact keeps of a compilation beside its program and code."""
+
+    target: str
+    tool_version: str
+    model_sha256: str
+    options: Options
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    steps: tuple[StepInfo, ...]
+    memory: MemoryInfo | None
+    origins: tuple[NodeOrigin, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """The parts of a compiled model that may still lie in a file: each is read when it is first called for.
+
+    `image` gives generated code where the target has any.
+    """
+
+    program: Callable[[], Program]
+    image: Callable[[], CpuImage | None]
+    load: Callable[[int | None], Executable]
+
+
+class CompiledModel:
+    """Runs a model. Any number of threads may call `run` at a time; equal inputs give equal bits.
+
+    `remarks` are lines a user should know, such as why an artifact's code was generated again; `phase_s` is
+    the time of each step of the compilation, empty for a model that was opened.
+    """
+
+    def __init__(
+        self,
+        facts: CompiledFacts,
+        body: Body,
+        *,
+        remarks: Sequence[str] = (),
+        phase_s: Mapping[str, float] | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        self.facts = facts
+        self.remarks = tuple(remarks)
+        self.phase_s = dict(phase_s or {})
+        self._body = body
+        self._num_threads = num_threads
+        self._output_names = tuple(o.name for o in facts.outputs)
+        self._lock = threading.Lock()
+        self._program: Program | None = None
+        self._executable: Executable | None = None
+        self._finalizer: Callable[[], object] | None = None
+        self._is_closed = False
+
+    # Running.
+
+    def run(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, np.ndarray[Any, Any]]
+    ) -> list[np.ndarray[Any, Any]]:
+        """Outputs in the order of `output_names`, all of them for None. As onnxruntime's `run`.
+
+        Raises:
+            UsageError: an unknown output, or inputs that do not fit the model.
+        """
+        names = self._output_names if not output_names else self._checked_names(output_names)
+        if not isinstance(feed, Mapping):
+            raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
+        results = (self._executable or self.load()).run(feed)
+        return [results[name] for name in names]
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each input."""
+        return list(self.facts.inputs)
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each output."""
+        return list(self.facts.outputs)
+
+    def load(self) -> Executable:
+        """Load the code now rather than at the first run; returns what runs.
+
+        Raises:
+            UsageError: the model is closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("this model is closed; compile or open it again.")
+            if self._executable is None:
+                executable = self._body.load(self._num_threads)
+                close = getattr(executable, "close", None)
+                if close is not None:
+                    finalizer = weakref.finalize(self, close)
+                    finalizer.atexit = False  # the process gives its memory back anyway
+                    self._finalizer = finalizer
+                self._executable = executable
+            return self._executable
+
+    def close(self) -> None:
+        """Unload the code. No run may be in progress; collecting the object does the same."""
+        with self._lock:
+            self._is_closed = True
+            self._executable = None
+            if self._finalizer is not None:
+                self._finalizer()
+
+    def __enter__(self) -> CompiledModel:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # What it is.
+
+    @property
+    def target(self) -> str:
+        """Name of the target it was compiled for."""
+        return self.facts.target
+
+    @property
+    def options(self) -> Options:
+        """What was asked of the compilation."""
+        return self.facts.options
+
+    @property
+    def model_sha256(self) -> str:
+        """SHA-256 of the model it was compiled from."""
+        return self.facts.model_sha256
+
+    @property
+    def program(self) -> Program:
+        """The optimised graph, how it is cut and in which order it runs."""
+        with self._lock:
+            if self._program is None:
+                self._program = self._body.program()
+            return self._program
+
+    @property
+    def partition(self) -> Partition:
+        """Which operators share a kernel, and why."""
+        return self.program.partition
+
+    @property
+    def schedule(self) -> Schedule:
+        """In which order and side by side with what they run."""
+        return self.program.schedule
+
+    @property
+    def memory(self) -> MemoryInfo | None:
+        """Planned memory; None where the target plans none."""
+        return self.facts.memory
+
+    @property
+    def steps(self) -> tuple[StepInfo, ...]:
+        """What runs, in order."""
+        return self.facts.steps
+
+    @property
+    def kernels(self) -> tuple[KernelInfo, ...]:
+        """Every launch of every step, host operators included."""
+        return tuple(kernel for step in self.steps for kernel in step.kernels)
+
+    @property
+    def image(self) -> CpuImage | None:
+        """The generated code; None for targets without."""
+        return self._body.image()
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that share the work of a run."""
+        return int(getattr(self.load(), "num_threads", 1))
+
+    def explain(self, name: str | None = None) -> Explanation:
+        """What became of each ONNX node, in which kernel, and why edges were fused or cut.
+
+        `name` picks one ONNX node, one node of the optimised graph, one value or one kernel (`k3`, or its
+        symbol).
+
+        Raises:
+            UsageError: no such name; the message lists close matches.
+        """
+        return explain_program(self.program, self.steps, self.facts.origins, name)
+
+    def report(self) -> CompilationReport:
+        """The whole compilation as data; `save` writes HTML or JSON."""
+        from tilewright.report.compilation import CompilationReport
+
+        return CompilationReport.of(self)
+
+    # Leaving.
+
+    def save(self, path: str | Path) -> Path:
+        """Write the artifact: whole, or not at all. Equal compilations give equal bytes.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
+        from tilewright.artifact import save_artifact
+
+        return save_artifact(Path(path), self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the weights and the code, as plain values."""
+        memory = self.memory
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "tool_version": self.facts.tool_version,
+            "model_sha256": self.model_sha256,
+            "target": self.target,
+            "options": json.loads(self.options.to_json()),
+            "inputs": [i.to_json() for i in self.facts.inputs],
+            "outputs": [o.to_json() for o in self.facts.outputs],
+            "num_nodes": len(self.program.graph.nodes),
+            "num_subgraphs": len(self.partition.subgraphs),
+            "num_stages": len(self.schedule.stages),
+            "memory": None if memory is None else asdict(memory),
+            "steps": [asdict(step) for step in self.steps],
+            "phase_s": self.phase_s,
+            "remarks": list(self.remarks),
+        }
+
+    def _checked_names(self, names: Iterable[str]) -> tuple[str, ...]:
+        chosen = (names,) if isinstance(names, str) else tuple(names)
+        for name in chosen:
+            if name not in self._output_names:
+                raise UsageError(
+                    f"unknown output {name!r}: this model gives {', '.join(self._output_names)}."
+                )
+        return chosen
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.facts.inputs))
+        outputs = ", ".join(map(str, self.facts.outputs))
+        return f"CompiledModel({self.target}, {len(self.steps)} steps, {inputs} -> {outputs})"
+
+    def _repr_html_(self) -> str:
+        return self.report().summary_html()

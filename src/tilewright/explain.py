@@ -1,0 +1,282 @@
+"""From each ONNX node to its kernels and back, and why every edge was fused or cut.
+
+Passes merge, replace and remove nodes. What became of each is derived from the graphs before and after
+rather than recorded by the passes, so that it holds for any pass: a node that is gone was merged into the
+nodes that now make what its results were made for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilewright.errors import UsageError
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.partition.base import EdgeDecision
+from tilewright.passes import PassReport
+from tilewright.program import Program
+from tilewright.steps import KernelInfo, StepInfo
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrigin:
+    """One node of the model as it was loaded, and the nodes of the optimised graph that do its work."""
+
+    name: str
+    op_type: str
+    became: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStory:
+    """One node of the model: what it became and which kernels run it."""
+
+    name: str
+    op_type: str
+    became: tuple[str, ...]
+    kernels: tuple[str, ...]
+    note: str
+
+    def __str__(self) -> str:
+        text = f"{self.op_type} {self.name!r}: {', '.join(self.kernels) or 'no kernel'}"
+        if self.became and self.became != (self.name,):
+            text += f", as part of {', '.join(map(repr, self.became))}"
+        return f"{text} ({self.note})" if self.note else text
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeStory:
+    """One data edge of the optimised graph: fused or cut, with the reason's code and its text."""
+
+    producer: str
+    consumer: str
+    value: str
+    is_fused: bool
+    code: str
+    text: str
+
+    @classmethod
+    def of(cls, decision: EdgeDecision) -> EdgeStory:
+        """The decision in plain values."""
+        reason = decision.reason
+        return cls(
+            decision.producer.name,
+            decision.consumer.name,
+            decision.value.name,
+            reason.is_fused,
+            str(reason),
+            reason.text,
+        )
+
+    def __str__(self) -> str:
+        verb = "fused" if self.is_fused else "cut"
+        return f"{self.producer} -> {self.consumer}: {verb} ({self.code}: {self.text})"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An answer to "what was done, and why": all of a model, or the part that was asked for."""
+
+    subject: str
+    nodes: tuple[NodeStory, ...]
+    kernels: tuple[KernelInfo, ...]
+    edges: tuple[EdgeStory, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def lines(self) -> tuple[str, ...]:
+        """What a person reads: kernels with the nodes in them, nodes, edges."""
+        kernels = (
+            f"{k.id} {k.template}: {', '.join(k.nodes) or 'moves a tensor between layouts'}"
+            + "".join(f"\n    {note}" for note in k.notes)
+            for k in self.kernels
+        )
+        return (self.subject, *kernels, *map(str, self.nodes), *map(str, self.edges))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def explain_program(
+    program: Program, steps: Sequence[StepInfo], origins: Sequence[NodeOrigin], name: str | None
+) -> Explanation:
+    """Explain a whole program (`name` None), or one node, value or kernel of it.
+
+    Raises:
+        UsageError: nothing has that name.
+    """
+    links = _Links(program, steps, origins)
+    if name is None:
+        return links.explanation("everything", program.graph.nodes)
+    kernel = next((k for k in links.kernels if name in (k.id, k.symbol)), None)
+    if kernel is not None:
+        return links.explanation(f"kernel {kernel.id}", links.nodes_of(kernel), (kernel,))
+    found = links.find(name)
+    if found is None:
+        close = difflib.get_close_matches(name, links.names(), n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(close)}?" if close else "`explain()` without a name lists all."
+        raise UsageError(f"nothing is called {name!r} in this model: {hint}")
+    return links.explanation(name, found, only=name)
+
+
+class _Links:
+    """Who belongs to whom."""
+
+    def __init__(self, program: Program, steps: Sequence[StepInfo], origins: Sequence[NodeOrigin]) -> None:
+        self.program = program
+        self.origins = origins
+        self.kernels = tuple(k for step in steps for k in step.kernels)
+        self.by_name: dict[str, list[Node]] = {}
+        for node in program.graph.nodes:
+            self.by_name.setdefault(node.name, []).append(node)
+        self._by_node: dict[str, list[KernelInfo]] = {}
+        for kernel in self.kernels:
+            for node_name in kernel.nodes:
+                self._by_node.setdefault(node_name, []).append(kernel)
+
+    def find(self, name: str) -> tuple[Node, ...] | None:
+        """Nodes of the optimised graph behind a name; None if nothing has it."""
+        if name in self.by_name:
+            return tuple(self.by_name[name])
+        origins = [o for o in self.origins if o.name == name]
+        if origins:
+            return tuple(n for o in origins for became in o.became for n in self.by_name.get(became, ()))
+        for value in self.program.graph.values():
+            if value.name == name:
+                return value.users if value.producer is None else (value.producer,)
+        return None
+
+    def names(self) -> Iterable[str]:
+        """Everything that `find` finds, and the kernels."""
+        values = (v.name for v in self.program.graph.values())
+        return dict.fromkeys((*self.by_name, *(o.name for o in self.origins), *values, *self.kernel_ids()))
+
+    def kernel_ids(self) -> Iterable[str]:
+        """Names of kernels."""
+        return (k.id for k in self.kernels)
+
+    def nodes_of(self, kernel: KernelInfo) -> tuple[Node, ...]:
+        """Nodes of the optimised graph that a kernel serves."""
+        return tuple(n for name in kernel.nodes for n in self.by_name.get(name, ()))
+
+    def explanation(
+        self,
+        subject: str,
+        nodes: Sequence[Node],
+        kernels: Sequence[KernelInfo] | None = None,
+        only: str | None = None,
+    ) -> Explanation:
+        """The stories of these nodes; `only` leaves out other ONNX nodes that became part of them."""
+        chosen = {node.name for node in nodes}
+        is_all = only is None and kernels is None
+        stories = tuple(
+            self._story(o) for o in self.origins if is_all or o.name == only or chosen & set(o.became)
+        )
+        if kernels is None:
+            kernels = [k for k in self.kernels if is_all or chosen & set(k.nodes)]
+        members = set(nodes)
+        edges = tuple(
+            EdgeStory.of(d)
+            for d in self.program.partition.decisions
+            if d.producer in members or d.consumer in members
+        )
+        return Explanation(subject, stories, tuple(kernels), edges)
+
+    def _story(self, origin: NodeOrigin) -> NodeStory:
+        kernels = dict.fromkeys(k.id for name in origin.became for k in self._by_node.get(name, ()))
+        note = origin.note
+        if origin.became and not kernels:
+            note = note or "no code: its result is another name for the same memory"
+        return NodeStory(origin.name, origin.op_type, origin.became, tuple(kernels), note)
+
+
+def origins_of(before: Graph, after: Graph, passes: PassReport) -> tuple[NodeOrigin, ...]:
+    """What became of every node of `before` in `after`, with what the passes remarked about it."""
+    remarks: dict[str, list[str]] = {}
+    for name, result in passes.results:
+        for remark in result.remarks:
+            remarks.setdefault(remark.node, []).append(f"{name}: {remark.text}")
+    return _Origins(before, after).all(remarks)
+
+
+class _Origins:
+    def __init__(self, before: Graph, after: Graph) -> None:
+        self.before = before
+        self.names = {node.name for node in after.nodes}
+        self.makers: dict[str, Node] = {v.name: n for n in after.nodes for v in n.results()}
+        self.constants = {v.name for v in after.values() if v.is_constant}
+        self._heirs: dict[Node, tuple[str, ...]] = {}
+
+    def all(self, remarks: Mapping[str, Sequence[str]]) -> tuple[NodeOrigin, ...]:
+        """Origins of all nodes, users before producers so that each can ask its heirs."""
+        found: dict[Node, NodeOrigin] = {}
+        for node in reversed(self.before.nodes):
+            became, note = self._fate(node)
+            self._heirs[node] = became
+            found[node] = NodeOrigin(
+                node.name, node.op_type, became, "; ".join(filter(None, (*remarks.get(node.name, ()), note)))
+            )
+        return tuple(found[node] for node in self.before.nodes)
+
+    def _fate(self, node: Node) -> tuple[tuple[str, ...], str]:
+        if node.name in self.names:
+            return (node.name,), ""
+        makers = dict.fromkeys(self.makers[v.name].name for v in node.results() if v.name in self.makers)
+        if makers:
+            return tuple(makers), ""
+        if any(v.name in self.constants for v in node.results()):
+            return (), "computed at compile time: its result is a constant"
+        absorbed = self._bypassed(node)
+        if absorbed:
+            return absorbed, ""
+        heirs = dict.fromkeys(h for v in node.results() for user in v.users for h in self._heirs[user])
+        if heirs:
+            return tuple(heirs), ""
+        return (), "removed: no output depends on it, or its result is known at compile time"
+
+    def _bypassed(self, node: Node) -> tuple[str, ...]:
+        """Producers whose results the users of a vanished node now read directly: they do its work."""
+        sources = self._live_sources(node)
+        for user in dict.fromkeys(u for v in node.results() for u in v.users):
+            for heir in self._heirs[user]:
+                if heir not in self.names:
+                    continue
+                direct = [s for s in sources if self._reads(heir, s) and s not in self._operands(user)]
+                if direct:
+                    return tuple(dict.fromkeys(self.makers[s].name for s in direct))
+        return ()
+
+    def _live_sources(self, node: Node) -> list[str]:
+        """Names of values that `node` reads, through vanished nodes, and that still have a producer."""
+        names: dict[str, None] = {}
+        seen: set[Value] = set()
+        waiting = list(node.operands())
+        while waiting:
+            value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value.name in self.makers:
+                names[value.name] = None
+            elif value.producer is not None and value.producer.name not in self.names:
+                waiting.extend(value.producer.operands())
+        return list(names)
+
+    def _reads(self, name: str, value: str) -> bool:
+        return any(
+            operand.name == value
+            for node in {id(n): n for n in self.makers.values() if n.name == name}.values()
+            for operand in node.operands()
+        )
+
+    def _operands(self, node: Node) -> set[str]:
+        return {v.name for v in node.operands()}

@@ -1,0 +1,139 @@
+"""A compilation as data, and as one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.compiled import CompiledModel
+
+_STYLE = (
+    "body{font:14px/1.4 system-ui,sans-serif;margin:2em;max-width:100em}"
+    "table{border-collapse:collapse;margin:1em 0}"
+    "th,td{border-bottom:1px solid #ddd;padding:.2em .8em;text-align:left;vertical-align:top}"
+    "th{background:#f4f4f4}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a heading."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def html(self) -> str:
+        """The table with its heading."""
+        head = "".join(f"<th>{html.escape(c)}</th>" for c in self.columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows
+        )
+        return f"<h2>{html.escape(self.title)}</h2><table><tr>{head}</tr>{body}</table>"
+
+
+@dataclass(frozen=True, slots=True)
+class CompilationReport:
+    """Everything a compilation decided. Equal compilations give equal bytes."""
+
+    document: dict[str, Any]
+    tables: tuple[Table, ...]
+
+    @classmethod
+    def of(cls, compiled: CompiledModel) -> CompilationReport:
+        """The report of a compiled model."""
+        document = compiled.to_json()
+        document.pop("phase_s")  # the only part that differs between equal compilations
+        explanation = compiled.explain()
+        document["explanation"] = explanation.to_json()
+        kernels = tuple(
+            (
+                k.id,
+                k.template,
+                ", ".join(k.nodes),
+                f"{k.macs:,}" if k.macs else "",
+                str(k.num_chunks),
+                "; ".join(k.notes),
+            )
+            for k in explanation.kernels
+        )
+        nodes = tuple(
+            (n.name, n.op_type, ", ".join(n.became), ", ".join(n.kernels), n.note) for n in explanation.nodes
+        )
+        edges = tuple(
+            (e.producer, e.consumer, "fused" if e.is_fused else "cut", e.code, e.text)
+            for e in explanation.edges
+        )
+        tables = (
+            Table("Summary", ("", ""), _summary(compiled)),
+            Table(
+                "Kernels", ("kernel", "template", "nodes", "multiply-accumulates", "chunks", "notes"), kernels
+            ),
+            Table("Nodes of the model", ("node", "operator", "became", "kernels", "note"), nodes),
+            Table("Edges", ("from", "to", "verdict", "code", "reason"), edges),
+        )
+        return cls(document, tables)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return self.document
+
+    def summary_html(self) -> str:
+        """The first table alone: what a notebook shows."""
+        return self.tables[0].html()
+
+    def html(self) -> str:
+        """The whole report as one page."""
+        parts = "".join(table.html() for table in self.tables)
+        return (
+            '<!doctype html><html lang="en"><meta charset="utf-8"><title>tilewright report</title>'
+            f"<style>{_STYLE}</style><h1>tilewright report</h1>{parts}</html>\n"
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write HTML, or JSON if the name ends in `.json`.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
+        path = Path(path)
+        is_json = path.suffix == ".json"
+        text = json.dumps(self.document, indent=1, sort_keys=True) + "\n" if is_json else self.html()
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
+        return path
+
+    def _repr_html_(self) -> str:
+        return "".join(table.html() for table in self.tables)
+
+
+def _summary(compiled: CompiledModel) -> tuple[tuple[str, str], ...]:
+    on_host = [k for k in compiled.kernels if k.is_host]
+    rows: list[tuple[str, str]] = [
+        ("target", compiled.target),
+        ("model", compiled.model_sha256),
+        ("inputs", _joined(compiled.get_inputs())),
+        ("outputs", _joined(compiled.get_outputs())),
+        ("nodes", str(len(compiled.program.graph.nodes))),
+        ("kernels", f"{len(compiled.kernels)}, of which {len(on_host)} on the host"),
+    ]
+    if compiled.memory is not None:
+        memory = compiled.memory
+        rows += [
+            ("arena", f"{memory.peak_bytes:,} bytes; at least {memory.lower_bound_bytes:,} are needed"),
+            ("constants", f"{memory.constant_bytes:,} bytes"),
+        ]
+    return (*rows, *(("remark", remark) for remark in compiled.remarks))
+
+
+def _joined(items: Sequence[object] | Iterable[object]) -> str:
+    return ", ".join(map(str, items)) or "none"

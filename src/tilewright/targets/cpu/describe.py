@@ -1,0 +1,62 @@
+"""What was generated, as facts for reports and artifacts."""
+
+from __future__ import annotations
+
+from tilewright.ir.graph import Node
+from tilewright.memory.base import MemoryPlan, MemoryProblem
+from tilewright.partition.base import Partition
+from tilewright.steps import KERNEL_PREFIX, BufferInfo, KernelInfo, MemoryInfo, StepInfo
+from tilewright.targets.cpu.lower import HostOperator, KernelLaunch, LoweredModel
+
+
+def describe_steps(lowered: LoweredModel, partition: Partition) -> tuple[StepInfo, ...]:
+    """Every launch in order, numbered over all steps."""
+    steps: list[StepInfo] = []
+    count = 0
+    for index, step in enumerate(lowered.steps):
+        launches: tuple[KernelLaunch | HostOperator, ...] = (
+            (step,) if isinstance(step, HostOperator) else step
+        )
+        kernels = tuple(_kernel(f"{KERNEL_PREFIX}{count + i}", x, partition) for i, x in enumerate(launches))
+        count += len(kernels)
+        steps.append(StepInfo(index, kernels))
+    return tuple(steps)
+
+
+def describe_memory(
+    problem: MemoryProblem, plan: MemoryPlan, *, constant_bytes: int, scratch_bytes: int
+) -> MemoryInfo:
+    """The memory plan with its buffers in order of first use."""
+    buffers = tuple(
+        BufferInfo(b.name, plan.offsets[b.name], b.size_bytes, b.first_step, b.last_step)
+        for b in problem.buffers
+    )
+    return MemoryInfo(plan.peak_bytes, plan.lower_bound_bytes, constant_bytes, scratch_bytes, buffers)
+
+
+def _kernel(identifier: str, launch: KernelLaunch | HostOperator, partition: Partition) -> KernelInfo:
+    if isinstance(launch, HostOperator):
+        return KernelInfo(
+            id=identifier,
+            symbol=launch.node.op_type,
+            template="host",
+            nodes=(launch.node.name,),
+            subgraph_id=_subgraph_id((launch.node,), partition),
+            notes=(launch.reason,),
+        )
+    kernel = launch.kernel
+    return KernelInfo(
+        id=identifier,
+        symbol=kernel.symbol,
+        template=kernel.template if launch.nodes else "reorder",
+        nodes=tuple(node.name for node in launch.nodes),
+        subgraph_id=_subgraph_id(launch.nodes, partition),
+        num_chunks=kernel.num_chunks,
+        macs=kernel.macs,
+        scratch_bytes=kernel.scratch_bytes,
+        notes=kernel.notes,
+    )
+
+
+def _subgraph_id(nodes: tuple[Node, ...], partition: Partition) -> int | None:
+    return partition.subgraph_of(nodes[0]).id if nodes else None

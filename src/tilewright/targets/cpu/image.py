@@ -1,0 +1,68 @@
+"""Everything needed to run a compiled model, and nothing of how it came about: what an artifact keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec, bytes_at
+from tilewright.targets.cpu.pool import AlignedBuffer
+from tilewright.targets.cpu.runtime import MainCode, load_main
+
+Array = np.ndarray[Any, Any]
+
+
+class Constants(Protocol):
+    """The arena of constants, in memory or on disk."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+        ...
+
+    def fill(self, target: Array) -> None:
+        """Write all of it into `target` (uint8, at least `size_bytes`)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CpuImage:
+    """Code, constants and tables of one model.
+
+    `isa_fingerprint` and `toolchain` say for which processor and by which compiler the objects were made;
+    `objects` are the kernels' and, last, the main's. `passthrough` gives outputs that no kernel computes: a
+    constant, or the name of an input.
+    """
+
+    isa_name: str
+    isa_fingerprint: str
+    toolchain: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    passthrough: Mapping[str, Array | str]
+    main: MainCode
+    objects: tuple[bytes, ...]
+    constants: Constants
+    host_steps: tuple[HostStep, ...]
+    arena_bytes: int
+    scratch_bytes: int
+
+    def load(self, num_threads: int | None) -> CpuExecutable:
+        """Make it runnable in this process."""
+        constants = AlignedBuffer(max(64, self.constants.size_bytes))
+        self.constants.fill(bytes_at(constants.address, constants.size_bytes))
+        return CpuExecutable(
+            inputs=self.inputs,
+            outputs=self.outputs,
+            passthrough=self.passthrough,
+            main=self.main,
+            library=load_main(self.main, self.objects),
+            weights=constants,
+            arena_bytes=max(64, self.arena_bytes),
+            scratch_bytes=self.scratch_bytes,
+            host_steps=self.host_steps,
+            num_threads=num_threads,
+        )
