@@ -101,21 +101,37 @@ class Item:
 
 
 def _join_chains(problem: MemoryProblem) -> list[Item]:
-    chain_of: dict[str, list[Buffer]] = {}
-    for buffer in sorted(problem.buffers, key=lambda b: (b.first_step, -b.size_bytes, b.name)):
-        chain = [buffer]
-        for name in buffer.may_reuse:
-            old = problem.by_name.get(name)
-            same_size = old is not None and old.size_bytes == buffer.size_bytes and buffer.takes_over(old)
-            if same_size and chain_of[name][-1] is old:
-                chain = [*chain_of[name], buffer]
-                break
-        for member in chain:
-            chain_of[member.name] = chain
-    chains = {id(chain): chain for chain in chain_of.values()}
-    items = [Item(i, chain) for i, chain in enumerate(chains.values())]
+    successor = _equal_takeovers(problem)
+    taking_over = {b.name for b in successor.values()}
+    items: list[Item] = []
+    for buffer in problem.buffers:
+        if buffer.name not in taking_over:
+            chain = [buffer]
+            while chain[-1].name in successor:
+                chain.append(successor[chain[-1].name])
+            items.append(Item(len(items), chain))
     _find_shares(problem, items)
     return items
+
+
+def _equal_takeovers(problem: MemoryProblem) -> dict[str, Buffer]:
+    """For each buffer taken over by one of equal size, which that is: as many pairs as possible."""
+    successor: dict[str, Buffer] = {}
+
+    def match(buffer: Buffer, visited: set[str]) -> bool:
+        for name in buffer.may_reuse:
+            old = problem.by_name.get(name)
+            if name in visited or old is None or old.size_bytes != buffer.size_bytes:
+                continue
+            visited.add(name)
+            if buffer.takes_over(old) and (name not in successor or match(successor[name], visited)):
+                successor[name] = buffer
+                return True
+        return False
+
+    for buffer in problem.buffers:
+        match(buffer, set())
+    return successor
 
 
 def _find_shares(problem: MemoryProblem, items: Sequence[Item]) -> None:

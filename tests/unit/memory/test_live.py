@@ -1,0 +1,153 @@
+from tests.support.graphs import GraphBuilder
+
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.memory import MemoryProblem, memory_problem
+from tilewright.partition import PARTITIONERS, PartitionProblem, Reason
+from tilewright.partition.base import build_partition
+from tilewright.planning import Budget, Provenance
+from tilewright.schedule import SCHEDULERS, Group, Instance, Schedule, ScheduleProblem, Slice, Stage
+from tilewright.schedule.base import build_schedule, single
+
+
+def scheduled(graph: Graph, *, schedule: str = "sequential", groups: int = 1) -> Schedule:
+    cut = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
+    ordered = SCHEDULERS.get(schedule).solve(ScheduleProblem(cut, max_groups=groups), Budget())
+    assert isinstance(ordered, Schedule)
+    return ordered
+
+
+def scheduled_as(graph: Graph, *sizes: int) -> Schedule:
+    """In order, with the first so many nodes in one kernel, the next in another, and so on."""
+    nodes = iter(graph.nodes)
+    clusters = [[next(nodes) for _ in range(size)] for size in sizes]
+    cut = build_partition(PartitionProblem(graph), clusters, reason_of, Provenance("test"))
+    ordered = SCHEDULERS.get("sequential").solve(ScheduleProblem(cut), Budget())
+    assert isinstance(ordered, Schedule)
+    return ordered
+
+
+def reason_of(producer: Node, consumer: Node, value: Value, fused: bool) -> Reason:
+    return Reason.CLUSTER if fused else Reason.COST
+
+
+def spans(problem: MemoryProblem) -> dict[str, tuple[int, int]]:
+    return {b.name: (b.first_step, b.last_step) for b in problem.buffers}
+
+
+def reuses(problem: MemoryProblem) -> dict[str, tuple[str, ...]]:
+    return {b.name: b.may_reuse for b in problem.buffers if b.may_reuse}
+
+
+def test_values_live_from_their_producer_to_their_last_reader() -> None:
+    b = GraphBuilder()
+    x = b.input(4, 4)
+    y = b.op("Softmax", x, name="y")
+    z = b.op("Softmax", y, name="z")
+    out = b.op("MatMul", z, y, name="out")
+    assert spans(memory_problem(scheduled(b.finish(out)))) == {"y": (0, 2), "z": (1, 2)}
+
+
+def test_inputs_outputs_and_constants_are_not_in_the_arena() -> None:
+    b = GraphBuilder()
+    y = b.op("MatMul", b.input(4, 4), b.constant(4, 4), name="y")
+    z = b.op("Relu", y, name="z")
+    assert set(spans(memory_problem(scheduled(b.finish(y, z))))) == set()
+
+
+def test_an_element_wise_kernel_may_write_over_the_operand_that_dies() -> None:
+    b = GraphBuilder()
+    y = b.op("Softmax", b.input(4, 4), name="y")
+    z = b.op("Relu", y, name="z")
+    out = b.op("Softmax", z, name="out")
+    schedule = scheduled(b.finish(out))
+    assert reuses(memory_problem(schedule)) == {"z": ("y",)}
+    assert reuses(memory_problem(schedule, in_place=False)) == {}
+
+
+def test_an_operand_read_later_is_kept() -> None:
+    b = GraphBuilder()
+    y = b.op("Softmax", b.input(4, 4), name="y")
+    z = b.op("Relu", y, name="z")
+    assert reuses(memory_problem(scheduled(b.finish(b.op("MatMul", z, y, name="out"))))) == {}
+
+
+def test_a_graph_input_is_never_overwritten() -> None:
+    b = GraphBuilder()
+    z = b.op("Relu", b.input(4, 4), name="z")
+    assert reuses(memory_problem(scheduled(b.finish(b.op("Softmax", z))))) == {}
+
+
+def test_a_reduction_or_product_does_not_write_over_its_operand() -> None:
+    b = GraphBuilder()
+    y = b.op("Relu", b.input(4, 4), name="y")
+    z = b.op("Softmax", y, name="z")
+    w = b.op("MatMul", z, z, name="w")
+    assert reuses(memory_problem(scheduled(b.finish(b.op("Softmax", w))))) == {}
+
+
+def test_a_transpose_does_not_write_over_its_operand_but_a_reshape_may() -> None:
+    b = GraphBuilder()
+    y = b.op("Softmax", b.input(4, 4), name="y")
+    turned = b.op("Transpose", y, name="turned", perm=(1, 0))
+    shaped = b.op("Reshape", turned, b.integers(2, 8), shape=(2, 8), name="shaped")
+    assert reuses(memory_problem(scheduled(b.finish(b.op("Softmax", shaped))))) == {"shaped": ("turned",)}
+
+
+def test_a_broadcast_operand_is_not_written_over() -> None:
+    b = GraphBuilder()
+    row = b.op("Softmax", b.input(1, 4), name="row")
+    full = b.op("Softmax", b.input(4, 4), name="full")
+    total = b.op("Add", full, row, name="total")
+    assert reuses(memory_problem(scheduled(b.finish(b.op("Softmax", total))))) == {"total": ("full",)}
+
+
+def test_every_way_through_a_kernel_must_stay_in_place() -> None:
+    """relu(y) + transpose(y) in one kernel reads other elements of y than it writes."""
+    b = GraphBuilder()
+    y = b.op("Softmax", b.input(4, 4), name="y")
+    straight = b.op("Relu", y)
+    turned = b.op("Transpose", y, perm=(1, 0))
+    total = b.op("Add", straight, turned, name="total")
+    assert reuses(memory_problem(scheduled_as(b.finish(b.op("Softmax", total)), 1, 3, 1))) == {}
+
+
+def test_a_chain_of_element_wise_operators_may_stay_in_place() -> None:
+    b = GraphBuilder()
+    y = b.op("Softmax", b.input(4, 4), name="y")
+    z = b.op("Mul", y, b.op("Sigmoid", y), name="z")
+    assert reuses(memory_problem(scheduled_as(b.finish(b.op("Softmax", z)), 1, 2, 1))) == {"z": ("y",)}
+
+
+def test_groups_side_by_side_share_one_step() -> None:
+    """Two readers of y at one step: neither may write over it, and all their values live together."""
+    b = GraphBuilder()
+    y = b.op("Softmax", b.input(4, 4), name="y")
+    left = b.op("Relu", y, name="left")
+    right = b.op("Sigmoid", y, name="right")
+    problem = memory_problem(scheduled(b.finish(b.op("MatMul", left, right)), schedule="greedy", groups=2))
+    assert spans(problem) == {"y": (0, 1), "left": (1, 2), "right": (1, 2)}
+    assert reuses(problem) == {}
+
+
+def test_slices_live_from_the_first_to_the_last() -> None:
+    b = GraphBuilder()
+    y = b.op("Softmax", b.input(4, 4), name="y")
+    z = b.op("Relu", y, name="z")
+    base = scheduled(b.finish(b.op("Softmax", z)))
+    halves = Stage((Group((Instance(1, Slice(0, 0, 2)), Instance(1, Slice(0, 2, 4)))),))
+    problem = ScheduleProblem(base.partition)
+    schedule = build_schedule(problem, (single(0), halves, single(2)), base.provenance)
+    found = memory_problem(schedule)
+    assert spans(found) == {"y": (0, 2), "z": (1, 3)}
+    buffers = found.by_name
+    assert not buffers["z"].takes_over(buffers["y"])  # the second half is still to be read
+
+
+def test_workspaces_live_while_their_kernel_runs() -> None:
+    b = GraphBuilder()
+    y = b.op("Softmax", b.input(4, 4), name="y")
+    problem = memory_problem(
+        scheduled(b.finish(b.op("Softmax", y))), scratch_bytes={1: 100}, alignment_bytes=128
+    )
+    assert spans(problem) == {"y": (0, 1), "scratch:1": (1, 1)}
+    assert {b.alignment_bytes for b in problem.buffers} == {128}

@@ -1,0 +1,104 @@
+import json
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import UsageError
+from tilewright.options import EFFORT_EVALUATIONS, Options, parse_bytes, parse_shapes
+from tilewright.planning import Budget
+
+
+def test_defaults_are_valid_and_frozen() -> None:
+    options = Options()
+    assert (options.target, options.partition, options.hint) == ("cpu", "auto", "latency")
+    with pytest.raises(FrozenInstanceError):
+        options.seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hint": "speed"}, "hint 'speed': expected one of latency, throughput, energy"),
+        ({"accuracy": "none"}, "accuracy 'none': expected one of strict"),
+        ({"effort": 4}, "effort 4: expected one of 0, 1, 2, 3"),
+        ({"threads": 0}, "threads 0: give a positive number"),
+        ({"threads": -1}, "threads -1"),
+        ({"max_memory_bytes": 0}, "max-memory 0"),
+        ({"timeout_s": float("inf")}, "timeout inf"),
+        ({"seed": -1}, "seed -1"),
+        ({"target": ""}, "target: the name is empty"),
+        ({"no_cache": True, "frozen": True}, "frozen needs the cache"),
+        ({"shapes": {"x": (1, -1)}}, "input 'x' has a negative extent"),
+    ],
+)
+def test_bad_values_are_refused_by_name(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Options(**changes)  # type: ignore[arg-type]
+
+
+def test_every_field_explains_itself() -> None:
+    for field in fields(Options):
+        assert Options.help(field.name).endswith(".")
+
+
+def test_json_is_canonical() -> None:
+    one = Options(shapes={"a": (1, 2), "b": (3,)}, threads=2)
+    other = Options(threads=2, shapes={"b": (3,), "a": (1, 2)})
+    assert one.to_json() == other.to_json()
+    assert json.loads(one.to_json())["shapes"] == {"a": [1, 2], "b": [3]}
+
+
+def test_json_tells_apart_what_changes_the_artifact() -> None:
+    changes: list[dict[str, object]] = [
+        {"target": "null"},
+        {"shapes": {"x": (1,)}},
+        {"hint": "energy"},
+        {"effort": 1},
+        {"budget": Budget.parse("9trials")},
+        {"budget": Budget.parse("9s")},
+        {"threads": 1},
+        {"partition": "none"},
+        {"schedule": "greedy"},
+        {"memory": "naive"},
+        {"disabled_passes": ("fold-constants",)},
+        {"accuracy": "strict"},
+        {"seed": 1},
+        {"isa": "avx2"},
+        {"max_memory_bytes": 1},
+    ]
+    texts = {Options().to_json(), *(replace(Options(), **c).to_json() for c in changes)}  # type: ignore[arg-type]
+    assert len(texts) == len(changes) + 1
+    named = {name for change in changes for name in change}
+    assert named == {f.name for f in fields(Options) if f.metadata["key"]}
+
+
+def test_json_ignores_what_cannot_change_the_artifact() -> None:
+    quiet = Options(dump_after=("fold-constants",), cache_dir=Path("/tmp/x"), no_cache=True, timeout_s=3.0)
+    assert quiet.to_json() == Options().to_json()
+
+
+def test_the_search_budget_is_the_given_one_or_the_efforts() -> None:
+    assert Options(effort=3).search_budget == Budget(EFFORT_EVALUATIONS[3])
+    assert Options(budget=Budget(5)).search_budget == Budget(5)
+
+
+@pytest.mark.parametrize("text", ["", "x", "x:", ":1", "x:1x", "x:axb", "x:1,", "x:-1", "x:1,x:2", "x:1.5"])
+def test_bad_shapes_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="shapes"):
+        parse_shapes(text)
+
+
+def test_shapes_may_have_colons_in_names() -> None:
+    assert parse_shapes("a:0:1x2, b:3") == {"a:0": (1, 2), "b": (3,)}
+
+
+@pytest.mark.parametrize(("text", "size"), [("10", 10), ("10B", 10), ("2 GiB", 2 << 30), ("1.5MB", 1500000)])
+def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "1XB", "-1", "0", "nan", "inf", "1e999", "1 2", "1iB"])
+def test_bad_sizes_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="size"):
+        parse_bytes(text)
