@@ -27,13 +27,16 @@ OperandKey = tuple[str, int]  # Operand.key: (kind, position)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a dense tensor lies in memory: its axes from outermost to innermost.
+    """How a tensor lies in memory: its axes from outermost to innermost, dense unless `steps` says otherwise.
+
+    `steps` are the elements between neighbours along each axis of a tensor that is a window of another.
 
     >>> Layout((0, 2, 3, 1)).strides((1, 8, 5, 5))  # NCHW stored as NHWC
     (200, 1, 40, 8)
     """
 
     order: tuple[int, ...]
+    steps: tuple[int, ...] | None = None
 
     @classmethod
     def row_major(cls, rank: int) -> Layout:
@@ -43,10 +46,12 @@ class Layout:
     @property
     def is_row_major(self) -> bool:
         """Whether elements lie in logical order. Accesses with a `view` need this."""
-        return self.order == tuple(range(len(self.order)))
+        return self.steps is None and self.order == tuple(range(len(self.order)))
 
     def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Elements between neighbours along each logical axis."""
+        if self.steps is not None:
+            return self.steps
         strides = [0] * len(shape)
         step = 1
         for axis in reversed(self.order):

@@ -22,6 +22,7 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.views import TensorOf, find_views
 
 # With this many channels or fewer an input is read as it comes: reordering it first would not pay.
 _MAX_PLANAR_CHANNELS = 8
@@ -72,20 +73,23 @@ Step = tuple[KernelLaunch, ...] | HostOperator
 class LoweredModel:
     """Everything the CPU runs for one model, before addresses are known.
 
-    `alias` maps a tensor to the tensor whose memory it shares. `layouts` holds the tensors that are not
-    row-major, `locals` the sizes of the temporaries between kernels.
+    `alias` maps a tensor to the tensor whose memory it shares, `offsets` to where in it it starts (elements;
+    0 if absent). `layouts` holds the tensors that are not row-major, `locals` temporaries between kernels.
     """
 
     steps: tuple[Step, ...]
     alias: Mapping[Tensor, Tensor]
+    offsets: Mapping[Tensor, int]
     layouts: Mapping[Tensor, Layout]
     locals: Mapping[Tensor, Operand]
 
     def root(self, tensor: Tensor) -> Tensor:
         """The tensor that owns the memory."""
-        while tensor in self.alias:
-            tensor = self.alias[tensor]
-        return tensor
+        return _root(self.alias, tensor)
+
+    def root_offset(self, tensor: Tensor) -> int:
+        """Elements from the start of the root's memory to the tensor."""
+        return _root_offset(self.alias, self.offsets, tensor)
 
     @property
     def host_operators(self) -> tuple[HostOperator, ...]:
@@ -115,6 +119,7 @@ class _Lowering:
         self.stages: list[list[list[_Unit]]] = []
         self.layouts: dict[Tensor, Layout] = {}
         self.alias: dict[Tensor, Tensor] = {}
+        self.offsets: dict[Tensor, int] = {}
         self.locals: dict[Tensor, Operand] = {}
         self.num_units = 0
         # Model inputs and outputs that kernels use in another layout than the caller: the copy they use.
@@ -126,11 +131,12 @@ class _Lowering:
                 [[u for i in g.instances for u in self._units(i.subgraph_id)] for g in stage.groups]
             )
         self._choose_layouts()
+        self._choose_views()
         steps: list[Step] = [(launch,) for launch in self._reorder_inputs()]
         for stage_units in self.stages:
             steps.extend(_interleave([[s for u in group for s in self._steps(u)] for group in stage_units]))
         steps.extend((launch,) for launch in self._reorder_outputs())
-        return LoweredModel(tuple(steps), self.alias, self.layouts, self.locals)
+        return LoweredModel(tuple(steps), self.alias, self.offsets, self.layouts, self.locals)
 
     def _units(self, subgraph_id: int) -> list[_Unit]:
         subgraph = self.schedule.partition.subgraphs[subgraph_id]
@@ -174,6 +180,29 @@ class _Lowering:
             if layout is not None and not layout.is_row_major:
                 self.shadows[value] = self._new_local(Operand("local", 0, value.dtype, value.shape))
                 layouts[self.shadows[value]] = layouts.pop(value)
+
+    def _choose_views(self) -> None:
+        """Leave out copies into concatenations and out of slices."""
+        units = [u for stage in self.stages for group in stage for u in group]
+        fixed: set[Tensor] = {*self.graph.inputs, *self.graph.outputs, *self.shadows.values()}
+        groups: list[tuple[NestGroup, TensorOf]] = []
+        for unit in units:
+            if isinstance(unit.work, HostOperator):
+                fixed.update((*unit.work.node.operands(), *unit.work.node.results()))
+                continue
+            names = _Names(self, unit.index, unit.work)
+            groups.append((unit.work, names.tensor))
+            for nest in unit.work.nests:
+                for access in (*nest.reads, nest.write):
+                    tensor = names.tensor(access.operand)
+                    is_constant = isinstance(tensor, Value) and tensor.is_constant
+                    if tensor is not None and (access.view is not None or is_constant):
+                        fixed.add(tensor)
+        for tensor, view in find_views(groups, self.layouts, frozenset(fixed)).items():
+            self.alias[tensor] = view.parent
+            self.offsets[tensor] = view.offset
+            order = self._layout(tensor, len(view.steps)).order
+            self.layouts[tensor] = Layout(order, view.steps)
 
     def _layout(self, tensor: Tensor, rank: int) -> Layout:
         return self.layouts.get(tensor, Layout.row_major(rank))
@@ -263,20 +292,30 @@ class _Lowering:
         source, target = names.tensor(nest.reads[0].operand), names.tensor(nest.write.operand)
         if source is None or target is None or nest.reads[0].operand.dtype is not nest.write.operand.dtype:
             return False
-        if nest.reads[0].operand.num_elements != nest.write.operand.num_elements:
-            return False
-        if nest.num_iterations != nest.write.operand.num_elements:
-            return False
         if isinstance(source, Value) and source.is_constant:
             return False
         layouts = names.layouts([nest])
         written = _addresses(nest.write, nest, layouts)
-        if written is None or _addresses(nest.reads[0], nest, layouts) != written:
+        read = _addresses(nest.reads[0], nest, layouts)
+        if written is None or read is None:
+            return False
+        if _root(self.alias, source) == _root(self.alias, target):
+            starts = [_root_offset(self.alias, self.offsets, t) for t in (source, target)]
+            return (read[0], read[1] + starts[0]) == (written[0], written[1] + starts[1])
+        if target in self.alias or read != written or not self._is_dense(source):
+            return False
+        if nest.num_iterations != nest.write.operand.num_elements:
+            return False
+        if nest.reads[0].operand.num_elements != nest.write.operand.num_elements:
             return False
         if target in self.graph.outputs and self._is_taken(_root(self.alias, source)):
             return False
         self.alias[target] = source
         return True
+
+    def _is_dense(self, tensor: Tensor) -> bool:
+        layout = self.layouts.get(tensor)
+        return layout is None or layout.steps is None
 
     def _is_taken(self, root: Tensor) -> bool:
         """Whether a tensor's memory is given by the caller already, as an input or another output."""
@@ -297,6 +336,9 @@ class _Lowering:
             if tensor is None or not any(a.key == access.operand.key for a in passed):
                 continue
             if access.operand.dtype.size_bytes != nest.write.operand.dtype.size_bytes:
+                continue
+            target = names.tensor(nest.write.operand)
+            if target is None or not self._is_dense(tensor) or not self._is_dense(target):
                 continue
             if all(_addresses(a, nest, layouts) == written for a in same):
                 result.append(tensor)
@@ -411,6 +453,14 @@ def _root(alias: Mapping[Tensor, Tensor], tensor: Tensor) -> Tensor:
     while tensor in alias:
         tensor = alias[tensor]
     return tensor
+
+
+def _root_offset(alias: Mapping[Tensor, Tensor], offsets: Mapping[Tensor, int], tensor: Tensor) -> int:
+    total = 0
+    while tensor in alias:
+        total += offsets.get(tensor, 0)
+        tensor = alias[tensor]
+    return total
 
 
 def _addresses(

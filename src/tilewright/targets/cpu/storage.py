@@ -94,12 +94,11 @@ class Placement:
         if isinstance(storage, PackedTensor | Table) or (isinstance(storage, Value) and storage.is_constant):
             return ArgRef(WEIGHTS_BASE, self.weights.offset(storage))
         root = self.lowered.root(storage)
+        start_bytes = self.lowered.root_offset(storage) * _element_bytes(self.lowered, root)
         home = self.homes.get(root)
         if home is not None:
-            return ArgRef(self.caller_bases[home], 0)
-        if isinstance(root, Value) and root.is_constant:
-            return ArgRef(WEIGHTS_BASE, self.weights.offset(root))
-        return ArgRef(ARENA_BASE, self.offsets[self.names[root]])
+            return ArgRef(self.caller_bases[home], start_bytes)
+        return ArgRef(ARENA_BASE, self.offsets[self.names[root]] + start_bytes)
 
 
 def caller_homes(lowered: LoweredModel, graph: Graph) -> dict[Tensor, Value]:
@@ -178,8 +177,11 @@ def _roots(lowered: LoweredModel, tensors: Sequence[Tensor]) -> list[Tensor]:
 def _size_bytes(lowered: LoweredModel, tensor: Tensor) -> int:
     if isinstance(tensor, Value):
         return tensor.size_bytes
-    operand = lowered.locals[tensor]
-    return operand.num_elements * operand.dtype.size_bytes
+    return lowered.locals[tensor].num_elements * _element_bytes(lowered, tensor)
+
+
+def _element_bytes(lowered: LoweredModel, tensor: Tensor) -> int:
+    return (tensor if isinstance(tensor, Value) else lowered.locals[tensor]).dtype.size_bytes
 
 
 def _name(tensor: Tensor) -> str:
