@@ -272,6 +272,27 @@ def test_a_view_of_a_permuted_operand_is_declined() -> None:
     assert "reshaped" in refusal.reason
 
 
+@pytest.mark.parametrize("factor", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", [5, 16, 26])
+def test_enlarging_by_repetition(isa: Isa, factor: int, size: int) -> None:
+    source, out = operand("input", 0, 3, size), operand("output", 0, 3, factor * size)
+    table = tuple(i // factor for i in range(factor * size))
+    nest = Nest(
+        dims(i=3, j=factor * size), (at(source, "i", Lookup(table, "j")),), at(out, "i", "j"), Read(0, F)
+    )
+    assert_same((nest,), {0: values(3, size)}, isa)
+
+
+def test_indices_into_nothing_are_declined() -> None:
+    ids, source = operand("input", 1, 20, dtype=DType.INT64), operand("input", 0, 0)
+    nest = Nest(
+        dims(i=20), (at(source, Indirect(1)), at(ids, "i")), at(operand("output", 0, 20), "i"), Read(0, F)
+    )
+    refusal = loop_nest_supports((nest,))
+    assert isinstance(refusal, Declined)
+    assert "without elements" in refusal.reason
+
+
 def test_complex_numbers_are_declined() -> None:
     source, out = (operand(kind, 0, 4, dtype=DType.COMPLEX64) for kind in ("input", "output"))
     nest = Nest(dims(i=4), (at(source, "i"),), at(out, "i"), Read(0, DType.COMPLEX64))

@@ -11,7 +11,7 @@ from tests.support.loopnest_harness import assert_same, run_kernels
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Read, call
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Access, Dim, Nest, Nests, Operand, affine
+from tilewright.ir.nest import Access, Dim, Indirect, Lookup, Nest, Nests, Operand, affine
 from tilewright.ir.ops.registry import describe
 from tilewright.targets.cpu.isa import Isa, isa_by_name
 from tilewright.targets.cpu.kernel import Layout
@@ -124,6 +124,21 @@ def test_a_temporary_read_through_a_window_is_not_shared_along_it(isa: Isa) -> N
     assert_same((first, second), {0: values(6, 30)}, isa)
 
 
+@pytest.mark.parametrize("by", ["a", "b"])
+@pytest.mark.parametrize("shape", [(24, 300), (300, 24)])
+def test_a_shared_loop_that_indexes_a_table_is_not_cut(isa: Isa, by: str, shape: tuple[int, int]) -> None:
+    extents = dict(zip("ab", shape, strict=True))
+    x, t, out = _operand("input", 0, *shape), _operand("local", 0, *shape), _operand("output", 0, *shape)
+    w = _operand("input", 1, 11)
+    table = tuple(int(v) for v in np.random.default_rng(2).integers(0, 11, extents[by]))
+    loops = (Dim("a", shape[0]), Dim("b", shape[1]))
+    straight = (affine("a"), affine("b"))
+    first = Nest(loops, (Access(x, straight),), Access(t, straight), Read(0, F) * 2.0)
+    picked = Access(w, (Lookup(table, by),))
+    second = Nest(loops, (Access(t, straight), picked), Access(out, straight), Read(0, F) + Read(1, F))
+    assert_same((first, second), {0: values(*shape), 1: values(11)}, isa)
+
+
 def test_nests_that_share_nothing_are_kernels_with_the_temporary_as_argument(isa: Isa) -> None:
     """The second nest needs the total of all rows, so no loop is common."""
     x, t, out = _operand("input", 0, 30, 50), _operand("local", 0), _operand("output", 0, 30, 50)
@@ -184,3 +199,30 @@ def test_chunks_of_a_fused_kernel_give_the_same_bits(
         monkeypatch.setattr(region, "choose_num_chunks", lambda extent, _, wanted=wanted: min(extent, wanted))
         results.append(run_kernels(nests, {0: x}, isa)[0].tobytes())
     assert results[0] == results[1] == results[2]
+
+
+def test_parts_of_a_concatenation_are_chunks_of_one_kernel(isa: Isa) -> None:
+    parts = [values(1, c, 28, 28) for c in (96, 17, 128)]
+    nests = nests_of("Concat", parts, (1, 241, 28, 28), axis=1)
+    assert len(nests) == 3
+    (kernel,) = lower_nests(nests, {}, isa)
+    assert kernel.num_chunks == sum(lower_nests((n,), {}, isa)[0].num_chunks for n in nests)
+    assert_same(nests, dict(enumerate(parts)), isa)
+
+
+def test_overwriting_by_data_waits_for_what_it_overwrites(isa: Isa) -> None:
+    """A scatter: first a copy of everything, then rows that an index names."""
+    x, out = _operand("input", 0, 9, 20), _operand("output", 0, 9, 20)
+    rows, new = Operand("input", 1, DType.INT64, (3,)), _operand("input", 2, 3, 20)
+    straight = (affine("a"), affine("b"))
+    copy = Nest((Dim("a", 9), Dim("b", 20)), (Access(x, straight),), Access(out, straight), Read(0, F))
+    reads = (Access(new, (affine("i"), affine("b"))), Access(rows, (affine("i"),)))
+    write = Access(out, (Indirect(1), affine("b")))
+    overwrite = Nest((Dim("i", 3), Dim("b", 20)), reads, write, Read(0, F))
+    assert len(lower_nests((copy, overwrite), {}, isa)) == 2
+    inputs = {0: values(9, 20), 1: np.array([4, -1, 4]), 2: values(3, 20)}
+    got = run_kernels((copy, overwrite), inputs, isa)[0]
+    want = inputs[0].copy()
+    for row, data in zip(inputs[1], inputs[2], strict=True):
+        want[row] = data
+    np.testing.assert_array_equal(got, want)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from tilewright.ir.nest import Nest
+from tilewright.ir.nest import Access, Index, Indirect, Nest
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts
 from tilewright.targets.cpu.loopnest.groups import form_groups, fused_region
 from tilewright.targets.cpu.loopnest.refs import linearise, simplify
-from tilewright.targets.cpu.loopnest.region import region_kernel, single_region
+from tilewright.targets.cpu.loopnest.region import Region, regions_kernel, single_region
+
+# Regions of one kernel: more would make texts that take long to compile.
+_MAX_SIDE_BY_SIDE = 8
 
 __all__ = ["loop_nest_supports", "lower_nests"]
 
@@ -21,6 +24,8 @@ def loop_nest_supports(nests: Sequence[Nest], layouts: Layouts | None = None) ->
         for access in (*nest.reads, nest.write):
             if access.operand.dtype not in STORAGE_ELEMENTS:
                 return Declined(f"elements of type {access.operand.dtype} have no machine form")
+            if any(isinstance(i, Indirect) and not size for i, size in _axes(access)):
+                return Declined("indices into an axis without elements")
         for expr in (nest.body, nest.init, nest.finish):
             reason = None if expr is None else unsupported_function(expr)
             if reason is not None:
@@ -31,25 +36,59 @@ def loop_nest_supports(nests: Sequence[Nest], layouts: Layouts | None = None) ->
     return None
 
 
+def _axes(access: Access) -> Iterator[tuple[Index, int]]:
+    return zip(access.index, access.shape, strict=True)
+
+
 def lower_nests(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> tuple[Kernel, ...]:
-    """Kernels that run the nests, in order. Nests that share outer loops become one kernel.
+    """Kernels that run the nests, in order. Nests that share outer loops, or are independent, are one kernel.
 
     Temporaries between nests of one kernel live in its scratch; the others are arguments of kind "local",
     which the caller allocates. Ask `loop_nest_supports` first.
     """
     work = [n for n in nests if all(d.extent for d in n.parallel_dims)]
-    kernels = []
+    kernels: list[Kernel] = []
+    waiting: list[Region] = []
     for group in form_groups(work):
         members = [work[i] for i in group]
-        region = None
-        if len(members) > 1:
-            others = [n for i, n in enumerate(work) if i not in group]
-            region = fused_region(members, others, layouts, isa)
-        if region is not None:
-            kernels.append(region_kernel(region, isa))
-            continue
-        for nest in members:
-            linear = linearise(nest, layouts)
-            assert not isinstance(linear, Declined), linear.reason
-            kernels.append(region_kernel(single_region(simplify(linear), isa), isa))
+        others = [n for i, n in enumerate(work) if i not in group]
+        regions = _regions(members, others, layouts, isa)
+        for region in regions:
+            if waiting and not _independent(waiting, region):
+                kernels.append(regions_kernel(waiting, isa))
+                waiting = []
+            waiting.append(region)
+    if waiting:
+        kernels.append(regions_kernel(waiting, isa))
     return tuple(kernels)
+
+
+def _regions(
+    members: Sequence[Nest], others: Sequence[Nest], layouts: Layouts, isa: Isa
+) -> tuple[Region, ...]:
+    """One region for nests that share loops, else one for each."""
+    fused = fused_region(members, others, layouts, isa) if len(members) > 1 else None
+    if fused is not None:
+        return (fused,)
+    made = []
+    for nest in members:
+        linear = linearise(nest, layouts)
+        assert not isinstance(linear, Declined), linear.reason
+        made.append(single_region(simplify(linear), isa))
+    return tuple(made)
+
+
+def _independent(earlier: Sequence[Region], later: Region) -> bool:
+    """Whether a region may run beside earlier ones: it reads nothing of theirs and overwrites nothing.
+
+    Regions may write parts of one output, as those of a concatenation do, unless data says which parts.
+    """
+    nests = [n for region in earlier for n in region.nests]
+    written = {n.write.operand.key for n in nests}
+    read = {r.operand.key for n in nests for r in n.refs}
+    for nest in later.nests:
+        if written & {r.operand.key for r in nest.refs} or nest.write.operand.key in read:
+            return False
+        if nest.write.data and nest.write.operand.key in written:
+            return False
+    return len(earlier) < _MAX_SIDE_BY_SIDE and not any(n.write.data for n in nests)

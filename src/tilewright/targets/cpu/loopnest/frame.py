@@ -18,17 +18,14 @@ from tilewright.targets.cpu.exprgen import (
     compute_type,
     convert,
     emit_expr,
-    from_storage,
     prepare_divisor,
     storage_type,
-    stored_literal,
     to_storage,
 )
+from tilewright.targets.cpu.loopnest.loads import load_read
 from tilewright.targets.cpu.loopnest.refs import DataTerm, Guard, LinearNest, Ref, TableTerm
-from tilewright.targets.cpu.values import I32, I64, PTR, Int, Type, Val, vec, vector_literal
+from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec, vector_literal
 
-# Strides up to which whole vectors are loaded and thinned out instead of gathering lane by lane.
-MAX_THINNED_STRIDE = 4
 # Tables are stored with this many entries more, so that vectors of them may be read at their end.
 _TABLE_PADDING = 64
 
@@ -151,11 +148,11 @@ class Frame:
             if c and isinstance(value, int):
                 pointers[position] = (pointer, offset + c * value)
             elif c:
-                pointers[position] = (self._moved(pointer, ref, e.mul(value, c)), offset)
+                pointers[position] = (self.moved(pointer, ref, e.mul(value, c)), offset)
             for table in ref.tables:
-                if table.dim == dim and not self._is_vector(dim):
+                if table.dim == dim and not self.is_vector(dim):
                     pointer, offset = pointers[position]
-                    pointers[position] = self._through_table(pointer, offset, ref, table, value)
+                    pointers[position] = self.through_table(pointer, offset, ref, table, value)
         frame = self._with(bound={**self.bound, dim: made}, pointers=tuple(pointers))
         return frame._resolve()
 
@@ -171,10 +168,12 @@ class Frame:
         )
         return self._with(bound={**self.bound, dim: made}, pointers=pointers)
 
-    def _is_vector(self, dim: str) -> bool:
+    def is_vector(self, dim: str) -> bool:
+        """Whether lanes are neighbours along `dim`."""
         return self.vector is not None and self.vector.lanes > 1 and self.vector.dim == dim
 
-    def _moved(self, pointer: Val, ref: Ref, elements: Int) -> Val:
+    def moved(self, pointer: Val, ref: Ref, elements: Int) -> Val:
+        """`pointer` moved by elements of an access, computed once."""
         # Not `inbounds`: the address of padding is computed, only never used.
         if isinstance(elements, int) and elements == 0:
             return pointer
@@ -186,15 +185,17 @@ class Frame:
             found = self.memo.put(key, self.emitter.op(text, PTR))
         return found
 
-    def _through_table(
+    def through_table(
         self, pointer: Val, offset: int, ref: Ref, table: TableTerm, value: Int
     ) -> tuple[Val, int]:
+        """The address with the table's part for an index added."""
         if isinstance(value, int):
             return pointer, offset + table.offsets[value]
-        entry = self.emitter.load(I64, self._table_entry(table.offsets, "i64", value))
-        return self._moved(pointer, ref, entry), offset
+        entry = self.emitter.load(I64, self.table_entry(table.offsets, "i64", value))
+        return self.moved(pointer, ref, entry), offset
 
-    def _table_entry(self, table: Sequence[int], element: str, value: Int) -> Val:
+    def table_entry(self, table: Sequence[int], element: str, value: Int) -> Val:
+        """Address of an entry of a constant table; a whole vector of entries may be read there."""
         padded = [*table, *([table[-1]] * _TABLE_PADDING)]
         return self.emitter.gep(self.emitter.constant_array(element, padded), value, element)
 
@@ -206,17 +207,17 @@ class Frame:
                 if (position, number) in frame.resolved:
                     continue
                 names = self.nest.depends(term.read)
-                if not names <= frame.bound.keys() or any(frame._is_vector(n) for n in names):
+                if not names <= frame.bound.keys() or any(frame.is_vector(n) for n in names):
                     continue
-                index = frame._wrapped(frame._scalar().load(term.read), term)
+                index = frame.wrapped(frame.scalar().load(term.read), term)
                 pointer, offset = frame.pointers[position]
-                moved = frame._moved(pointer, ref, frame.emitter.mul(index, term.stride))
+                moved = frame.moved(pointer, ref, frame.emitter.mul(index, term.stride))
                 pointers = list(frame.pointers)
                 pointers[position] = (moved, offset)
                 frame = frame._with(pointers=tuple(pointers), resolved=frame.resolved | {(position, number)})
         return frame
 
-    def _wrapped(self, index: Val, term: DataTerm) -> Val:
+    def wrapped(self, index: Val, term: DataTerm) -> Val:
         """A data index as i64: negative values count from the end, then clamped into the axis."""
         e = self.emitter
         dtype = self.nest.refs[term.read].operand.dtype
@@ -224,7 +225,8 @@ class Frame:
         wrapped = e.select(e.icmp("slt", wide, 0), e.iadd(wide, term.extent), wide)
         return e.smin(e.smax(wrapped, 0), max(term.extent - 1, 0))
 
-    def _scalar(self) -> Frame:
+    def scalar(self) -> Frame:
+        """The same place, first lane only."""
         if self.vector is None or self.vector.lanes == 1:
             return self
         return self._with(vector=Vector(self.vector.dim, 1, 1))
@@ -241,7 +243,7 @@ class Frame:
         for name, c in guard.form.terms:
             at = self.bound.get(name)
             first, last = (0, extents[name] - 1) if at is None else (at.low, at.high)
-            if at is not None and self._is_vector(name):
+            if at is not None and self.is_vector(name):
                 assert self.vector is not None
                 last += self.vector.active - 1
             low += min(c * first, c * last)
@@ -358,7 +360,7 @@ class Frame:
                 open_guards.append(guard)
         key = self._load_key(read, ref, open_guards)
         found = self.memo.get(key)
-        return self.memo.put(key, self._load(read, ref, open_guards)) if found is None else found
+        return self.memo.put(key, load_read(self, read, ref, open_guards)) if found is None else found
 
     def preset(self, read: int, value: Val) -> None:
         """Let loads of a read give `value` here (one that was loaded another way)."""
@@ -372,146 +374,26 @@ class Frame:
             names = {n for g in ref.guards for n in g.form.dims()} | {t.dim for t in ref.tables}
             state = [(n, self.bound.get(n)) for n in sorted(names)]
         vector: object = self.lanes
-        if self.vector is not None and self._varies(read):
+        if self.vector is not None and self.varies(read):
             vector = self.vector
             if ref.tables or ref.data:
                 # A gather depends on where the vector stands even if its pointer does not.
                 state += [(n, self.bound.get(n)) for n in sorted(self.nest.depends(read))]
         return ("read", read, pointer.name, offset, vector, tuple(open_guards), tuple(state))
 
-    def _load(self, read: int, ref: Ref, open_guards: Sequence[Guard]) -> Val:
-        e = self.emitter
-        dtype = ref.operand.dtype
-        fill = stored_literal(0 if ref.fill is None else ref.fill, dtype)
-        if self.lanes > 1 and not self._varies(read):
-            return e.splat(self._scalar().load(read), self.lanes)
-        stored = storage_type(dtype, self.lanes)
-        mask = self._mask(ref, open_guards)
-        pointer = self._pointer(read)
-        if self.lanes == 1:
-            raw = e.load(stored, pointer) if mask is None else e.masked_load(stored, pointer, mask, fill=fill)
-            return from_storage(e, raw, dtype)
-        assert self.vector is not None
-        c = ref.coefficient(self.vector.dim)
-        linear = not any(t.dim == self.vector.dim for t in ref.tables) and self._all_resolved(read)
-        if linear and c == 1:
-            raw = self._load_contiguous(stored, pointer, mask, fill)
-        elif linear and mask is None and (c == -1 or 2 <= c <= MAX_THINNED_STRIDE):
-            raw = self._load_thinned(stored, pointer, c)
-        else:
-            raw = self._gather(read, ref, stored, pointer, mask, fill)
-        return from_storage(e, raw, dtype)
-
-    def _pointer(self, position: int) -> Val:
+    def pointer(self, position: int) -> Val:
+        """Where an access points (its first lane)."""
         pointer, offset = self.pointers[position]
-        return self._moved(pointer, self.nest.all_refs()[position], offset)
+        return self.moved(pointer, self.nest.all_refs()[position], offset)
 
-    def _varies(self, read: int) -> bool:
+    def varies(self, read: int) -> bool:
         """Whether lanes of a read differ."""
         return self.vector is not None and self.vector.dim in self.nest.depends(read)
 
-    def _all_resolved(self, position: int) -> bool:
+    def all_resolved(self, position: int) -> bool:
+        """Whether the pointer of an access contains every part that is data."""
         ref = self.nest.all_refs()[position]
         return all((position, number) in self.resolved for number in range(len(ref.data)))
-
-    def _mask(self, ref: Ref, open_guards: Sequence[Guard]) -> Val | None:
-        """One i1 per lane (or one for all if scalar) that says what may be read, None if everything."""
-        e, mask = self.emitter, None
-        type = I64 if self.lanes == 1 else I32.with_lanes(self.lanes)
-        for guard in open_guards:
-            key = ("mask", guard, self.vector, tuple(self.bound.get(n) for n in guard.form.dims()))
-            inside = self.memo.get(key)
-            if inside is None:
-                inside = self.memo.put(key, e.icmp("ult", self.lane_form(guard.form, type), guard.extent))
-            mask = inside if mask is None else e.and_(mask, inside)
-        for table in ref.tables:
-            if table.valid is None:
-                continue
-            valid = self._valid_lanes(table)
-            mask = valid if mask is None else e.and_(mask, valid)
-        if mask is not None and self.active < self.lanes:
-            mask = e.and_(mask, e.lane_mask(self.lanes, self.active))
-        return mask
-
-    def _valid_lanes(self, table: TableTerm) -> Val:
-        e = self.emitter
-        assert table.valid is not None
-        flags = [int(v) for v in table.valid]
-        entry = self._table_entry(flags, "i8", self.index(table.dim))
-        if self._is_vector(table.dim):
-            return e.icmp("ne", e.load(vec("i8", self.lanes), entry), 0)
-        return e.splat(e.icmp("ne", e.load(vec("i8"), entry), 0), self.lanes)
-
-    def _load_contiguous(self, type: Type, pointer: Val, mask: Val | None, fill: int | float) -> Val:
-        e = self.emitter
-        if mask is not None:
-            return e.masked_load(type, pointer, mask, fill=fill)
-        return self._load_leading(type, pointer, self.active)
-
-    def _load_leading(self, type: Type, pointer: Val, count: int) -> Val:
-        """The first `count` lanes from memory, zero in the others."""
-        e = self.emitter
-        if count == type.lanes:
-            return e.load(type, pointer)
-        if count == 1:
-            return e.insert(e.zero(type), e.load(type.scalar, pointer), 0)
-        return e.masked_load(type, pointer, count)
-
-    def _load_thinned(self, type: Type, pointer: Val, stride: int) -> Val:
-        """Every `stride`-th element from whole vectors; the last one stops at the last element wanted."""
-        e, lanes = self.emitter, type.lanes
-        if stride == -1:
-            first = e.op(f"getelementptr {type.element}, ptr {pointer}, i64 {1 - self.active}", PTR)
-            whole = self._load_contiguous(type, first, None, 0)
-            order = [max(self.active - 1 - lane, 0) for lane in range(lanes)]
-            return e.shuffle(whole, None, order)
-        needed = stride * (self.active - 1) + 1
-        made: Val | None = None
-        for start in range(0, needed, lanes):
-            count = min(lanes, needed - start)
-            at = e.gep(pointer, start, type.element)
-            part = self._load_leading(type, at, count)
-            if made is None:
-                made = part
-                picked = [min(lane * stride, lanes - 1) for lane in range(lanes)]
-                if needed <= lanes:
-                    return e.shuffle(part, None, picked)
-                first_part = True
-                continue
-            order = []
-            for lane in range(lanes):
-                position = lane * stride - start
-                if 0 <= position < lanes:
-                    order.append(lanes + position)
-                else:
-                    order.append(min(lane * stride, lanes - 1) if first_part else lane)
-            made = e.shuffle(made, part, order)
-            first_part = False
-        assert made is not None
-        return made
-
-    def _gather(
-        self, read: int, ref: Ref, type: Type, pointer: Val, mask: Val | None, fill: int | float
-    ) -> Val:
-        e, lanes = self.emitter, type.lanes
-        assert self.vector is not None
-        dim = self.vector.dim
-        offsets = vector_literal("i64", [ref.coefficient(dim) * i for i in range(lanes)])
-        wide = vec("i64", lanes)
-        for table in ref.tables:
-            if table.dim == dim:
-                entry = self._table_entry(table.offsets, "i64", self.index(dim))
-                offsets = e.iadd(offsets, e.load(wide, entry))
-        for number, term in enumerate(ref.data):
-            if (read, number) not in self.resolved:
-                index = self._wrapped(self.load(term.read), term)
-                offsets = e.iadd(offsets, e.imul(index, term.stride))
-        places = e.op(f"getelementptr {type.element}, ptr {pointer}, {offsets.typed}", vec("ptr", lanes))
-        where = e.lane_mask(lanes, self.active) if mask is None else mask
-        name = f"{type.text} @llvm.masked.gather.{type.suffix}.v{lanes}p0("
-        e.declare(f"declare {name}<{lanes} x ptr>, <{lanes} x i1>, {type.text})")
-        call = f"call {name}<{lanes} x ptr> align {type.element_bytes} {places}, {where.typed}, "
-        return e.op(call + f"{e.constant(type, fill).typed})", type)
 
     # Stores.
 
@@ -519,7 +401,7 @@ class Frame:
         """Store a computed value through the nest's write."""
         e, ref, position = self.emitter, self.nest.write, len(self.nest.refs)
         raw = to_storage(e, value, ref.operand.dtype)
-        pointer = self._pointer(position)
+        pointer = self.pointer(position)
         c = 0 if self.vector is None else ref.coefficient(self.vector.dim)
         if raw.lanes == 1:
             e.store(raw, pointer)

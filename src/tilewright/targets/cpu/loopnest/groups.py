@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.ir.nest import Access, Affine, Nest
+from tilewright.ir.nest import Access, Affine, Lookup, Nest
 from tilewright.targets.cpu.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey, choose_num_chunks
@@ -142,12 +142,12 @@ def fused_region(nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts
     inner = _contiguous_loop(nests, loops, layouts)
     size = 0
     if inner is not None:
-        lanes = lanes_for(isa, "float", inner.extent)
-        size = min(inner.extent, lanes * _BLOCK_VECTORS)
-        if size == inner.extent:
+        size = min(inner.extent, lanes_for(isa, "float", inner.extent) * _BLOCK_VECTORS)
+        if size == inner.extent or _has_table(nests, inner):
+            # It stays a loop of every nest, whole.
             loops = tuple(loop for loop in loops if loop is not inner)
             inner = None
-    rows = None if inner is not None or not loops else loops[-1]
+    rows = None if inner is not None or not loops or _has_table(nests, loops[-1]) else loops[-1]
     if rows is not None:
         size = _rows_per_item(nests, loops, private, rows.extent, sum(map(nest_operations, nests)))
         rows = rows if size > 1 else None
@@ -242,6 +242,16 @@ def _contiguous_loop(
         if axis is not None and strides[axis] == 1 and write.index[axis] == Affine(((loop.names[-1], 1),)):
             return loop
     return None
+
+
+def _has_table(nests: Sequence[Nest], loop: SharedLoop) -> bool:
+    """Whether a nest uses the loop's index to look something up: then it cannot be cut into blocks."""
+    return any(
+        isinstance(index, Lookup) and index.dim == name
+        for nest, name in zip(nests, loop.names, strict=True)
+        for access in (*nest.reads, nest.write)
+        for index in access.index
+    )
 
 
 def _rows_per_item(

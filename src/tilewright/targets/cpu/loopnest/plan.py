@@ -8,7 +8,7 @@ from tilewright.ir.expr import FUNCTIONS, Call, Expr
 from tilewright.ir.nest import Dim
 from tilewright.targets.cpu.exprgen import COMPUTE_ELEMENTS
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.loopnest.frame import MAX_THINNED_STRIDE
+from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref
 from tilewright.targets.cpu.values import vec
 

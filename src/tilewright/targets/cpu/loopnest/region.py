@@ -204,32 +204,57 @@ def nest_operations(nest: Nest | LinearNest) -> int:
     return iterations * max(1, body, num_reads) + outputs * finish
 
 
-def region_kernel(region: Region, isa: Isa) -> Kernel:
-    """The kernel of a region."""
+def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
+    """One kernel for regions that do not depend on each other: each has its own chunks, in order."""
     operands: dict[OperandKey, Operand] = {}
-    for nest in region.nests:
-        for ref in nest.all_refs():
-            if ref.operand.key not in region.scratch:
-                operands.setdefault(ref.operand.key, ref.operand)
-    args = tuple(operands.values())
-    num_chunks = choose_num_chunks(region.num_items, region.operations)
+    for region in regions:
+        for nest in region.nests:
+            for ref in nest.all_refs():
+                if ref.operand.key not in region.scratch:
+                    operands.setdefault(ref.operand.key, ref.operand)
+    chunks = [choose_num_chunks(r.num_items, r.operations) for r in regions]
     e = Emitter(triple=isa.triple, attributes=isa.function_attributes)
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
+    scratch_bytes = 0
     with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (arg_block, chunk, scratch):
         pointers = {
             key: e.load(PTR, e.gep(arg_block, 8 * position), align_bytes=8)
             for position, key in enumerate(operands)
         }
-        used_bytes = 0
-        for key, elements in region.scratch.items():
-            pointers[key] = e.gep(scratch, used_bytes)
-            operand = next(r.operand for n in region.nests for r in n.all_refs() if r.operand.key == key)
-            size = elements * storage_type(operand.dtype).element_bytes
-            used_bytes += -(-size // _SCRATCH_ALIGN_BYTES) * _SCRATCH_ALIGN_BYTES
-        _items(e, region, isa, pointers, chunk, num_chunks)
+
+        def from_region(number: int, first: int) -> None:
+            nonlocal scratch_bytes
+            following = first + chunks[number]
+
+            def here() -> None:
+                nonlocal scratch_bytes
+                slices, used_bytes = _scratch_pointers(e, regions[number], scratch)
+                scratch_bytes = max(scratch_bytes, used_bytes)
+                own = e.index(e.sub(chunk, first))
+                _items(e, regions[number], isa, {**pointers, **slices}, own, chunks[number])
+
+            if number == len(regions) - 1:
+                here()
+            else:
+                mine = e.compare("slt", chunk, following)
+                e.if_(mine, here, lambda: from_region(number + 1, following))
+
+        from_region(0, 0)
     symbol, text = name_by_content(e.text(), "nest")
-    macs = sum(_macs(n) for n in region.nests)
-    return Kernel(symbol, text, num_chunks, args, used_bytes, macs=macs)
+    macs = sum(_macs(n) for r in regions for n in r.nests)
+    return Kernel(symbol, text, sum(chunks), tuple(operands.values()), scratch_bytes, macs=macs)
+
+
+def _scratch_pointers(e: Emitter, region: Region, scratch: Val) -> tuple[dict[OperandKey, Val], int]:
+    """Where an item's slices of temporaries lie, and the bytes they take together."""
+    pointers = {}
+    used_bytes = 0
+    for key, elements in region.scratch.items():
+        pointers[key] = e.gep(scratch, used_bytes)
+        operand = next(r.operand for n in region.nests for r in n.all_refs() if r.operand.key == key)
+        size = elements * storage_type(operand.dtype).element_bytes
+        used_bytes += -(-size // _SCRATCH_ALIGN_BYTES) * _SCRATCH_ALIGN_BYTES
+    return pointers, used_bytes
 
 
 def _items(
