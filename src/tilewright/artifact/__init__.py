@@ -1,0 +1,224 @@
+"""Artifacts: compiled models as files, `model.tw`.
+
+    manifest.json        what was compiled, from what, into which steps; the SHA-256 of every other member
+    graph.txt            the optimised graph
+    plan.json            how it is cut and in which order it runs
+    weights.safetensors  its constants
+    native.json          which processor the code is for; the tables of the main
+    constants.bin        the constants as the kernels read them
+    objects/*.o          machine code
+
+The last three are there for targets that generate code. An artifact is a pure function of the model's
+bytes, the target, the options and the version.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.artifact.constants import named_constants, resolved_constants
+from tilewright.artifact.container import Archive, Member, write_archive
+from tilewright.artifact.facts import decode_facts, encode_facts
+from tilewright.artifact.plan import decode_plan, encode_plan
+from tilewright.artifact.tensors import decode_tensors, encode_tensors
+from tilewright.artifact.trust import is_ours, remember
+from tilewright.compiled import Body, CompiledFacts, CompiledModel
+from tilewright.errors import ArtifactCorrupt, TilewrightError
+from tilewright.ir.graph import Graph
+from tilewright.ir.text import parse_graph, print_graph
+from tilewright.program import Program
+from tilewright.targets import TARGETS
+from tilewright.targets.base import Executable, GeneratingTarget
+from tilewright.targets.cpu.image import CpuImage
+from tilewright.targets.validate import require_valid_program
+
+__all__ = ["FORMAT_VERSION", "Archive", "read_artifact", "save_artifact"]
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+"""Raise it when an older release could no longer read what this one writes; older ones stay readable."""
+
+GRAPH = "graph.txt"
+PLAN = "plan.json"
+WEIGHTS = "weights.safetensors"
+
+
+def save_artifact(path: Path, compiled: CompiledModel) -> Path:
+    """Write an artifact, and record that this machine made it.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    from tilewright.artifact.native import TABLES, native_members
+
+    program, image = compiled.program, compiled.image
+    tensors, constants = named_constants(program.graph)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "kind": "tilewright artifact",
+        **encode_facts(compiled.facts),
+        "constants": constants,
+        "native": None,
+    }
+    members = [
+        Member(GRAPH, (print_graph(program.graph).encode(),)),
+        Member(PLAN, (_json(encode_plan(program)),)),
+        Member(WEIGHTS, encode_tensors(tensors)),
+    ]
+    if image is not None:
+        tables, native = native_members(image, program.graph)
+        members += [Member(TABLES, (_json(tables),)), *native]
+        manifest["native"] = {
+            "isa": image.isa_name,
+            "isa_fingerprint": image.isa_fingerprint,
+            "toolchain": image.toolchain,
+        }
+    digest = write_archive(path, manifest, members)
+    if image is not None:
+        remember(digest, compiled.options.cache_dir)
+    return path
+
+
+def read_artifact(
+    path: Path, *, num_threads: int | None = None, trust: bool = False, cache_dir: Path | None = None
+) -> CompiledModel:
+    """Open an artifact. See `tilewright.open`.
+
+    Raises:
+        UsageError: no such file.
+        ArtifactCorrupt: not an artifact, damaged, or made by a newer version.
+    """
+    archive = Archive(path)
+    if archive.format_version > FORMAT_VERSION:
+        raise ArtifactCorrupt(
+            f"{path}: made by a newer tilewright (format {archive.format_version}, this one reads up to "
+            f"{FORMAT_VERSION}); update tilewright or compile the model again."
+        )
+    if archive.format_version < 1:
+        raise archive.corrupt(f"its format version is {archive.format_version}")
+    with archive.decoding():
+        facts = decode_facts(archive.manifest)
+        native = archive.manifest["native"]
+        reason = None if native is None else _refusal(archive, native, trust, cache_dir)
+    stored = _Stored(archive, facts)
+    if native is None:
+        return CompiledModel(
+            facts, Body(stored.program, lambda: None, stored.compile), num_threads=num_threads
+        )
+    if reason is None:
+        return CompiledModel(
+            facts, Body(stored.program, stored.image, stored.load_image), num_threads=num_threads
+        )
+    return _generated_again(path, stored, reason, num_threads, cache_dir)
+
+
+def _refusal(archive: Archive, native: dict[str, Any], trust: bool, cache_dir: Path | None) -> str | None:
+    """Why the machine code in the file is not to be used; None if it is."""
+    from tilewright.targets.cpu.codegen import toolchain_version
+    from tilewright.targets.cpu.isa import host_isa, isa_by_name
+
+    known = {host_isa().fingerprint: host_isa()}
+    for name in ("avx512", "avx2", "neon"):
+        known.setdefault(isa_by_name(name).fingerprint, isa_by_name(name))
+    isa = known.get(native["isa_fingerprint"])
+    if isa is None or not isa.runs_on_host:
+        return f"its code is for another processor ({native['isa']}, {native['isa_fingerprint']})"
+    if native["toolchain"] != toolchain_version():
+        return f"its code is by another compiler ({native['toolchain']})"
+    if not trust and not is_ours(archive.manifest_sha256, cache_dir):
+        return "this machine did not make its code, and it is not trusted (trust=True or --trust uses it)"
+    return None
+
+
+def _generated_again(
+    path: Path, stored: _Stored, reason: str, num_threads: int | None, cache_dir: Path | None
+) -> CompiledModel:
+    start_s = time.monotonic()
+    options = replace(stored.facts.options, isa=None, cache_dir=cache_dir, max_memory_bytes=None)
+    target = TARGETS.get(stored.facts.target)
+    assert isinstance(target, GeneratingTarget)
+    program = stored.program()
+    program = replace(program, options=options)
+    try:
+        code = target.generate(program)
+    except TilewrightError:
+        raise
+    remark = f"{path}: {reason}; generated again here in {time.monotonic() - start_s:.1f} s."
+    logger.warning("%s", remark)
+    facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
+    body = Body(lambda: program, lambda: getattr(code, "image", None), code.load)
+    return CompiledModel(facts, body, remarks=(remark,), num_threads=num_threads)
+
+
+@dataclass(slots=True, eq=False)
+class _Stored:
+    """The parts of an opened artifact, each read once, when it is first needed."""
+
+    archive: Archive
+    facts: CompiledFacts
+    _program: Program | None = None
+    _image: CpuImage | None = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def program(self) -> Program:
+        """The program. Its invariants are checked: a file can say anything."""
+        with self._lock:
+            if self._program is None:
+                document = self.archive.json(PLAN)
+                with self.archive.decoding():
+                    text = self.archive.read(GRAPH).decode()
+                    tensors = decode_tensors(self.archive.read(WEIGHTS))
+                    constants = resolved_constants(tensors, self.archive.manifest["constants"])
+                self._program = self._checked(lambda: self._decoded(text, constants, document))
+            return self._program
+
+    def graph(self) -> Graph:
+        """The optimised graph."""
+        return self.program().graph
+
+    def image(self) -> CpuImage:
+        """The generated code."""
+        from tilewright.artifact.native import read_image
+
+        with self._lock:
+            if self._image is None:
+                self._image = read_image(self.archive, self.graph)
+            return self._image
+
+    def load_image(self, num_threads: int | None) -> Executable:
+        """Load the generated code."""
+        return self.image().load(num_threads)
+
+    def compile(self, num_threads: int | None) -> Executable:
+        """For targets that generate nothing."""
+        return TARGETS.get(self.facts.target).compile(self.program())
+
+    def _decoded(self, text: str, constants: dict[str, Any], document: dict[str, Any]) -> Program:
+        with self.archive.decoding():
+            graph = parse_graph(text, constants=constants)
+            return decode_plan(document, graph, self.facts.options)
+
+    def _checked(self, decode: Callable[[], Program]) -> Program:
+        from tilewright.ir.verify import require_valid
+
+        try:
+            program = decode()
+            require_valid(program.graph, after="reading")
+            require_valid_program(program)
+        except ArtifactCorrupt:
+            raise
+        except TilewrightError as error:
+            raise self.archive.corrupt(f"its program is invalid ({error})") from error
+        return program
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode()

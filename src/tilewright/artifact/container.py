@@ -1,0 +1,383 @@
+"""The file format of artifacts: a zip archive with exactly one possible form for given members.
+
+Members are stored, aligned to 64 bytes, without times; `manifest.json` comes first and lists the others
+with their SHA-256, and the archive's comment holds the SHA-256 of the manifest. A reader computes the
+whole form from the manifest and compares: a flipped bit anywhere, a path-like, repeated or overlapping
+member, a truncated file and bytes added at the end are all the same finding. Any zip tool can read it.
+
+These hold for every format version: the place of the manifest, the comment, and the manifest's
+`format_version`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import stat
+import struct
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tilewright.errors import ArtifactCorrupt, UsageError
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 64 << 20
+MAX_MEMBERS = 1 << 17
+
+_ALIGNMENT_BYTES = 64
+_COMMENT = b"tilewright artifact, manifest sha256 "
+_COMMENT_BYTES = len(_COMMENT) + 64
+_NAME = re.compile(r"[a-z0-9_]+(?:[./][A-Za-z0-9_]+)*")
+_VERSION = 45  # the zip version that knows 64-bit sizes, which are used throughout
+_DATE = 0x0021  # 1980-01-01: the first day of zip's calendar
+_LOCAL = struct.Struct("<4sHHHHHIIIHH")
+_CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
+_END64 = struct.Struct("<4sQHHIIQQQQ")
+_LOCATOR = struct.Struct("<4sIQI")
+_END = struct.Struct("<4sHHHHIIH")
+_U32 = 0xFFFFFFFF
+_PADDING_ID = 0xD935  # the extra field with which Android aligns data
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of an archive: its name, and its content in pieces."""
+
+    name: str
+    chunks: tuple[Bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the manifest says of a member."""
+
+    name: str
+    size_bytes: int
+    crc32: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "size_bytes": self.size_bytes,
+            "crc32": self.crc32,
+            "sha256": self.sha256,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Entry:
+        """The entry of a manifest."""
+        name, size, crc, digest = (document[k] for k in ("name", "size_bytes", "crc32", "sha256"))
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise ValueError(f"member name {name!r}")
+        if not all(isinstance(n, int) and n >= 0 for n in (size, crc)) or crc > _U32:
+            raise ValueError(f"size or checksum of member {name!r}")
+        return cls(name, size, crc, str(digest))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    entry: Entry
+    header_offset: int
+    header: bytes
+
+    @property
+    def data_offset(self) -> int:
+        return self.header_offset + len(self.header)
+
+
+def write_archive(path: Path, manifest: Mapping[str, Any], members: Sequence[Member]) -> str:
+    """Write an archive whole or not at all; returns the SHA-256 of its manifest.
+
+    `manifest` is completed with the list of members, which are written sorted by name.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    ordered = sorted(members, key=lambda m: m.name)
+    entries = [_entry(m) for m in ordered]
+    text = json.dumps(
+        {**manifest, "members": [e.to_json() for e in entries]}, sort_keys=True, indent=1, allow_nan=False
+    ).encode()
+    first = Member(MANIFEST, (text,))
+    places, tail = _layout((_entry(first), *entries), hashlib.sha256(text).hexdigest())
+    try:
+        _write_atomically(path, _pieces(places, (first, *ordered), tail))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    return hashlib.sha256(text).hexdigest()
+
+
+class Archive:
+    """An archive opened for reading. Members are read, and verified, when they are asked for.
+
+    The file stays open until `close` or collection: replacing it on disk does not change what is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Check everything but the content of the members.
+
+        Raises:
+            UsageError: no such file, or it cannot be opened.
+            ArtifactCorrupt: it is no artifact, or not in the one form it can have.
+        """
+        self.path = path
+        self._descriptor = _open_regular(path)
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        try:
+            self._read_form()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_form(self) -> None:
+        self.size_bytes = os.fstat(self._descriptor).st_size
+        text, digest = self._manifest_text()
+        self.manifest_sha256 = digest
+        self.manifest = self._parsed(text)
+        self.format_version = self._version()
+        with self.decoding():
+            entries = [Entry.from_json(m) for m in self.manifest["members"]]
+            if len(entries) > MAX_MEMBERS or any(
+                a.name >= b.name for a, b in itertools.pairwise(entries)
+            ):
+                raise ValueError("too many members, or members out of order")
+            if sum(e.size_bytes for e in entries) > self.size_bytes:
+                raise ValueError("members are larger than the file")
+        first = Entry(MANIFEST, len(text), zlib.crc32(text), digest)
+        places, tail = _layout((first, *entries), digest)
+        self._places = {p.entry.name: p for p in places}
+        end = places[-1].data_offset + places[-1].entry.size_bytes
+        whole = end + len(tail) == self.size_bytes and self._read(end, len(tail)) == tail
+        if not whole or any(self._read(p.header_offset, len(p.header)) != p.header for p in places):
+            raise self.corrupt("it is not laid out as its manifest says")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Members in order."""
+        return tuple(self._places)
+
+    def size_of(self, name: str) -> int:
+        """Bytes of a member."""
+        return self._place(name).entry.size_bytes
+
+    def read(self, name: str) -> bytes:
+        """The verified content of a member."""
+        place = self._place(name)
+        data = self._read(place.data_offset, place.entry.size_bytes)
+        self._verify(place, data)
+        return data
+
+    def read_into(self, name: str, target: Bytes) -> None:
+        """Fill `target`, of the member's size, and verify it there."""
+        place = self._place(name)
+        view = memoryview(target).cast("B")
+        if len(view) != place.entry.size_bytes:
+            raise self.corrupt(f"member {name!r} has {place.entry.size_bytes} bytes instead of {len(view)}")
+        done = 0
+        while done < len(view):
+            count = os.preadv(self._descriptor, [view[done:]], place.data_offset + done)
+            if count == 0:
+                raise self.corrupt("it was cut off while it was read")
+            done += count
+        self._verify(place, view)
+
+    def verify(self) -> None:
+        """Read and verify every member.
+
+        Raises:
+            ArtifactCorrupt: naming the first damaged one.
+        """
+        for name in self.names:
+            self.read(name)
+
+    def json(self, name: str) -> Any:
+        """A member that is JSON."""
+        return self._parsed(self.read(name))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._close()
+
+    def corrupt(self, reason: str) -> ArtifactCorrupt:
+        """The error for this file."""
+        return ArtifactCorrupt(f"{self.path}: damaged artifact: {reason}; compile the model again.")
+
+    def decoding(self) -> Decoding:
+        """A context that turns surprises in decoded content into `ArtifactCorrupt`."""
+        return Decoding(self)
+
+    def _place(self, name: str) -> _Place:
+        if name not in self._places:
+            raise self.corrupt(f"member {name!r} is missing")
+        return self._places[name]
+
+    def _manifest_text(self) -> tuple[bytes, str]:
+        head = self._read(0, _LOCAL.size + len(MANIFEST) + 20)
+        expected = len(_LOCAL.pack(*([b""] + [0] * 10))) + len(MANIFEST) + 20
+        if (
+            len(head) < expected
+            or head[:4] != b"PK\3\4"
+            or head[30 : 30 + len(MANIFEST)] != MANIFEST.encode()
+        ):
+            raise ArtifactCorrupt(
+                f"{self.path}: not a tilewright artifact; `tilewright compile MODEL` makes one."
+            )
+        (size,) = struct.unpack_from("<Q", head, 30 + len(MANIFEST) + 4)
+        if size > min(MAX_MANIFEST_BYTES, self.size_bytes):
+            raise self.corrupt(f"its manifest claims {size} bytes")
+        comment = self._read(max(0, self.size_bytes - _COMMENT_BYTES), _COMMENT_BYTES)
+        text = self._read(_header_bytes(0, MANIFEST), size)
+        digest = hashlib.sha256(text).hexdigest()
+        if comment != _COMMENT + digest.encode():
+            raise self.corrupt("the SHA-256 of its manifest is another, or it is cut off")
+        return text, digest
+
+    def _version(self) -> int:
+        version = self.manifest.get("format_version") if isinstance(self.manifest, dict) else None
+        if not isinstance(version, int):
+            raise self.corrupt("its manifest has no format version")
+        return version
+
+    def _parsed(self, data: bytes) -> Any:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise self.corrupt(f"a member is not JSON ({type(error).__name__})") from error
+
+    def _read(self, offset: int, size: int) -> bytes:
+        pieces: list[bytes] = []
+        while size > 0:
+            piece = os.pread(self._descriptor, min(size, 1 << 30), offset)
+            if not piece:
+                break
+            pieces.append(piece)
+            offset += len(piece)
+            size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _verify(self, place: _Place, data: Bytes) -> None:
+        if hashlib.sha256(data).hexdigest() != place.entry.sha256:
+            raise self.corrupt(f"the SHA-256 of member {place.entry.name!r} is another")
+
+
+class Decoding:
+    """Turns what wrong content makes Python raise into the one error for it."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        wrong = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+        if isinstance(error, wrong):
+            reason = " ".join(str(error).split())[:200]
+            raise self._archive.corrupt(
+                f"its content makes no sense ({type(error).__name__}: {reason})"
+            ) from error
+
+
+def _entry(member: Member) -> Entry:
+    digest, crc, size = hashlib.sha256(), 0, 0
+    for chunk in member.chunks:
+        view = memoryview(chunk).cast("B")
+        digest.update(view)
+        crc = zlib.crc32(view, crc)
+        size += len(view)
+    return Entry(member.name, size, crc, digest.hexdigest())
+
+
+def _layout(entries: Sequence[Entry], manifest_sha256: str) -> tuple[list[_Place], bytes]:
+    """Where everything lies: the headers before the members, and what follows the last member."""
+    places: list[_Place] = []
+    offset = 0
+    for entry in entries:
+        header = _local_header(entry, offset)
+        places.append(_Place(entry, offset, header))
+        offset += len(header) + entry.size_bytes
+    directory = b"".join(_central_header(p) for p in places)
+    count, small = len(places), min(len(places), 0xFFFF)
+    return places, b"".join(
+        (
+            directory,
+            _END64.pack(b"PK\6\6", 44, _VERSION, _VERSION, 0, 0, count, count, len(directory), offset),
+            _LOCATOR.pack(b"PK\6\7", 0, offset + len(directory), 1),
+            _END.pack(b"PK\5\6", 0, 0, small, small, _U32, _U32, _COMMENT_BYTES),
+            _COMMENT + manifest_sha256.encode(),
+        )
+    )
+
+
+def _header_bytes(offset: int, name: str) -> int:
+    """Size of a local header at `offset`: padded so that the data behind it are aligned."""
+    least = _LOCAL.size + len(name) + 20 + 6
+    return least + (-(offset + least)) % _ALIGNMENT_BYTES
+
+
+def _local_header(entry: Entry, offset: int) -> bytes:
+    name = entry.name.encode("ascii")
+    padding = _header_bytes(offset, entry.name) - _LOCAL.size - len(name) - 20 - 4
+    extra = struct.pack("<HHQQ", 1, 16, entry.size_bytes, entry.size_bytes)
+    extra += struct.pack("<HHH", _PADDING_ID, padding, _ALIGNMENT_BYTES) + bytes(padding - 2)
+    fixed = (b"PK\3\4", _VERSION, 0, 0, 0, _DATE, entry.crc32, _U32, _U32, len(name), len(extra))
+    return _LOCAL.pack(*fixed) + name + extra
+
+
+def _central_header(place: _Place) -> bytes:
+    entry, name = place.entry, place.entry.name.encode("ascii")
+    extra = struct.pack("<HHQQQ", 1, 24, entry.size_bytes, entry.size_bytes, place.header_offset)
+    sizes = (entry.crc32, _U32, _U32, len(name), len(extra), 0, 0, 0, 0, _U32)
+    return _CENTRAL.pack(b"PK\1\2", _VERSION, _VERSION, 0, 0, 0, _DATE, *sizes) + name + extra
+
+
+def _pieces(places: Sequence[_Place], members: Sequence[Member], tail: bytes) -> Iterator[Bytes]:
+    for place, member in zip(places, members, strict=True):
+        yield place.header
+        yield from member.chunks
+    yield tail
+
+
+def _write_atomically(path: Path, pieces: Iterator[Bytes]) -> None:
+    """Through a temporary file beside `path`, so that no reader ever sees a part."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _open_regular(path: Path) -> int:
+    try:
+        # Non-blocking, so that a FIFO without a writer cannot hang the caller.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file; check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"{path}: cannot be opened ({reason}).") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ArtifactCorrupt(f"{path}: not a regular file; give the path of an artifact.")
+    return descriptor
