@@ -273,18 +273,18 @@ class _Parser:
         )
 
     def _typed_value(self) -> Value:
-        name = self._value_name()
+        line, name = self._peek().line, self._value_name()
         if name in self.values:
-            raise UsageError(f"line {self._peek().line}: value {name!r} is defined twice; rename one.")
+            raise UsageError(f"line {line}: value {name!r} is defined twice; rename one.")
         self._expect(":")
         dtype, shape = self._type()
         self.values[name] = Value(name, dtype, shape)
         return self.values[name]
 
     def _operand(self) -> Value:
-        name = self._value_name()
+        line, name = self._peek().line, self._value_name()
         if name not in self.values:
-            raise UsageError(f"line {self._peek().line}: value {name!r} is read before it is defined.")
+            raise UsageError(f"line {line}: value {name!r} is read before it is defined.")
         return self.values[name]
 
     def _value_name(self) -> str:
@@ -420,7 +420,9 @@ def _tokens(text: str) -> list[_Token]:
     while position < end:
         match = _TOKEN.match(text, position, end)
         if match is None:
-            bad = text[position : position + 20].strip()
+            rest = text[position:end]
+            line += rest.count("\n", 0, len(rest) - len(rest.lstrip()))
+            bad = rest.lstrip()[:20]
             raise UsageError(f"line {line}: cannot read {bad!r}; compare with `print_graph`.")
         kind = match.lastgroup or ""
         line += text.count("\n", position, match.start(kind))
