@@ -67,7 +67,7 @@ def test_targets_refuse_wrong_plans() -> None:
     broken = Program(program.graph, program.partition, schedule, Options())
     for target in (NullTarget(), InterpreterTarget()):
         with pytest.raises(
-            InternalError, match="the plan of 'random4' is wrong: order: .* more; please report"
+            InternalError, match=r"the plan of 'random4' is wrong: order: .* more; please report"
         ):
             target.compile(broken)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from tilewright.hardware.machine import Level, Machine
 from tilewright.hardware.probe import CacheInfo, HostFacts, probe_host
 
@@ -14,14 +17,11 @@ def host_machine(facts: HostFacts | None = None) -> Machine:
     facts = probe_host() if facts is None else facts
     cores = facts.num_threads
     caches = sorted((c for c in facts.caches if c.kind in ("Data", "Unified")), key=lambda c: c.level)
-    counts = [max(1, cores // max(1, min(c.num_sharing_cores, cores))) for c in caches]
-    counts = [*counts, 1]
+    counts = _instances(caches, cores)
     levels = [
-        _cache_level(cache, _fan_out(counts[i], counts[i + 1]), per_core=counts[i] == cores)
-        for i, cache in enumerate(caches)
+        _cache_level(cache, inner // outer, per_core=inner == cores)
+        for cache, (inner, outer) in zip(caches, pairwise(counts), strict=True)
     ]
-    if not caches:
-        cores = 1
     memory = Level(name="DRAM", capacity_bytes=facts.memory_limit_bytes, per="machine", managed_by="hardware")
     return Machine(
         name="host",
@@ -32,8 +32,18 @@ def host_machine(facts: HostFacts | None = None) -> Machine:
     )
 
 
-def _fan_out(count: int, outer_count: int) -> int:
-    return max(1, count // outer_count)
+def _instances(caches: Sequence[CacheInfo], cores: int) -> list[int]:
+    """How many of each cache, and one memory.
+
+    Where the usable cores do not fill the outer caches evenly, fewer of those are assumed than there are.
+    """
+    counts: list[int] = []
+    inner = cores
+    for cache in caches:
+        wanted = max(1, cores // max(1, cache.num_sharing_cores))
+        inner = next(count for count in range(min(wanted, inner), 0, -1) if inner % count == 0)
+        counts.append(inner)
+    return [*counts, 1]
 
 
 def _cache_level(cache: CacheInfo, fan_out: int, *, per_core: bool) -> Level:

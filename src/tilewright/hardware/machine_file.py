@@ -151,6 +151,9 @@ def _explain(kind: str, problem: Mapping[str, Any], location: Sequence[int | str
 def _suggestion(key: str) -> str:
     """What an unknown key may have meant: often the same without its unit."""
     known = list(dict.fromkeys(_known_keys()))
+    if key in known:
+        owners = " or ".join(part.__name__.lower() for part in _PARTS if key in part.model_fields)
+        return f" here; it belongs to a {owners}"
     with_unit = [k for k in known if k.startswith(f"{key}_")]
     if with_unit:
         return f"; its unit is missing, write {' or '.join(with_unit)}"

@@ -65,6 +65,15 @@ def test_greedy_keeps_the_limit_of_groups() -> None:
     assert [len(s.groups) for s in schedule.stages] == [2, 2, 1]
 
 
+def test_greedy_prefers_what_comes_first_in_the_partition() -> None:
+    b = GraphBuilder()
+    x = b.input(4)
+    early = b.op("Relu", b.op("Relu", x))
+    graph = b.finish(early, b.op("Relu", x))
+    schedule = Greedy().solve(ScheduleProblem(partition_of(graph), max_groups=1), Budget())
+    assert [i.subgraph_id for i in schedule.instances()] == [0, 1, 2]
+
+
 def test_memory_order_finishes_a_branch_before_the_next() -> None:
     """Each branch widens and narrows; the graph's own order would hold all wide values at once."""
     b = GraphBuilder()

@@ -1,0 +1,72 @@
+"""Every registered planner keeps its family's promise: valid answers, repeatable, with what made them."""
+
+import pytest
+from tests.support.graphs import GraphBuilder, random_graph
+
+from tilewright.ir.graph import Graph
+from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory, memory_problem
+from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
+from tilewright.planning import Budget
+from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem, check_schedule
+
+
+def graphs() -> list[Graph]:
+    opaque = GraphBuilder("opaque")
+    x = opaque.op("NobodyKnowsThis", opaque.op("Relu", opaque.input(4, 4)))
+    split = opaque.ops("Split", [x], [(2, 4), (2, 4)], axis=0, num_outputs=2)
+    passed_through = GraphBuilder("passed_through")
+    value = passed_through.input(4, 4)
+    return [
+        GraphBuilder("empty").finish(),
+        passed_through.finish(value),
+        opaque.finish(opaque.op("Add", *split), split[0]),
+        *(random_graph(seed, 3 + 4 * seed) for seed in range(8)),
+    ]
+
+
+def cut(name: str, graph: Graph) -> Partition:
+    answer = PARTITIONERS.get(name).solve(PartitionProblem(graph), Budget(100))
+    assert isinstance(answer, Partition)
+    return answer
+
+
+def order(name: str, problem: ScheduleProblem) -> Schedule:
+    answer = SCHEDULERS.get(name).solve(problem, Budget(100))
+    assert isinstance(answer, Schedule)
+    return answer
+
+
+@pytest.mark.parametrize("name", PARTITIONERS.names())
+def test_partitions_are_valid_and_repeat(name: str) -> None:
+    for graph in graphs():
+        partition = cut(name, graph)
+        assert check_partition(PartitionProblem(graph), partition) == ()
+        assert partition.provenance.planner == name
+        again = cut(name, graph)
+        assert [s.nodes for s in again.subgraphs] == [s.nodes for s in partition.subgraphs]
+        assert again.decisions == partition.decisions
+
+
+@pytest.mark.parametrize("name", SCHEDULERS.names())
+@pytest.mark.parametrize("max_groups", [1, 3])
+def test_schedules_are_valid_and_repeat(name: str, max_groups: int) -> None:
+    for graph in graphs():
+        for partitioner in ("none", "layerwise"):
+            problem = ScheduleProblem(cut(partitioner, graph), max_groups=max_groups)
+            schedule = order(name, problem)
+            assert check_schedule(problem, schedule) == ()
+            assert schedule.provenance.planner == name
+            assert order(name, problem).stages == schedule.stages
+
+
+@pytest.mark.parametrize("name", MEMORY_PLANNERS.names())
+def test_memory_plans_are_valid_and_repeat(name: str) -> None:
+    for graph in graphs():
+        for scheduler in ("sequential", "greedy"):
+            schedule = order(scheduler, ScheduleProblem(cut("none", graph), max_groups=3))
+            problem = memory_problem(schedule)
+            plan = MEMORY_PLANNERS.get(name).solve(problem, Budget(100))
+            assert isinstance(plan, MemoryPlan)
+            assert check_memory(problem, plan) == ()
+            assert plan.provenance.planner == name
+            assert MEMORY_PLANNERS.get(name).solve(problem, Budget(100)) == plan
