@@ -8,7 +8,7 @@ another name for the same memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -170,7 +170,7 @@ class _Lowering:
         planar = {
             v
             for v in self.graph.inputs
-            if v in layouts and v.shape[layouts[v].order[-1]] <= _MAX_PLANAR_CHANNELS
+            if v.shape and v in layouts and v.shape[layouts[v].order[-1]] <= _MAX_PLANAR_CHANNELS
         }
         if planar:
             layouts = assign_layouts(groups, pinned | planar)
@@ -244,33 +244,48 @@ class _Lowering:
         group = unit.work
         names = _Names(self, unit.index, group)
         launches: list[Step] = []
-        pending: list[Nest] = []
-
-        def flush() -> None:
-            if pending:
-                names.arrange_constants(pending)
-                kernels = lower_nests(tuple(pending), names.layouts(pending), self.isa)
-                launches.extend((self._launch(k, names, unit, tuple(pending)),) for k in kernels)
-                names.forget_arrangements()
-                pending.clear()
-
-        for nest in group.nests:
-            if self._is_alias(nest, names):
-                continue
-            kernels = lower_contraction(
-                nest,
-                names.layouts([nest]),
-                self.isa,
-                constants=names.constants,
-                next_local=names.num_locals,
-            )
-            if isinstance(kernels, Declined):
-                pending.append(nest)
-                continue
-            flush()
-            launches.extend((self._launch(k, names, unit, (nest,)),) for k in kernels)
-        flush()
+        for nests, kernels in self._segments(group, names):
+            if kernels is None:
+                nests = tuple(names.escape(nest) for nest in nests)
+                names.arrange_constants(nests)
+                kernels = lower_nests(nests, names.layouts(nests), self.isa)
+            launches.extend((self._launch(k, names, unit, nests),) for k in kernels)
+            names.forget_arrangements()
         return launches
+
+    def _segments(
+        self, group: NestGroup, names: _Names
+    ) -> list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]]:
+        """The group's nests in order: each contraction with its kernels, runs of others without (yet).
+
+        Copies that move nothing are left out. Temporaries that more than one segment or an alias uses are
+        marked as escaping: they need memory that outlives a kernel.
+        """
+        segments: list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]] = []
+        users: dict[OperandKey, set[int]] = {}
+        for nest in group.nests:
+            touched = [a.operand.key for a in (*nest.reads, nest.write) if a.operand.kind == "local"]
+            if self._is_alias(nest, names):
+                for key in touched:
+                    users.setdefault(key, set()).add(-1)
+                continue
+            layouts, constants = names.layouts([nest]), names.constants
+            kernels = lower_contraction(
+                nest, layouts, self.isa, constants=constants, next_local=names.num_locals
+            )
+            if not isinstance(kernels, Declined):
+                names.declare(kernels)
+                segments.append(((nest,), kernels))
+            elif segments and segments[-1][1] is None:
+                segments[-1] = ((*segments[-1][0], nest), None)
+            else:
+                segments.append(((nest,), None))
+            for key in touched:
+                users.setdefault(key, set()).add(len(segments))
+        for key, numbers in users.items():
+            if len(numbers) > 1:
+                names.mark_escaping(key)
+        return segments
 
     def _launch(self, kernel: Kernel, names: _Names, unit: _Unit, nests: tuple[Nest, ...]) -> KernelLaunch:
         args = tuple(names.storage(a) for a in kernel.args)
@@ -354,6 +369,7 @@ class _Names:
         self._group = group
         self.extra: set[OperandKey] = set()
         self._arranged: dict[OperandKey, Layout] = {}
+        self._escaping: dict[OperandKey, Operand] = {}
         self.num_locals = len(group.locals)
         self.constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
         for operand in group.locals:
@@ -366,6 +382,8 @@ class _Names:
                 value = self._group.inputs[operand.position]
                 return self._lowering.shadows.get(value, value)
             case "output":
+                if operand.position >= len(self._group.outputs):
+                    return (self._index, operand.position - len(self._group.outputs))
                 value = self._group.outputs[operand.position]
                 return self._lowering.shadows.get(value, value)
             case "local":
@@ -375,6 +393,28 @@ class _Names:
                     self.num_locals = max(self.num_locals, operand.position + 1)
                 return (self._index, operand.position)
         return None
+
+    def declare(self, kernels: Sequence[Kernel]) -> None:
+        """Take note of the temporaries that a generator added."""
+        for kernel in kernels:
+            for arg in kernel.args:
+                if isinstance(arg, Operand):
+                    self.tensor(arg)
+
+    def mark_escaping(self, key: OperandKey) -> None:
+        """A temporary that needs memory of its own: generators of loops keep the others to themselves."""
+        local = self._group.locals[key[1]]
+        position = len(self._group.outputs) + local.position
+        self._escaping[key] = replace(local, kind="output", position=position)
+
+    def escape(self, nest: Nest) -> Nest:
+        """The nest with escaping temporaries as outputs, which generators never keep to themselves."""
+
+        def renamed(access: Access) -> Access:
+            found = self._escaping.get(access.operand.key)
+            return access if found is None else replace(access, operand=found)
+
+        return replace(nest, reads=tuple(renamed(a) for a in nest.reads), write=renamed(nest.write))
 
     def storage(self, arg: Operand | Packed) -> Storage:
         """What to pass for a kernel argument."""

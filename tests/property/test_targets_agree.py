@@ -1,0 +1,119 @@
+"""Generated code computes what the interpreter computes: for every operator alone, and for random graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.property.checks import assert_same
+from tests.property.mixed_graphs import mixed_graphs
+from tests.property.strategies import Case, generators, reference_outputs
+
+from tilewright.compiler import compile_graph
+from tilewright.errors import UnsupportedOp
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.options import Options
+
+OPTIONS = Options(no_cache=True, threads=2)
+COMMON = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False
+)
+KEYS = sorted(generators())
+# Types that generated code does not handle, and operators of them alone.
+DECLINED_ALWAYS: frozenset[str] = frozenset()
+
+
+def run_on_cpu(graph: Graph, feed: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    code = compile_graph(graph, OPTIONS).code
+    assert code is not None
+    executable = code.load(2)
+    try:
+        return executable.run(feed)
+    finally:
+        executable.close()  # type: ignore[attr-defined]  # the cpu's executables have it
+
+
+def graph_of(one: Case) -> tuple[Graph, dict[str, np.ndarray[Any, Any]]]:
+    """The graph of one node; what is not an initializer is an input, each value once."""
+    graph = Graph(one.node.op_type)
+    feed: dict[str, np.ndarray[Any, Any]] = {}
+    inputs: list[Value | None] = []
+    for value, array in zip(one.node.inputs, one.inputs, strict=True):
+        if value is None or array is None:
+            inputs.append(None)
+            continue
+        copy = Value(value.name, value.dtype, value.shape, value.data)
+        if value.data is None:
+            graph.add_input(copy)
+            feed[value.name] = array
+        inputs.append(copy)
+    outputs = [None if v is None else Value(v.name, v.dtype, v.shape) for v in one.node.outputs]
+    node = Node(
+        one.node.op_type, inputs, outputs, one.node.attributes, domain=one.node.domain, opset=one.node.opset
+    )
+    graph.append(node)
+    graph.outputs = list(node.results())
+    return graph, feed
+
+
+def agrees_alone(one: Case) -> bool:
+    graph, feed = graph_of(one)
+    try:
+        found = run_on_cpu(graph, feed)
+    except UnsupportedOp:
+        return False
+    got = [None if v is None else found[v.name] for v in one.node.outputs]
+    assert_same(one, got, reference_outputs(one))
+    return True
+
+
+@pytest.mark.parametrize("key", KEYS, ids="".join)
+def test_each_operator_alone(key: tuple[str, str]) -> None:
+    applied: list[bool] = []
+
+    @settings(COMMON, max_examples=5)
+    @given(one=generators()[key])
+    def every(one: Case) -> None:
+        applied.append(agrees_alone(one))
+
+    every()
+    assert any(applied) == (key[1] not in DECLINED_ALWAYS)
+
+
+def check_graph(graph: Graph, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    feed = {v.name: rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in graph.inputs}
+    want = run_graph(graph, feed, dtype=DType.FLOAT64)
+    plain = run_graph(graph, feed)
+    got = run_on_cpu(graph, feed)
+    assert list(got) == list(plain)
+    for name, expected in want.items():
+        assert got[name].dtype == plain[name].dtype, name
+        assert got[name].shape == plain[name].shape, name
+        scale = max(float(np.abs(expected).max(initial=0.0)), 1e-3)
+        error = float(np.abs(got[name] - expected).max(initial=0.0))
+        theirs = float(np.abs(plain[name] - expected).max(initial=0.0))
+        assert error <= 4 * theirs + 2e-5 * scale, f"{name}: {error} against {theirs} at scale {scale}"
+
+
+def graphs_agree(max_nodes: int) -> Callable[..., None]:
+    @given(graph=mixed_graphs(max_nodes=max_nodes), seed=st.integers(0, 2**31))
+    def every(graph: Graph, seed: int) -> None:
+        check_graph(graph, seed)
+
+    return every
+
+
+def test_random_graphs() -> None:
+    settings(COMMON, max_examples=100)(graphs_agree(10))()
+
+
+@pytest.mark.slow
+def test_many_random_graphs() -> None:
+    settings(COMMON, max_examples=1500)(graphs_agree(16))()
