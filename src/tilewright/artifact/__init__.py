@@ -18,7 +18,6 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from tilewright.compiled import Body, CompiledFacts, CompiledModel
 from tilewright.errors import ArtifactCorrupt, TilewrightError
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
+from tilewright.ir.verify import require_valid
 from tilewright.program import Program
 from tilewright.targets import TARGETS
 from tilewright.targets.base import Executable, GeneratingTarget
@@ -145,12 +145,8 @@ def _generated_again(
     options = replace(stored.facts.options, isa=None, cache_dir=cache_dir, max_memory_bytes=None)
     target = TARGETS.get(stored.facts.target)
     assert isinstance(target, GeneratingTarget)
-    program = stored.program()
-    program = replace(program, options=options)
-    try:
-        code = target.generate(program)
-    except TilewrightError:
-        raise
+    program = replace(stored.bounded_program(), options=options)
+    code = target.generate(program)
     remark = f"{path}: {reason}; generated again here in {time.monotonic() - start_s:.1f} s."
     logger.warning("%s", remark)
     facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
@@ -177,8 +173,23 @@ class _Stored:
                     text = self.archive.read(GRAPH).decode()
                     tensors = decode_tensors(self.archive.read(WEIGHTS))
                     constants = resolved_constants(tensors, self.archive.manifest["constants"])
-                self._program = self._checked(lambda: self._decoded(text, constants, document))
+                    self._program = self._decoded(text, constants, document)
             return self._program
+
+    def bounded_program(self) -> Program:
+        """The program, if no code generated from it can leave its tensors.
+
+        Raises:
+            ArtifactCorrupt: the graph states shapes that its operators do not have.
+        """
+        from tilewright.ir.bounds import find_out_of_bounds
+
+        program = self.program()
+        with self.archive.decoding():
+            problem = find_out_of_bounds(program.graph)
+        if problem is not None:
+            raise self.archive.corrupt(f"its program is invalid ({problem})")
+        return program
 
     def graph(self) -> Graph:
         """The optimised graph."""
@@ -202,19 +213,11 @@ class _Stored:
         return TARGETS.get(self.facts.target).compile(self.program())
 
     def _decoded(self, text: str, constants: dict[str, Any], document: dict[str, Any]) -> Program:
-        with self.archive.decoding():
-            graph = parse_graph(text, constants=constants)
-            return decode_plan(document, graph, self.facts.options)
-
-    def _checked(self, decode: Callable[[], Program]) -> Program:
-        from tilewright.ir.verify import require_valid
-
         try:
-            program = decode()
-            require_valid(program.graph, after="reading")
+            graph = parse_graph(text, constants=constants)
+            require_valid(graph, after="reading")
+            program = decode_plan(document, graph, self.facts.options)
             require_valid_program(program)
-        except ArtifactCorrupt:
-            raise
         except TilewrightError as error:
             raise self.archive.corrupt(f"its program is invalid ({error})") from error
         return program

@@ -149,9 +149,7 @@ class Archive:
         self.format_version = self._version()
         with self.decoding():
             entries = [Entry.from_json(m) for m in self.manifest["members"]]
-            if len(entries) > MAX_MEMBERS or any(
-                a.name >= b.name for a, b in itertools.pairwise(entries)
-            ):
+            if len(entries) > MAX_MEMBERS or any(a.name >= b.name for a, b in itertools.pairwise(entries)):
                 raise ValueError("too many members, or members out of order")
             if sum(e.size_bytes for e in entries) > self.size_bytes:
                 raise ValueError("members are larger than the file")
@@ -282,7 +280,15 @@ class Decoding:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        wrong = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+        wrong = (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ArithmeticError,
+            AssertionError,
+            RecursionError,
+        )
         if isinstance(error, wrong):
             reason = " ".join(str(error).split())[:200]
             raise self._archive.corrupt(

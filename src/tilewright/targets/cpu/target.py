@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tilewright.errors import BudgetExceeded, InternalError, UnsupportedOp
+from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.nest import Opaque
@@ -48,10 +49,14 @@ class CpuCode:
     program: Program
     isa: Isa
     lowered: LoweredModel
-    kernel_objects: tuple[bytes, ...]
     image: CpuImage
     memory: MemoryPlan
     memory_problem: MemoryProblem
+
+    @property
+    def kernel_objects(self) -> tuple[bytes, ...]:
+        """Machine code of each kernel."""
+        return self.image.objects[:-1]
 
     @property
     def steps(self) -> tuple[StepInfo, ...]:
@@ -133,7 +138,10 @@ class CpuTarget:
         jobs = [CompileJob(k.text, k.needs_optimizer) for k in kernels.values()]
         jobs.append(CompileJob(main.ir_text))
         cache = None if options.no_cache else ObjectCache(options.cache_dir or default_cache_directory())
-        objects = tuple(compile_objects(jobs, isa, cache=cache, num_processes=os.cpu_count() or 1))
+        report = None if progress is None else functools.partial(progress, "kernels")
+        objects = compile_objects(
+            jobs, isa, cache=cache, num_processes=num_threads_default(), progress=report
+        )
         image = CpuImage(
             isa_name=isa.name,
             isa_fingerprint=isa.fingerprint,
@@ -142,13 +150,13 @@ class CpuTarget:
             outputs=tuple(TensorSpec.of(v) for v in graph.outputs),
             passthrough=_passthrough(graph),
             main=main,
-            objects=objects,
+            objects=tuple(objects),
             constants=weights,
             host_steps=tuple(host_steps),
             arena_bytes=plan.peak_bytes,
             scratch_bytes=max((k.scratch_bytes for k in kernels.values()), default=0),
         )
-        return CpuCode(program, isa, lowered, objects[:-1], image, plan, problem)
+        return CpuCode(program, isa, lowered, image, plan, problem)
 
 
 def _main_steps(lowered: LoweredModel, placement: Placement) -> tuple[list[MainStep], list[HostStep]]:
@@ -173,7 +181,7 @@ def _host_step(node: Node, placement: Placement) -> HostStep:
     def references(values: tuple[Value | None, ...]) -> tuple[ArgRef | None, ...]:
         return tuple(None if v is None else placement.reference(v) for v in values)
 
-    return HostStep(node, references(node.inputs), references(node.outputs))
+    return HostStep(node, references((*node.inputs, *node.captures)), references(node.outputs))
 
 
 def _passthrough(graph: Graph) -> dict[str, Array | str]:
