@@ -220,11 +220,15 @@ def _compile_missing(
     progress: Progress | None,
 ) -> None:
     """Compile all of `missing` into `done`."""
+    progress = progress or (lambda num_done, num_jobs: None)
     total_s = sum(job.estimated_s for job in missing.values())
     num_helpers = min(num_processes, len(missing), int(total_s / PARALLEL_THRESHOLD_S) + 1) - 1
     if num_helpers <= 0 or getattr(sys, "frozen", False) or not sys.executable:
-        num_helpers = 0
-    _compile_with_helpers(missing, isa, num_helpers, done, progress or (lambda done, total: None))
+        for key, job in missing.items():
+            done[key] = compile_object(job.ir_text, isa, optimize=job.optimize)
+            progress(len(done), len(missing))
+        return
+    _compile_with_helpers(missing, isa, num_helpers, done, progress)
 
 
 def _compile_with_helpers(
