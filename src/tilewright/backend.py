@@ -13,10 +13,12 @@ import onnx
 from onnx import NodeProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from tilewright.errors import UnsupportedOp, UsageError
+from tilewright.compiler import compile_graph
+from tilewright.errors import InternalError, UnsupportedOp, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
+from tilewright.options import Options
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -152,7 +154,15 @@ def _info(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> onnx.ValueIn
 
 def _compiled(graph: Graph, target: str) -> Run:
     """The one place that knows how a graph becomes something that runs."""
-    return lambda feed: run_graph(graph, feed)
+    if target == "interpreter":
+        return lambda feed: run_graph(graph, feed)
+    compilation = compile_graph(graph, Options(target=target))
+    executable = compilation.executable
+    if compilation.code is not None:
+        executable = compilation.code.load(None)
+    if executable is None:
+        raise InternalError(f"target {target!r} gave neither code nor an executable for {graph.name!r}.")
+    return executable.run
 
 
 is_compatible = TilewrightBackend.is_compatible

@@ -128,6 +128,8 @@ class _Importer:
         if proto.op_type == "If" and condition is not None and condition.data is not None:
             self._take_branch(proto, bool(condition.data.reshape(-1)[0]), scope)
             return
+        if proto.output and not proto.output[0]:
+            proto = self._with_first_result(proto, scope)
         given = proto
         proto, captures = bind_captures(given, scope.find)
         schema = find_schema(proto, scope.opsets[""])
@@ -154,6 +156,14 @@ class _Importer:
             derived = loop_types(given, inputs, lambda body, values: self._body_results(body, values, scope))
             types = [t if t and t[1] is not None else d for t, d in zip(types, derived, strict=False)]
         self._append(proto, node, types, scope)
+
+    def _with_first_result(self, proto: NodeProto, scope: _Scope) -> NodeProto:
+        """The node with a name for its omitted first result: every node of a graph has one."""
+        named = NodeProto()
+        named.CopyFrom(proto)
+        named.output[0] = self._name(f"{proto.name or proto.op_type}/unread", scope)
+        scope.targets[named.output[0]] = named.output[0]
+        return named
 
     def _result_type(
         self, name: str, inferred: Mapping[str, Declaration | None], scope: _Scope

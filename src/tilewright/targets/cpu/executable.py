@@ -36,7 +36,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostStep:
-    """An operator that runs in Python: where its inputs and outputs lie."""
+    """An operator that runs in Python: where its inputs, followed by its captures, and outputs lie."""
 
     node: Node
     inputs: tuple[ArgRef | None, ...]
@@ -48,9 +48,11 @@ class HostStep:
         def run(bases: Sequence[int]) -> None:
             arrays = [
                 None if v is None or ref is None else _view(bases, ref, v)
-                for v, ref in zip(self.node.inputs, self.inputs, strict=True)
+                for v, ref in zip((*self.node.inputs, *self.node.captures), self.inputs, strict=True)
             ]
-            results = run_node(self.node, arrays)
+            num_inputs = len(self.node.inputs)
+            captures = [a for a in arrays[num_inputs:] if a is not None]
+            results = run_node(self.node, arrays[:num_inputs], captures=captures)
             for value, ref, result in zip(self.node.outputs, self.outputs, results, strict=False):
                 if value is not None and ref is not None and result is not None:
                     _view(bases, ref, value)[...] = result
