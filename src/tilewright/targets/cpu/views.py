@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
+from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Nest, Operand
 from tilewright.targets.cpu.kernel import Layout
 from tilewright.targets.cpu.layouts import Tensor
@@ -127,7 +128,7 @@ class _Search:
                 if part.target_access.shape[axis] != 1:
                     return None
                 steps.append(0)
-            elif len(moving) == 1 and index.coefficient(moving[0]) == 1:
+            elif len(moving) == 1 and index.coefficient(moving[0]) == 1 and moving[0] in axis_of:
                 steps.append(source.steps[axis_of[moving[0]]])
             else:
                 return None
@@ -155,6 +156,8 @@ class _Search:
         """Let a slice be a strided look at the tensor it is taken from."""
         target = copy.target
         if target in self._fixed or target in self.views:
+            return
+        if isinstance(copy.source, Value) and copy.source.is_constant:
             return
         axis_of = _axis_by_dim(copy.target_access, copy.extents)
         if axis_of is None or not _covers(copy.target_access, axis_of, copy.extents):

@@ -1,0 +1,72 @@
+"""Every network of the zoo on the CPU: no operator on the host, and an error like onnxruntime's.
+
+The oracle is our interpreter in float64. The bound is relative: four times the error that onnxruntime makes
+on the same input, with a floor of a few roundings where onnxruntime happens to be nearly exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import zoo
+from tilewright.bench import relative_error
+from tilewright.compiler import plan
+from tilewright.frontend.onnx import load_onnx
+from tilewright.ir.dtype import DType
+from tilewright.ir.interpret import run_graph
+from tilewright.options import Options
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.zoo.catalog import NETWORKS
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+# More than ten seconds each, even at their smallest.
+LARGE = {"bert_large", "gpt2_small", "ios_nasnet_a", "vgg16", "yolov5x", "yolox_x", "yolov4", "bert_base"}
+ERROR_FACTOR = 4.0
+ERROR_FLOOR = 8 * float(np.finfo(np.float32).eps)
+
+
+def check(name: str, *, smallest: bool, options: Options) -> None:
+    network = NETWORKS[name]
+    image = network.image.smallest if smallest and network.image else None
+    sequence = max(network.sequence.smallest, 17) if smallest and network.sequence else None
+    model = zoo.build(name, image=image, sequence=sequence)
+    feed = zoo.example_inputs(model, 1)
+    graph = load_onnx(model)
+    program = plan(graph, options).program
+    code = CpuTarget().generate(program)
+    assert [h.node.op_type for h in code.lowered.host_operators] == []
+    executable = code.load(options.threads)
+    got = executable.run(feed)
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
+    theirs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feed), strict=True))
+    for output, want in expected.items():
+        bound = max(ERROR_FACTOR * relative_error(theirs[output], want), ERROR_FLOOR)
+        assert relative_error(got[output], want) <= bound, output
+    again = executable.run(feed)
+    assert all(np.array_equal(got[o], again[o]) for o in got)
+    executable.close()
+
+
+@pytest.mark.parametrize("name", [n for n in zoo.names() if n not in LARGE])
+def test_network_at_its_smallest(name: str) -> None:
+    check(name, smallest=True, options=Options(no_cache=True, threads=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.names())
+def test_network_at_its_published_size(name: str) -> None:
+    check(name, smallest=False, options=Options(no_cache=True, threads=2))
+
+
+@pytest.mark.parametrize("schedule", ["greedy", "random"])
+@pytest.mark.parametrize("partition", ["none", "random"])
+@pytest.mark.parametrize("name", ["shufflenet_v2_x1_0", "bert_tiny", "dlrm_s"])
+def test_any_partition_and_schedule_give_the_network(name: str, partition: str, schedule: str) -> None:
+    check(name, smallest=True, options=Options(no_cache=True, partition=partition, schedule=schedule))
