@@ -226,7 +226,7 @@ def test_helper_processes_give_the_same_objects(monkeypatch: pytest.MonkeyPatch)
         return original(helper, job)
 
     monkeypatch.setattr(codegen._Helper, "compile", record)
-    monkeypatch.setattr(codegen, "_drain", lambda todo, missing, isa, done: None)
+    monkeypatch.setattr(codegen, "_drain", lambda *arguments: None)
     assert compile_objects(jobs, isa, num_processes=3) == alone
     assert len(helped) == len(jobs)
 
