@@ -1,0 +1,137 @@
+"""The ONNX node suite: no wrong values, no crashes; what does not pass is refused with a reason."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tilewright.backend import prepare
+from tilewright.report.conformance import (
+    EXCEPTIONS,
+    Case,
+    CaseResult,
+    conformance_markdown,
+    count_status,
+    mismatch,
+    node_cases,
+    run_cases,
+)
+
+# Promises: the first release passes 60 % of the suite, and no later one fewer than this one.
+MIN_PASS = {"INTERPRETER": 1590, "CPU": 1570}
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+SPREAD = 8
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    return node_cases()
+
+
+def results_of(device: str, chosen: Sequence[Case]) -> list[CaseResult]:
+    with warnings.catch_warnings():
+        # Operators at the edge of their domain divide by zero on purpose.
+        warnings.simplefilter("ignore")
+        return list(run_cases(chosen, lambda model: prepare(model, device)))
+
+
+@cache
+def interpreted() -> tuple[CaseResult, ...]:
+    return tuple(results_of("INTERPRETER", cases()))
+
+
+def assert_honest(results: Sequence[CaseResult]) -> None:
+    bad = [f"{r.name}: {r.status}: {r.reason}" for r in results if r.status in ("wrong", "crash")]
+    assert not bad, "\n".join(bad[:20])
+    silent = [r.name for r in results if r.status == "unsupported" and len(r.reason) < 20]
+    assert not silent
+
+
+def test_the_interpreter_is_never_wrong_on_the_whole_suite() -> None:
+    results = interpreted()
+    assert len(results) == len(cases()) > 1800
+    assert_honest(results)
+    assert count_status(results)["pass"] >= MIN_PASS["INTERPRETER"]
+
+
+def test_the_cpu_is_never_wrong_on_a_spread_of_the_suite() -> None:
+    chosen = cases()[::SPREAD]
+    results = results_of("CPU", chosen)
+    assert_honest(results)
+    assert count_status(results)["pass"] >= 0.75 * len(chosen)
+
+
+@pytest.mark.slow
+def test_the_cpu_is_never_wrong_on_the_whole_suite() -> None:
+    results = results_of("CPU", cases())
+    assert_honest(results)
+    assert count_status(results)["pass"] >= MIN_PASS["CPU"]
+
+
+def test_the_page_tells_the_interpreters_results() -> None:
+    if f"onnx {onnx.__version__} " not in PAGE.read_text():
+        pytest.skip(f"the page was written with another onnx than {onnx.__version__}")
+    fresh = conformance_markdown({"interpreter": interpreted()}, {"onnx": onnx.__version__})
+    table = fresh.partition("## By operator, interpreter")[2].strip()
+    assert table in PAGE.read_text(), "run python -m tilewright.report.conformance > docs/conformance.md"
+
+
+def test_every_exception_names_a_case_and_a_reason() -> None:
+    names = {case.name for case in cases()}
+    for name, wider in EXCEPTIONS.items():
+        assert name in names
+        assert 0 < wider.error < 1e-3
+        assert re.search(r"\w+ \w+", wider.reason)
+
+
+def one_ulp_up(array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]  # any float array
+    return np.nextafter(array, np.float32(np.inf))
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "problem"),
+    [
+        (np.float32([1, 2]), np.float32([1, 2]), ""),
+        (one_ulp_up(np.float32([1, 2])), np.float32([1, 2]), ""),
+        (np.float32([1, 2.001]), np.float32([1, 2]), "largest error"),
+        (np.float32([1e-7, 1e3]), np.float32([0, 1e3]), ""),
+        (np.float32([1, 2]), np.float64([1, 2]), "type float32, expected float64"),
+        (np.float32([1, 2]), np.float32([[1, 2]]), "shape"),
+        (np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf]), ""),
+        (np.float32([np.nan, 1]), np.float32([1, 1]), "infinities or NaN"),
+        (np.float32([1, np.inf]), np.float32([1, -np.inf]), "infinities or NaN"),
+        (np.int64([1, 2]), np.int64([1, 3]), "1 of 2 values differ"),
+        (np.array([True]), np.array([False]), "1 of 1 values differ"),
+        (np.array(["a"], object), np.array(["b"], object), "different text"),
+        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), ""),
+    ],
+)
+def test_the_comparison_notices_what_it_should(
+    actual: np.ndarray,
+    expected: np.ndarray,
+    problem: str,  # type: ignore[type-arg]  # any arrays
+) -> None:
+    found = mismatch(actual, expected)
+    assert found.startswith(problem)
+    assert bool(found) == bool(problem)
+
+
+def test_a_wrong_backend_is_caught() -> None:
+    class Negated:
+        def __init__(self, model: onnx.ModelProto) -> None:
+            self._prepared = prepare(model, "INTERPRETER")
+            self.graph = self._prepared.graph
+
+        def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:  # type: ignore[type-arg]
+            return [-output for output in self._prepared.run(inputs)]
+
+    chosen = [case for case in cases() if case.name in ("test_exp", "test_relu", "test_add")]
+    found: Mapping[str, str] = {r.name: r.status for r in run_cases(chosen, Negated)}
+    assert found == {"test_exp": "wrong", "test_relu": "wrong", "test_add": "wrong"}
