@@ -59,13 +59,31 @@ class Guarded:
         _libc.munmap(self._base, self._total)
 
 
-def stored(array: Array, layout: Layout) -> Array:
-    return np.ascontiguousarray(array.transpose(layout.order))
+def num_stored(operand: Operand, layout: Layout) -> int:
+    """Elements from the first to the last one of an operand, both included."""
+    if 0 in operand.shape:
+        return 0
+    return 1 + sum((e - 1) * s for e, s in zip(operand.shape, layout.strides(operand.shape), strict=True))
 
 
-def logical(memory: Array, shape: Sequence[int], layout: Layout) -> Array:
-    inner = memory.reshape([shape[axis] for axis in layout.order])
-    return inner.transpose(np.argsort(layout.order)) if layout.order else inner
+def in_memory(buffer: Guarded, operand: Operand, layout: Layout) -> Array:
+    """The operand's elements where they lie, under its logical shape."""
+    dtype = operand.dtype.numpy
+    flat = buffer.array(dtype, (num_stored(operand, layout),))
+    steps = [s * dtype.itemsize for s in layout.strides(operand.shape)]
+    return np.lib.stride_tricks.as_strided(flat, operand.shape, steps)
+
+
+def between_is_untouched(buffer: Guarded, operand: Operand, layout: Layout) -> bool:
+    """Whether the elements of a larger tensor between those of a window were left alone."""
+    itemsize = operand.dtype.numpy.itemsize
+    whole = np.frombuffer(ctypes.string_at(buffer.address, buffer.size_bytes), np.uint8)
+    whole = whole.reshape(-1, itemsize).copy()
+    places = np.zeros(operand.shape, np.int64)
+    for axis, (extent, step) in enumerate(zip(operand.shape, layout.strides(operand.shape), strict=True)):
+        places += (np.arange(extent) * step).reshape([-1 if a == axis else 1 for a in range(places.ndim)])
+    whole[places.ravel()] = _CANARY
+    return bool((whole == _CANARY).all())
 
 
 def compile_kernels(kernels: Sequence[Kernel], isa: Isa) -> JitLibrary:
@@ -92,14 +110,13 @@ def run_kernels(
     try:
         for key, operand in operands.items():
             layout = layouts.get(key, Layout.row_major(len(operand.shape)))
-            size = operand.num_elements * operand.dtype.numpy.itemsize
+            size = num_stored(operand, layout) * operand.dtype.numpy.itemsize
             buffer = buffers[key] = Guarded(size, at_end=at_end)
             everything.append(buffer)
             data = inputs.get(operand.position) if operand.kind == "input" else None
             data = operand.data if operand.kind == "table" else data
             if data is not None and size:
-                source = stored(np.asarray(data, operand.dtype.numpy), layout)
-                ctypes.memmove(buffer.address, source.tobytes(), size)
+                in_memory(buffer, operand, layout)[...] = np.asarray(data, operand.dtype.numpy)
         for kernel in kernels:
             assert not any(isinstance(a, Packed) for a in kernel.args)
             addresses = [buffers[a.key].address for a in kernel.args if isinstance(a, Operand)]
@@ -117,8 +134,8 @@ def run_kernels(
         for key, operand in operands.items():
             if key[0] == "output":
                 layout = layouts.get(key, Layout.row_major(len(operand.shape)))
-                flat = buffers[key].array(operand.dtype.numpy, (-1,))
-                results[key[1]] = logical(flat, operand.shape, layout).copy()
+                results[key[1]] = in_memory(buffers[key], operand, layout).copy()
+                assert between_is_untouched(buffers[key], operand, layout)
         return results
     finally:
         for buffer in everything:

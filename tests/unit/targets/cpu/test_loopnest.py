@@ -112,6 +112,18 @@ def test_padding_is_never_read_from_memory(isa: Isa, pads: tuple[int, int], orde
     assert_same((nest,), {0: values(9, 21)}, isa, layouts)
 
 
+def test_reads_that_share_one_bound_and_differ_in_another(isa: Isa) -> None:
+    """Rows outside the first operand may be inside the second, which shares one of its bounds."""
+    a, b = operand("input", 0, 3, 3, 40), operand("input", 1, 3, 40)
+    out = operand("output", 0, 6, 5, 40)
+    reads = (at(a, "i", "j", "k0", fill=1.0), at(b, "j", "k0", fill=2.0))
+    loops = tuple(Dim(n, x) for n, x in (("i", 6), ("j", 5), ("k0", 40)))
+    nest = Nest(loops, reads, at(out, "i", "j", "k0"), Read(0, F) + Read(1, F))
+    assert_same((nest,), {0: values(3, 3, 40), 1: values(3, 40)}, isa)
+    diagonal = Nest(loops, (at(a, "i", "i", "k0", fill=1.0),), at(out, "i", "j", "k0"), Read(0, F))
+    assert_same((diagonal,), {0: values(3, 3, 40)}, isa)
+
+
 def depthwise(channels: int, size: int, stride: int, kernel: int, dilation: int = 1, **more: Any) -> Nest:
     pad = kernel // 2 * dilation
     out_size = (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
@@ -263,6 +275,15 @@ def test_views_walk_the_row_major_elements(isa: Isa) -> None:
     assert_same((nest,), {0: values(6, 35)}, isa)
 
 
+@pytest.mark.parametrize("columns", [16, 21])
+def test_a_window_of_a_larger_tensor_is_all_that_is_written(isa: Isa, columns: int) -> None:
+    """The layout of a part of a concatenation: rows lie 64 apart, what is between them belongs to others."""
+    source, out = operand("input", 0, 30, columns), operand("output", 0, 30, columns)
+    nest = Nest(dims(i=30, j=columns), (at(source, "i", "j"),), at(out, "i", "j"), Read(0, F) + 1.0)
+    layouts = {("output", 0): Layout((0, 1), (64, 1)), ("input", 0): Layout((0, 1), (50, 1))}
+    assert_same((nest,), {0: values(30, columns)}, isa, layouts)
+
+
 def test_a_view_of_a_permuted_operand_is_declined() -> None:
     source, out = operand("input", 0, 6, 35), operand("output", 0, 210)
     nest = Nest(dims(i=210), (Access(source, (affine("i"),), None, (210,)),), at(out, "i"), Read(0, F))
@@ -387,3 +408,17 @@ def test_an_affine_index_may_name_two_loops(isa: Isa) -> None:
     index = Affine((("i", 1), ("j", 1)), 0)
     nest = Nest(dims(i=10, j=21), (at(x, index),), at(out, "i", "j"), cast(Read(0, F), F))
     assert_same((nest,), {0: values(30)}, isa)
+
+
+@pytest.mark.parametrize("dtype", [F, DType.FLOAT16, DType.INT8, DType.BOOL], ids=str)
+def test_the_same_nests_compile_for_a_machine_with_short_vectors(dtype: DType) -> None:
+    from tilewright.targets.cpu.codegen import compile_object
+
+    neon = isa_by_name("neon")
+    source, out = operand("input", 0, 9, 35, dtype=dtype), operand("output", 0, 35, 9, dtype=dtype)
+    turned = Nest(dims(i=35, j=9), (at(source, "j", "i"),), at(out, "i", "j"), Read(0, dtype.compute))
+    top = operand("output", 0, 9, dtype=dtype)
+    reduced = Nest(dims(i=9, k=35), (at(source, "i", "k"),), at(top, "i"), Read(0, dtype.compute), "max")
+    for nest in (turned, reduced, depthwise(20, 9, 1, 3)):
+        for kernel in lower_nests((nest,), {}, neon):
+            assert compile_object(kernel.text, neon).startswith(b"\x7fELF")

@@ -130,17 +130,32 @@ class Drawn:
         return Nest(tuple(self.dims), tuple(self.reads), write, value, combine, None, finish)
 
 
-@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
-@settings(
-    max_examples=60, deadline=None, derandomize=True, database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
-@given(data=st.data())
-def test_random_nests_give_what_the_interpreter_gives(isa: Any, data: st.DataObject) -> None:
+def check(isa: Any, data: st.DataObject) -> None:
     drawn = Drawn(data.draw)
     half = drawn.nest.write.operand.dtype in (DType.FLOAT16, DType.BFLOAT16)
     scale = max(d.extent for d in drawn.dims)
-    rtol = {True: 1e-2, False: 1e-4}[half]
+    rtol = 1e-2 if half else 1e-4
     assert_same(
         (drawn.nest,), drawn.inputs, isa, drawn.layouts, rtol=rtol, atol=rtol * scale, both_ends=False
     )
+
+
+SETTINGS = settings(
+    max_examples=60, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@SETTINGS
+@given(data=st.data())
+def test_random_nests_give_what_the_interpreter_gives(isa: Any, data: st.DataObject) -> None:
+    check(isa, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@settings(SETTINGS, max_examples=1500)
+@given(data=st.data())
+def test_many_more_random_nests(isa: Any, data: st.DataObject) -> None:
+    check(isa, data)

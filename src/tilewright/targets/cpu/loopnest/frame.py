@@ -86,7 +86,8 @@ class Frame:
     bound: Mapping[str, Bound]
     pointers: tuple[tuple[Val, int], ...]
     resolved: frozenset[tuple[int, int]]  # (access, data term) whose address part is in the pointer
-    settled: Mapping[Guard, bool]
+    settled: frozenset[Guard]  # known to hold
+    padded: frozenset[int]  # reads known to lie in their padding
     memo: Memo
     vector: Vector | None = None
 
@@ -95,7 +96,7 @@ class Frame:
         """Nothing bound yet; one base pointer per access, the write last."""
         refs = nest.all_refs()
         based = tuple((p, r.form.offset) for p, r in zip(pointers, refs, strict=True))
-        frame = cls(emitter, nest, {}, based, frozenset(), {}, Memo())
+        frame = cls(emitter, nest, {}, based, frozenset(), frozenset(), frozenset(), Memo())
         return frame._resolve()
 
     # Making frames.
@@ -106,7 +107,8 @@ class Frame:
         bound: Mapping[str, Bound] | None = None,
         pointers: tuple[tuple[Val, int], ...] | None = None,
         resolved: frozenset[tuple[int, int]] | None = None,
-        settled: Mapping[Guard, bool] | None = None,
+        settled: frozenset[Guard] | None = None,
+        padded: frozenset[int] | None = None,
         memo: Memo | None = None,
         vector: Vector | None = None,
     ) -> Frame:
@@ -117,6 +119,7 @@ class Frame:
             self.pointers if pointers is None else pointers,
             self.resolved if resolved is None else resolved,
             self.settled if settled is None else settled,
+            self.padded if padded is None else padded,
             self.memo if memo is None else memo,
             self.vector if vector is None else vector,
         )
@@ -129,9 +132,13 @@ class Frame:
         """From here on values have `lanes` lanes, neighbours along `dim` (which may be bound already)."""
         return self._with(vector=Vector(dim, lanes, lanes if active is None else active))
 
-    def settle(self, guards: Mapping[Guard, bool]) -> Frame:
-        """The same place, knowing of some guards whether they hold."""
-        return self._with(settled={**self.settled, **guards}) if guards else self
+    def settle(self, guards: Sequence[Guard]) -> Frame:
+        """The same place, knowing that some guards hold."""
+        return self._with(settled=self.settled | frozenset(guards)) if guards else self
+
+    def in_padding(self, reads: Sequence[int]) -> Frame:
+        """The same place, knowing that some reads lie in their padding."""
+        return self._with(padded=self.padded | frozenset(reads))
 
     def bind(self, dim: str, value: Int, low: int | None = None, high: int | None = None) -> Frame:
         """Set a loop's index; `[low, high]` is what is known of a value that is not a number."""
@@ -235,9 +242,8 @@ class Frame:
 
     def holds(self, guard: Guard) -> bool | None:
         """Whether the guard holds for every lane (True), none (False), or is not known while emitting."""
-        known = self.settled.get(guard)
-        if known is not None:
-            return known
+        if guard in self.settled:
+            return True
         low = high = guard.form.offset
         extents = self.nest.extents
         for name, c in guard.form.terms:
@@ -254,7 +260,7 @@ class Frame:
 
     def misses(self, read: int) -> bool:
         """Whether a read certainly lies in the padding."""
-        return any(self.holds(g) is False for g in self.nest.refs[read].guards)
+        return read in self.padded or any(self.holds(g) is False for g in self.nest.refs[read].guards)
 
     # Values.
 
@@ -351,13 +357,9 @@ class Frame:
         """The value of a read here, in its compute type; padding where it is outside its operand."""
         ref = self.nest.refs[read]
         type = compute_type(ref.operand.dtype, self.lanes)
-        open_guards = []
-        for guard in ref.guards:
-            holds = self.holds(guard)
-            if holds is False:
-                return self.emitter.constant(type, ref.fill if ref.fill is not None else 0)
-            if holds is None:
-                open_guards.append(guard)
+        if self.misses(read):
+            return self.emitter.constant(type, ref.fill if ref.fill is not None else 0)
+        open_guards = [guard for guard in dict.fromkeys(ref.guards) if self.holds(guard) is None]
         key = self._load_key(read, ref, open_guards)
         found = self.memo.get(key)
         return self.memo.put(key, load_read(self, read, ref, open_guards)) if found is None else found

@@ -104,15 +104,17 @@ class NestEmitter:
     def _branch(self, frame: Frame, emit: Emit) -> None:
         """Decide once, outside the tile, whether reads whose bounds no longer change are padding."""
         tile = {self.plan.vector, self.plan.row, *(d.name for d in self.nest.reduce)}
-        open_sets: list[list[Guard]] = []
-        for ref in self.nest.refs:
-            found = [g for g in ref.guards if not tile & set(g.form.dims()) and frame.holds(g) is None]
-            if found and found not in open_sets:
-                open_sets.append(found)
+        open_sets: dict[tuple[Guard, ...], list[int]] = {}
+        for read, ref in enumerate(self.nest.refs):
+            found = dict.fromkeys(
+                g for g in ref.guards if not tile & set(g.form.dims()) and frame.holds(g) is None
+            )
+            if found and not frame.misses(read):
+                open_sets.setdefault(tuple(found), []).append(read)
         if not open_sets or len(open_sets) > 2:
             emit(frame)
             return
-        e, guards = frame.emitter, open_sets[0]
+        e, (guards, padded) = frame.emitter, next(iter(open_sets.items()))
         inside: Val | None = None
         for guard in guards:
             form = e.index(frame.form(guard.form))
@@ -121,11 +123,11 @@ class NestEmitter:
         assert inside is not None
 
         def then() -> None:
-            self._branch(frame.inner().settle(dict.fromkeys(guards, True)), emit)
+            self._branch(frame.inner().settle(guards), emit)
 
         def otherwise() -> None:
-            # Which of the guards fails does not matter: the reads that have them are padding.
-            self._branch(frame.inner().settle({guards[0]: False, **dict.fromkeys(guards[1:], True)}), emit)
+            # One of the guards fails, nobody knows which: the reads that have them all are padding.
+            self._branch(frame.inner().in_padding(padded), emit)
 
         e.if_(inside, then, otherwise)
 
@@ -255,7 +257,7 @@ class NestEmitter:
         low, high, settled = self._inside(frame, dim)
 
         def body(inner: Frame, values: list[Val]) -> list[Val]:
-            return self._reduce(inner.settle(dict.fromkeys(settled, True)), rest, deltas, values)
+            return self._reduce(inner.settle(settled), rest, deltas, values)
 
         return frame.loop(dim, low, high, 1, body, accs, known=(0, extent - 1))
 
@@ -356,7 +358,7 @@ class NestEmitter:
             low, high, settled = self._inside(frame, dims[0])
 
             def step(inner: Frame, values: list[Val]) -> list[Val]:
-                return self._lane_loops(inner.settle(dict.fromkeys(settled, True)), dims[1:], values)
+                return self._lane_loops(inner.settle(settled), dims[1:], values)
 
             return frame.loop(dims[0], low, high, 1, step, accs)
         made = list(accs)
