@@ -28,6 +28,9 @@ Progress = Callable[[str, int, int], None]  # what is being done, how much of it
 
 DEFAULT_PARTITION = "layerwise"
 DEFAULT_SCHEDULE = "sequential"
+# Groups of a stage share one pool of threads: a few suffice to fill it, more only lengthen live ranges. A
+# constant, so that the schedule does not depend on the machine that compiles.
+MAX_GROUPS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +115,7 @@ def _partition(graph: Graph, options: Options) -> Partition:
 
 def _schedule(partition: Partition, options: Options) -> Schedule:
     name = DEFAULT_SCHEDULE if options.schedule == AUTO else options.schedule
-    problem = ScheduleProblem(partition)
+    problem = ScheduleProblem(partition, max_groups=MAX_GROUPS)
     solution = SCHEDULERS.get(name).solve(problem, options.search_budget)
     if isinstance(solution, Infeasible):
         raise InfeasibleMapping(str(solution))
