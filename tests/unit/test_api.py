@@ -48,7 +48,8 @@ def usage_error(call) -> str:
 
 def test_importing_loads_nothing_heavy_and_takes_less_than_its_limit() -> None:
     code = (
-        "import sys, time; start = time.process_time(); import tilewright; used = time.process_time() - start;"
+        "import sys, time; start = time.process_time(); import tilewright;"
+        "used = time.process_time() - start;"
         "heavy = {'numpy', 'onnx', 'llvmlite', 'pydantic'} & set(sys.modules);"
         "import json; print(json.dumps([used, sorted(heavy)]))"
     )
