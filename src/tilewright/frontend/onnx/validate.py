@@ -221,6 +221,10 @@ def _without_weights(model: ModelProto) -> ModelProto:
             skeleton.graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             )
+    for value in skeleton.graph.output:
+        # A result's type follows from the nodes; that it is not declared does no harm.
+        if value.type.WhichOneof("value") is None:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     for value in (*skeleton.graph.input, *skeleton.graph.output):
         # The checker wants a shape, even an open one; which shapes are needed is for the import to say.
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
