@@ -14,7 +14,21 @@ from tilewright.registry import Registry
 __all__ = ["PASSES", "PIPELINE", "Pass", "PassReport", "PassResult", "Remark", "run_passes"]
 
 PASSES: Registry[Pass] = Registry("pass", entry_point_group="tilewright.passes")
-PIPELINE: tuple[str, ...] = ()
+PASSES.add_class("fold-constants", "tilewright.passes.fold_constants:FoldConstants")
+PASSES.add_class("eliminate-identity", "tilewright.passes.eliminate_identity:EliminateIdentity")
+PASSES.add_class("fold-batch-norm", "tilewright.passes.fold_batch_norm:FoldBatchNorm")
+PASSES.add_class("recognise-gelu", "tilewright.passes.recognise_gelu:RecogniseGelu")
+PASSES.add_class("recognise-layer-norm", "tilewright.passes.recognise_layer_norm:RecogniseLayerNorm")
+PASSES.add_class("dead-code", "tilewright.passes.dead_code:DeadCode")
+
+PIPELINE: tuple[str, ...] = (
+    "fold-constants",
+    "eliminate-identity",
+    "fold-batch-norm",
+    "recognise-gelu",
+    "recognise-layer-norm",
+    "dead-code",
+)
 
 
 def run_passes(graph: Graph, *, disabled: Sequence[str] = (), dump_after: Sequence[str] = ()) -> PassReport:
