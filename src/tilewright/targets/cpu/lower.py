@@ -338,10 +338,16 @@ class _Lowering:
         return root in given or any(t in given for t in self.alias if _root(self.alias, t) == root)
 
     def _may_overwrite(self, nest: Nest, kernel: Kernel, names: _Names) -> tuple[Tensor, ...]:
-        """Operands read only at exactly the element being written: their memory may become the result's."""
+        """Operands read only at exactly the element being written: their memory may become the result's.
+
+        Loop nests that reduce, or read another operand across the lanes of the result, may write an element
+        twice (blocks of a transpose overlap at the edge), so nothing may lie under their result.
+        """
         layouts = names.layouts([nest])
         written = _addresses(nest.write, nest, layouts)
         if written is None:
+            return ()
+        if kernel.template == "loop-nest" and not _reads_along(nest, written[0], layouts):
             return ()
         passed = [a for a in kernel.args if isinstance(a, Operand)]
         result: list[Tensor] = []
@@ -521,6 +527,20 @@ def _addresses(
             if extents[name] > 1:
                 steps[name] = steps.get(name, 0) + stride * c
     return tuple(sorted(steps.items())), offset
+
+
+def _reads_along(
+    nest: Nest, written: Sequence[tuple[str, int]], layouts: Mapping[OperandKey, Layout]
+) -> bool:
+    """Whether an elementwise nest reads every operand along the dim in which its result is contiguous."""
+    if nest.combine is not None:
+        return False
+    contiguous = [dim for dim, step in written if step == 1]
+    for access in nest.reads:
+        read = _addresses(access, nest, layouts)
+        if read is None or any(step == 1 and dim not in contiguous for dim, step in read[0]):
+            return False
+    return True
 
 
 def _interleave(groups: Sequence[Sequence[Step]]) -> list[Step]:
