@@ -94,3 +94,26 @@ def test_only_the_model_its_folder_and_python_modules_are_opened(
             assert not opened.startswith("/"), f"{path} opened {opened}"
             assert "/" not in opened, f"{path} opened {opened}"
             assert opened not in ("..", "."), f"{path} opened {opened}"
+
+
+def assert_mutations_are_typed(seed: int, count: int) -> None:
+    script = Path(__file__).parents[1] / "hostile" / "mutate.py"
+    command = [sys.executable, "-W", "ignore", str(script), str(seed), str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+    lines = done.stdout.splitlines() or [""]
+    assert done.returncode == 0, f"died with {done.returncode} at {lines[-1][:2000]} {done.stderr[-500:]}"
+    summary = json.loads(lines[-1])
+    assert summary["findings"] == []
+    assert summary["slowest_s"] <= MAX_SECONDS
+    # Mutations that never get past the first check, or never do harm, would find nothing.
+    assert min(summary["counts"]["accepted"], summary["counts"]["ModelRejected"]) >= count // 10
+
+
+def test_mutated_models_are_loaded_or_refused_by_a_typed_error() -> None:
+    assert_mutations_are_typed(seed=3, count=1500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_many_mutated_models_are_loaded_or_refused_by_a_typed_error(seed: int) -> None:
+    assert_mutations_are_typed(seed, count=50_000)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from onnx import NodeProto, TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
+from onnx import NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper, shape_inference
 
 from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx.inputs import Declaration, tensor_declaration
-from tilewright.frontend.onnx.protos import node_label, one_line
+from tilewright.frontend.onnx.protos import ONNX_ERRORS, node_label, one_line
 from tilewright.frontend.onnx.tensors import type_proto
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Value
@@ -69,7 +69,7 @@ def infer_types(
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     try:
         found = shape_inference.infer_node_outputs(schema, local, types, data, opset_imports=imports)
-    except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as error:
+    except ONNX_ERRORS as error:
         message = one_line(error).removeprefix("[ShapeInferenceError] ")
         raise ModelRejected(f"node {node_label(node)} does not fit its inputs: {message}") from error
     return {name: _declaration(node, name, found.get(name)) for name in node.output if name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx import ModelProto, inliner, version_converter
 
 from tilewright.errors import ModelRejected, UnsupportedOp
-from tilewright.frontend.onnx.protos import model_nodes, one_line
+from tilewright.frontend.onnx.protos import ONNX_ERRORS, model_nodes, one_line
 from tilewright.frontend.onnx.versions import OLDEST_OPSET
 
 _SCAN_WITHOUT_BATCH = 9
@@ -25,7 +25,7 @@ def prepare_model(model: ModelProto) -> ModelProto:
     if model.functions:
         try:
             model = inliner.inline_local_functions(model)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except ONNX_ERRORS as error:
             raise ModelRejected(f"its local functions cannot be inlined: {one_line(error)}") from error
     version = opset_versions(model).get("", OLDEST_OPSET)
     if version < _SCAN_WITHOUT_BATCH and any(node.op_type == "Scan" for node in model_nodes(model)):
@@ -36,7 +36,7 @@ def prepare_model(model: ModelProto) -> ModelProto:
     if version < OLDEST_OPSET:
         try:
             model = version_converter.convert_version(model, OLDEST_OPSET)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except ONNX_ERRORS as error:
             raise UnsupportedOp(
                 f"opset {version} is older than {OLDEST_OPSET} and cannot be converted "
                 f"({one_line(error, 120)}); export the model for opset {OLDEST_OPSET} or newer."

@@ -5,10 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx import (
+    AttributeProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    checker,
+    defs,
+    shape_inference,
+    version_converter,
+)
 
 from tilewright.errors import ModelRejected, TilewrightError
 from tilewright.ir.bodies import body_graphs
+
+# What the functions of the onnx package raise for a model they do not like; they share no root.
+ONNX_ERRORS = (
+    checker.ValidationError,
+    shape_inference.InferenceError,
+    version_converter.ConvertError,
+    defs.SchemaError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+)
 
 # Deeper than any exporter nests control flow; also bounds our own recursion.
 MAX_NESTING = 24

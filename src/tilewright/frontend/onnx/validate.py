@@ -10,7 +10,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, checker
 
 from tilewright.errors import ModelRejected, UnsupportedOp
-from tilewright.frontend.onnx.protos import all_nodes, node_label, one_line
+from tilewright.frontend.onnx.protos import ONNX_ERRORS, all_nodes, node_label, one_line
 from tilewright.frontend.onnx.tensors import check_embedded
 from tilewright.frontend.onnx.versions import OLDEST_OPSET, newest_opset
 from tilewright.ir.bodies import body_graphs, free_names
@@ -202,7 +202,7 @@ def run_checker(model: ModelProto) -> None:
     """
     try:
         checker.check_model(_without_weights(model))
-    except (checker.ValidationError, ValueError, RuntimeError) as error:
+    except ONNX_ERRORS as error:
         raise ModelRejected(f"the ONNX checker refuses it: {one_line(error)}") from error
 
 
