@@ -103,7 +103,7 @@ def mismatch(actual: Array, expected: Array, at_least: float = 0.0) -> str:
     place of the expected value plus as many of the output's largest magnitude, and always by `at_least`.
 
     >>> mismatch(np.float32([1, 2]), np.float32([1, 3]))
-    'largest error 1 where 9.5e-07 is allowed'
+    'largest error 1 where 5.7e-06 is allowed'
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape:
