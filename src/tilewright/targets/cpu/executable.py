@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import ModelRejected, UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import run_node
@@ -54,8 +54,14 @@ class HostStep:
             captures = [a for a in arrays[num_inputs:] if a is not None]
             results = run_node(self.node, arrays[:num_inputs], captures=captures)
             for value, ref, result in zip(self.node.outputs, self.outputs, results, strict=False):
-                if value is not None and ref is not None and result is not None:
-                    _view(bases, ref, value)[...] = result
+                if value is None or ref is None or result is None:
+                    continue
+                if result.shape != value.shape:
+                    raise ModelRejected(
+                        f"{self.node.op_type} {self.node.name!r} gives {list(result.shape)} where the model "
+                        f"declares {list(value.shape)} for {value.name!r}: the declared shape is wrong."
+                    )
+                _view(bases, ref, value)[...] = result
 
         return run
 
