@@ -18,6 +18,7 @@ from tilewright.errors import UnsupportedOp
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
+from tilewright.ir.text import print_graph
 from tilewright.options import Options
 
 OPTIONS = Options(no_cache=True, threads=2)
@@ -99,7 +100,9 @@ def check_graph(graph: Graph, seed: int) -> None:
         scale = max(float(np.abs(expected).max(initial=0.0)), 1e-3)
         error = float(np.abs(got[name] - expected).max(initial=0.0))
         theirs = float(np.abs(plain[name] - expected).max(initial=0.0))
-        assert error <= 4 * theirs + 2e-5 * scale, f"{name}: {error} against {theirs} at scale {scale}"
+        assert error <= 4 * theirs + 2e-5 * scale, (
+            f"{name}: {error} against {theirs} at scale {scale}\n{print_graph(graph)}"
+        )
 
 
 def graphs_agree(max_nodes: int) -> Callable[..., None]:
