@@ -28,8 +28,8 @@ from tilewright.artifact.facts import decode_facts, encode_facts
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.artifact.tensors import decode_tensors, encode_tensors
 from tilewright.artifact.trust import is_ours, remember
-from tilewright.compiled import Body, CompiledFacts, CompiledModel
-from tilewright.errors import ArtifactCorrupt, TilewrightError
+from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
+from tilewright.errors import ArtifactCorrupt
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.ir.verify import require_valid
@@ -213,13 +213,13 @@ class _Stored:
         return TARGETS.get(self.facts.target).compile(self.program())
 
     def _decoded(self, text: str, constants: dict[str, Any], document: dict[str, Any]) -> Program:
-        try:
-            graph = parse_graph(text, constants=constants)
-            require_valid(graph, after="reading")
-            program = decode_plan(document, graph, self.facts.options)
-            require_valid_program(program)
-        except TilewrightError as error:
-            raise self.archive.corrupt(f"its program is invalid ({error})") from error
+        graph = parse_graph(text, constants=constants)
+        require_valid(graph, after="reading")
+        for infos, values in ((self.facts.inputs, graph.inputs), (self.facts.outputs, graph.outputs)):
+            if infos != tuple(TensorInfo.of(v) for v in values):
+                raise ValueError("the graph has other inputs or outputs than the manifest says")
+        program = decode_plan(document, graph, self.facts.options)
+        require_valid_program(program)
         return program
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tilewright.errors import ArtifactCorrupt, UsageError
+from tilewright.errors import ArtifactCorrupt, TilewrightError, UsageError
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -46,6 +46,16 @@ _END64 = struct.Struct("<4sQHHIIQQQQ")
 _LOCATOR = struct.Struct("<4sIQI")
 _END = struct.Struct("<4sHHHHIIH")
 _U32 = 0xFFFFFFFF
+_NONSENSE = (  # what decoding content that is not as expected raises
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    TilewrightError,
+)
 _PADDING_ID = 0xD935  # the extra field with which Android aligns data
 
 
@@ -280,16 +290,7 @@ class Decoding:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        wrong = (
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ArithmeticError,
-            AssertionError,
-            RecursionError,
-        )
-        if isinstance(error, wrong):
+        if isinstance(error, _NONSENSE) and not isinstance(error, ArtifactCorrupt):
             reason = " ".join(str(error).split())[:200]
             raise self._archive.corrupt(
                 f"its content makes no sense ({type(error).__name__}: {reason})"

@@ -1,0 +1,308 @@
+"""Artifacts of whole models: what comes back, what is refused, whose code is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.models import feed_for, host_net, mixed_outputs, small_net
+
+import tilewright as tw
+from tilewright import artifact
+from tilewright.artifact.container import Archive, Member, write_archive
+
+NUM_FLIPS = 300
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tw.compile(small_net(), threads=1).save(tmp_path / "m.tw")
+
+
+def rewritten(source: Path, target: Path, change) -> Path:
+    """The same artifact with `change(manifest, members)` applied, all digests right again."""
+    archive = Archive(source)
+    manifest = {key: value for key, value in archive.manifest.items() if key != "members"}
+    members = {name: archive.read(name) for name in archive.names if name != "manifest.json"}
+    change(manifest, members)
+    write_archive(target, manifest, [Member(name, (data,)) for name, data in members.items()])
+    return target
+
+
+def refusal(path: Path, **settings: object) -> str:
+    def use() -> None:
+        compiled = tw.open(path, **settings)  # type: ignore[arg-type]
+        compiled.load()
+        _ = compiled.program
+
+    with pytest.raises(tw.ArtifactCorrupt) as caught:
+        use()
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+# What comes back.
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpreter"])
+@pytest.mark.parametrize("make", [small_net, host_net, mixed_outputs])
+def test_an_artifact_computes_and_explains_as_the_model_it_is_of(make, target: str, tmp_path: Path) -> None:
+    compiled = tw.compile(make(), target)
+    opened = tw.open(compiled.save(tmp_path / "m.tw"))
+    assert opened.remarks == ()
+    feed = feed_for(make())
+    assert same(compiled.run(None, feed), opened.run(None, feed))
+    assert opened.facts == compiled.facts
+    assert opened.explain().to_json() == compiled.explain().to_json()
+    assert {**opened.to_json(), "phase_s": {}} == {**compiled.to_json(), "phase_s": {}}
+    assert opened.report().html() == compiled.report().html()
+    assert opened.schedule.stages == compiled.schedule.stages
+    again = opened.save(tmp_path / "again.tw")
+    assert again.read_bytes() == (tmp_path / "m.tw").read_bytes()
+
+
+def test_options_come_back(tmp_path: Path) -> None:
+    compiled = tw.compile(
+        small_net(), hint="energy", budget="500trials", threads=2, seed=3, shapes={"image": (1, 3, 12, 12)}
+    )
+    assert tw.open(compiled.save(tmp_path / "m.tw")).options.to_json() == compiled.options.to_json()
+
+
+def test_threads_are_those_asked_when_opening(path: Path) -> None:
+    assert tw.open(path, threads=2).num_threads == 2
+    assert tw.open(path, threads=1).num_threads == 1
+
+
+def test_nothing_in_an_artifact_is_a_pickle(path: Path) -> None:
+    sources = Path(artifact.__file__).parent.glob("*.py")
+    assert not any(
+        "pickle" in line for s in sources for line in s.read_text().splitlines() if "import" in line
+    )
+    archive = Archive(path)
+    assert {name.rpartition(".")[2] for name in archive.names} == {"json", "txt", "safetensors", "bin", "o"}
+
+
+# Damage.
+
+
+def test_every_flipped_bit_of_a_model_is_found(path: Path) -> None:
+    raw = path.read_bytes()
+    rng = random.Random(0)
+    for _ in range(NUM_FLIPS):
+        position, bit = rng.randrange(len(raw)), 1 << rng.randrange(8)
+        path.write_bytes(raw[:position] + bytes([raw[position] ^ bit]) + raw[position + 1 :])
+        with pytest.raises(tw.ArtifactCorrupt):
+            Archive(path).verify()
+
+
+def test_a_damaged_member_is_refused_where_it_is_used(path: Path) -> None:
+    archive = Archive(path)
+    raw = bytearray(path.read_bytes())
+    for name in archive.names[1:]:
+        place = archive._places[name]
+        damaged = bytearray(raw)
+        damaged[place.data_offset + place.entry.size_bytes // 2] ^= 1
+        path.write_bytes(damaged)
+        assert name in refusal(path)
+
+
+def test_a_newer_format_is_refused_and_an_older_one_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = rewritten(path, path, lambda manifest, members: manifest.update(format_version=2))
+    assert "made by a newer tilewright (format 2" in refusal(newer)
+    monkeypatch.setattr(artifact, "FORMAT_VERSION", 3)
+    assert tw.open(newer).run(None, feed_for(small_net()))
+
+
+def _without(name: str):
+    return lambda manifest, members: members.pop(name)
+
+
+def _facts(**changes: object):
+    return lambda manifest, members: manifest.update(changes)
+
+
+def _plan(change):
+    def edit(manifest: dict, members: dict) -> None:
+        document = json.loads(members["plan.json"])
+        change(document)
+        members["plan.json"] = json.dumps(document).encode()
+
+    return edit
+
+
+def _graph(old: str, new: str):
+    def edit(manifest: dict, members: dict) -> None:
+        text = members["graph.txt"].decode()
+        assert old in text
+        members["graph.txt"] = text.replace(old, new, 1).encode()
+
+    return edit
+
+
+NONSENSE = {
+    "no graph": _without("graph.txt"),
+    "no plan": _without("plan.json"),
+    "no weights": _without("weights.safetensors"),
+    "no target": lambda manifest, members: manifest.pop("target"),
+    "steps of text": _facts(steps="many"),
+    "shape of text": _facts(inputs=[{"name": "image", "dtype": "float32", "shape": ["a"]}]),
+    "unknown type": _facts(inputs=[{"name": "image", "dtype": "float99", "shape": [1]}]),
+    "unknown option": _facts(options={"effort": 99}),
+    "version zero": _facts(format_version=0),
+    "version of text": _facts(format_version="1"),
+    "a node twice": _plan(lambda plan: plan["partition"]["subgraphs"].append([0])),
+    "a node missing": _plan(lambda plan: plan["partition"]["subgraphs"].pop()),
+    "a node beyond": _plan(lambda plan: plan["partition"]["subgraphs"].append([99])),
+    "backwards": _plan(lambda plan: plan["schedule"]["stages"].reverse()),
+    "negative": _plan(lambda plan: plan["partition"]["subgraphs"][0].append(-1)),
+    "no JSON": lambda manifest, members: members.update({"plan.json": b"[" * 100_000}),
+    "no text": lambda manifest, members: members.update({"graph.txt": b"\xff\xfe"}),
+    "no graph text": lambda manifest, members: members.update({"graph.txt": b"graph"}),
+    "a larger result": _graph("%r1: float32[1, 24, 12, 12]", "%r1: float32[1, 24, 12, 9999]"),
+    "a smaller operand": _graph("%image: float32[1, 3, 12, 12]", "%image: float32[1, 3, 2, 2]"),
+    "another type": _graph("%image: float32[", "%image: float64["),
+    "an unknown value": _graph("Relu(%c1)", "Relu(%c99)"),
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_nonsense_with_the_right_digests_is_refused(what: str, path: Path, tmp_path: Path) -> None:
+    refusal(rewritten(path, tmp_path / "bad.tw", NONSENSE[what]))
+
+
+def test_tables_of_nonsense_are_refused_even_if_trusted(path: Path, tmp_path: Path) -> None:
+    def edit(manifest: dict, members: dict) -> None:
+        members["native.json"] = b"{}"
+
+    refusal(rewritten(path, tmp_path / "bad.tw", edit), trust=True)
+
+
+# Whose code is run.
+
+
+def as_from_elsewhere(path: Path, target: Path) -> Path:
+    """The same content under a manifest that this machine did not write."""
+    return rewritten(path, target, lambda manifest, members: manifest.update(note="from elsewhere"))
+
+
+def test_code_of_another_machine_is_made_again_unless_trusted(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = feed_for(small_net())
+    want = tw.open(path).run(None, feed)
+    foreign = as_from_elsewhere(path, tmp_path / "foreign.tw")
+    opened = tw.open(foreign)
+    (remark,) = opened.remarks
+    assert "this machine did not make its code" in remark
+    assert "--trust" in remark
+    assert "\n" not in remark
+    assert remark in caplog.messages
+    assert same(opened.run(None, feed), want)
+    trusted = tw.open(foreign, trust=True)
+    assert trusted.remarks == ()
+    assert same(trusted.run(None, feed), want)
+
+
+def test_untrusted_code_is_not_even_read(path: Path, tmp_path: Path) -> None:
+    def edit(manifest: dict, members: dict) -> None:
+        for name in members:
+            if name.endswith(".o") or name in ("native.json", "constants.bin"):
+                members[name] = b"evil"
+
+    opened = tw.open(rewritten(path, tmp_path / "evil.tw", edit))
+    assert same(opened.run(None, feed_for(small_net())), tw.open(path).run(None, feed_for(small_net())))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"isa": "neon", "isa_fingerprint": "0" * 16}, "another processor (neon"),
+        ({"toolchain": "llvmlite-0.1/llvm-1"}, "another compiler (llvmlite-0.1"),
+    ],
+)
+def test_code_for_another_processor_or_by_another_compiler_is_never_run(
+    path: Path, tmp_path: Path, change: dict, words: str
+) -> None:
+    def edit(manifest: dict, members: dict) -> None:
+        manifest["native"].update(change)
+        for name in members:
+            if name.endswith(".o"):
+                members[name] = b"code of another processor"
+
+    opened = tw.open(rewritten(path, tmp_path / "other.tw", edit), trust=True)
+    assert words in opened.remarks[0]
+    assert same(opened.run(None, feed_for(small_net())), tw.open(path).run(None, feed_for(small_net())))
+
+
+def test_another_home_knows_no_artifacts(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "other"))
+    assert tw.open(path).remarks
+    monkeypatch.delenv("TILEWRIGHT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "relative")
+    assert tw.open(path).remarks
+
+
+def test_a_record_that_others_may_write_is_not_believed(path: Path, cache: Path) -> None:
+    trusted = cache / "trusted"
+    assert tw.open(path).remarks == ()
+    trusted.chmod(0o777)
+    try:
+        assert tw.open(path).remarks
+    finally:
+        trusted.chmod(0o700)
+
+
+def test_a_record_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    compiled = tw.compile(small_net(), no_cache=True)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "file"))
+    path = compiled.save(tmp_path / "m.tw")
+    assert any("cannot record" in m for m in caplog.messages)
+    assert tw.open(path).remarks
+
+
+def test_the_code_of_the_other_instruction_set_of_this_machine_is_run(tmp_path: Path) -> None:
+    from tilewright.targets.cpu.isa import ISA_NAMES, host_isa, isa_by_name
+
+    others = [n for n in ISA_NAMES if n != host_isa().name and isa_by_name(n).runs_on_host]
+    if not others:
+        pytest.skip("this machine runs one instruction set only")
+    compiled = tw.compile(small_net(), isa=others[0])
+    assert compiled.image is not None
+    assert compiled.image.isa_name == others[0]
+    assert tw.open(compiled.save(tmp_path / "m.tw")).remarks == ()
+
+
+def test_opening_in_a_fresh_process_gives_the_same_bits(path: Path, tmp_path: Path) -> None:
+    feed = feed_for(small_net())
+    np.savez(tmp_path / "in.npz", **feed)
+    code = (
+        "import sys, numpy as np, tilewright as tw\n"
+        "opened = tw.open(sys.argv[1]); assert not opened.remarks, opened.remarks\n"
+        "np.save(sys.argv[3], opened.run(['logits'], dict(np.load(sys.argv[2])))[0])\n"
+    )
+    arguments = [str(path), str(tmp_path / "in.npz"), str(tmp_path / "out.npy")]
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, env=dict(os.environ))
+    assert np.array_equal(np.load(tmp_path / "out.npy"), tw.open(path).run(["logits"], feed)[0])
