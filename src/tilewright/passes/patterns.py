@@ -137,3 +137,44 @@ def clip_bounds(editor: Editor, node: Node) -> tuple[float | None, float | None]
                 return None
             bounds.append(number)
     return bounds[0], bounds[1]
+
+
+def is_one_float(node: Node) -> bool:
+    """Whether a node maps a floating-point type to itself."""
+    return node.require(0).dtype is node.output.dtype and node.output.dtype.is_float
+
+
+def inverse_root(editor: Editor, node: Node, x: Value, other: Value) -> Value | None:
+    """The v of `x / sqrt(v)`, `x * (1 / sqrt(v))` or `x * v ** -0.5`, where `node` combines x and `other`."""
+    if node.op_type == "Div":
+        if x is not node.require(0):
+            return None
+        root = made_by(other, "Sqrt")
+        return root.require(0) if root is not None else power(editor, other, 0.5)
+    reciprocal = made_by(other, "Reciprocal")
+    quotient = made_by(other, "Div")
+    if quotient is not None and _is_one(editor, quotient.require(0)):
+        under = quotient.require(1)
+    elif reciprocal is not None:
+        under = reciprocal.require(0)
+    else:
+        return power(editor, other, -0.5)
+    root = made_by(under, "Sqrt")
+    return root.require(0) if root is not None else power(editor, under, 0.5)
+
+
+def _is_one(editor: Editor, value: Value) -> bool:
+    data = editor.data(value)
+    return data is not None and data.size == 1 and float(data.reshape(())) == 1.0
+
+
+def constant_operand(
+    editor: Editor, node: Node | None, op_type: str, value: Value, shape: tuple[int, ...]
+) -> Value | None:
+    """The constant of this shape that `node` combines with `value`."""
+    if node is None or node.op_type != op_type or node.domain:
+        return None
+    for x, other in operand_orders(node):
+        if x is value and other.shape == shape and editor.data(other) is not None:
+            return other
+    return None

@@ -108,3 +108,21 @@ def _scaled(layer: Layer, factor: Array) -> Array:
     result = np.empty_like(weight)
     np.multiply(weight, aligned, out=result, dtype=np.float64, casting="same_kind")
     return result
+
+
+def per_channel(editor: Editor, value: Value, layer: Layer, result: Value) -> Array | None:
+    """A constant in float64, one element or one per channel of the layer, if that is how it broadcasts.
+
+    `result` is what it is combined into, which must have the layer's shape.
+    """
+    data = editor.data(value)
+    shape = layer.node.output.shape
+    if data is None or result.shape != shape or result.dtype is not layer.node.output.dtype:
+        return None
+    if data.ndim > len(shape):
+        return None
+    aligned = (1,) * (len(shape) - data.ndim) + data.shape
+    wanted = tuple(layer.num_channels if a == layer.channel_axis else 1 for a in range(len(shape)))
+    if data.size != 1 and aligned != wanted:
+        return None
+    return data.astype(np.float64).reshape(-1)

@@ -1,0 +1,53 @@
+"""A chain of transpositions is one, or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.passes.base import PassResult
+from tilewright.passes.edit import Editor
+from tilewright.passes.patterns import made_by
+from tilewright.passes.rules import Rule, apply_rules
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTransposes:
+    """A Transpose of a Transpose reads the first operand, by the permutation of both.
+
+    One that feeds a product stays: generated code reads its operands by strides.
+    """
+
+    name: ClassVar[str] = "merge-transposes"
+
+    def run(self, graph: Graph) -> PassResult:
+        """Edit the graph in place."""
+        return apply_rules(graph, [Rule(("Transpose",), _match, _build)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    source: Value
+    perm: tuple[int, ...]
+
+
+def permutation(node: Node) -> tuple[int, ...]:
+    """The axes of a Transpose's operand in the order of its result's."""
+    rank = len(node.output.shape)
+    return node.ints_attr("perm") or tuple(reversed(range(rank)))
+
+
+def _match(editor: Editor, node: Node) -> _Composed | None:
+    inner = made_by(node.require(0), "Transpose")
+    if inner is None:
+        return None
+    first = permutation(inner)
+    return _Composed(inner.require(0), tuple(first[a] for a in permutation(node)))
+
+
+def _build(editor: Editor, node: Node, found: _Composed) -> str:
+    if found.perm == tuple(range(len(found.perm))) and editor.replace(node.output, found.source):
+        return f"removed: it undoes the one before, and is {found.source.name}"
+    editor.become(node, "Transpose", [found.source], {"perm": found.perm})
+    return f"transposes {found.source.name} at once"

@@ -1,0 +1,51 @@
+"""The sigmoid linear unit (Swish), as exporters spell it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.passes.base import PassResult
+from tilewright.passes.edit import Editor
+from tilewright.passes.patterns import made_by, operand_orders, product_with_scalar
+from tilewright.passes.rules import Kept, Rule, apply_rules
+
+
+@dataclass(frozen=True, slots=True)
+class RecogniseSilu:
+    """`x * sigmoid(alpha * x)` becomes one Swish."""
+
+    name: ClassVar[str] = "recognise-silu"
+
+    def run(self, graph: Graph) -> PassResult:
+        """Edit the graph in place."""
+        return apply_rules(graph, [Rule(("Mul",), _match, _build)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Swish:
+    x: Value
+    alpha: float
+
+
+def _match(editor: Editor, node: Node) -> _Swish | Kept | None:
+    for x, gate in operand_orders(node):
+        sigmoid = made_by(gate, "Sigmoid")
+        if sigmoid is None:
+            continue
+        scaled = product_with_scalar(editor, sigmoid.require(0))
+        if sigmoid.require(0) is x:
+            found = _Swish(x, 1.0)
+        elif scaled is not None and scaled.value is x:
+            found = _Swish(x, scaled.constant)
+        else:
+            continue
+        return Kept("its sigmoid is read elsewhere too") if editor.sole_user(gate) is None else found
+    return None
+
+
+def _build(editor: Editor, node: Node, found: _Swish) -> str:
+    attributes = {} if found.alpha == 1.0 else {"alpha": found.alpha}
+    editor.become(node, "Swish", [found.x], attributes, since=24)
+    return f"recognised as Swish with alpha {found.alpha:g}"
