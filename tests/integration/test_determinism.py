@@ -1,0 +1,88 @@
+"""Equal requests give equal bytes: artifacts from fresh processes, outputs from any number of threads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.models import feed_for, host_net, small_net
+
+import tilewright as tw
+from tilewright import zoo
+
+NUM_PROCESSES = 10
+NUM_RUNS = 1000
+
+COMPILE = """
+import sys, tilewright as tw
+tw.compile(sys.argv[1], no_cache=True, threads=2).save(sys.argv[2])
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def test_fresh_processes_write_the_same_artifact(tmp_path: Path) -> None:
+    model = tmp_path / "squeezenet.onnx"
+    model.write_bytes(zoo.build("squeezenet1_1", image=48).SerializeToString())
+    digests: list[str] = []
+    for number in range(NUM_PROCESSES):
+        folder = tmp_path / f"folder{number}"
+        folder.mkdir()
+        target = folder / f"model{number}.tw"
+        environment = {**os.environ, "PYTHONHASHSEED": str(7919 * number + 1)}
+        subprocess.run(
+            [sys.executable, "-c", COMPILE, str(model), str(target)],
+            check=True,
+            env=environment,
+            cwd=folder,
+        )
+        digests.append(hashlib.sha256(target.read_bytes()).hexdigest())
+    assert len(set(digests)) == 1
+
+
+def test_the_cache_does_not_change_the_artifact(tmp_path: Path) -> None:
+    written = [
+        tw.compile(small_net(), **settings).save(tmp_path / f"{i}.tw").read_bytes()
+        for i, settings in enumerate(({"no_cache": True}, {"cache_dir": tmp_path}, {"cache_dir": tmp_path}))
+    ]
+    assert len(set(written)) == 1
+
+
+def test_another_option_or_model_is_another_artifact(tmp_path: Path) -> None:
+    written = [
+        tw.compile(model, **settings).save(tmp_path / "m.tw").read_bytes()
+        for model, settings in (
+            (small_net(), {}),
+            (small_net(seed=1), {}),
+            (small_net(), {"seed": 1}),
+            (small_net(), {"target": "interpreter"}),
+        )
+    ]
+    assert len(set(written)) == len(written)
+
+
+@pytest.mark.parametrize("make", [small_net, host_net])
+def test_one_thread_and_two_give_the_same_bits_in_every_run(make) -> None:
+    feed = feed_for(make())
+    models = [tw.compile(make(), threads=n) for n in (1, 2)]
+    assert [m.num_threads for m in models] == [1, 2]
+    want = [a.tobytes() for a in models[0].run(None, feed)]
+    for compiled in models:
+        for _ in range(NUM_RUNS // 2):
+            assert [a.tobytes() for a in compiled.run(None, feed)] == want
+
+
+def test_a_network_gives_the_same_bits_for_any_number_of_threads() -> None:
+    model = zoo.build("squeezenet1_1", image=64)
+    feed = zoo.example_inputs(model, 0)
+    compiled = [tw.compile(model, threads=n) for n in (1, 2, 3, 5)]
+    outputs = [c.run(None, feed)[0] for c in compiled for _ in range(5)]
+    assert all(np.array_equal(outputs[0], o) for o in outputs[1:])

@@ -1,0 +1,103 @@
+"""A compilation that is interrupted or killed at any moment leaves the old artifact, or none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.support.models import feed_for, small_net
+
+import tilewright as tw
+from tilewright.artifact.container import Archive
+
+# Compiles and saves over and over, and says when it begins, so that signals meet every phase.
+WORK = """
+import sys, tilewright as tw
+from pathlib import Path
+model, target, cache = map(Path, sys.argv[1:])
+print("ready", flush=True)
+while True:
+    tw.compile(model, no_cache=True, cache_dir=None).save(target)
+    print("saved", flush=True)
+"""
+
+DELAYS_S = (0.0, 0.03, 0.07, 0.11, 0.16, 0.23)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+
+
+def interrupted(tmp_path: Path, number: int, delay_s: float) -> tuple[int, Path, float]:
+    """Exit code, folder of the results, and how long the process took to end."""
+    model = tmp_path / "net.onnx"
+    model.write_bytes(small_net(channels=32, size=16).SerializeToString())
+    folder = tmp_path / f"out{delay_s}{number}"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORK, str(model), str(folder / "m.tw"), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    if delay_s:
+        assert process.stdout.readline() == "saved\n"
+    time.sleep(delay_s)
+    sent = time.monotonic()
+    process.send_signal(number)
+    process.stdout.close()
+    code = process.wait(20)
+    return code, folder, time.monotonic() - sent
+
+
+def check_whole(folder: Path) -> None:
+    if (folder / "m.tw").exists():
+        Archive(folder / "m.tw").verify()
+        assert tw.open(folder / "m.tw").run(None, feed_for(small_net(channels=32, size=16)))
+
+
+@pytest.mark.parametrize("delay_s", DELAYS_S)
+def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, delay_s: float) -> None:
+    code, folder, took_s = interrupted(tmp_path, signal.SIGINT, delay_s)
+    assert code != 0
+    assert took_s < 2.0
+    assert set(os.listdir(folder)) <= {"m.tw"}
+    check_whole(folder)
+
+
+@pytest.mark.parametrize("delay_s", DELAYS_S)
+def test_a_killed_process_leaves_a_whole_artifact_or_none(tmp_path: Path, delay_s: float) -> None:
+    code, folder, _ = interrupted(tmp_path, signal.SIGKILL, delay_s)
+    assert code == -signal.SIGKILL
+    assert {Path(name).suffix for name in os.listdir(folder)} <= {".tw", ".part"}
+    check_whole(folder)
+    # A temporary file that was left behind is in nobody's way.
+    path = tw.compile(small_net(channels=32, size=16)).save(folder / "m.tw")
+    Archive(path).verify()
+
+
+def test_an_interrupted_save_removes_its_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = tw.compile(small_net())
+    path = compiled.save(tmp_path / "m.tw")
+    before = path.read_bytes()
+    for name in ("fsync", "replace", "chmod"):
+
+        def interrupt(*arguments: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                compiled.save(path)
+        assert path.read_bytes() == before
+        assert [n for n in os.listdir(tmp_path) if n != "cache"] == ["m.tw"]
