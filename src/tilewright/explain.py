@@ -211,7 +211,7 @@ def origins_of(before: Graph, after: Graph, passes: PassReport) -> tuple[NodeOri
 class _Origins:
     def __init__(self, before: Graph, after: Graph) -> None:
         self.before = before
-        self.names = {node.name for node in after.nodes}
+        self.by_name = {node.name: node for node in after.nodes}
         self.makers: dict[str, Node] = {v.name: n for n in after.nodes for v in n.results()}
         self.constants = {v.name for v in after.values() if v.is_constant}
         self._heirs: dict[Node, tuple[str, ...]] = {}
@@ -228,7 +228,7 @@ class _Origins:
         return tuple(found[node] for node in self.before.nodes)
 
     def _fate(self, node: Node) -> tuple[tuple[str, ...], str]:
-        if node.name in self.names:
+        if node.name in self.by_name:
             return (node.name,), ""
         makers = dict.fromkeys(self.makers[v.name].name for v in node.results() if v.name in self.makers)
         if makers:
@@ -244,16 +244,18 @@ class _Origins:
         return (), "removed: no output depends on it, or its result is known at compile time"
 
     def _bypassed(self, node: Node) -> tuple[str, ...]:
-        """Producers whose results the users of a vanished node now read directly: they do its work."""
+        """Producers whose results a user, itself unchanged, reads in place of the vanished node's."""
+        results = set(node.results())
         sources = self._live_sources(node)
+        makers: dict[str, None] = {}
         for user in dict.fromkeys(u for v in node.results() for u in v.users):
-            for heir in self._heirs[user]:
-                if heir not in self.names:
-                    continue
-                direct = [s for s in sources if self._reads(heir, s) and s not in self._operands(user)]
-                if direct:
-                    return tuple(dict.fromkeys(self.makers[s].name for s in direct))
-        return ()
+            now = self.by_name.get(user.name)
+            if now is None or now.op_type != user.op_type:
+                continue
+            for old, new in zip(user.inputs, now.inputs, strict=False):
+                if old in results and new is not None and new.name in sources:
+                    makers[self.makers[new.name].name] = None
+        return tuple(makers)
 
     def _live_sources(self, node: Node) -> list[str]:
         """Names of values that `node` reads, through vanished nodes, and that still have a producer."""
@@ -267,16 +269,6 @@ class _Origins:
             seen.add(value)
             if value.name in self.makers:
                 names[value.name] = None
-            elif value.producer is not None and value.producer.name not in self.names:
+            elif value.producer is not None and value.producer.name not in self.by_name:
                 waiting.extend(value.producer.operands())
         return list(names)
-
-    def _reads(self, name: str, value: str) -> bool:
-        return any(
-            operand.name == value
-            for node in {id(n): n for n in self.makers.values() if n.name == name}.values()
-            for operand in node.operands()
-        )
-
-    def _operands(self, node: Node) -> set[str]:
-        return {v.name for v in node.operands()}
