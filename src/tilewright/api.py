@@ -16,8 +16,9 @@ import tilewright
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
 from tilewright.compiler import Compilation, Progress, compile_graph
 from tilewright.errors import UsageError
-from tilewright.explain import origins_of
+from tilewright.explain import OnnxNode, origins_of, with_loaded_nodes
 from tilewright.frontend.onnx import Source, load_onnx, source_digest
+from tilewright.frontend.onnx.read import read_model
 from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
@@ -94,12 +95,13 @@ class ModelSummary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A loaded model: its graph, and where it came from."""
+    """A loaded model: its graph, where it came from, and the nodes that its file lists."""
 
     graph: Graph
     sha256: str
     name: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    listed: tuple[OnnxNode, ...] = ()
 
     def summary(self) -> ModelSummary:
         """Operators, parameters and work."""
@@ -211,7 +213,7 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
         return Model(graph, _graph_digest(graph), type(source).__name__)
     graph = load_onnx(source, shapes=fixed)
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else graph.name
-    return Model(graph, source_digest(source), str(name), fixed)
+    return Model(graph, source_digest(source), str(name), fixed, _listed(source))
 
 
 def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None = None) -> CheckReport:
@@ -324,6 +326,7 @@ class InferenceSession:
 def _compiled(model: Model, options: Options, compilation: Compilation) -> CompiledModel:
     code, executable = compilation.code, compilation.executable
     program = compilation.program
+    origins = origins_of(model.graph, program.graph, compilation.passes)
     facts = CompiledFacts(
         target=options.target,
         tool_version=tilewright.__version__,
@@ -333,7 +336,7 @@ def _compiled(model: Model, options: Options, compilation: Compilation) -> Compi
         outputs=tuple(TensorInfo.of(v) for v in program.graph.outputs),
         steps=compilation.steps,
         memory=None if code is None else code.memory_info,
-        origins=origins_of(model.graph, program.graph, compilation.passes),
+        origins=with_loaded_nodes(origins, model.listed, model.graph),
     )
 
     def start(num_threads: int | None) -> Any:
@@ -342,6 +345,15 @@ def _compiled(model: Model, options: Options, compilation: Compilation) -> Compi
     body = Body(lambda: program, lambda: getattr(code, "image", None), start)
     return CompiledModel(
         facts, body, remarks=program.remarks, phase_s=compilation.phase_s, num_threads=options.threads
+    )
+
+
+def _listed(source: Source) -> tuple[OnnxNode, ...]:
+    """Nodes of the file, named as the frontend names them: by their first result if they have no name."""
+    model, _ = read_model(source)
+    return tuple(
+        OnnxNode(n.name or next(filter(None, n.output), n.op_type), n.op_type, tuple(n.output))
+        for n in model.graph.node
     )
 
 

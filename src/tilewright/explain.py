@@ -32,6 +32,15 @@ class NodeOrigin:
 
 
 @dataclass(frozen=True, slots=True)
+class OnnxNode:
+    """A node as the model file lists it."""
+
+    name: str
+    op_type: str
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStory:
     """One node of the model: what it became and which kernels run it."""
 
@@ -197,6 +206,27 @@ class _Links:
         if origin.became and not kernels:
             note = note or "no code: its result is another name for the same memory"
         return NodeStory(origin.name, origin.op_type, origin.became, tuple(kernels), note)
+
+
+def with_loaded_nodes(
+    origins: Sequence[NodeOrigin], listed: Sequence[OnnxNode], loaded: Graph
+) -> tuple[NodeOrigin, ...]:
+    """Origins in the order of the model file, with those of nodes that loading already replaced.
+
+    Loading turns constants, and whatever depends on constants only, into initializers, and functions into
+    their bodies; nodes of bodies come last.
+    """
+    by_name = {o.name: o for o in origins}
+    makers = {v.name: node.name for node in loaded.nodes for v in node.results()}
+    found: dict[str, NodeOrigin] = {}
+    for node in listed:
+        if node.name in by_name:
+            found[node.name] = by_name[node.name]
+            continue
+        heirs = dict.fromkeys(b for o in node.outputs if o in makers for b in by_name[makers[o]].became)
+        note = "" if heirs else "a constant" if node.op_type == "Constant" else "computed while loading"
+        found[node.name] = NodeOrigin(node.name, node.op_type, tuple(heirs), note)
+    return (*found.values(), *(o for o in origins if o.name not in found))
 
 
 def origins_of(before: Graph, after: Graph, passes: PassReport) -> tuple[NodeOrigin, ...]:
