@@ -227,7 +227,7 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
     found: dict[tuple[str, int, str, str], list[str]] = {}
     for node in model.graph.nodes:
         support = asked.supports(node)
-        verdict = "unsupported" if not support else "host" if support.reason and target == "cpu" else "native"
+        verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
         found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
     operators = tuple(OperatorSupport(*key, tuple(names)) for key, names in found.items())
     return CheckReport(model.name, target, operators)

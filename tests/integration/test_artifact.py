@@ -87,7 +87,8 @@ def test_options_come_back(tmp_path: Path) -> None:
     assert tw.open(compiled.save(tmp_path / "m.tw")).options.to_json() == compiled.options.to_json()
 
 
-def test_threads_are_those_asked_when_opening(path: Path) -> None:
+def test_threads_are_those_asked_when_opening_or_else_when_compiling(path: Path) -> None:
+    assert tw.open(path).num_threads == 1
     assert tw.open(path, threads=2).num_threads == 2
     assert tw.open(path, threads=1).num_threads == 1
 

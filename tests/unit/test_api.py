@@ -120,6 +120,22 @@ def test_check_says_what_is_unsupported_and_raises_nothing() -> None:
     assert tw.check(proto, "interpreter").ok
 
 
+@pytest.mark.slow
+def test_a_torch_module_is_loaded_through_its_own_export() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
+    x = torch.randn(2, 8)
+    model = tw.load(module, (x,))
+    assert model.name == "Sequential"
+    compiled = tw.compile(model)
+    (name,) = (i.name for i in compiled.get_inputs())
+    with torch.no_grad():
+        want = module(x).numpy()
+    np.testing.assert_allclose(compiled.run(None, {name: x.numpy()})[0], want, rtol=1e-5, atol=1e-5)
+
+
 # Compiling and running.
 
 

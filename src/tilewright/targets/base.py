@@ -20,17 +20,25 @@ Progress = Callable[[str, int, int], None]  # what, done, total
 class Support:
     """Whether a target runs an operator. `reason` says why not, or with which restriction it does.
 
+    `is_on_host`: it runs in Python through the reference implementation instead of generated code.
+
     >>> str(Support.no("group=3 needs channels % 3 == 0"))
     'no: group=3 needs channels % 3 == 0'
     """
 
     is_supported: bool
     reason: str = ""
+    is_on_host: bool = False
 
     @classmethod
     def yes(cls, reason: str = "") -> Support:
-        """It runs; `reason` tells what is worth knowing, such as that it runs on the host."""
+        """It runs; `reason` tells what is worth knowing."""
         return cls(True, reason)
+
+    @classmethod
+    def on_host(cls, reason: str) -> Support:
+        """It runs in Python, because there is no code for it."""
+        return cls(True, reason, is_on_host=True)
 
     @classmethod
     def no(cls, reason: str) -> Support:

@@ -93,7 +93,7 @@ class CpuTarget:
                 )
         description = describe(node)
         if isinstance(description, Opaque):
-            return Support.yes(f"runs on the host: {description.reason}")
+            return Support.on_host(f"runs on the host: {description.reason}")
         return Support.yes()
 
     def compile(self, program: Program) -> CpuExecutable:
