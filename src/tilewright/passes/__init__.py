@@ -52,12 +52,13 @@ PIPELINE: tuple[str, ...] = (
     "recognise-silu",
     "recognise-hard-swish",
     "recognise-mish",
+    "recognise-attention",
     "dead-code",
 )
 
 
 def run_passes(graph: Graph, *, disabled: Sequence[str] = (), dump_after: Sequence[str] = ()) -> PassReport:
-    """Run the pipeline on a graph it may edit, checking every invariant after each pass.
+    """Run the pipeline on a graph it may edit, checking every invariant after each pass that edited it.
 
     Raises:
         UsageError: `disabled` or `dump_after` names no pass.
@@ -69,8 +70,11 @@ def run_passes(graph: Graph, *, disabled: Sequence[str] = (), dump_after: Sequen
     dumps: dict[str, str] = {}
     for name in PIPELINE:
         if name not in disabled:
-            results.append((name, PASSES.get(name).run(graph)))
-            require_valid(graph, after=name)
+            result = PASSES.get(name).run(graph)
+            results.append((name, result))
+            if result.num_changes:
+                require_valid(graph, after=name)
         if name in dump_after:
             dumps[name] = print_graph(graph)
+    require_valid(graph, after="the passes")
     return PassReport(tuple(results), dumps)

@@ -41,7 +41,8 @@ def _match(editor: Editor, node: Node) -> Value | Kept | None:
 
 
 def _build(editor: Editor, node: Node, source: Value) -> str | None:
-    return f"removed: it is {source.name}" if editor.replace(node.output, source) else None
+    text = f"removed: it is {source.name}"
+    return text if editor.replace(node.output, source) else None
 
 
 def _always(editor: Editor, node: Node) -> Value | None:

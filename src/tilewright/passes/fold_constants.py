@@ -81,7 +81,13 @@ def _fold(editor: Editor, node: Node) -> str | None:
             continue
         if array is None or array.shape != value.shape:
             return f"its result has the shape {None if array is None else list(array.shape)}"
-        folded &= editor.replace(value, editor.constant(array, value.dtype, value.name))
+        constant = editor.constant(array, value.dtype, value.name)
+        was_output = editor.is_output(value)
+        if not editor.replace(value, constant):
+            folded = False
+        elif not was_output:
+            # The value is gone, so that the constant can have its name; an output's it has already.
+            constant.name, value.name = value.name, constant.name
     editor.discard([node])
     return None if folded else "its result is read by name"
 

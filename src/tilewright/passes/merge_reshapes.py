@@ -32,7 +32,9 @@ def _match(editor: Editor, node: Node) -> Value | None:
 
 
 def _build(editor: Editor, node: Node, source: Value) -> str:
-    if source.shape == node.output.shape and editor.replace(node.output, source):
-        return f"removed: its shape is that of {source.name}"
+    if source.shape == node.output.shape:
+        text = f"removed: its shape is that of {source.name}"
+        if editor.replace(node.output, source):
+            return text
     reshape_to(editor, node, source, node.output.shape)
     return f"reshapes {source.name} at once"

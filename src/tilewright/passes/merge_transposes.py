@@ -47,7 +47,9 @@ def _match(editor: Editor, node: Node) -> _Composed | None:
 
 
 def _build(editor: Editor, node: Node, found: _Composed) -> str:
-    if found.perm == tuple(range(len(found.perm))) and editor.replace(node.output, found.source):
-        return f"removed: it undoes the one before, and is {found.source.name}"
+    if found.perm == tuple(range(len(found.perm))):
+        text = f"removed: it undoes the one before, and is {found.source.name}"
+        if editor.replace(node.output, found.source):
+            return text
     editor.become(node, "Transpose", [found.source], {"perm": found.perm})
     return f"transposes {found.source.name} at once"

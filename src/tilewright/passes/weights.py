@@ -14,6 +14,7 @@ from tilewright.passes.rules import Kept
 
 Array = np.ndarray[Any, Any]
 
+_FOLDED = "_folded"
 # Weights that other nodes read too are copied when one of the readers changes them, up to this size.
 _MAX_COPIED_BYTES = 16 << 20
 
@@ -84,13 +85,13 @@ def scale_layer(editor: Editor, layer: Layer, root: Node, factor: Array, shift: 
     inputs: list[Value | None] = list(node.inputs)
     attributes = dict(node.attributes)
     if np.any(factor != 1):
-        inputs[1] = editor.constant(_scaled(layer, factor), dtype, f"{node.require(1).name}_folded")
+        inputs[1] = editor.constant(_scaled(layer, factor), dtype, _folded(node.require(1)))
     bias = layer.bias
     if node.op_type != "MatMul" and (bias is not None or np.any(shift != 0)):
         old = np.zeros(1) if bias is None else np.asarray(editor.data(bias), np.float64).reshape(-1)
         beta = node.float_attr("beta", 1.0) if node.op_type == "Gemm" else 1.0
         total = np.broadcast_to(old * beta * factor.reshape(-1) + shift.reshape(-1), (layer.num_channels,))
-        stem = f"{node.name}_bias" if bias is None else f"{bias.name}_folded"
+        stem = f"{node.name}_bias" if bias is None else _folded(bias)
         inputs = [*inputs[:2], editor.constant(total, dtype, stem)]
         attributes.pop("beta", None)
     editor.become(root, node.op_type, inputs, attributes, since=node.opset, name=node.name)
@@ -126,3 +127,8 @@ def per_channel(editor: Editor, value: Value, layer: Layer, result: Value) -> Ar
     if data.size != 1 and aligned != wanted:
         return None
     return data.astype(np.float64).reshape(-1)
+
+
+def _folded(value: Value) -> str:
+    """The name of what a constant becomes, however often it does."""
+    return f"{value.name.removesuffix(_FOLDED)}{_FOLDED}"
