@@ -1,4 +1,6 @@
-"""Whether a node's loop nests stay inside its tensors: what generated code relies on without checking.
+"""Whether a node's loop nests stay inside its tensors and write all of its results.
+
+Generated code relies on that without checking.
 
 Graphs from the ONNX frontend have inferred shapes, so this holds for them. A graph read back from a file
 states its shapes itself.
@@ -34,6 +36,15 @@ def _problems(node: Node) -> Iterator[str]:
                 yield f"{format_access(access)} has another shape or type than its tensor"
             elif not _stays_inside(access, nest, is_write=access is nest.write):
                 yield f"{format_access(access)} leaves its tensor {list(access.shape)}"
+
+    for position, value in enumerate(node.outputs):
+        written = sum(
+            math.prod(d.extent for d in nest.parallel_dims)
+            for nest in nests
+            if nest.write.operand.key == ("output", position)
+        )
+        if value is not None and written < value.num_elements:
+            yield f"result {value.name!r} has {value.num_elements} elements, {written} are written"
 
 
 def _fits_value(access: Access, node: Node) -> bool:
