@@ -14,7 +14,7 @@ from typing import Any
 
 import tilewright
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
-from tilewright.compiler import Compilation, Progress, compile_graph
+from tilewright.compiler import Compilation, compile_graph
 from tilewright.errors import UsageError
 from tilewright.explain import OnnxNode, origins_of, with_loaded_nodes
 from tilewright.frontend.onnx import Source, load_onnx, source_digest
@@ -24,6 +24,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
 from tilewright.options import Options, parse_bytes, parse_shapes
 from tilewright.planning import Budget
+from tilewright.progress import Progress
 from tilewright.targets import TARGETS
 
 __all__ = [

@@ -5,12 +5,10 @@ Each step is one call with a typed result that can be printed; this is the only 
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.errors import BudgetExceeded, InfeasibleMapping, InternalError
+from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.ir.graph import Graph
 from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, PartitionProblem, check_partition
@@ -18,13 +16,12 @@ from tilewright.partition.base import Partition
 from tilewright.passes import PassReport, run_passes
 from tilewright.planning import Infeasible
 from tilewright.program import Program
+from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule
 from tilewright.steps import StepInfo, planned_steps
 from tilewright.targets import TARGETS
 from tilewright.targets.base import Code, Executable, GeneratingTarget
-
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, how much there is
 
 DEFAULT_PARTITION = "layerwise"
 DEFAULT_SCHEDULE = "sequential"
@@ -71,7 +68,7 @@ def compile_graph(graph: Graph, options: Options, progress: Progress | None = No
         InfeasibleMapping: a planner found no solution; says what is too small.
         BudgetExceeded: `options.timeout_s` or `options.max_memory_bytes` would be passed.
     """
-    clock = _Clock(options.timeout_s, progress)
+    clock = PhaseClock(options.timeout_s, progress)
     planned = plan(graph, options, clock)
     target = TARGETS.get(options.target)
     code, executable = None, None
@@ -83,14 +80,14 @@ def compile_graph(graph: Graph, options: Options, progress: Progress | None = No
     return Compilation(planned.program, planned.passes, code, executable, clock.phase_s)
 
 
-def plan(graph: Graph, options: Options, clock: _Clock | None = None) -> Planned:
+def plan(graph: Graph, options: Options, clock: PhaseClock | None = None) -> Planned:
     """Optimise, cut and order a graph. The graph given is not changed.
 
     Raises:
         InfeasibleMapping: a planner found no solution; says what is too small.
         InternalError: a planner's answer failed its independent check.
     """
-    clock = clock or _Clock(options.timeout_s, None)
+    clock = clock or PhaseClock(options.timeout_s, None)
     with clock.phase("passes"):
         graph = graph.clone()
         report = run_passes(graph, disabled=options.disabled_passes, dump_after=options.dump_after)
@@ -123,32 +120,3 @@ def _schedule(partition: Partition, options: Options) -> Schedule:
     if violations:
         raise InternalError(f"scheduler {name!r}: {violations[0]}")
     return solution
-
-
-class _Clock:
-    """Times the steps, tells who watches, and ends a compilation that takes longer than it may."""
-
-    def __init__(self, timeout_s: float | None, progress: Progress | None) -> None:
-        self.phase_s: dict[str, float] = {}
-        self._timeout_s = timeout_s
-        self._progress = progress
-        self._start_s = time.monotonic()
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """One step of the flow."""
-        self.report(name, 0, 1)
-        start_s = time.monotonic()
-        yield
-        self.phase_s[name] = time.monotonic() - start_s
-
-    def report(self, what: str, done: int, total: int) -> None:
-        """Called between pieces of work, however small."""
-        passed_s = time.monotonic() - self._start_s
-        if self._timeout_s is not None and passed_s > self._timeout_s:
-            raise BudgetExceeded(
-                f"compiling took longer than {self._timeout_s:g} s (stopped at {what}, {done} of {total}); "
-                "give a longer --timeout, or less effort (-O0)."
-            )
-        if self._progress is not None:
-            self._progress(what, done, total)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from tilewright.ir.graph import Node
 from tilewright.program import Program
+from tilewright.progress import Progress
 from tilewright.steps import MemoryInfo, StepInfo
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[str, int, int], None]  # what, done, total
 
 
 @dataclass(frozen=True, slots=True)

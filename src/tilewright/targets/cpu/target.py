@@ -18,8 +18,9 @@ from tilewright.memory import MEMORY_PLANNERS, check_memory
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.planning import Infeasible
 from tilewright.program import Program
+from tilewright.progress import Progress
 from tilewright.steps import MemoryInfo, StepInfo
-from tilewright.targets.base import Progress, Support
+from tilewright.targets.base import Support
 from tilewright.targets.cpu.cache import ObjectCache, default_cache_directory
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
 from tilewright.targets.cpu.describe import describe_memory, describe_steps

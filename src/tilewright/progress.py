@@ -1,0 +1,41 @@
+"""How long each step takes, who is told, and when to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from tilewright.errors import BudgetExceeded
+
+Progress = Callable[[str, int, int], None]
+"""What is being done, how much of it is done, how much there is."""
+
+
+class PhaseClock:
+    """Times the steps, tells who watches, and ends a compilation that takes longer than it may."""
+
+    def __init__(self, timeout_s: float | None, progress: Progress | None) -> None:
+        self.phase_s: dict[str, float] = {}
+        self._timeout_s = timeout_s
+        self._progress = progress
+        self._start_s = time.monotonic()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """One step of the flow."""
+        self.report(name, 0, 1)
+        start_s = time.monotonic()
+        yield
+        self.phase_s[name] = time.monotonic() - start_s
+
+    def report(self, what: str, done: int, total: int) -> None:
+        """Called between pieces of work, however small."""
+        passed_s = time.monotonic() - self._start_s
+        if self._timeout_s is not None and passed_s > self._timeout_s:
+            raise BudgetExceeded(
+                f"compiling took longer than {self._timeout_s:g} s (stopped at {what}, {done} of {total}); "
+                "give a longer --timeout, or less effort (-O0)."
+            )
+        if self._progress is not None:
+            self._progress(what, done, total)
