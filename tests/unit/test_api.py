@@ -251,7 +251,7 @@ def test_the_time_limit_reaches_into_code_generation() -> None:
 
     with pytest.raises(tw.BudgetExceeded, match="stop"):
         tw.compile(small_net(seed=11, channels=13), no_cache=True, progress=slow)
-    assert seen == ["passes", "partition", "schedule", "generate", "kernels"]
+    assert list(dict.fromkeys(seen)) == ["passes", "partition", "schedule", "generate", "lower", "kernels"]
 
 
 def test_a_closed_model_says_so(net) -> None:

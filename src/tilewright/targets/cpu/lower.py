@@ -16,6 +16,7 @@ from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Opaque, Operand, affine
+from tilewright.progress import Progress
 from tilewright.schedule.base import Schedule
 from tilewright.targets.cpu.contraction import lower_contraction
 from tilewright.targets.cpu.isa import Isa
@@ -97,9 +98,9 @@ class LoweredModel:
         return tuple(s for s in self.steps if isinstance(s, HostOperator))
 
 
-def lower_schedule(schedule: Schedule, isa: Isa) -> LoweredModel:
-    """Kernels for every subgraph, in the order and stages of the schedule."""
-    return _Lowering(schedule, isa).run()
+def lower_schedule(schedule: Schedule, isa: Isa, progress: Progress | None = None) -> LoweredModel:
+    """Kernels for every subgraph, in the order and stages of the schedule; `progress` counts stages."""
+    return _Lowering(schedule, isa).run(progress or (lambda what, done, total: None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +126,7 @@ class _Lowering:
         # Model inputs and outputs that kernels use in another layout than the caller: the copy they use.
         self.shadows: dict[Value, Tensor] = {}
 
-    def run(self) -> LoweredModel:
+    def run(self, progress: Progress) -> LoweredModel:
         for stage in self.schedule.stages:
             self.stages.append(
                 [[u for i in g.instances for u in self._units(i.subgraph_id)] for g in stage.groups]
@@ -133,7 +134,8 @@ class _Lowering:
         self._choose_layouts()
         self._choose_views()
         steps: list[Step] = [(launch,) for launch in self._reorder_inputs()]
-        for stage_units in self.stages:
+        for number, stage_units in enumerate(self.stages):
+            progress("lower", number, len(self.stages))
             steps.extend(_interleave([[s for u in group for s in self._steps(u)] for group in stage_units]))
         steps.extend((launch,) for launch in self._reorder_outputs())
         return LoweredModel(tuple(steps), self.alias, self.offsets, self.layouts, self.locals)
