@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.property.checks import assert_same
 from tests.property.mixed_graphs import mixed_graphs
-from tests.property.strategies import Case, generators, reference_outputs
+from tests.property.strategies import Case, Draw, generators, reference_outputs
 
 from tilewright.compiler import compile_graph
 from tilewright.errors import UnsupportedOp
@@ -20,6 +20,8 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.text import print_graph
 from tilewright.options import Options
+from tilewright.passes import PIPELINE
+from tilewright.targets.cpu.isa import ISA_NAMES, isa_by_name
 
 OPTIONS = Options(no_cache=True, threads=2)
 COMMON = settings(
@@ -30,8 +32,10 @@ KEYS = sorted(generators())
 DECLINED_ALWAYS: frozenset[str] = frozenset()
 
 
-def run_on_cpu(graph: Graph, feed: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    code = compile_graph(graph, OPTIONS).code
+def run_on_cpu(
+    graph: Graph, feed: dict[str, np.ndarray[Any, Any]], options: Options = OPTIONS
+) -> dict[str, np.ndarray[Any, Any]]:
+    code = compile_graph(graph, options).code
     assert code is not None
     executable = code.load(2)
     try:
@@ -87,12 +91,30 @@ def test_each_operator_alone(key: tuple[str, str]) -> None:
     assert any(applied) == (key[1] not in DECLINED_ALWAYS)
 
 
-def check_graph(graph: Graph, seed: int) -> None:
+PLANS = (("auto", "auto"), ("none", "greedy"), ("random", "random"), ("layerwise", "greedy"))
+SETS = tuple(name for name in ISA_NAMES if isa_by_name(name).runs_on_host)
+
+
+@st.composite
+def options(draw: Draw) -> Options:
+    """Any way to cut and order, any instruction set of this machine, with passes and without."""
+    partition, schedule = draw(st.sampled_from(PLANS))
+    return Options(
+        no_cache=True,
+        threads=2,
+        partition=partition,
+        schedule=schedule,
+        isa=draw(st.sampled_from(SETS)),
+        disabled_passes=draw(st.sampled_from(((), PIPELINE))),
+    )
+
+
+def check_graph(graph: Graph, seed: int, chosen: Options) -> None:
     rng = np.random.default_rng(seed)
     feed = {v.name: rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in graph.inputs}
     want = run_graph(graph, feed, dtype=DType.FLOAT64)
     plain = run_graph(graph, feed)
-    got = run_on_cpu(graph, feed)
+    got = run_on_cpu(graph, feed, chosen)
     assert list(got) == list(plain)
     for name, expected in want.items():
         assert got[name].dtype == plain[name].dtype, name
@@ -101,14 +123,14 @@ def check_graph(graph: Graph, seed: int) -> None:
         error = float(np.abs(got[name] - expected).max(initial=0.0))
         theirs = float(np.abs(plain[name] - expected).max(initial=0.0))
         assert error <= 4 * theirs + 2e-5 * scale, (
-            f"{name}: {error} against {theirs} at scale {scale}\n{print_graph(graph)}"
+            f"{name}: {error} against {theirs} at scale {scale} with {chosen}\n{print_graph(graph)}"
         )
 
 
 def graphs_agree(max_nodes: int) -> Callable[..., None]:
-    @given(graph=mixed_graphs(max_nodes=max_nodes), seed=st.integers(0, 2**31))
-    def every(graph: Graph, seed: int) -> None:
-        check_graph(graph, seed)
+    @given(graph=mixed_graphs(max_nodes=max_nodes), seed=st.integers(0, 2**31), chosen=options())
+    def every(graph: Graph, seed: int, chosen: Options) -> None:
+        check_graph(graph, seed, chosen)
 
     return every
 
@@ -119,4 +141,4 @@ def test_random_graphs() -> None:
 
 @pytest.mark.slow
 def test_many_random_graphs() -> None:
-    settings(COMMON, max_examples=1500)(graphs_agree(16))()
+    settings(COMMON, max_examples=1500, phases=[Phase.generate])(graphs_agree(16))()
