@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.models import feed_for, host_net, mixed_outputs, model, small_net
+from tests.support.models import F32, feed_for, host_net, mixed_outputs, model, small_net
 
 import tilewright as tw
 from tilewright.frontend.onnx import load_onnx
@@ -149,6 +149,45 @@ def test_outputs_are_those_of_the_reference(target: str, make) -> None:
     assert len(got) == len(proto.graph.output)
     for array, output in zip(got, proto.graph.output, strict=True):
         np.testing.assert_allclose(array, want[output.name], rtol=2e-5, atol=2e-5)
+
+
+EDGES = {
+    "no nodes": ([], [("x", F32, [2])], [("x", F32, [2])]),
+    "constants only": ([("Add", "c", "c", "y")], [], [("y", F32, [2])]),
+    "no elements": ([("Relu", "x", "y")], [("x", F32, [0, 3])], [("y", F32, [0, 3])]),
+    "sum of nothing": ([("ReduceSum", "x", "y")], [("x", F32, [0, 3])], [("y", F32, [1, 1])]),
+    "a copy": ([("Identity", "x", "y")], [("x", F32, [2, 3])], [("y", F32, [2, 3])]),
+    "twice": (
+        [("Relu", "x", "y"), ("Identity", "y", "z")],
+        [("x", F32, [2, 3])],
+        [("y", F32, [2, 3]), ("z", F32, [2, 3])],
+    ),
+    "no axes": ([("Relu", "x", "y")], [("x", F32, [])], [("y", F32, [])]),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_models_at_the_edge_run_are_saved_and_opened(edge: str, tmp_path: Path) -> None:
+    from onnx import helper, numpy_helper
+
+    nodes, inputs, outputs = EDGES[edge]
+    constant = numpy_helper.from_array(np.array([1, 2], np.float32), "c")
+    proto = model(
+        [helper.make_node(op_type, operands, [result]) for op_type, *operands, result in nodes],
+        [helper.make_tensor_value_info(*i) for i in inputs],
+        [helper.make_tensor_value_info(*o) for o in outputs],
+        [constant],
+    )
+    feed = feed_for(proto)
+    compiled = tw.compile(proto)
+    got = compiled.run(None, feed)
+    want = tw.compile(proto, "interpreter").run(None, feed)
+    again = tw.open(compiled.save(tmp_path / "m.tw")).run(None, feed)
+    for a, b, c in zip(got, want, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+    assert len(compiled.explain().nodes) == len(nodes)
+    assert compiled.report().html()
 
 
 def test_run_takes_names_as_onnxruntime_does(compiled: tw.CompiledModel, net) -> None:
