@@ -1,0 +1,100 @@
+"""`tilewright cache`: compiled kernels kept between runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table
+
+if TYPE_CHECKING:
+    from tilewright.targets.cpu.cache import ObjectCache
+
+_CACHE = typer.Option(None, "--cache", help="The cache's folder; default: yours.")
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    cache = typer.Typer(no_args_is_help=True, help="Compiled kernels kept between runs.")
+    for name, command in (
+        ("ls", list_entries),
+        ("verify", verify),
+        ("prune", prune),
+        ("export", export),
+        ("import", import_),
+    ):
+        cache.command(name)(command)
+    app.add_typer(cache, name="cache", rich_help_panel=panel)
+
+
+def _open(folder: Path | None) -> ObjectCache:
+    from tilewright.targets.cpu.cache import ObjectCache, default_cache_directory
+
+    return ObjectCache(folder or default_cache_directory())
+
+
+def list_entries(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
+    """Show what is stored. Example: `tilewright cache ls`."""
+    store = _open(cache)
+    entries = store.entries()
+    total = sum(e.size_bytes for e in entries)
+    if as_json:
+        rows = [{"key": e.key, "size_bytes": e.size_bytes} for e in entries]
+        print_json("cache", {"directory": store.directory, "total_bytes": total, "entries": rows})
+        return
+    print_table(("key", "size"), [(e.key[:16], format_bytes(e.size_bytes)) for e in entries[:20]], right=(1,))
+    more = f" ({len(entries) - 20} more not shown)" if len(entries) > 20 else ""
+    typer.echo(f"{store.directory}: {len(entries)} entries, {format_bytes(total)}{more}")
+
+
+def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
+    """Check every entry's checksum and remove the damaged ones. Example: `tilewright cache verify`."""
+    found = _open(cache).verify()
+    if as_json:
+        print_json("cache-verify", {"num_whole": found.num_whole, "damaged": list(found.damaged)})
+    else:
+        typer.echo(f"{found.num_whole} whole, {len(found.damaged)} damaged and removed")
+
+
+def prune(
+    max_size: str = typer.Option("0B", "--max-size", help="Keep the most recently used up to this size."),
+    cache: Path | None = _CACHE,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Remove entries, least recently used first. Example: `tilewright cache prune --max-size 100MiB`."""
+    from tilewright.options import parse_bytes
+
+    limit = 0 if max_size.strip("0Bb ") == "" else parse_bytes(max_size)
+    freed = _open(cache).prune(limit)
+    if as_json:
+        print_json("cache-prune", {"removed_bytes": freed})
+    else:
+        typer.echo(f"{format_bytes(freed)} removed")
+
+
+def export(
+    path: Path = typer.Argument(help="Archive to write."),
+    cache: Path | None = _CACHE,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Write all entries to one archive. Example: `tilewright cache export kernels.zip`."""
+    count = _open(cache).export_to(path)
+    if as_json:
+        print_json("cache-export", {"path": path, "num_entries": count})
+    else:
+        typer.echo(f"{path}: {count} entries")
+
+
+def import_(
+    path: Path = typer.Argument(help="Archive to read; damaged or foreign members are refused."),
+    cache: Path | None = _CACHE,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Add the entries of an archive. Example: `tilewright cache import kernels.zip`."""
+    found = _open(cache).import_from(path)
+    if as_json:
+        print_json("cache-import", {"num_imported": found.num_imported, "refused": list(found.refused)})
+    else:
+        typer.echo(f"{found.num_imported} imported, {len(found.refused)} refused")

@@ -1,0 +1,70 @@
+"""`tilewright zoo`: networks to try things on, built here, no download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tilewright.cli.output import JSON_OPTION, format_bytes, format_shape, note, print_json, print_table
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    zoo = typer.Typer(
+        no_args_is_help=True, help="Networks of the literature, built as ONNX with seeded weights."
+    )
+    zoo.command("list")(list_networks)
+    zoo.command("build")(build)
+    app.add_typer(zoo, name="zoo", rich_help_panel=panel)
+
+
+def list_networks(as_json: bool = JSON_OPTION) -> None:
+    """List the networks. Example: `tilewright zoo list`."""
+    from tilewright import zoo
+
+    entries = [zoo.entry(name) for name in zoo.names()]
+    if as_json:
+        rows = [
+            {
+                "name": e.name,
+                "family": e.family,
+                "description": e.description,
+                "paper": e.paper,
+                "input_shapes": {k: list(v) for k, v in e.input_shapes.items()},
+            }
+            for e in entries
+        ]
+        print_json("zoo", {"networks": rows})
+        return
+    print_table(
+        ("name", "family", "inputs", "what it is"),
+        [
+            (e.name, e.family, " ".join(format_shape(s) for s in e.input_shapes.values()), e.description)
+            for e in entries
+        ],
+    )
+
+
+def build(
+    name: str = typer.Argument(help="A name from `tilewright zoo list`."),
+    output: Path | None = typer.Option(None, "--output", "-o", help="File to write; default NAME.onnx."),
+    batch: int = typer.Option(1, help="Images or sequences per run."),
+    image: int | None = typer.Option(None, help="Image size in pixels, for networks that take images."),
+    sequence: int | None = typer.Option(None, help="Sequence length, for networks that take text or sound."),
+    seed: int = typer.Option(0, help="Seed of the weights."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Write a network as an ONNX file. Example: `tilewright zoo build resnet50 -o resnet50.onnx`."""
+    from tilewright import zoo
+    from tilewright.files import write_atomically
+
+    model = zoo.build(name, batch=batch, image=image, sequence=sequence, seed=seed)
+    path = output or Path(f"{name}.onnx")
+    data = model.SerializeToString(deterministic=True)
+    write_atomically(path, data)
+    if as_json:
+        print_json("zoo-build", {"name": name, "path": str(path), "size_bytes": len(data)})
+    else:
+        typer.echo(f"{path}: {len(model.graph.node)} nodes, {format_bytes(len(data))}")
+        note(f"next: tilewright compile {path}")
