@@ -61,6 +61,8 @@ def _match_layer(editor: Editor, node: Node) -> _Affine | Kept | None:
     if not isinstance(affine, _Affine):
         return affine
     layer = layer_before(editor, node.require(0), channel_axis=1)
+    if isinstance(layer, Layer) and layer.node.op_type == "MatMul" and np.any(affine.shift != 0):
+        return Kept(f"{layer.node.name} is a MatMul, which has no bias for the shift")
     return layer if isinstance(layer, Kept) else _Affine(affine.factor, affine.shift, layer)
 
 

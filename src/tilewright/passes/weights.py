@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import InternalError
 from tilewright.ir.graph import Node, Value
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
@@ -82,6 +83,8 @@ def scale_layer(editor: Editor, layer: Layer, root: Node, factor: Array, shift: 
     must be zero.
     """
     node, dtype = layer.node, layer.node.output.dtype
+    if node.op_type == "MatMul" and np.any(shift != 0):
+        raise InternalError(f"MatMul {node.name!r} has no bias that could take a shift; please report this.")
     inputs: list[Value | None] = list(node.inputs)
     attributes = dict(node.attributes)
     if np.any(factor != 1):
