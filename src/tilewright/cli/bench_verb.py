@@ -116,7 +116,7 @@ def _print(comparison: Comparison, advice: list[str]) -> None:
     print_table(
         ("engine", "median", "p90", "error", "memory", "their time / ours", "verdict"),
         rows,
-        title=f"{comparison.model}, {comparison.num_threads} threads, {comparison.num_rounds} rounds in turns",
+        title=f"{comparison.model}, {comparison.num_threads} threads, {comparison.num_rounds} rounds",
         right=(1, 2, 3, 4),
     )
     load = "?" if machine.load_before is None else f"{machine.load_before:.1f}"
