@@ -25,8 +25,8 @@ from tilewright.ir.interpret import run_graph
 
 # The convolutional networks and BERT, over which the speed goals are stated.
 DEFAULT_NETWORKS = (
-    "resnet18", "resnet34", "resnet50", "resnext50_32x4d", "vgg16", "inception_v3", "densenet121", "googlenet",
-    "squeezenet1_0", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_large", "mnasnet1_0",
+    "resnet18", "resnet34", "resnet50", "resnext50_32x4d", "vgg16", "inception_v3", "densenet121",
+    "googlenet", "squeezenet1_0", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_large", "mnasnet1_0",
     "shufflenet_v2_x1_0", "efficientnet_b0", "mobilevit_s", "convnext_tiny", "vit_b_16", "bert_tiny",
     "minilm_l6", "bert_base", "yolov4_tiny", "yolov5s", "yolox_nano", "yolox_tiny", "yolox_s", "conformer_s",
     "dlrm_s", "resnet18_tailor", "ios_inception_v3", "ios_squeezenet", "ios_randwire", "ios_nasnet_a",
@@ -82,7 +82,7 @@ def table(rows: list[dict[str, Any]], peers: list[str]) -> str:
     if rows:
         lines.append("")
         lines.append(
-            f"{rows[0]['machine']['cpu_name']}, {rows[0]['machine']['num_cores']} cores; load before each network "
+            f"{rows[0]['machine']['cpu_name']}, {rows[0]['machine']['num_cores']} cores; load before each "
             f"{min(loads):.1f}-{max(loads):.1f}; core to core "
             f"{min(latencies, default=0):.0f}-{max(latencies, default=0):.0f} ns. "
             + ", ".join(f"{c['engine']} {c['version']}" for c in rows[0]["contestants"])
