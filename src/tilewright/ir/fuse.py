@@ -231,6 +231,8 @@ def fuse_backward(producer: Nest, consumer: Nest) -> Nest | None:
             return None
         if access.fill is not None and not (is_copy and _is_permutation(producer)):
             return None
+        if access.fill is not None and _leaves_dropped_axes(access, by_dim, consumer.extents):
+            return None
         substitution = {dim: access.index[axis] for dim, axis in by_dim.items()}
         moved: dict[int, Expr] = {}
         for index, read in enumerate(producer.reads):
@@ -258,6 +260,16 @@ def fuse_backward(producer: Nest, consumer: Nest) -> Nest | None:
         finish=None if consumer.finish is None else substitute(consumer.finish, translate),
     )
     return _without_unused_reads(merged)
+
+
+def _leaves_dropped_axes(access: Access, by_dim: Mapping[str, int], extents: Mapping[str, int]) -> bool:
+    """Whether a padded access goes outside along an axis of one element, which substitution forgets."""
+    for axis, index in enumerate(access.index):
+        if axis not in by_dim.values() and not (
+            isinstance(index, Affine) and index.bounds(extents) == (0, 0)
+        ):
+            return True
+    return False
 
 
 def _moved_read(moved: Mapping[int, Expr], read: Read) -> Expr:

@@ -261,7 +261,8 @@ class _Lowering:
         """The group's nests in order: each contraction with its kernels, runs of others without (yet).
 
         Copies that move nothing are left out. Temporaries that more than one segment or an alias uses are
-        marked as escaping: they need memory that outlives a kernel.
+        marked as escaping: they need memory that outlives a kernel. Nests that meet in memory under different
+        names come into different segments, because generators order nests by names alone.
         """
         segments: list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]] = []
         users: dict[OperandKey, set[int]] = {}
@@ -278,7 +279,7 @@ class _Lowering:
             if not isinstance(kernels, Declined):
                 names.declare(kernels)
                 segments.append(((nest,), kernels))
-            elif segments and segments[-1][1] is None:
+            elif segments and segments[-1][1] is None and not self._meets(nest, segments[-1][0], names):
                 segments[-1] = ((*segments[-1][0], nest), None)
             else:
                 segments.append(((nest,), None))
@@ -288,6 +289,25 @@ class _Lowering:
             if len(numbers) > 1:
                 names.mark_escaping(key)
         return segments
+
+    def _meets(self, nest: Nest, before: Sequence[Nest], names: _Names) -> bool:
+        """Whether a nest reads what earlier ones write under another name, or the other way round.
+
+        Two names that are written both never meet: they are parts of one concatenation.
+        """
+        reads = [t for a in nest.reads if (t := names.tensor(a.operand)) is not None]
+        written = names.tensor(nest.write.operand)
+        for other in before:
+            sources = [t for a in other.reads if (t := names.tensor(a.operand)) is not None]
+            pairs = [(t, names.tensor(other.write.operand)) for t in reads]
+            pairs += [(t, written) for t in sources]
+            for t, target in pairs:
+                if target is not None and t != target and self._root(t) == self._root(target):
+                    return True
+        return False
+
+    def _root(self, tensor: Tensor) -> Tensor:
+        return _root(self.alias, tensor)
 
     def _launch(self, kernel: Kernel, names: _Names, unit: _Unit, nests: tuple[Nest, ...]) -> KernelLaunch:
         args = tuple(names.storage(a) for a in kernel.args)
