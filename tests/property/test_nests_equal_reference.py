@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from tests.property.checks import assert_same, for_all
 from tests.property.strategies import (
     Case,
     generators,
@@ -20,41 +18,7 @@ from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_described
 from tilewright.ir.ops import describe, operators
 
-EXAMPLES = settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 KEYS = sorted(generators())
-
-
-def for_all(key: tuple[str, str], check: Callable[[Case], bool]) -> int:
-    """Check generated cases of an operator; how many of them the check applied to."""
-    applied: list[bool] = []
-
-    @EXAMPLES
-    @given(one=generators()[key])
-    def every(one: Case) -> None:
-        applied.append(check(one))
-
-    every()
-    return sum(applied)
-
-
-def assert_same(one: Case, got: Sequence[Any], want: Sequence[Any]) -> None:
-    for position, (a, b) in enumerate(zip(got, want, strict=True)):
-        assert (a is None) == (b is None)
-        if a is None:
-            continue
-        label = f"{one} output {position}"
-        assert a.dtype == b.dtype, label
-        assert a.shape == b.shape, label
-        if one.exact or a.dtype.kind not in "f":
-            np.testing.assert_array_equal(a, b, err_msg=label)
-        else:
-            np.testing.assert_allclose(a, b, rtol=one.rtol, atol=one.atol, err_msg=label)
 
 
 def nests_agree(one: Case) -> bool:
