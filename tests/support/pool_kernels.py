@@ -48,10 +48,16 @@ fill:
   store volatile i64 %chunk, ptr %at
   %i1 = add i64 %i, 1
   %more = icmp ult i64 %i1, 512
-  br i1 %more, label %fill, label %look
+  br i1 %more, label %fill, label %nap
+nap:
+  %k = phi i64 [0, %fill], [%k1, %nap]
+  store volatile i64 %chunk, ptr %scratch
+  %k1 = add i64 %k, 1
+  %tired = icmp ult i64 %k1, 100000
+  br i1 %tired, label %nap, label %look
 look:
-  %j = phi i64 [0, %fill], [%j1, %look]
-  %same = phi i64 [1, %fill], [%same1, %look]
+  %j = phi i64 [0, %nap], [%j1, %look]
+  %same = phi i64 [1, %nap], [%same1, %look]
   %from = getelementptr i64, ptr %scratch, i64 %j
   %seen = load volatile i64, ptr %from
   %equal = icmp eq i64 %seen, %chunk
@@ -90,7 +96,31 @@ exit:
 }
 """
 
-KERNELS = {"count": COUNT, "affine": AFFINE, "own_scratch": OWN_SCRATCH, "busy": BUSY}
+# counts[chunk] += 1 after as many loop iterations as `args[1]` points at: who does not wait sees the old count.
+LATE = """
+define void @late(ptr %args, i64 %chunk, ptr %scratch) {
+entry:
+  %counts = load ptr, ptr %args
+  %second = getelementptr ptr, ptr %args, i64 1
+  %number_at = load ptr, ptr %second
+  %number = load i64, ptr %number_at
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%i1, %loop]
+  %i1 = add i64 %i, 1
+  store volatile i64 %i1, ptr %scratch
+  %more = icmp ult i64 %i1, %number
+  br i1 %more, label %loop, label %exit
+exit:
+  %at = getelementptr i64, ptr %counts, i64 %chunk
+  %old = load i64, ptr %at
+  %new = add i64 %old, 1
+  store i64 %new, ptr %at
+  ret void
+}
+"""
+
+KERNELS = {"late": LATE, "count": COUNT, "affine": AFFINE, "own_scratch": OWN_SCRATCH, "busy": BUSY}
 
 
 def executor(
@@ -126,7 +156,7 @@ def in_threads(number: int, action: Callable[[int], None], timeout_s: float = 60
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(number)]
+    threads = [threading.Thread(target=guarded, args=(index,), daemon=True) for index in range(number)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.pool_kernels import executor
+from tests.support.pool_kernels import executor, in_threads
 
 from tilewright.errors import UsageError
 from tilewright.targets.cpu import pool, pool_ir, runtime
@@ -64,6 +64,24 @@ def test_workers_that_sleep_after_every_region_never_miss_one(fresh_pools: list[
         patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
         run._run_in(context, (counts.ctypes.data,))
     assert counts.tolist() == [2000] * 6
+
+
+def test_a_sleeping_caller_is_woken_by_the_last_worker(fresh_pools: list[pool.WorkerPool]) -> None:
+    """The caller runs dry at once and sleeps, while workers are inside chunks of 0.1 ms."""
+    workers = pool.WorkerPool(3)
+    ctypes.c_int64.from_address(workers.address + pool_ir.WAIT_LIMIT).value = 0
+    counts, number = np.zeros(3, np.int64), np.array([200_000])
+    run = executor([Launch("late", 3, (ArgRef(1), ArgRef(2)))] * 100, 2)
+
+    def call(index: int) -> None:
+        with run.context() as context:
+            run._run_in(context, (counts.ctypes.data, number.ctypes.data))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        in_threads(1, call, timeout_s=30)
+    fresh_pools.append(workers)
+    assert counts.tolist() == [100] * 3
 
 
 def test_idle_workers_use_no_processor_time(fresh_pools: list[pool.WorkerPool]) -> None:

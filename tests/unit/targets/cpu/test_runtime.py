@@ -73,6 +73,15 @@ def test_each_region_sees_what_the_region_before_wrote(num_threads: int) -> None
         assert out.tolist() == [2 ** (num_regions + 2) - 1] * width
 
 
+@pytest.mark.parametrize("num_threads", [2, 4])
+def test_a_run_returns_only_after_the_slowest_chunk(num_threads: int) -> None:
+    counts, number = np.zeros(num_threads, np.int64), np.array([60_000])
+    run = executor([Launch("late", num_threads, (ArgRef(1), ArgRef(2)))], num_threads)
+    for finished in range(1, 101):
+        run.run([counts.ctypes.data, number.ctypes.data])
+        assert counts.tolist() == [finished] * num_threads
+
+
 def test_a_stage_runs_the_chunks_of_all_its_launches() -> None:
     sizes = (3, 1, 5)
     counts = np.zeros((3, 8), np.int64)
@@ -94,12 +103,11 @@ def test_inline_launches_stay_on_the_calling_thread() -> None:
 
 @pytest.mark.parametrize("num_threads", [2, 5])
 def test_scratch_is_aligned_and_private_to_a_thread(num_threads: int) -> None:
-    report = np.zeros(300, np.int64)
-    run = executor([Launch("own_scratch", 300, (ArgRef(1),))], num_threads, scratch_bytes=4096)
-    for _ in range(20):
-        report[:] = 0
-        run.run([report.ctypes.data])
-        assert report.all()
+    """Chunks longer than it takes to switch threads, so that every thread is interrupted inside one."""
+    report = np.zeros(1500, np.int64)
+    run = executor([Launch("own_scratch", 1500, (ArgRef(1),))], num_threads, scratch_bytes=4096)
+    run.run([report.ctypes.data])
+    assert report.all()
 
 
 def test_equal_argument_lists_share_a_block_and_new_bases_are_followed() -> None:
