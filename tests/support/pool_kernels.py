@@ -96,7 +96,7 @@ exit:
 }
 """
 
-# counts[chunk] += 1 after as many loop iterations as `args[1]` points at: who does not wait sees the old count.
+# counts[chunk] += 1, but only after as many loop iterations as `args[1]` points at.
 LATE = """
 define void @late(ptr %args, i64 %chunk, ptr %scratch) {
 entry:
