@@ -195,6 +195,8 @@ class PatternMaker:
     def product(self, x: Value) -> Value:
         width = int(self.rng.integers(1, 4))
         y = self.op("MatMul", x, self.random(x.shape[-1], width), shape=(*x.shape[:-1], width))
+        if self.flag():
+            return self.binary("Mul", self.binary("Add", y, self.random(width)), self.positive(width))
         return self.binary("Add", self.binary("Mul", y, self.positive(width)), self.random(width))
 
     # What does nothing, or the same twice.

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.ir.graph import Graph, Node
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
-from tilewright.passes.patterns import operand_orders
+from tilewright.passes.patterns import made_by, operand_orders
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.passes.weights import Layer, layer_before, per_channel, scale_layer
 
@@ -19,16 +19,17 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class FoldScaleShift:
-    """Mul and Div after Conv, ConvTranspose, Gemm or MatMul scale its weights and bias; a constant minus its
-    result negates them. Products are computed in float64 and rounded once.
+    """Mul and Div after Conv, ConvTranspose, Gemm, MatMul, or MatMul and Add, scale weights and bias; a
+    constant minus a layer's result negates them. Products are computed in float64 and rounded once.
     """
 
     name: ClassVar[str] = "fold-scale-shift"
 
     def run(self, graph: Graph) -> PassResult:
         """Edit the graph in place."""
-        rules = [
+        rules: list[Rule[Any]] = [
             Rule(("Mul", "Div"), _match_factor, _build),
+            Rule(("Mul", "Div"), _match_behind_sum, _build_behind_sum),
             Rule(("Sub",), _match_negation, _build),
         ]
         return apply_rules(graph, rules)
@@ -57,6 +58,45 @@ def _match_factor(editor: Editor, node: Node) -> _Scaling | Kept | None:
             return Kept("its constant gives no finite factor")
         return _Scaling(layer, factor, np.zeros(1))
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _ScaledSum:
+    """`(product + bias) * factor`, where the product is a MatMul, which has no bias of its own."""
+
+    layer: Layer
+    bias: Array
+    factor: Array
+
+
+def _match_behind_sum(editor: Editor, node: Node) -> _ScaledSum | None:
+    for total, c in operand_orders(node):
+        add = made_by(total, "Add")
+        if add is None or editor.data(c) is None or (node.op_type == "Div" and c is not node.inputs[1]):
+            continue
+        for product, addend in operand_orders(add):
+            if made_by(product, "MatMul") is None or editor.sole_user(total) is None:
+                continue
+            layer = layer_before(editor, product)
+            if not isinstance(layer, Layer):
+                continue
+            bias = per_channel(editor, addend, layer, total)
+            factor = per_channel(editor, c, layer, node.output)
+            if bias is None or factor is None:
+                continue
+            with np.errstate(all="ignore"):
+                factor = 1 / factor if node.op_type == "Div" else factor
+            return _ScaledSum(layer, bias, factor) if np.all(np.isfinite(factor)) else None
+    return None
+
+
+def _build_behind_sum(editor: Editor, node: Node, found: _ScaledSum) -> str:
+    product = found.layer.node
+    # Only the sum reads the product, and only this node the sum: the product may change its meaning.
+    scale_layer(editor, found.layer, product, found.factor, np.zeros(1))
+    bias = editor.constant(found.bias * found.factor, node.output.dtype, f"{node.name}_bias")
+    editor.become(node, "Add", [product.output, bias], since=14)
+    return "folded into the weights of MatMul and into what is added to it"
 
 
 def _match_negation(editor: Editor, node: Node) -> _Scaling | Kept | None:
