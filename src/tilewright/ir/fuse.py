@@ -222,7 +222,7 @@ def fuse_backward(producer: Nest, consumer: Nest) -> Nest | None:
     is_copy = isinstance(producer.body, Read) and len(producer.reads) == 1
     if not is_copy and any(set(a.dims()) != _varying(consumer) for _, a in accesses):
         return None
-    if not is_copy and len(accesses) > 1:
+    if not is_copy and (len(accesses) > 1 or accesses[0][0] in _indirect_reads(consumer)):
         return None
     reads = list(consumer.reads)
     replacements: dict[int, Expr] = {}
@@ -278,8 +278,7 @@ def _moved_read(moved: Mapping[int, Expr], read: Read) -> Expr:
 
 def _without_unused_reads(nest: Nest) -> Nest:
     """Drop reads that no expression and no indirect index mentions."""
-    used = reads_of(nest.body, nest.init, nest.finish)
-    used |= {i.read for a in nest.reads for i in a.index if isinstance(i, Indirect)}
+    used = reads_of(nest.body, nest.init, nest.finish) | _indirect_reads(nest)
     if len(used) == len(nest.reads):
         return nest
     number = {old: new for new, old in enumerate(sorted(used))}
@@ -298,6 +297,11 @@ def _without_unused_reads(nest: Nest) -> Nest:
         init=None if nest.init is None else substitute(nest.init, translate),
         finish=None if nest.finish is None else substitute(nest.finish, translate),
     )
+
+
+def _indirect_reads(nest: Nest) -> set[int]:
+    """Reads whose values are indices of other reads."""
+    return {i.read for a in nest.reads for i in a.index if isinstance(i, Indirect)}
 
 
 def _varying(nest: Nest) -> set[str]:
@@ -348,7 +352,7 @@ def _is_permutation(producer: Nest) -> bool:
         d is not None and (producer.extents[d] if d else 1) == e
         for d, e in zip(dims, access.shape, strict=True)
     )
-    return access.fill is None and covers
+    return access.fill is None and covers and {d for d in dims if d} == _varying(producer)
 
 
 def _substitute_access(access: Access, substitution: Mapping[str, Index]) -> Access | None:

@@ -3,8 +3,8 @@
 Tensors that nests walk in step, axis by axis, share a layout (a *component*); a component takes the
 layout its contractions want: the output channels of a convolution contiguous, and the summed channels of
 its input. Nothing here knows convolution: the wish is read off the accesses. Permuting copies are then
-made free where one side has no wish of its own. Model inputs and outputs, constants and operands that
-are viewed under another shape stay row-major.
+made free where one side has no wish of its own. Constants, empty tensors and operands that are viewed
+under another shape stay row-major.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def assign_layouts(groups: Sequence[NestGroup], fixed: frozenset[Value]) -> dict
             if tensor is None:
                 continue
             ranks[tensor] = len(operand.shape)
-            if access.view is not None or (isinstance(tensor, Value) and tensor.is_constant):
+            is_constant = isinstance(tensor, Value) and tensor.is_constant
+            if access.view is not None or is_constant or operand.num_elements == 0:
                 pinned.add(tensor)
     components = _Components(ranks)
     wishes: dict[Tensor, Counter[int]] = {}

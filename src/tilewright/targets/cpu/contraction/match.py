@@ -99,6 +99,8 @@ def match_contraction(nest: Nest, layouts: Layouts) -> Contraction | Declined:
     factors = _factors(nest)
     if isinstance(factors, Declined):
         return factors
+    if nest.num_iterations == 0:
+        return Declined("no iterations")
     dtype = nest.body.result
     if dtype not in _FLOATS:
         return Declined(f"sums of {dtype} products are left to the generic loops")
