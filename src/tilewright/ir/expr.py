@@ -188,11 +188,23 @@ def _int_div(a: Any, b: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    import math
-
-    flat = np.asarray(x)
-    values = np.fromiter((math.erf(v) for v in flat.astype(np.float64).ravel()), np.float64, flat.size)
-    return values.reshape(flat.shape).astype(flat.dtype)
+    """Error function to a few units of 1e-16: a series of positive terms below 3, a continued fraction above."""
+    given = np.asarray(x)
+    value = np.abs(given.astype(np.float64))
+    square = np.square(np.minimum(value, 3.0))
+    term = np.ones_like(value)
+    total = np.ones_like(value)
+    for n in range(1, 65):
+        term = term * (2 * square / (2 * n + 1))
+        total = total + term
+    series = 2 / np.sqrt(np.pi) * np.minimum(value, 3.0) * np.exp(-square) * total
+    far = np.clip(value, 3.0, 6.0)  # from 6 on, 1 - erf is below half a unit
+    fraction = np.ones_like(value)
+    for n in range(40, 0, -1):
+        fraction = 1 + n / (2 * np.square(far)) / fraction
+    tail = 1 - np.exp(-np.square(far)) / (far * np.sqrt(np.pi) * fraction)
+    magnitude = np.where(value < 3.0, series, np.where(np.isnan(value), np.nan, tail))
+    return np.copysign(magnitude, given).astype(given.dtype)
 
 
 def _sigmoid(x: Any) -> Any:
