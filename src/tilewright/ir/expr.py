@@ -188,7 +188,7 @@ def _int_div(a: Any, b: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    """Error function to a few units of 1e-16: a series of positive terms below 3, a continued fraction above."""
+    """Error function to about 1e-15: a series of positive terms below 3, a continued fraction above."""
     given = np.asarray(x)
     value = np.abs(given.astype(np.float64))
     square = np.square(np.minimum(value, 3.0))
