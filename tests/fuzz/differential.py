@@ -19,7 +19,7 @@ from tests.support.loopnest_harness import Guarded
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
-from tilewright.memory import MEMORY_PLANNERS, check_memory
+from tilewright.memory import check_memory
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem, check_partition
 from tilewright.partition.layerwise import Layerwise
@@ -30,7 +30,7 @@ from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.executable import bytes_at
-from tilewright.targets.cpu.isa import host_isa, isa_by_name, require_host
+from tilewright.targets.cpu.isa import isa_by_name, require_host
 from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.runtime import Executor, HostCall, Launch, Stage, build_main, link_main
 from tilewright.targets.cpu.storage import FIRST_CALLER_BASE, Placement, Weights, caller_homes
@@ -129,7 +129,12 @@ def run_hostile(code: CpuCode, feed: Mapping[str, Array]) -> dict[str, Array]:
         return buffers[-1]
 
     executor = Executor(
-        main, library, num_threads=2, arena_bytes=64, scratch_bytes=code.image.scratch_bytes, callbacks=callbacks
+        main,
+        library,
+        num_threads=2,
+        arena_bytes=64,
+        scratch_bytes=code.image.scratch_bytes,
+        callbacks=callbacks,
     )
     try:
         constants = guarded(max(1, weights.size_bytes))
@@ -157,7 +162,9 @@ def run_hostile(code: CpuCode, feed: Mapping[str, Array]) -> dict[str, Array]:
         for value, address in zip(graph.inputs, addresses[1:], strict=False):
             kept = bytes_at(address, value.size_bytes).view(value.dtype.numpy).reshape(value.shape)
             assert kept.tobytes() == np.ascontiguousarray(feed[value.name]).tobytes(), f"{value} was written"
-        passed = {v.name: v.data if v.data is not None else feed[v.name] for v in graph.outputs if _passes(v, graph)}
+        passed = {
+            v.name: v.data if v.data is not None else feed[v.name] for v in graph.outputs if _passes(v, graph)
+        }
         return {**found, **passed}
     finally:
         executor.close()
@@ -188,7 +195,9 @@ def _names(code: CpuCode) -> Any:
     return memory_problem(code.lowered, code.program.graph)
 
 
-def _poison(offsets: Mapping[str, int], dead: Sequence[Any], alive: Sequence[Any]) -> Callable[[Sequence[int]], None]:
+def _poison(
+    offsets: Mapping[str, int], dead: Sequence[Any], alive: Sequence[Any]
+) -> Callable[[Sequence[int]], None]:
     ranges = [(offsets[b.name], offsets[b.name] + b.size_bytes) for b in dead]
     # What a result was written over dies with the result.
     kept = [(offsets[b.name], offsets[b.name] + b.size_bytes) for b in alive]
@@ -224,8 +233,7 @@ def check(
     hostile = run_hostile(code, feed)
     for name, array in got.items():
         assert array.tobytes() == hostile[name].tobytes(), (
-            f"{name}: differs between guard pages with dead memory poisoned: "
-            f"{_worst(array, hostile[name])}"
+            f"{name}: differs between guard pages with dead memory poisoned: {_worst(array, hostile[name])}"
         )
         assert array.dtype == want[name].dtype, f"{name}: {array.dtype} instead of {want[name].dtype}"
         assert array.shape == want[name].shape, f"{name}: {array.shape} instead of {want[name].shape}"
@@ -258,7 +266,10 @@ def _allowed(
         return {name: (array, 0.0) for name, array in want.items()}
     precise = run_graph(graph, feed, dtype=DType.FLOAT64)
     coarsest = max((_epsilon(v.dtype) for v in graph.values() if v.dtype.is_float), default=0.0)
-    moved = [run_graph(_moved(graph, seed, coarsest), _shifted(feed, seed, coarsest), dtype=DType.FLOAT64) for seed in (1, 2)]
+    moved = [
+        run_graph(_moved(graph, seed, coarsest), _shifted(feed, seed, coarsest), dtype=DType.FLOAT64)
+        for seed in (1, 2)
+    ]
     allowed = {}
     for name, array in precise.items():
         scale = float(np.abs(array.astype(np.float64)).max(initial=0.0))

@@ -113,7 +113,9 @@ class Maker:
             arrays = run_node(node, [None if v is None else self.arrays[v] for v in inputs])
         except TilewrightError:
             return None
-        if not all(array is not None and self._keeps(array, v) for array, v in zip(arrays, outputs, strict=True)):
+        if not all(
+            array is not None and self._keeps(array, v) for array, v in zip(arrays, outputs, strict=True)
+        ):
             return None
         for value, array in zip(outputs, arrays, strict=True):
             assert array is not None

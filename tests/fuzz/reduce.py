@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from tests.fuzz.differential import Setting, check, random_setting
+from tests.fuzz.maker import Maker
 from tests.fuzz.steps import random_maker
 
 from tilewright.ir.graph import Graph, Node, Value
@@ -135,6 +136,12 @@ def read_corpus(path: Path) -> tuple[Graph, bool, Setting]:
         seed=int(fields["seed"]),
     )
     return parse_graph(text), fields["exact"] == "True", setting
+
+
+def sample_feed(graph: Graph, exact: bool) -> dict[str, Array]:
+    """Data for a corpus file: its own are not kept."""
+    m = Maker(7, exact=exact)
+    return {v.name: m.data(v.shape, v.dtype) for v in graph.inputs}
 
 
 def main() -> None:

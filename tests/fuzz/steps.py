@@ -104,7 +104,7 @@ def cast(m: Maker) -> None:
     else:
         return
     if is_float(x) and target in INTEGERS:
-        limits, array = np.iinfo(target.numpy), m.arrays[x]
+        limits, array = np.iinfo(target.numpy), m.arrays[x].astype(np.float64)
         if array.min() < limits.min or array.max() > limits.max:
             return  # what becomes of numbers out of range is not defined
     y = m.add("Cast", [x], target, to=target.value)
@@ -312,7 +312,9 @@ def concat(m: Maker) -> None:
 
     def fits(v: Value) -> bool:
         same = len(v.shape) == len(x.shape) and v.dtype is x.dtype
-        return same and all(a == axis or d == e for a, (d, e) in enumerate(zip(v.shape, x.shape, strict=True)))
+        return same and all(
+            a == axis or d == e for a, (d, e) in enumerate(zip(v.shape, x.shape, strict=True))
+        )
 
     parts = [x, *(v for v in (m.pick(fits) for _ in range(m.number(1, 3))) if v is not None)]
     if m.flag(0.15):

@@ -22,9 +22,6 @@ from tilewright.targets.cpu.kernel import Layout
 # A tensor of the whole model: a graph value, or a temporary of one group.
 Tensor = Value | tuple[int, int]
 
-# From this many channels on, reading them from separate planes costs more than reordering the input once.
-_MAX_PLANAR_CHANNELS = 8
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupTensors:

@@ -367,16 +367,16 @@ class _Lowering:
         """
         layouts = names.layouts([nest])
         written = _addresses(nest.write, nest, layouts)
-        if written is None:
+        passed = {a.key for a in kernel.args if isinstance(a, Operand)}
+        if written is None or nest.write.operand.key not in passed:
             return ()
         if kernel.template == "loop-nest" and not _reads_along(nest, written[0], layouts):
             return ()
-        passed = [a for a in kernel.args if isinstance(a, Operand)]
         result: list[Tensor] = []
         for access in nest.reads:
             tensor = names.tensor(access.operand)
             same = [a for a in nest.reads if a.operand.key == access.operand.key]
-            if tensor is None or not any(a.key == access.operand.key for a in passed):
+            if tensor is None or access.operand.key not in passed:
                 continue
             if access.operand.dtype.size_bytes != nest.write.operand.dtype.size_bytes:
                 continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
@@ -57,10 +58,12 @@ def find_views(
         written = {tensor_of(n.write.operand) for n in group.nests}
         for target in dict.fromkeys(c.target for c in copies):
             parts = [c for c in copies if c.target == target]
-            if len(parts) > 1:
-                num_writes = sum(tensor_of(n.write.operand) == target for n in group.nests)
-                if len(parts) < num_writes or not search.place_whole(target, parts):
-                    search.place_parts(parts, written)
+            writes = [n for n in group.nests if tensor_of(n.write.operand) == target]
+            # More writes than elements: some are written twice, and which comes last matters.
+            if len(parts) < 2 or sum(map(_num_written, writes)) != writes[0].write.operand.num_elements:
+                continue
+            if len(parts) < len(writes) or not search.place_whole(target, parts):
+                search.place_parts(parts, written)
     for group, tensor_of in groups:
         for nest in group.nests:
             copy = _copy_of(nest, tensor_of)
@@ -84,6 +87,10 @@ def _copy_of(nest: Nest, tensor_of: TensorOf) -> CopyNest | None:
     if not all(isinstance(i, Affine) for i in (*read.index, *nest.write.index)):
         return None
     return CopyNest(source, target, read, nest.write, nest.extents)
+
+
+def _num_written(nest: Nest) -> int:
+    return prod(d.extent for d in nest.parallel_dims)
 
 
 class _Search:
