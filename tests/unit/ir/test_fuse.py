@@ -43,7 +43,7 @@ class Builder:
 def check_meaning(builder: Builder, group: NestGroup) -> None:
     """The group computes what the graph does."""
     rng = np.random.default_rng(0)
-    feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in builder.graph.inputs}
+    feed = {v.name: rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in builder.graph.inputs}
     expected = run_graph(builder.graph, feed)
     arrays = [v.data if v.data is not None else feed[v.name] for v in group.inputs]
     got = run_nests(group.nests, arrays, [(v.dtype, v.shape) for v in group.outputs])
@@ -178,4 +178,32 @@ def test_chains_of_movement_compose(shape: tuple[int, int, int]) -> None:
     y = b.add("Transpose", [y], (shape[0] * shape[1], shape[2]), perm=(1, 0))
     group = b.group(y)
     assert len(group.nests) == 1
+    check_meaning(b, group)
+
+
+def test_padding_along_an_axis_of_one_element_is_not_forgotten() -> None:
+    b = Builder()
+    x = b.input("x", 1, 8, 3, 5)
+    turned = b.add("Transpose", [x], (8, 3, 1, 5), perm=(1, 2, 0, 3))
+    y = b.add("MaxPool", [turned], (8, 3, 3, 5), kernel_shape=(1, 1), pads=(1, 0, 1, 0))
+    check_meaning(b, b.group(y))
+
+
+def test_padding_of_an_expanded_axis_ends_where_the_axis_does() -> None:
+    b = Builder()
+    x = b.input("x", 1, 3)
+    wide = b.add("Expand", [x, b.ints(4, 3)], (4, 3))
+    y = b.add("Pad", [wide, b.ints(1, 0, 2, 0)], (7, 3))
+    check_meaning(b, b.group(y))
+
+
+def test_indices_computed_on_the_way_stay_indices() -> None:
+    b = Builder()
+    data = b.input("data", 6)
+    offsets = b.graph.add_input(Value("offsets", DType.INT64, (4,)))
+    indices = b.graph.value("indices", DType.INT64, (4,))
+    b.graph.append(Node("Add", [offsets, b.ints(1, 2, 3, 4)], [indices]))
+    y = b.add("Gather", [data, indices], (4,), axis=0)
+    group = b.group(y)
+    assert len(group.nests) == 2
     check_meaning(b, group)

@@ -1,0 +1,334 @@
+"""From a schedule to launches: aliases, views, segments, reuse, and what the edges of shapes ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Attribute, Graph, Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.memory.arena import ArenaPlanner
+from tilewright.memory.base import MemoryPlan
+from tilewright.options import Options
+from tilewright.partition import PartitionProblem
+from tilewright.partition.none import NonePartitioner
+from tilewright.partition.random import RandomPartitioner
+from tilewright.planning import Budget
+from tilewright.program import Program
+from tilewright.schedule import ScheduleProblem
+from tilewright.schedule.sequential import Sequential
+from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel, lower_schedule
+from tilewright.targets.cpu.storage import Weights, caller_homes, memory_problem
+from tilewright.targets.cpu.target import CpuTarget
+
+F32, I64 = DType.FLOAT32, DType.INT64
+Array = np.ndarray[Any, Any]
+
+
+class Net:
+    """A graph grown node by node; shapes are given."""
+
+    def __init__(self) -> None:
+        self.graph = Graph("net")
+        self.rng = np.random.default_rng(0)
+
+    def input(self, *shape: int, dtype: DType = F32) -> Value:
+        return self.graph.add_input(Value(f"x{len(self.graph.inputs)}", dtype, shape))
+
+    def constant(self, *shape: int) -> Value:
+        return self.graph.constant(self.rng.standard_normal(shape).astype(np.float32))
+
+    def ints(self, *numbers: int) -> Value:
+        return self.graph.constant(np.array(numbers, np.int64))
+
+    def op(self, op_type: str, inputs: list[Value], *shapes: tuple[int, ...], **attributes: Attribute) -> Any:
+        outputs = [self.graph.value(op_type.lower(), inputs[0].dtype, s) for s in shapes]
+        self.graph.append(Node(op_type, inputs, outputs, attributes, opset=20))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def conv(self, x: Value, filters: int) -> Value:
+        weight = self.constant(filters, x.shape[1], 3, 3)
+        shape = (x.shape[0], filters, *x.shape[2:])
+        result: Value = self.op("Conv", [x, weight], shape, kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+        return result
+
+
+def program(net: Net, *outputs: Value, whole: bool = False) -> Program:
+    """Each node a subgraph of its own, or all of them one."""
+    net.graph.outputs = list(outputs)
+    problem = PartitionProblem(net.graph)
+    partitioner = RandomPartitioner(0, 1.0) if whole else NonePartitioner()
+    partition = partitioner.solve(problem, Budget(1000))
+    schedule = Sequential().solve(ScheduleProblem(partition), Budget(0))
+    options = Options(no_cache=True, threads=2)
+    return Program(net.graph, partition, schedule, options)
+
+
+def lower(net: Net, *outputs: Value, whole: bool = False) -> LoweredModel:
+    return lower_schedule(program(net, *outputs, whole=whole).schedule, host_isa())
+
+
+def launches(lowered: LoweredModel) -> list[KernelLaunch]:
+    return [launch for step in lowered.steps if isinstance(step, tuple) for launch in step]
+
+
+def run(net: Net, *outputs: Value, whole: bool = False) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What generated code gives and what the reference gives."""
+    one = program(net, *outputs, whole=whole)
+    rng = np.random.default_rng(1)
+    feed = {v.name: rng.integers(-3, 4, v.shape).astype(v.dtype.numpy) for v in net.graph.inputs}
+    executable = CpuTarget().generate(one).load(2)
+    try:
+        return executable.run(feed), run_graph(net.graph, feed)
+    finally:
+        executable.close()
+
+
+def agrees(net: Net, *outputs: Value, whole: bool = False) -> None:
+    got, want = run(net, *outputs, whole=whole)
+    assert got.keys() == want.keys()
+    for name, array in want.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-4)
+
+
+# Aliases.
+
+
+def test_a_reshape_is_another_name_for_the_same_memory() -> None:
+    net = Net()
+    y = net.op("Relu", [net.input(4, 6)], (4, 6))
+    flat = net.op("Reshape", [y, net.ints(24)], (24,))
+    lowered = lower(net, net.op("Exp", [flat], (24,)))
+    assert lowered.root(flat) is y
+    assert len(launches(lowered)) == 2
+
+
+def test_an_output_that_reshapes_an_input_is_copied() -> None:
+    net = Net()
+    flat = net.op("Reshape", [net.input(4, 6), net.ints(24)], (24,))
+    lowered = lower(net, flat)
+    assert lowered.root(flat) is flat
+    assert len(launches(lowered)) == 1
+    agrees(net, flat)
+
+
+def test_two_outputs_never_share_memory() -> None:
+    net = Net()
+    y = net.op("Relu", [net.input(4, 6)], (4, 6))
+    first, second = (net.op("Reshape", [y, net.ints(*s)], s) for s in ((24,), (6, 4)))
+    lowered = lower(net, y, first, second)
+    assert len({lowered.root(v) for v in (y, first, second)}) == 3
+    agrees(net, y, first, second)
+
+
+# Views.
+
+
+def test_operands_of_a_concatenation_are_computed_inside_it() -> None:
+    net = Net()
+    x = net.input(2, 4, 5)
+    parts = [net.op(name, [x], (2, 4, 5)) for name in ("Relu", "Neg", "Abs")]
+    whole = net.op("Concat", parts, (2, 12, 5), axis=1)
+    lowered = lower(net, net.op("Exp", [whole], (2, 12, 5)))
+    assert [lowered.root(p) for p in parts] == [whole] * 3
+    assert [lowered.root_offset(p) for p in parts] == [0, 4 * 5, 8 * 5]
+    assert len(launches(lowered)) == 4
+
+
+def test_an_operand_given_twice_is_copied_the_second_time() -> None:
+    net = Net()
+    y = net.op("Relu", [net.input(2, 4, 5)], (2, 4, 5))
+    agrees(net, net.op("Concat", [y, y], (2, 8, 5), axis=1))
+
+
+def test_operands_that_the_caller_holds_stay_where_they_are() -> None:
+    net = Net()
+    x = net.input(2, 4, 5)
+    y = net.op("Relu", [x], (2, 4, 5))
+    joined = net.op("Concat", [x, y], (2, 8, 5), axis=1)
+    lowered = lower(net, y, joined)
+    assert lowered.root(x) is x
+    assert lowered.root(y) is y
+    agrees(net, y, joined)
+
+
+def test_splits_are_strided_looks() -> None:
+    net = Net()
+    y = net.op("Relu", [net.input(2, 6, 5)], (2, 6, 5))
+    left, right = net.op("Split", [y, net.ints(2, 4)], (2, 2, 5), (2, 4, 5), axis=1)
+    outputs = net.op("Neg", [left], (2, 2, 5)), net.op("Abs", [right], (2, 4, 5))
+    lowered = lower(net, *outputs)
+    assert lowered.root(left) is lowered.root(right) is y
+    assert (lowered.root_offset(left), lowered.root_offset(right)) == (0, 10)
+    agrees(net, *outputs)
+
+
+def test_readers_of_a_view_run_after_what_it_looks_at_in_one_subgraph() -> None:
+    """Both come from the same subgraph under different names: they must not become chunks of one kernel."""
+    net = Net()
+    x = net.input(2, 6, 40)
+    top = net.op("ReduceMax", [x, net.ints(2)], (2, 6, 1), keepdims=1)
+    left, right = net.op("Split", [top, net.ints(4, 2)], (2, 4, 1), (2, 2, 1), axis=1)
+    outputs = net.op("GlobalAveragePool", [left], (2, 4, 1)), net.op("Neg", [left], (2, 4, 1)), right
+    lowered = lower(net, *outputs, whole=True)
+    for launch in launches(lowered):
+        named = {t for t in launch.reads if t not in launch.writes}
+        assert not {lowered.root(t) for t in named} & {lowered.root(t) for t in launch.writes}
+    agrees(net, *outputs, whole=True)
+
+
+# Reuse of memory.
+
+
+def reuses(net: Net, output: Value) -> dict[str, tuple[str, ...]]:
+    lowered = lower(net, output)
+    problem, _ = memory_problem(lowered, net.graph)
+    return {b.name.split(":")[1]: tuple(r.split(":")[1] for r in b.may_reuse) for b in problem.buffers}
+
+
+def test_an_elementwise_result_may_be_written_over_its_dead_operand() -> None:
+    net = Net()
+    a = net.op("Relu", [net.input(4, 40)], (4, 40))
+    b = net.op("Exp", [a], (4, 40))
+    assert reuses(net, net.op("Neg", [b], (4, 40)))[b.name] == (a.name,)
+
+
+def test_a_result_is_not_written_over_what_lives_on() -> None:
+    net = Net()
+    a = net.op("Relu", [net.input(4, 40)], (4, 40))
+    b = net.op("Exp", [a], (4, 40))
+    assert reuses(net, net.op("Add", [a, b], (4, 40)))[b.name] == ()
+
+
+def test_an_operand_read_elsewhere_too_is_never_written_over() -> None:
+    net = Net()
+    a = net.op("Relu", [net.input(40, 40)], (40, 40))
+    turned = net.op("Transpose", [a], (40, 40), perm=(1, 0))
+    row = net.op("Relu", [net.input(1, 40)], (1, 40))
+    first = net.op("Add", [a, turned], (40, 40))
+    second = net.op("Add", [first, row], (40, 40))
+    found = reuses(net, net.op("Neg", [second], (40, 40)))
+    assert found[first.name] == ()
+    assert found[second.name] == (first.name,)
+
+
+def test_buffers_live_from_their_first_to_their_last_toucher() -> None:
+    net = Net()
+    a = net.op("Relu", [net.input(4, 40)], (4, 40))
+    b = net.op("Exp", [a], (4, 40))
+    lowered = lower(net, net.op("Add", [a, b], (4, 40)))
+    problem, names = memory_problem(lowered, net.graph)
+    ranges = {b.name: (b.first_step, b.last_step) for b in problem.buffers}
+    assert ranges == {names[a]: (0, 2), names[b]: (1, 2)}
+    plan = ArenaPlanner().solve(problem, Budget(0))
+    assert isinstance(plan, MemoryPlan)
+
+
+def test_what_the_caller_holds_is_not_in_the_arena() -> None:
+    net = Net()
+    x = net.input(4, 40)
+    y = net.op("Relu", [x], (4, 40))
+    lowered = lower(net, y)
+    assert memory_problem(lowered, net.graph)[0].buffers == ()
+    assert caller_homes(lowered, net.graph) == {x: x, y: y}
+
+
+def test_equal_constants_are_stored_once_per_arrangement() -> None:
+    weights = Weights()
+    value = Value("w", F32, (3,), np.arange(3, dtype=np.float32))
+    assert weights.offset(value) == weights.offset(value) == 0
+    assert weights.size_bytes == 64
+    target = np.zeros(64, np.uint8)
+    weights.fill(target)
+    np.testing.assert_array_equal(target[:12].view(np.float32), np.arange(3))
+
+
+# Layouts.
+
+
+def test_a_chain_of_convolutions_is_reordered_at_its_ends_only() -> None:
+    net = Net()
+    x = net.input(1, 16, 6, 6)
+    first = net.conv(x, 32)
+    second = net.conv(net.op("Relu", [first], first.shape), 16)
+    lowered = lower(net, second)
+    templates = [launch.kernel.template for launch in launches(lowered)]
+    assert templates == ["loop-nest", "contraction", "loop-nest", "contraction", "loop-nest"]
+    assert lowered.layouts[first].order == (0, 2, 3, 1)
+    agrees(net, second)
+
+
+def test_an_image_of_few_planes_is_read_as_it_comes() -> None:
+    net = Net()
+    y = net.conv(net.input(1, 3, 6, 6), 16)
+    kernels = [launch.kernel.template for launch in launches(lower(net, y))]
+    assert kernels == ["contraction", "loop-nest"]
+
+
+# Edges of shapes.
+
+
+def _conv(net: Net) -> Value:
+    return net.conv(net.input(0, 3, 8, 8), 16)
+
+
+def _no_steps(net: Net) -> Value:
+    result: Value = net.op("MatMul", [net.input(3, 0), net.input(0, 20)], (3, 20))
+    return result
+
+
+def _no_rows(net: Net) -> Value:
+    result: Value = net.op("MatMul", [net.input(0, 5), net.constant(5, 20)], (0, 20))
+    return result
+
+
+def _no_steps_with_bias(net: Net) -> Value:
+    shape = (3, 20)
+    result: Value = net.op("Gemm", [net.input(3, 0), net.constant(0, 20), net.constant(20)], shape)
+    return result
+
+
+def _turned(net: Net) -> Value:
+    result: Value = net.op("Transpose", [net.input(0, 4, 2)], (2, 0, 4), perm=(2, 0, 1))
+    return result
+
+
+def _joined(net: Net) -> Value:
+    result: Value = net.op("Concat", [net.input(2, 0), net.input(2, 3)], (2, 3), axis=1)
+    return result
+
+
+def _scalars(net: Net) -> Value:
+    result: Value = net.op("Add", [net.input(), net.input()], ())
+    return result
+
+
+def _dot(net: Net) -> Value:
+    result: Value = net.op("MatMul", [net.input(40), net.input(40)], ())
+    return result
+
+
+@pytest.mark.parametrize(
+    "build", [_conv, _no_steps, _no_rows, _no_steps_with_bias, _turned, _joined, _scalars, _dot]
+)
+def test_empty_tensors_and_scalars(build: Callable[[Net], Value]) -> None:
+    net = Net()
+    agrees(net, build(net))
+
+
+def test_texts_do_not_depend_on_identities() -> None:
+    """Lowering twice gives the same kernels in the same order."""
+
+    def symbols() -> list[str]:
+        net = Net()
+        x = net.input(1, 16, 6, 6)
+        parts = [net.conv(x, n) for n in (8, 24, 16)]
+        joined = net.op("Concat", parts, (1, 48, 6, 6), axis=1)
+        return [launch.kernel.symbol for launch in launches(lower(net, net.conv(joined, 8), joined))]
+
+    assert symbols() == symbols()
