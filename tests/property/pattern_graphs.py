@@ -138,6 +138,9 @@ class PatternMaker:
         scores = self.times(self.op("MatMul", x, turned, shape=(batch, heads, rows, rows)), 0.5)
         if self.flag():
             scores = self.binary("Add", scores, self.random(1, 1, 1, rows))
+        elif self.flag():
+            causal = self.graph.constant(np.tril(np.ones((1, 1, rows, rows), np.bool_)))
+            scores = self.op("Where", causal, scores, self.constant(-3e38), shape=scores.shape)
         soft = self.op("Softmax", scores, axis=-1)
         return self.op("MatMul", soft, x, shape=x.shape)
 

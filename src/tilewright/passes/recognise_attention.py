@@ -9,17 +9,21 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.merge_transposes import permutation
-from tilewright.passes.patterns import made_by, operand_orders, product_with_scalar
+from tilewright.passes.patterns import made_by, operand_orders, product_with_scalar, scalar
 from tilewright.passes.rules import Kept, Rule, apply_rules
 
 _SWAPPED = (0, 1, 3, 2)
+# No score of a finite computation comes near this: its exponential beside any other is zero.
+_NEVER = -1e30
 
 
 @dataclass(frozen=True, slots=True)
 class RecogniseAttention:
     """`softmax(q k^T * scale + mask) v` on `[batch, heads, length, size]` becomes one Attention.
 
-    A row whose scores are all minus infinity gives zeros, where the separate operators give NaN.
+    A constant Where that puts the lowest number in place of forbidden scores is a mask too, if it leaves
+    every query a key: their exponentials are zero either way. A row whose scores are all minus infinity
+    gives zeros, where the separate operators give NaN.
     """
 
     name: ClassVar[str] = "recognise-attention"
@@ -65,17 +69,30 @@ def _match(editor: Editor, node: Node) -> _Attention | Kept | None:
 
 
 def _mask_and_scores(editor: Editor, value: Value) -> tuple[Value | None, Value]:
-    """The mask that is added to scaled scores, and those, or no mask."""
-    total = made_by(value, "Add")
+    """The mask that is added to scaled scores or selects from them, and those, or no mask."""
+    total = made_by(value, "Add", "Where")
     if total is None:
         return None, value
-    for scores, mask in operand_orders(total):
+    if total.op_type == "Where":
+        visible, scores, lowest = (total.require(i) for i in range(3))
+        pairs = [(scores, visible)] if _only_hides(editor, visible, lowest) else []
+    else:
+        pairs = list(operand_orders(total))
+    for scores, mask in pairs:
         scaled = product_with_scalar(editor, scores)
         product = made_by(scores if scaled is None else scaled.value, "MatMul")
-        fits = len(mask.shape) >= 2 and mask.shape[-1] == value.shape[-1] and scores.shape == value.shape
-        if product is not None and fits and len(mask.shape) <= 4:
+        fits = 2 <= len(mask.shape) <= 4 and mask.shape[-1] == value.shape[-1]
+        if product is not None and fits and scores.shape == value.shape:
             return mask, scores
     return None, value
+
+
+def _only_hides(editor: Editor, visible: Value, lowest: Value) -> bool:
+    """Whether what is not visible has a weight of zero, and every query sees a key."""
+    seen, number = editor.data(visible), scalar(editor, lowest)
+    if seen is None or number is None or seen.ndim < 2:
+        return False
+    return number <= _NEVER and bool(seen.any(axis=-1).all())
 
 
 def _build(editor: Editor, node: Node, found: _Attention) -> str:
