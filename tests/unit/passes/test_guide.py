@@ -28,7 +28,7 @@ def test_the_code_shown_is_the_code_of_the_example() -> None:
 
 
 def test_the_text_shown_is_the_golden_text_of_the_example() -> None:
-    (shown,) = blocks("")
+    (shown,) = blocks("text")
     golden = (ROOT / "tests" / "golden" / "passes" / "recognise-mish.txt").read_text(encoding="utf-8")
     assert golden.startswith(shown)
 
