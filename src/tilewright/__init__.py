@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.api import CheckReport, InferenceSession, Model, check, load
     from tilewright.api import compile_model as compile
     from tilewright.api import open_artifact as open
+    from tilewright.benchmark import bench
     from tilewright.compiled import CompiledModel
     from tilewright.errors import (
         ArtifactCorrupt,
@@ -51,6 +52,7 @@ __all__ = [
     "TilewrightError",
     "UnsupportedOp",
     "UsageError",
+    "bench",
     "check",
     "compile",
     "load",
@@ -75,10 +77,11 @@ _HOMES: dict[str, tuple[str, str]] = {
     **{name: ("tilewright.api", name) for name in _API},
     "CompiledModel": ("tilewright.compiled", "CompiledModel"),
     "Options": ("tilewright.options", "Options"),
+    "bench": ("tilewright.benchmark", "bench"),
     "compile": ("tilewright.api", "compile_model"),
     "open": ("tilewright.api", "open_artifact"),
 }
-_MODULES = ("backend", "bench", "passes", "zoo")
+_MODULES = ("backend", "benchmark", "passes", "zoo")
 
 
 def __getattr__(name: str) -> Any:

@@ -11,11 +11,17 @@ from pathlib import Path
 def write_atomically(path: Path | str, data: bytes) -> None:
     """Write `data` to `path` through a temporary file beside it, so that no reader ever sees a part.
 
-    An interruption at any moment leaves the old file, or none, and at most removes the temporary one later.
+    An interruption at any moment leaves the old file, or none.
+
+    Raises:
+        OSError: it cannot be written; names `path`.
     """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent or Path())
+    temporary = None
     try:
+        if path.is_dir():
+            raise IsADirectoryError(21, "Is a directory")
+        handle, temporary = tempfile.mkstemp(prefix=".tilewright-", suffix=".part", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
@@ -25,7 +31,10 @@ def write_atomically(path: Path | str, data: bytes) -> None:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    except BaseException as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise

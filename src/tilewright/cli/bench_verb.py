@@ -2,142 +2,249 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tilewright.cli import common
+from tilewright.cli.flags import INPUTS, CompileFlags, add_verb, checked_threads
 from tilewright.cli.output import (
     JSON_OPTION,
-    QUIET_OPTION,
     format_bytes,
     format_ms,
-    note,
+    hint,
     print_json,
     print_table,
     progress,
 )
-from tilewright.errors import UsageError
+from tilewright.errors import BudgetExceeded, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.bench import Comparison
+    from tilewright.api import Model
+    from tilewright.benchmark import Comparison, Contestant, Entrant, Roofline
+    from tilewright.compiled import CompiledModel, TensorInfo
+    from tilewright.ir.graph import Graph
+
+SCATTER = 1.3
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    app.command("bench", rich_help_panel=panel)(bench)
+    add_verb(app, "bench", bench, panel)
 
 
 def bench(
-    model: Path = common.MODEL,
-    versus: str = typer.Option("", "--vs", help="Engines to run beside: onnxruntime,openvino."),
+    flags: CompileFlags,
+    models: list[Path] = typer.Argument(
+        metavar="A [B]...", help="ONNX models or artifacts; the first is compared with each of the others."
+    ),
+    versus: str = typer.Option("", "--vs", help="Peers to run beside it: onnxruntime,openvino."),
     duration: float = typer.Option(10.0, "--duration", help="Seconds to measure, all engines together."),
-    inputs: Path | None = typer.Option(None, "--input", "-i", help="Inputs: an .npz file; default random."),
-    shapes: str | None = common.SHAPES,
-    threads: int | None = common.THREADS,
-    seed: int = common.SEED,
-    accuracy: bool = typer.Option(True, help="Compare with the float64 reference."),
-    fail_if_slower: bool = typer.Option(False, "--fail-if-slower", help="Exit 5 if a peer is faster."),
+    iters: int = typer.Option(1, "--iters", help="Least number of runs of each engine."),
+    warmup: float = typer.Option(0.3, "--warmup", help="Seconds to run each engine before measuring."),
+    percentile: str = typer.Option("50,90,99", "--percentile", help="Percentiles of latency to show."),
+    inputs: Path | None = INPUTS,
+    accuracy: bool = typer.Option(True, help="Compare each engine with the reference in float64."),
+    advice: bool = typer.Option(True, help="Measure this machine, and say how near its limits A is."),
+    fail_if_slower: bool = typer.Option(
+        False, "--fail-if-slower", help="Exit code 5 if A is slower than any."
+    ),
     as_json: bool = JSON_OPTION,
-    quiet: bool = QUIET_OPTION,
 ) -> None:
-    """Measure latency, in turns with other engines. Example: `tilewright bench m.onnx --vs onnxruntime`."""
-    import tilewright as tw
-    from tilewright.bench import Verdict, compare_engines
-    from tilewright.errors import BudgetExceeded
-    from tilewright.hardware.probe import num_threads_default
-    from tilewright.options import parse_shapes
+    """Measure latency, in turns with other engines and artifacts, and say which is faster.
 
-    if not 0 < duration <= 3600:
-        raise UsageError(f"duration {duration:g}: give seconds between 0 and 3600.")
-    peers = [name.strip() for name in versus.split(",") if name.strip()]
-    fixed = parse_shapes(shapes) if shapes else {}
-    num_threads = threads or num_threads_default()
-    with progress(f"loading {model.name}", quiet=quiet) as update:
-        if common.is_artifact(model):
-            if peers:
-                raise UsageError(f"{model}: peers need the ONNX model; give that file to compare.")
-            opened = tw.open(model)
-            specs, digest, graph = opened.get_inputs(), opened.model_sha256, None
-        else:
-            loaded = tw.load(model, shapes=fixed)
-            specs, digest, graph = list(loaded.summary().inputs), loaded.sha256, loaded.graph
-        feed = common.random_feed(specs, seed) if inputs is None else common.read_arrays(inputs)
+    Example: `tilewright bench model.onnx --vs onnxruntime --threads 2`.
+    """
+    from tilewright.benchmark import Plan, Roofline, Verdict, compare_engines
+    from tilewright.benchmark.api import expected_outputs
+
+    options = flags.options()
+    percents = _percents(percentile)
+    plan = Plan(checked_threads(flags.threads), duration, iters, warmup)
+    peers = _peers(versus)
+    first = models[0]
+    if peers and common.is_artifact(first):
+        raise UsageError(f"{first}: peers need the ONNX file; give that first, and the artifact second.")
+    if flags.target != "cpu":
+        raise UsageError(f"bench measures the cpu target; leave out --target {flags.target}.")
+    with progress(f"loading {first.name}") as update, contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
+        workshop = _Workshop(folder, options, update)
+        entrants, subject = workshop.entrants(models, peers)
+        feed = common.inputs_or_random(inputs, subject.inputs, flags.seed)
         expected = None
-        if accuracy and graph is not None:
-            from tilewright.ir.dtype import DType
-            from tilewright.ir.interpret import run_graph
-
-            update("computing the float64 reference")
-            expected = list(run_graph(graph, feed, dtype=DType.FLOAT64).values())
+        if accuracy:
+            update("computing the reference in float64")
+            expected = expected_outputs(subject.graph, feed, subject.outputs)
         comparison = compare_engines(
-            model,
-            ["tilewright", *peers],
+            entrants,
             feed,
-            num_threads=num_threads,
-            shapes=fixed,
-            duration_s=duration,
+            plan,
+            model=str(first),
+            shapes=options.shapes,
             expected=expected,
             progress=update,
         )
-    advice = _advice(comparison)
+        roofline = None
+        if advice:
+            update("measuring this machine")
+            roofline = Roofline.of(subject.graph, plan.num_threads)
+    lines = _advice(comparison, roofline)
     if as_json:
-        document = {**comparison.to_json(), "model_sha256": digest, "advice": advice}
-        print_json("bench", {**document, "host": common.host_facts()})
+        document = {
+            **common.model_facts(subject.sha256, "cpu"),
+            **comparison.to_json(),
+            "options": {"shapes": dict(options.shapes), "threads": plan.num_threads, "seed": options.seed},
+            "advice": lines,
+        }
+        for entry, contestant in zip(document["contestants"], comparison.contestants, strict=True):
+            entry["percentiles_ms"] = _percentiles(contestant, percents)
+        print_json("bench", document)
     else:
-        _print(comparison, advice)
-    failed = comparison.contestants[0].error
+        _print(comparison, percents)
+        for line in lines:
+            hint(line)
+    failed = next((c.error for c in comparison.contestants if c.error), None)
     if failed is not None:
         raise UsageError(failed)
-    ratios = [r for p in peers if (r := comparison.ratio(p)) is not None]
-    if fail_if_slower and any(r.verdict is Verdict.SLOWER for r in ratios):
-        raise BudgetExceeded(f"{model}: slower than a peer.")
+    slower = [
+        c.label
+        for c in comparison.contestants[1:]
+        if (ratio := comparison.ratio(c.label)) is not None and ratio.verdict is Verdict.SLOWER
+    ]
+    if fail_if_slower and slower:
+        raise BudgetExceeded(f"{first}: slower than {', '.join(slower)}; `tilewright explain` says why.")
 
 
-def _print(comparison: Comparison, advice: list[str]) -> None:
+def _percents(text: str) -> tuple[float, ...]:
+    try:
+        percents = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        percents = ()
+    if not percents or not all(0 <= p <= 100 for p in percents):
+        raise UsageError(f"percentile {text!r}: give numbers from 0 to 100, such as 50,90,99.")
+    return percents
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    from tilewright.benchmark.engines import PEERS, is_installed
+
+    peers = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in peers:
+        if name not in PEERS:
+            raise UsageError(f"--vs {name}: unknown engine; known are {', '.join(PEERS)}.")
+        if not is_installed(name):
+            raise UsageError(f"--vs {name}: is not installed: pip install 'tilewright[peers]'.")
+    if len(set(peers)) != len(peers):
+        raise UsageError(f"--vs {text}: name each engine once.")
+    return peers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Subject:
+    """The first model: what the reference runs."""
+
+    graph: Graph
+    inputs: Sequence[TensorInfo]
+    outputs: tuple[str, ...]
+    sha256: str
+
+    @classmethod
+    def of_model(cls, model: Model) -> _Subject:
+        return cls(
+            model.graph, model.summary().inputs, tuple(o.name for o in model.graph.outputs), model.sha256
+        )
+
+    @classmethod
+    def of_artifact(cls, compiled: CompiledModel) -> _Subject:
+        outputs = tuple(o.name for o in compiled.get_outputs())
+        return cls(compiled.program.graph, compiled.get_inputs(), outputs, compiled.model_sha256)
+
+
+class _Workshop:
+    """Makes an artifact of every model, with the options of the command line."""
+
+    def __init__(self, folder: Path, options: Any, update: Any) -> None:
+        self._folder = folder
+        self._options = options
+        self._update = update
+
+    def entrants(self, paths: Sequence[Path], peers: Sequence[str]) -> tuple[tuple[Entrant, ...], _Subject]:
+        """All who take part, and what the first of them is."""
+        from tilewright.benchmark import Entrant
+
+        labels = ["tilewright"] if len(paths) == 1 else [f"{i + 1}: {p.name}" for i, p in enumerate(paths)]
+        found: list[Entrant] = []
+        subject: _Subject | None = None
+        for number, (path, label) in enumerate(zip(paths, labels, strict=True)):
+            entrant, one = self._entrant(path, label, number)
+            found.append(entrant)
+            subject = subject or one
+        assert subject is not None
+        return (*found, *(Entrant(peer, peer, paths[0]) for peer in peers)), subject
+
+    def _entrant(self, path: Path, label: str, number: int) -> tuple[Entrant, _Subject]:
+        import tilewright as tw
+        from tilewright.benchmark import Entrant
+
+        if common.is_artifact(path):
+            opened = tw.open(path)
+            return Entrant(label, "tilewright", path), _Subject.of_artifact(opened)
+        loaded = tw.load(path, shapes=self._options.shapes)
+        compiled = tw.compile(loaded, options=self._options, progress=self._update)
+        artifact = compiled.save(self._folder / f"{number}.tw")
+        spent_s = sum(compiled.phase_s.values())
+        return Entrant(label, "tilewright", artifact, spent_s), _Subject.of_model(loaded)
+
+
+def _percentiles(contestant: Contestant, percents: Sequence[float]) -> dict[str, float] | None:
+    timing = contestant.timing
+    return None if timing is None else {f"{p:g}": timing.percentile_ms(p) for p in percents}
+
+
+def _print(comparison: Comparison, percents: Sequence[float]) -> None:
     rows: list[tuple[str, ...]] = []
     for contestant in comparison.contestants:
-        name = f"{contestant.engine} {contestant.version}".strip()
+        name = contestant.label
+        if contestant.version and contestant.label == contestant.engine:
+            name = f"{contestant.engine} {contestant.version}"
         if contestant.timing is None:
-            rows.append((name, "-", "-", "-", "-", "-", contestant.error or "failed"))
+            rows.append((name, *("-" for _ in percents), "-", "-", "-", "failed"))
             continue
-        timing, ratio = contestant.timing, comparison.ratio(contestant.engine)
-        is_first = contestant is comparison.contestants[0]
-        against = (
-            "" if is_first or ratio is None else f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
-        )
-        verdict = "" if is_first or ratio is None else f"we are {ratio.verdict}"
+        times = (format_ms(contestant.timing.percentile_ms(p)) for p in percents)
+        ratio = None if contestant is comparison.contestants[0] else comparison.ratio(contestant.label)
         error = "" if contestant.max_error is None else f"{contestant.max_error:.1e}"
-        memory = format_bytes(contestant.peak_bytes)
-        times = (format_ms(timing.median_ms), format_ms(timing.percentile_ms(90)))
-        rows.append((name, *times, error, memory, against, verdict))
-    machine = comparison.machine
+        against = "" if ratio is None else f"{ratio.median:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
+        verdict = "" if ratio is None else f"{comparison.contestants[0].label} is {ratio.verdict}"
+        if ratio is not None and ratio.verdict in ("tie", "can't tell"):
+            verdict = str(ratio.verdict)
+        rows.append((name, *times, error, format_bytes(contestant.peak_bytes), against, verdict))
+    first = comparison.contestants[0]
+    runs = 0 if first.timing is None else len(first.timing.runs_ms)
+    num_threads = comparison.num_threads
     print_table(
-        ("engine", "median", "p90", "error", "memory", "their time / ours", "verdict"),
+        ("engine", *(f"p{p:g}" for p in percents), "error", "memory", "its time over the first's", "verdict"),
         rows,
-        title=f"{comparison.model}, {comparison.num_threads} threads, {comparison.num_rounds} rounds",
-        right=(1, 2, 3, 4),
+        title=f"{comparison.model}: {num_threads} thread{'s' if num_threads > 1 else ''}, "
+        f"{comparison.num_rounds} rounds in turns, {runs} runs",
+        right=tuple(range(1, len(percents) + 3)),
     )
-    load = "?" if machine.load_before is None else f"{machine.load_before:.1f}"
-    latency = machine.core_latency_before_ns
-    between = "" if latency is None else f", core to core {latency:.0f} ns"
-    typer.echo(f"{machine.cpu_name}, {machine.num_cores} cores, load {load}{between}")
-    for line in advice:
-        note(line)
+    typer.echo(str(comparison.machine))
 
 
-def _advice(comparison: Comparison) -> list[str]:
-    """What to know before believing the figures."""
-    machine, lines = comparison.machine, []
-    if machine.load_before is not None and machine.load_before > 0.7 * machine.num_cores:
-        lines.append(
-            f"the machine was busy (load {machine.load_before:.1f}): close other programs and repeat."
-        )
-    latencies = [x for x in (machine.core_latency_before_ns, machine.core_latency_after_ns) if x]
-    if len(latencies) == 2 and max(latencies) > 2 * min(latencies):
-        lines.append("the distance between cores changed during the run: compare ratios, not times.")
-    first = comparison.contestants[0].timing
-    if first is not None and first.percentile_ms(90) > 1.3 * first.median_ms:
+def _advice(comparison: Comparison, roofline: Roofline | None) -> list[str]:
+    """What to know before believing the figures, and what bounds them."""
+    lines = list(comparison.machine.warnings())
+    timing = comparison.contestants[0].timing
+    if timing is None:
+        return lines
+    if timing.percentile_ms(90) > SCATTER * timing.median_ms:
         lines.append("times scatter by more than 30 %: a longer --duration gives tighter intervals.")
+    if roofline is not None:
+        lines.append(roofline.advice(timing.median_ms))
     return lines

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table
+from tilewright.cli.flags import add_verb
+from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table
+from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.targets.cpu.cache import ObjectCache
@@ -17,7 +19,9 @@ _CACHE = typer.Option(None, "--cache", help="The cache's folder; default: yours.
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    cache = typer.Typer(no_args_is_help=True, help="Compiled kernels kept between runs.")
+    cache = typer.Typer(
+        no_args_is_help=True, help="Compiled kernels kept between runs. Example: `tilewright cache ls`."
+    )
     for name, command in (
         ("ls", list_entries),
         ("verify", verify),
@@ -25,14 +29,26 @@ def register(app: typer.Typer, panel: str) -> None:
         ("export", export),
         ("import", import_),
     ):
-        cache.command(name)(command)
+        add_verb(cache, name, command)
     app.add_typer(cache, name="cache", rich_help_panel=panel)
 
 
 def _open(folder: Path | None) -> ObjectCache:
     from tilewright.targets.cpu.cache import ObjectCache, default_cache_directory
 
-    return ObjectCache(folder or default_cache_directory())
+    directory = folder or default_cache_directory()
+    if directory is None:
+        raise UsageError("there is no cache: no home directory; give one with --cache.")
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"{folder}: no such cache folder; check the path.")
+    return ObjectCache(directory)
+
+
+def _store(folder: Path | None) -> ObjectCache:
+    """The cache, which need not exist yet."""
+    from tilewright.targets.cpu.cache import ObjectCache
+
+    return _open(None) if folder is None else ObjectCache(folder)
 
 
 def list_entries(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
@@ -66,7 +82,7 @@ def prune(
     """Remove entries, least recently used first. Example: `tilewright cache prune --max-size 100MiB`."""
     from tilewright.options import parse_bytes
 
-    limit = 0 if max_size.strip("0Bb ") == "" else parse_bytes(max_size)
+    limit = 0 if max_size.strip() in ("0", "0B") else parse_bytes(max_size)
     freed = _open(cache).prune(limit)
     if as_json:
         print_json("cache-prune", {"removed_bytes": freed})
@@ -80,6 +96,8 @@ def export(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Write all entries to one archive. Example: `tilewright cache export kernels.zip`."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; give a file name.")
     count = _open(cache).export_to(path)
     if as_json:
         print_json("cache-export", {"path": path, "num_entries": count})
@@ -93,8 +111,10 @@ def import_(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Add the entries of an archive. Example: `tilewright cache import kernels.zip`."""
-    found = _open(cache).import_from(path)
+    found = _store(cache).import_from(path)
     if as_json:
         print_json("cache-import", {"num_imported": found.num_imported, "refused": list(found.refused)})
     else:
         typer.echo(f"{found.num_imported} imported, {len(found.refused)} refused")
+        for name in found.refused[:5]:
+            hint(f"refused: {name!r}: not a whole entry")

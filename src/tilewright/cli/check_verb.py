@@ -7,29 +7,36 @@ from pathlib import Path
 import typer
 
 from tilewright.cli import common
-from tilewright.cli.output import JSON_OPTION, note, print_json, print_table
-from tilewright.errors import UnsupportedOp
+from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
+from tilewright.cli.output import JSON_OPTION, hint, print_json, print_table
+from tilewright.errors import UnsupportedOp, UsageError
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    app.command("check", rich_help_panel=panel)(check)
+    add_verb(app, "check", check, panel)
 
 
 def check(
-    model: Path = common.MODEL,
-    target: str = common.TARGET,
-    shapes: str | None = common.SHAPES,
+    model: Path = MODEL,
+    target: str = typer.Option("cpu", "--target", "-t", help="Where to run: see `tilewright targets`."),
+    shapes: str | None = SHAPES,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Say which operators a target runs, and how. Example: `tilewright check model.onnx -t cpu`."""
-    import tilewright as tw
-    from tilewright.options import parse_shapes
+    """Say which operators a target runs, and how; exit code 3 if it does not run all of them.
 
-    loaded = tw.load(model, shapes=parse_shapes(shapes) if shapes else None)
+    Example: `tilewright check model.onnx -t cpu`.
+    """
+    import tilewright as tw
+    from tilewright.targets import TARGETS
+
+    TARGETS.get(target)
+    if common.is_artifact(model):
+        raise UsageError(f"{model}: is compiled already; give the ONNX file.")
+    loaded = tw.load(model, shapes=parsed_shapes(shapes))
     report = tw.check(loaded, target)
     if as_json:
-        print_json("check", {**report.to_json(), "model_sha256": loaded.sha256, "host": common.host_facts()})
+        print_json("check", {**report.to_json(), **common.model_facts(loaded.sha256, target)})
     else:
         print_table(
             ("operator", "opset", "nodes", "verdict", "why"),
@@ -38,9 +45,11 @@ def check(
         )
     if not report.ok:
         first = report.unsupported[0]
+        others = sum(len(o.nodes) for o in report.unsupported) - 1
         raise UnsupportedOp(
-            f"{model}: {target} does not run {first.op_type} {first.nodes[0]!r}: {first.reason}. "
-            "Try --target interpreter."
+            f"{model}: {target} does not run {first.op_type} {first.nodes[0]!r}: {first.reason}"
+            + (f" (and {others} more)" if others else "")
+            + ". Try --target interpreter."
         )
-    if report.on_host and not as_json:
-        note(f"{sum(len(o.nodes) for o in report.on_host)} operators run on the host, slowly.")
+    if report.on_host:
+        hint(f"{sum(len(o.nodes) for o in report.on_host)} operators run on the host: correct, but slow.")

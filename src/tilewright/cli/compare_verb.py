@@ -2,156 +2,234 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tilewright.cli import common
-from tilewright.cli.output import JSON_OPTION, QUIET_OPTION, print_json, print_table, progress
+from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
+from tilewright.cli.output import JSON_OPTION, format_shape, hint, print_json, print_table, progress
 from tilewright.errors import NumericMismatch, UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from tilewright.compiled import CompiledModel, TensorInfo
+    from tilewright.options import Options
+    from tilewright.report.comparison import Array, TensorDifference
+
+PEERS = ("onnxruntime", "openvino")
+SHOWN_LAYERS = 12
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    app.command("compare", rich_help_panel=panel)(compare)
+    add_verb(app, "compare", compare, panel)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: a file and what runs it. `engine` is a target, a peer, or `artifact`."""
+
+    path: Path
+    engine: str
+
+    @classmethod
+    def parse(cls, text: str, target: str, other: Path | None) -> Side:
+        """Read FILE, ENGINE (on the other side's file) or FILE@ENGINE."""
+        from tilewright.targets import TARGETS
+
+        engines = (*TARGETS.names(), *PEERS)
+        if text in engines:
+            if other is None:
+                raise UsageError(f"{text}: give the model first: tilewright compare MODEL {text}.")
+            return cls(other, text)
+        file, at, engine = text.rpartition("@")
+        if at and not Path(text).exists():
+            if engine not in engines:
+                raise UsageError(f"{text}: unknown engine {engine!r}; known are {', '.join(engines)}.")
+            return cls(Path(file), engine)
+        path = Path(text)
+        return cls(path, "artifact" if common.is_artifact(path) else target)
+
+    def __str__(self) -> str:
+        return str(self.path) if self.engine == "artifact" else f"{self.path}@{self.engine}"
 
 
 def compare(
-    model: Path = common.MODEL,
-    a: str = typer.Option("cpu", "--a", help="cpu, interpreter, onnxruntime, openvino, or an artifact."),
-    b: str = typer.Option("interpreter", "--b", help="The other side."),
-    inputs: Path | None = typer.Option(None, "--input", "-i", help="Inputs: an .npz file; default random."),
+    flags: CompileFlags,
+    a: str = typer.Argument(metavar="A", help="FILE, or FILE@ENGINE: an ONNX model or an artifact."),
+    b: str = typer.Argument(
+        "interpreter", metavar="B", help="The same, or only ENGINE: interpreter, cpu, onnxruntime, openvino."
+    ),
+    inputs: Path | None = INPUTS,
     layers: bool = typer.Option(
-        False, "--layers", help="Also compare every value between kernels (targets and peers that can tell)."
+        False, "--layers", help="Compare A with the interpreter wherever one kernel hands to the next."
     ),
-    rtol: float = typer.Option(
-        1e-4, "--rtol", help="Allowed difference relative to the tensor's largest value."
-    ),
-    atol: float = typer.Option(1e-6, "--atol", help="Allowed absolute difference."),
-    shapes: str | None = common.SHAPES,
-    threads: int | None = common.THREADS,
-    seed: int = common.SEED,
+    rtol: float = typer.Option(1e-4, "--rtol", help="Allowed difference over the tensor's largest value."),
+    atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
     as_json: bool = JSON_OPTION,
-    quiet: bool = QUIET_OPTION,
 ) -> None:
-    """Compare the outputs of two engines or targets. Example: `tilewright compare m.onnx --b onnxruntime`."""
-    import numpy as np
+    """Compare two engines, targets or artifacts, output by output; exit code 4 if they differ.
 
-    import tilewright as tw
-    from tilewright.options import parse_shapes
-
-    if rtol < 0 or atol < 0:
-        raise UsageError("rtol and atol must not be negative.")
-    fixed = parse_shapes(shapes) if shapes else {}
-    with progress("comparing", quiet=quiet):
-        loaded = tw.load(model, shapes=fixed)
-        feed = (
-            common.random_feed(loaded.summary().inputs, seed)
-            if inputs is None
-            else common.read_arrays(inputs)
-        )
-        names = [o.name for o in loaded.graph.outputs]
-        left, right = (_outputs(side, model, fixed, threads, feed) for side in (a, b))
-        pairs = list(zip(names, left, right, strict=True))
-        if layers:
-            pairs = [*_boundaries(loaded.graph, feed), *pairs]
-    rows: list[dict[str, Any]] = []
-    for name, x, y in pairs:
-        wide = np.float64 if x.dtype.kind in "fiub" else x.dtype
-        gap = np.abs(x.astype(wide) - y.astype(wide)) if x.shape == y.shape else np.array([np.inf])
-        worst = float(np.nanmax(gap)) if gap.size else 0.0
-        scale = float(np.abs(y.astype(wide)).max()) if y.size else 0.0
-        agree = x.shape == y.shape and bool(
-            np.array_equal(np.isnan(x.astype(wide)), np.isnan(y.astype(wide)))
-        )
-        rows.append(
-            {
-                "name": name,
-                "max_difference": worst,
-                "scale": scale,
-                "ok": agree and worst <= atol + rtol * scale,
-            }
-        )
-    bad = [r for r in rows if not r["ok"]]
-    if as_json:
-        document = {"a": a, "b": b, "ok": not bad, "rtol": rtol, "atol": atol, "tensors": rows}
-        print_json("compare", {**document, "model_sha256": loaded.sha256})
-    else:
-        print_table(
-            ("tensor", "largest difference", "scale", ""),
-            [
-                (r["name"], f"{r['max_difference']:.3g}", f"{r['scale']:.3g}", "ok" if r["ok"] else "DIFFERS")
-                for r in rows
-            ],
-            right=(1, 2),
-        )
-    if bad:
-        raise NumericMismatch(
-            f"{bad[0]['name']}: {a} and {b} differ by {bad[0]['max_difference']:.3g} "
-            f"(allowed {atol + rtol * bad[0]['scale']:.3g}); {len(bad)} of {len(rows)} tensors differ."
-        )
-
-
-def _outputs(
-    side: str, model: Path, shapes: dict[str, tuple[int, ...]], threads: int | None, feed: dict[str, Any]
-) -> list[np.ndarray[Any, Any]]:
-    import tilewright as tw
-
-    if side in ("onnxruntime", "openvino"):
-        from tilewright.bench.engines import make_engine
-
-        return make_engine(side, str(model), threads or 1, shapes).run(feed)
-    if side.endswith(".tw"):
-        return tw.open(side, threads=threads).run(None, feed)
-    return tw.compile(model, side, shapes=shapes, threads=threads).run(None, feed)
-
-
-def _boundaries(graph: Any, feed: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Values that pass between kernels, each kernel run alone on the reference's inputs to it.
-
-    A kernel is compiled as it is in the whole model, but sees exact inputs, so that the first one that
-    differs is the one that is wrong.
+    Example: `tilewright compare model.onnx onnxruntime`, `tilewright compare model.tw --layers`.
     """
-    import tilewright as tw
-    from tilewright.api import Model
-    from tilewright.compiler import plan
-    from tilewright.ir.graph import Value
-    from tilewright.ir.interpret import run_graph
-    from tilewright.options import Options
+    from tilewright.report.comparison import Tolerance, compare_layers, first_difference
 
-    program = plan(graph, Options()).program
-    whole = program.graph.clone()
-    produced = {v.name: v for n in whole.nodes for v in n.results()}
-    cut = [v.name for s in program.partition.subgraphs for v in s.outputs]
-    whole.outputs = [produced[name] for name in dict.fromkeys(cut)]
-    exact = run_graph(whole, feed)
-    results: list[tuple[str, Any, Any]] = []
-    for subgraph in program.partition.subgraphs:
-        part = program.graph.extract(set(subgraph.nodes).__contains__)
-        outer = {v.name for v in subgraph.inputs}
-        part.inputs = []
-        seen: dict[str, Value] = {}
-        for node in part.nodes:
-            for value in node.operands():
-                if value.name in outer:
-                    seen[value.name] = value
-        for value in seen.values():
-            part.add_input(value)
-        wanted = {v.name for v in subgraph.outputs}
-        part.outputs = [v for n in part.nodes for v in n.results() if v.name in wanted]
-        arrays = {name: feed[name] if name in feed else exact[name] for name in seen}
-        compiled = tw.compile(Model(part, "0" * 64, subgraph.name), disabled_passes=_all_passes())
-        got = compiled.run(None, arrays)
-        results += [(v.name, x, exact[v.name]) for v, x in zip(part.outputs, got, strict=True)]
-        compiled.close()
-    return results
+    tolerance = Tolerance(rtol, atol)
+    left = Side.parse(a, flags.target, None)
+    right = Side.parse(b, flags.target, left.path)
+    if layers and b != "interpreter":
+        raise UsageError(f"--layers compares with the interpreter; leave out {b!r}.")
+    options = flags.options()
+    found = None
+    with progress("comparing") as update:
+        runner = _Runner(options, flags.seed, inputs)
+        names, mine = runner.outputs(left)
+        _, theirs = runner.outputs(right)
+        if len(mine) != len(theirs):
+            raise UsageError(f"{left} has {len(mine)} outputs, {right} has {len(theirs)}.")
+        tensors = _differences(names, mine, theirs, tolerance)
+        if layers:
+            update("comparing what passes between kernels")
+            compiled = runner.compiled(left)
+            found = compare_layers(compiled, runner.feed(left), tolerance)
+    sides = (str(left), str(right))
+    shown = tensors if found is None else (*found.tensors, *tensors)
+    bad = [t for t in shown if not t.ok]
+    if as_json:
+        document: dict[str, Any] = {
+            **common.model_facts(runner.model_sha256(left), left.engine),
+            "a": sides[0],
+            "b": sides[1],
+            "ok": not bad,
+            "rtol": rtol,
+            "atol": atol,
+            "outputs": [t.to_json() for t in tensors],
+            "layers": None if found is None else [t.to_json() for t in found.tensors],
+            "changed_kernels": None if found is None else list(found.changed),
+        }
+        print_json("compare", document)
+    else:
+        if found is not None:
+            _print(_worst(found.tensors), f"between {found.num_kernels} kernels, the least exact")
+            if found.changed:
+                hint(f"{len(found.changed)} kernels had to change for this: {found.changed[0]!r} ...")
+        _print(tensors, f"{sides[0]} and {sides[1]}")
+    first = first_difference(shown)
+    if first is not None:
+        raise NumericMismatch(
+            f"{first.name!r}: {sides[0]} and {sides[1]} differ by {first.max_difference:.3g} (allowed "
+            f"{first.allowed:.3g}); {len(bad)} of {len(shown)} tensors differ. "
+            + ("It is the first." if layers else "Try --layers to find where it begins.")
+        )
 
 
-def _all_passes() -> tuple[str, ...]:
-    from tilewright.passes import PIPELINE
+def _differences(
+    names: tuple[str, ...], a: list[Array], b: list[Array], tolerance: Any
+) -> tuple[TensorDifference, ...]:
+    from tilewright.report.comparison import TensorDifference
 
-    return PIPELINE
+    return tuple(TensorDifference.of(name, x, y, tolerance) for name, x, y in zip(names, a, b, strict=True))
+
+
+def _worst(tensors: tuple[TensorDifference, ...]) -> list[TensorDifference]:
+    """The least exact ones, in the order in which they are made."""
+    by_error = sorted(tensors, key=lambda t: -(t.max_difference / t.allowed if t.allowed else 0.0))
+    chosen = set(by_error[:SHOWN_LAYERS])
+    return [t for t in tensors if t in chosen]
+
+
+def _print(tensors: tuple[TensorDifference, ...] | list[TensorDifference], title: str) -> None:
+    print_table(
+        ("tensor", "shape", "largest difference", "largest value", "allowed", ""),
+        [
+            (
+                t.name,
+                format_shape(t.shape),
+                f"{t.max_difference:.3g}",
+                f"{t.scale:.3g}",
+                f"{t.allowed:.3g}",
+                "ok" if t.ok else "DIFFERS",
+            )
+            for t in tensors
+        ],
+        title=title,
+        right=(2, 3, 4),
+    )
+
+
+class _Runner:
+    """Runs sides on the same inputs; a file is compiled or opened once for each engine."""
+
+    def __init__(self, options: Options, seed: int, inputs: Path | None) -> None:
+        self._options = options
+        self._seed = seed
+        self._inputs = inputs
+        self._feed: Mapping[str, Array] | None = None
+        self._compiled: dict[Side, CompiledModel] = {}
+        self._loaded: dict[Path, Any] = {}
+
+    def outputs(self, side: Side) -> tuple[tuple[str, ...], list[Array]]:
+        """Names and values of the outputs."""
+        feed = self.feed(side)
+        if side.engine in PEERS:
+            if common.is_artifact(side.path):
+                raise UsageError(f"{side.path}: {side.engine} needs the ONNX file, not an artifact.")
+            from tilewright.benchmark.engines import make_engine
+
+            threads = self._options.threads or 1
+            engine = make_engine(side.engine, str(side.path), threads, dict(self._options.shapes))
+            return tuple(o.name for o in self._model(side.path).graph.outputs), engine.run(feed)
+        if side.engine == "null":
+            raise UsageError("null runs nothing: compare with interpreter.")
+        compiled = self.compiled(side)
+        return tuple(o.name for o in compiled.get_outputs()), compiled.run(None, feed)
+
+    def compiled(self, side: Side) -> CompiledModel:
+        """The compiled model of a side."""
+        import tilewright as tw
+
+        if side not in self._compiled:
+            if not common.is_artifact(side.path):
+                model = self._model(side.path)
+                self._compiled[side] = tw.compile(model, side.engine, options=self._options)
+            elif side.engine == "artifact":
+                self._compiled[side] = common.open_or_compile(side.path, self._options, lambda *_: None)
+            else:
+                self._compiled[side] = self._again(side)
+        return self._compiled[side]
+
+    def _again(self, side: Side) -> CompiledModel:
+        """The program of an artifact on another target."""
+        import tilewright as tw
+        from tilewright.api import Model
+
+        opened = tw.open(side.path)
+        model = Model(opened.program.graph, opened.model_sha256, str(side.path))
+        return tw.compile(model, side.engine, threads=self._options.threads)
+
+    def model_sha256(self, side: Side) -> str:
+        """Which model a side runs."""
+        if common.is_artifact(side.path):
+            return self.compiled(side).model_sha256
+        return str(self._model(side.path).sha256)
+
+    def feed(self, side: Side) -> Mapping[str, Array]:
+        """The inputs, made for the first side that asks."""
+        if self._feed is None:
+            self._feed = common.inputs_or_random(self._inputs, self._specs(side), self._seed)
+        return self._feed
+
+    def _specs(self, side: Side) -> list[TensorInfo]:
+        if common.is_artifact(side.path):
+            return self.compiled(side).get_inputs()
+        return list(self._model(side.path).summary().inputs)
+
+    def _model(self, path: Path) -> Any:
+        import tilewright as tw
+
+        if path not in self._loaded:
+            self._loaded[path] = tw.load(path, shapes=dict(self._options.shapes))
+        return self._loaded[path]

@@ -5,19 +5,17 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from tilewright.cli.output import (
-    JSON_OPTION,
-    QUIET_OPTION,
-    format_bytes,
-    format_ms,
-    print_json,
-    print_table,
-    progress,
-)
-from tilewright.errors import NumericMismatch
+from tilewright.cli import common
+from tilewright.cli.flags import SEED, THREADS, add_verb, checked_threads
+from tilewright.cli.output import JSON_OPTION, format_bytes, format_ms, print_json, print_table, progress
+from tilewright.errors import InternalError, NumericMismatch
+
+if TYPE_CHECKING:
+    from tilewright.benchmark import Comparison
 
 DEMO_NETWORK = "mobilenet_v2"
 ALLOWED_ERROR = 1e-4
@@ -25,102 +23,109 @@ ALLOWED_ERROR = 1e-4
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    app.command("demo", rich_help_panel=panel)(demo)
+    add_verb(app, "demo", demo, panel)
 
 
 def demo(
     network: str = typer.Argument(DEMO_NETWORK, help="A network of `tilewright zoo list`."),
     duration: float = typer.Option(4.0, "--duration", help="Seconds to measure."),
+    image: int | None = typer.Option(None, help="Image size in pixels, for networks that take images."),
+    threads: int | None = THREADS,
+    seed: int = SEED,
     as_json: bool = JSON_OPTION,
-    quiet: bool = QUIET_OPTION,
 ) -> None:
-    """Build a network, compile it for this processor, check it, time it. Example: `tilewright demo`."""
-    import importlib.util
+    """Build a network, compile it for this processor, check it, time it. Needs no file and no internet.
 
+    Example: `tilewright demo`.
+    """
     import tilewright as tw
     from tilewright import zoo
-    from tilewright.bench import compare_engines, relative_error
-    from tilewright.hardware.probe import num_threads_default
-    from tilewright.ir.dtype import DType
-    from tilewright.ir.interpret import run_graph
+    from tilewright.benchmark import Entrant, Plan, compare_engines, relative_error
+    from tilewright.benchmark.api import expected_outputs
+    from tilewright.benchmark.engines import is_installed
 
     started = time.perf_counter()
-    with (
-        tempfile.TemporaryDirectory(prefix="tilewright-demo-") as folder,
-        progress("", quiet=quiet) as update,
-    ):
+    plan = Plan(checked_threads(threads), duration)
+    with tempfile.TemporaryDirectory(prefix="tilewright-demo-") as folder, progress("") as update:
         update(f"building {network}")
-        model = zoo.build(network)
-        feed = zoo.example_inputs(model, 0)
+        model = zoo.build(network, image=image, seed=seed)
+        feed = zoo.example_inputs(model, seed)
         path = Path(folder) / f"{network}.onnx"
         path.write_bytes(model.SerializeToString(deterministic=True))
         loaded = tw.load(path)
         began = time.perf_counter()
-        compiled = tw.compile(loaded, progress=update)
+        compiled = tw.compile(loaded, threads=plan.num_threads, progress=update)
         compile_s = time.perf_counter() - began
         got = compiled.run(None, feed)
-        update("checking against the float64 reference")
-        expected = list(run_graph(loaded.graph, feed, dtype=DType.FLOAT64).values())
+        update("checking against the reference in float64")
+        expected = expected_outputs(loaded.graph, feed, [o.name for o in loaded.graph.outputs])
         error = max(relative_error(x, y) for x, y in zip(got, expected, strict=True))
         artifact = compiled.save(Path(folder) / f"{network}.tw")
-        size_bytes = artifact.stat().st_size
-        peer = ["onnxruntime"] if importlib.util.find_spec("onnxruntime") else []
-        threads = num_threads_default()
-        comparison = compare_engines(
-            path,
-            ["tilewright", *peer],
-            feed,
-            num_threads=threads,
-            duration_s=duration,
-            expected=expected,
-            models={"tilewright": artifact},
-            progress=update,
-        )
-    ours = comparison.contestants[0].timing
-    if ours is None:
-        raise NumericMismatch(comparison.contestants[0].error or "the measurement failed.")
+        artifact_bytes = artifact.stat().st_size
+        entrants = [Entrant("tilewright", "tilewright", artifact, compile_s)]
+        if is_installed("onnxruntime"):
+            entrants.append(Entrant("onnxruntime", "onnxruntime", path))
+        comparison = compare_engines(entrants, feed, plan, model=network, expected=expected, progress=update)
+    median_ms = comparison.median_ms
+    if median_ms is None:
+        raise InternalError(f"{network}: {comparison.contestants[0].error}")
     summary = loaded.summary()
-    ratio = comparison.ratio(peer[0]) if peer else None
     if as_json:
         document = {
+            **common.model_facts(loaded.sha256, "cpu"),
             "network": network,
             "compile_s": compile_s,
-            "median_ms": ours.median_ms,
+            "num_kernels": len(compiled.kernels),
+            "median_ms": median_ms,
             "max_error": error,
+            "comparison": comparison.to_json(),
         }
-        print_json("demo", {**document, "comparison": comparison.to_json()})
+        print_json("demo", document)
     else:
+        work = 2 * summary.macs
         rows = [
-            (
-                "network",
-                f"{network}: {summary.num_nodes} operators, {summary.macs / 1e9:.2f} G multiply-adds",
-            ),
-            (
-                "compiled in",
-                f"{compile_s:.1f} s to {len(compiled.kernels)} kernels, {format_bytes(size_bytes)}",
-            ),
-            ("one run takes", f"{format_ms(ours.median_ms)} on {threads} threads"),
-            ("that is", f"{2 * summary.macs / ours.median_ms / 1e6:.0f} GFLOP/s"),
-            ("largest error", f"{error:.1e} of the output, against float64"),
+            ("network", f"{network}: {summary.num_nodes} operators, {work / 1e9:.2f} GFLOP"),
+            ("compiled in", f"{compile_s:.1f} s, to {len(compiled.kernels)} kernels"),
+            ("artifact", format_bytes(artifact_bytes)),
+            ("largest error", f"{error:.1e} of the output's largest value, against float64"),
         ]
         if compiled.memory is not None:
             rows.append(("activations", f"{format_bytes(compiled.memory.peak_bytes)}, planned ahead"))
-        if ratio is not None:
-            other = comparison.contestants[1].timing
-            assert other is not None
-            rows.append(
-                (
-                    "onnxruntime",
-                    f"{format_ms(other.median_ms)}: we are {ratio.verdict} ({ratio.median:.2f} x)",
-                )
-            )
-        print_table(("tilewright demo", f"{time.perf_counter() - started:.0f} s"), rows)
-        typer.echo("Try next:")
-        typer.echo("  tilewright compile your_model.onnx        an artifact that runs on this processor")
-        typer.echo("  tilewright explain your_model.tw          which operators became which kernel, and why")
-        typer.echo("  tilewright bench your_model.onnx --vs onnxruntime")
-        typer.echo("  tilewright zoo list                       more networks to try")
+        rows.append(("one run", f"{format_ms(median_ms)} on {_threads(plan.num_threads)}"))
+        rows.append(("speed", f"{work / median_ms / 1e6:.0f} GFLOP/s"))
+        rows += _beside(comparison)
+        print_table(("tilewright demo", f"done in {time.perf_counter() - started:.0f} s"), rows)
+        typer.echo(str(comparison.machine))
+        typer.echo(_NEXT)
     if error > ALLOWED_ERROR:
         raise NumericMismatch(
-            f"{network}: the result is off by {error:.1e} of the output; please report this."
+            f"{network}: the result is off by {error:.1e} of its largest value (allowed "
+            f"{ALLOWED_ERROR:.0e}). Report it with what `tilewright doctor --json` prints."
         )
+
+
+_NEXT = """
+Try next, with a model of yours or one from `tilewright zoo build resnet50`:
+  tilewright compile resnet50.onnx                     an artifact that runs on this processor
+  tilewright run resnet50.tw --random                  one inference
+  tilewright bench resnet50.onnx --vs onnxruntime      how fast, side by side
+  tilewright explain resnet50.tw                       which operators became which kernel, and why
+  tilewright doctor                                    what this machine is"""
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _beside(comparison: Comparison) -> list[tuple[str, str]]:
+    rows = []
+    for contestant in comparison.contestants[1:]:
+        ratio = comparison.ratio(contestant.label)
+        if contestant.timing is None or ratio is None:
+            rows.append((contestant.label, contestant.error or "failed"))
+            continue
+        span = f"{ratio.median:.2f} x our time, between {ratio.low:.2f} and {ratio.high:.2f}"
+        words = {"faster": "tilewright is faster", "slower": "tilewright is slower"}
+        verdict = words.get(str(ratio.verdict), str(ratio.verdict))
+        rows.append((contestant.label, f"{format_ms(contestant.timing.median_ms)}, {span}: {verdict}"))
+    return rows

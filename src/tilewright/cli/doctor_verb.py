@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import typer
 
+from tilewright import __version__
 from tilewright.cli import common
-from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table
+from tilewright.cli.flags import CACHE, add_verb
+from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table, progress
 
-_PACKAGES = ("numpy", "onnx", "llvmlite", "pydantic", "typer", "rich", "onnxruntime", "openvino", "torch")
+_NEEDED = ("numpy", "onnx", "llvmlite", "pydantic", "typer", "rich", "PyYAML")
 _OPTIONAL = {"onnxruntime": "peers", "openvino": "peers", "torch": "torch"}
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    app.command("doctor", rich_help_panel=panel)(doctor)
+    add_verb(app, "doctor", doctor, panel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,23 @@ class Check:
 
 def doctor(
     measure: bool = typer.Option(False, "--measure", help="Also measure this machine (a second or two)."),
-    cache: Path | None = common.CACHE,
+    cache: Path | None = CACHE,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Check the installation and describe the machine. Example: `tilewright doctor --measure`."""
-    checks = [_python(), *_guarded(_processor), *_guarded(_cores), *_guarded(lambda: _cache(cache))]
-    checks += _guarded(_generated_code)
+    """Check the installation and describe the machine; exit code 1 if something is broken.
+
+    Example: `tilewright doctor --measure`.
+    """
+    groups: list[Callable[[], list[Check]]] = [_python, _processor, _cores, lambda: _cache(cache), _code]
     if measure:
-        checks += _guarded(_measured)
-    versions = {name: _version(name) for name in _PACKAGES}
+        groups.append(_measured)
+    checks: list[Check] = []
+    with progress("looking") as update:
+        for number, group in enumerate(groups):
+            update("looking at the machine", number, len(groups))
+            checks += _guarded(group)
+    versions = {name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}
+    checks += _packages(versions)
     ok = all(c.ok for c in checks)
     if as_json:
         document = {"ok": ok, "checks": [asdict(c) for c in checks], "versions": versions}
@@ -51,9 +62,8 @@ def doctor(
         print_table(
             ("", "check", "found", "advice"),
             [("ok" if c.ok else "!!", c.name, c.found, c.advice) for c in checks],
+            title=f"tilewright {__version__}: " + ("all is well" if ok else "something is broken"),
         )
-        shown = ", ".join(f"{n} {v or f'not installed ([{_OPTIONAL[n]}])'}" for n, v in versions.items())
-        typer.echo(shown)
     if not ok:
         raise typer.Exit(1)
 
@@ -76,11 +86,24 @@ def _guarded(look: Callable[[], list[Check]]) -> list[Check]:
         ]
 
 
-def _python() -> Check:
-    found = ".".join(map(str, sys.version_info[:3]))
-    return Check(
-        "python", sys.version_info >= (3, 11), found, "" if sys.version_info >= (3, 11) else "use 3.11+"
-    )
+def _packages(versions: Mapping[str, str | None]) -> list[Check]:
+    missing = [name for name in _NEEDED if versions[name] is None]
+    needed = ", ".join(f"{name} {versions[name] or 'missing'}" for name in _NEEDED)
+    advice = f"pip install {' '.join(missing)}" if missing else ""
+    checks = [Check("packages", not missing, needed, advice)]
+    for name, extra in _OPTIONAL.items():
+        found = versions[name]
+        advice = "" if found else f"for comparisons: pip install 'tilewright[{extra}]'"
+        if not found and extra == "torch":
+            advice = "for PyTorch modules: pip install 'tilewright[torch]'"
+        checks.append(Check(name, True, found or "not installed (optional)", advice))
+    return checks
+
+
+def _python() -> list[Check]:
+    ok = sys.version_info >= (3, 11)
+    found = f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}"
+    return [Check("python", ok, found, "" if ok else "use Python 3.11 or newer")]
 
 
 def _processor() -> list[Check]:
@@ -119,19 +142,39 @@ def _cores() -> list[Check]:
 def _cache(folder: Path | None) -> list[Check]:
     import os
 
-    from tilewright.targets.cpu.cache import ObjectCache, default_cache_directory
+    from tilewright.targets.cpu.cache import DEFAULT_MAX_BYTES, ObjectCache, default_cache_directory
 
     directory = folder or default_cache_directory()
     if directory is None:
         return [Check("cache", True, "none: no home directory", "set TILEWRIGHT_CACHE to keep kernels")]
     entries = ObjectCache(directory).entries()
+    used = sum(e.size_bytes for e in entries)
     parent = next(p for p in (directory, *directory.parents) if p.exists())
-    writable = os.access(parent, os.W_OK)
-    found = f"{directory}: {len(entries)} entries, {format_bytes(sum(e.size_bytes for e in entries))}"
-    return [Check("cache", True, found, "" if writable else "not writable: every compilation starts anew")]
+    free = shutil.disk_usage(parent).free
+    found = (
+        f"{directory}: {len(entries)} kernels, {format_bytes(used)} of at most "
+        f"{format_bytes(DEFAULT_MAX_BYTES)}; {format_bytes(free)} free on the disk"
+    )
+    if not parent.is_dir():
+        return [Check("cache", False, f"{parent} is not a folder", "move it, or set TILEWRIGHT_CACHE")]
+    advice = ""
+    if not os.access(parent, os.W_OK):
+        advice = "not writable: every compilation starts anew; set TILEWRIGHT_CACHE to a folder of yours"
+    elif free < DEFAULT_MAX_BYTES:
+        advice = "the disk is nearly full: free some space, or set TILEWRIGHT_CACHE to another one"
+    return [Check("cache", True, found, advice), _cache_health(directory)]
 
 
-def _generated_code() -> list[Check]:
+def _cache_health(directory: Path) -> Check:
+    """Entries that are damaged are removed by `verify`; here they are only counted by reading them."""
+    from tilewright.targets.cpu.cache import ObjectCache
+
+    found = ObjectCache(directory).verify()
+    text = f"{found.num_whole} whole, {len(found.damaged)} damaged"
+    return Check("cache health", True, text, "the damaged ones were removed" if found.damaged else "")
+
+
+def _code() -> list[Check]:
     """Compile and run something small: the whole way works."""
     import numpy as np
 

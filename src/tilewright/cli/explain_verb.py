@@ -7,27 +7,38 @@ from pathlib import Path
 import typer
 
 from tilewright.cli import common
-from tilewright.cli.output import JSON_OPTION, print_json
+from tilewright.cli.flags import MODEL, CompileFlags, add_verb
+from tilewright.cli.output import JSON_OPTION, hint, print_json, progress
+from tilewright.errors import UsageError
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    app.command("explain", rich_help_panel=panel)(explain)
+    add_verb(app, "explain", explain, panel)
 
 
 def explain(
-    model: Path = common.MODEL,
+    flags: CompileFlags,
+    model: Path = MODEL,
     name: str | None = typer.Argument(None, help="A node, value or kernel; default: everything."),
-    shapes: str | None = common.SHAPES,
+    report: Path | None = typer.Option(None, "--report", help="Also write all of it as .html or .json."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Show which nodes became which kernel, and why edges were fused or cut.
 
-    Example: `tilewright explain resnet50.tw layer1.0.conv1`.
+    Example: `tilewright explain resnet50.tw conv1`.
     """
-    compiled = common.open_or_compile(model, common.make_options(shapes=shapes), None)
+    options = flags.options()
+    if report is not None and report.suffix not in (".html", ".json"):
+        raise UsageError(f"{report}: give a name that ends in .html or .json.")
+    with progress(f"loading {model.name}") as update:
+        compiled = common.open_or_compile(model, options, update)
     explanation = compiled.explain(name)
+    if report is not None:
+        compiled.report().save(report)
+        hint(f"written to {report}")
     if as_json:
-        print_json("explain", {"model_sha256": compiled.model_sha256, **explanation.to_json()})
+        facts = common.model_facts(compiled.model_sha256, compiled.target)
+        print_json("explain", {**facts, **explanation.to_json()})
     else:
         typer.echo(str(explanation))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tilewright.cli import common
-from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table
+from tilewright.cli.compile_verb import memory_json
+from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
+from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table
+from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.api import Model
@@ -17,49 +21,96 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    app.command("inspect", rich_help_panel=panel)(inspect)
+    add_verb(app, "inspect", inspect, panel)
 
 
-def inspect(
-    model: Path = common.MODEL, shapes: str | None = common.SHAPES, as_json: bool = JSON_OPTION
-) -> None:
-    """Show operators, shapes, parameters, work and memory. Example: `tilewright inspect model.onnx`."""
-    import tilewright as tw
-    from tilewright.options import parse_shapes
+def inspect(model: Path = MODEL, shapes: str | None = SHAPES, as_json: bool = JSON_OPTION) -> None:
+    """Show operators, shapes, parameters, work and memory of a model or an artifact.
 
+    Example: `tilewright inspect model.onnx`.
+    """
+    fixed = parsed_shapes(shapes)
     if common.is_artifact(model):
-        compiled = tw.open(model)
-        if as_json:
-            print_json("inspect", {"file": str(model), "artifact": compiled.to_json()})
-            return
-        memory = compiled.memory
-        rows = [
-            ("compiled for", compiled.target),
-            ("model sha256", compiled.model_sha256),
-            ("inputs", ", ".join(map(str, compiled.get_inputs()))),
-            ("outputs", ", ".join(map(str, compiled.get_outputs()))),
-            ("kernels", str(len(compiled.kernels))),
-        ]
-        if memory is not None:
-            rows.append(("activations", format_bytes(memory.peak_bytes)))
-            rows.append(("constants", format_bytes(memory.constant_bytes)))
-        print_table(("artifact", str(model)), rows)
-        return
-    loaded = tw.load(model, shapes=parse_shapes(shapes) if shapes else None)
+        if fixed:
+            raise UsageError(f"{model}: an artifact's shapes are fixed; leave out --shapes.")
+        _artifact(model, as_json)
+    else:
+        _onnx(model, fixed, as_json)
+
+
+def _onnx(path: Path, shapes: Mapping[str, tuple[int, ...]], as_json: bool) -> None:
+    import tilewright as tw
+
+    loaded = tw.load(path, shapes=shapes)
     summary = loaded.summary()
-    # What the activations need, without generating any code.
     planned = _planned_memory(loaded)
     if as_json:
-        print_json(
-            "inspect",
-            {"file": str(model), "model": summary.to_json(), "planned_peak_bytes": planned.peak_bytes},
-        )
+        document = {
+            **common.model_facts(loaded.sha256, "any"),
+            "file": path,
+            "format": "onnx",
+            "model": summary.to_json(),
+            "planned_peak_bytes": planned.peak_bytes,
+            "memory": None,
+            "num_kernels": None,
+        }
+        print_json("inspect", document)
         return
-    rows = [*summary.rows(), ("activations", f"{format_bytes(planned.peak_bytes)} planned")]
-    print_table(("", ""), rows)
+    facts: list[tuple[str, Any]] = [(k, v) for k, v in summary.rows() if k not in ("operators", "work")]
+    facts += [
+        ("work", f"{summary.flop / 1e9:.3f} GFLOP, {summary.macs / 1e9:.3f} G multiply-accumulates"),
+        ("activations", f"{format_bytes(planned.peak_bytes)} at their peak, as planned"),
+    ]
+    print_table(("", ""), facts)
+    print_table(
+        ("operator", "nodes"),
+        list(summary.operator_counts.items()),
+        title=f"{summary.num_nodes} operators",
+        right=(1,),
+    )
+    hint(f"next: tilewright check {path}, tilewright compile {path}")
+
+
+def _artifact(path: Path, as_json: bool) -> None:
+    import tilewright as tw
+
+    compiled = tw.open(path)
+    memory = compiled.memory
+    if as_json:
+        inputs, outputs = compiled.get_inputs(), compiled.get_outputs()
+        document = {
+            **common.model_facts(compiled.model_sha256, compiled.target),
+            "file": path,
+            "format": "tilewright",
+            "model": {
+                "inputs": [i.to_json() for i in inputs],
+                "outputs": [o.to_json() for o in outputs],
+                "num_nodes": len(compiled.program.graph.nodes),
+            },
+            "planned_peak_bytes": None if memory is None else memory.peak_bytes,
+            "memory": memory_json(compiled),
+            "num_kernels": len(compiled.kernels),
+        }
+        print_json("inspect", document)
+        return
+    rows = [
+        ("compiled for", f"{compiled.target}, by tilewright {compiled.facts.tool_version}"),
+        ("model sha256", compiled.model_sha256),
+        ("inputs", ", ".join(map(str, compiled.get_inputs()))),
+        ("outputs", ", ".join(map(str, compiled.get_outputs()))),
+        ("operators", str(len(compiled.program.graph.nodes))),
+        ("kernels", str(len(compiled.kernels))),
+    ]
+    if memory is not None:
+        rows.append(("activations", f"{format_bytes(memory.peak_bytes)} planned"))
+        rows.append(("constants", format_bytes(memory.constant_bytes)))
+    print_table(("artifact", str(path)), rows)
+    for remark in compiled.remarks:
+        hint(remark)
 
 
 def _planned_memory(model: Model) -> MemoryPlan:
+    """What the activations need, found without generating any code."""
     from tilewright.compiler import plan
     from tilewright.errors import InfeasibleMapping
     from tilewright.memory import MEMORY_PLANNERS, memory_problem

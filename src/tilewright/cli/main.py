@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import signal
 import sys
+import threading
+import traceback
 from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
 
 import typer
 
 from tilewright import __version__
+from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import TilewrightError
 
+PROGRAM = "tilewright"
+
 app = typer.Typer(
-    name="tilewright",
-    help="Compile a neural network for a machine: ONNX in, a schedule that runs out.",
+    name=PROGRAM,
+    help="Compile a neural network for a machine: ONNX in, a schedule that runs out. "
+    "Start with `tilewright demo`.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
 
-# Module and one-line help of each verb; a module is imported only when its verb (or its help) is asked for.
+# The panel of `tilewright --help` in which each verb stands; the verb is in the module `<verb>_verb`.
 VERBS: dict[str, str] = {
     "demo": "Start",
     "doctor": "Start",
@@ -38,13 +48,28 @@ VERBS: dict[str, str] = {
     "compare": "Run",
 }
 
+EXIT_INTERNAL = 1
 EXIT_USAGE = 2
+EXIT_LIMIT = 5
 EXIT_INTERRUPTED = 130
+
+_ADVICE = {
+    errno.ENOENT: "Check the path.",
+    errno.ENOTDIR: "Check the path: a folder in it is a file.",
+    errno.EISDIR: "Give a file, not a folder.",
+    errno.EACCES: "Change its permissions, or give another path.",
+    errno.EPERM: "Change its permissions, or give another path.",
+    errno.EROFS: "Give a path on a file system that can be written.",
+    errno.ENOSPC: "Free some space, or give a path on another disk.",
+    errno.EDQUOT: "Free some space, or give a path on another disk.",
+    errno.EFBIG: "Raise the limit on file sizes (ulimit -f), or give a path on another disk.",
+    errno.ENAMETOOLONG: "Give a shorter name.",
+}
 
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"tilewright {__version__}")
+        typer.echo(f"{PROGRAM} {__version__}")
         raise typer.Exit
 
 
@@ -53,46 +78,89 @@ def _root(
     version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_version, is_eager=True
     ),
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks.", envvar="TILEWRIGHT_DEBUG"),
 ) -> None:
-    if debug:
-        os.environ["TILEWRIGHT_DEBUG"] = "1"
+    pass
 
 
 for _verb, _panel in VERBS.items():
     importlib.import_module(f"tilewright.cli.{_verb}_verb").register(app, _panel)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the `tilewright` command; never returns."""
+    MANNER.set(Manner(debug=bool(os.environ.get("TILEWRIGHT_DEBUG"))))
+    listen_to_warnings()
+    _speak_safely()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except TilewrightError as error:
-        _fail(error, error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        typer.echo("tilewright: interrupted; nothing half-written was left behind.", err=True)
-        sys.exit(EXIT_INTERRUPTED)
+        code = app(
+            args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
+        )
+        sys.stdout.flush()
     except BrokenPipeError:
         # The reader of a pipe went away: not our mistake, and nothing to say to anybody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
-    except OSError as error:
-        name = f" {error.filename!r}" if error.filename else ""
-        _fail(error, EXIT_USAGE, f"cannot use{name}: {error.strerror or error}.")
+    except (KeyboardInterrupt, typer.Abort):
+        note(f"{PROGRAM}: interrupted; no half-written file was left behind.")
+        sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
-        explain = getattr(error, "format_message", None)  # what the parser raises for wrong flags
-        if explain is not None:
-            _fail(error, EXIT_USAGE, f"{explain()} Try --help.")
-        _fail(error, 1, f"internal error ({type(error).__name__}: {error}); run with --debug and report it.")
+        _fail(error)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(error: BaseException, code: int, message: str | None = None) -> None:
-    if os.environ.get("TILEWRIGHT_DEBUG"):
-        raise error
-    text = " ".join((message or str(error)).split()) or type(error).__name__
-    typer.echo(f"tilewright: {text}", err=True)
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """The first request to stop unwinds; the second, from an impatient user, ends the process at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
+def _speak_safely() -> None:
+    """A terminal that cannot show a character gets a question mark rather than a crash."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def _fail(error: Exception) -> NoReturn:
+    """Say in one line what is wrong and what to do, and end with the exit code of that kind of error."""
+    if MANNER.get().debug:
+        traceback.print_exception(error)
+    usage = getattr(error, "format_message", None)  # errors of the command line's parser have it
+    if isinstance(error, TilewrightError):
+        code, text = error.exit_code, str(error)
+    elif usage is not None:
+        code, text = EXIT_USAGE, _usage_text(error, usage())
+    elif isinstance(error, OSError):
+        code, text = EXIT_USAGE, _os_text(error)
+    elif isinstance(error, MemoryError):
+        code, text = EXIT_LIMIT, "not enough memory. Give smaller --shapes, or use a machine with more."
+    else:
+        detail = f"{type(error).__name__}: {error}".rstrip(": ")
+        code = EXIT_INTERNAL
+        text = f"internal error ({detail}). Repeat with --debug and report what it prints."
+    if text:
+        note(f"{PROGRAM}: {' '.join(text.split())}")
     sys.exit(code)
+
+
+def _usage_text(error: Exception, message: str) -> str:
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(message, err=True)
+        return ""
+    where = context.command_path if context is not None else PROGRAM
+    return f"{message.rstrip('.')}. See '{where} --help'."
+
+
+def _os_text(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    name = f"{os.fspath(error.filename)}: " if error.filename is not None else ""
+    advice = _ADVICE.get(error.errno or 0, "Repeat with --debug to see where it happened.")
+    return f"{name}{reason}. {advice}"
 
 
 if __name__ == "__main__":

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +18,48 @@ import typer
 from tilewright import __version__
 
 SCHEMA_VERSION = 1
+PIPE_WIDTH = 140
 
-JSON_OPTION = typer.Option(False, "--json", help="Print JSON instead of a table.")
-QUIET_OPTION = typer.Option(False, "--quiet", "-q", help="No progress.")
+JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document instead of tables.")
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How much the user wants to hear."""
+
+    quiet: bool = False
+    verbose: bool = False
+    debug: bool = False
+
+
+_DEFAULT = Manner()
+MANNER: ContextVar[Manner] = ContextVar("MANNER", default=_DEFAULT)
+
+Update = Callable[..., None]
 
 
 def print_json(kind: str, document: Mapping[str, Any]) -> None:
     """Print a result as one JSON document that says what it is and what wrote it."""
     head = {"kind": kind, "schema_version": SCHEMA_VERSION, "tilewright_version": __version__}
-    typer.echo(json.dumps({**head, **document}, indent=2, default=_plain, allow_nan=False))
+    typer.echo(json.dumps({**head, **_plain(document)}, indent=2, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "item"):
-        return value.item()
-    return str(value)
+    """What JSON can say: numbers that are not finite become null, paths and enumerations text."""
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return str(value)
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(k): _plain(v) for k, v in value.items()}
+        case Path():
+            return str(value)
+        case list() | tuple():
+            return [_plain(v) for v in value]
+    raise TypeError(f"a report holds a {type(value).__name__}, which JSON cannot say")
 
 
 def print_table(
@@ -40,36 +69,70 @@ def print_table(
     title: str | None = None,
     right: Sequence[int] = (),
 ) -> None:
-    """Print rows under column heads; columns numbered in `right` are aligned right."""
+    """Print rows under column heads (no heads if all are empty); columns in `right` are aligned right."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", header_style="bold")
+    has_heads = any(columns)
+    table = Table(
+        box=box.SIMPLE_HEAD if has_heads else box.SIMPLE,
+        title=None if title is None else Text(title),
+        title_justify="left",
+        title_style="bold",
+        show_header=has_heads,
+        header_style="bold",
+        pad_edge=False,
+    )
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    console = Console() if sys.stdout.isatty() else Console(width=140)
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     console.print(table)
 
 
 def note(text: str) -> None:
-    """A line for people, beside the result: standard error."""
+    """A line for people, beside the result: standard error, also when quiet."""
     typer.echo(text, err=True)
 
 
+def hint(text: str) -> None:
+    """What to try next, or to know: standard error, not when quiet."""
+    if not MANNER.get().quiet:
+        note(text)
+
+
+def listen_to_warnings() -> None:
+    """Let warnings of the library reach standard error, one line each; less if quiet, more if verbose."""
+    manner = MANNER.get()
+    logger = logging.getLogger("tilewright")
+    for handler in [h for h in logger.handlers if isinstance(h, _Lines)]:
+        logger.removeHandler(handler)
+    logger.addHandler(_Lines())
+    logger.propagate = False
+    logger.setLevel(logging.ERROR if manner.quiet else logging.DEBUG if manner.verbose else logging.WARNING)
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"tilewright: {record.levelname.lower()}: {record.getMessage()}")
+
+
 @contextmanager
-def progress(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """A progress bar on a terminal, silence elsewhere; gives `update(what, done=None, total=None)`."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda *_: None
+def progress(what: str) -> Iterator[Update]:
+    """A bar on a terminal, lines if verbose, else silence; gives `update(what, done=None, total=None)`."""
+    manner = MANNER.get()
+    if manner.quiet or not sys.stderr.isatty():
+        yield _spoken() if manner.verbose and not manner.quiet else _silent
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     with Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
         TimeElapsedColumn(),
         console=Console(stderr=True),
@@ -83,24 +146,41 @@ def progress(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]
         yield update
 
 
+def _silent(what: str, done: int | None = None, total: int | None = None) -> None:
+    pass
+
+
+def _spoken() -> Update:
+    """Each new activity is one line."""
+    last = ""
+
+    def update(what: str, done: int | None = None, total: int | None = None) -> None:
+        nonlocal last
+        if what != last:
+            note(f"tilewright: {what}")
+            last = what
+
+    return update
+
+
 def format_bytes(size_bytes: float) -> str:
     """A size for people.
 
     >>> format_bytes(1536), format_bytes(10)
     ('1.5 KiB', '10 B')
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size_bytes) < 1024 or unit == "GiB":
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size_bytes) < 1024:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
-    raise AssertionError("unreachable")
+    return f"{size_bytes:.1f} GiB"
 
 
 def format_ms(milliseconds: float) -> str:
     """A duration for people.
 
-    >>> format_ms(0.0123), format_ms(12.3)
-    ('12.3 µs', '12.3 ms')
+    >>> format_ms(0.0123), format_ms(12.3), format_ms(2500)
+    ('12.3 µs', '12.3 ms', '2.50 s')
     """
     if milliseconds < 1:
         return f"{milliseconds * 1000:.1f} µs"

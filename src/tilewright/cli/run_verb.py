@@ -3,74 +3,73 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tilewright.cli import common
-from tilewright.cli.output import (
-    JSON_OPTION,
-    QUIET_OPTION,
-    format_shape,
-    note,
-    print_json,
-    print_table,
-    progress,
-)
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
+from tilewright.cli.output import JSON_OPTION, format_shape, hint, print_json, print_table, progress
 from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.cli.common import Array
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    app.command("run", rich_help_panel=panel)(run)
+    add_verb(app, "run", run, panel)
 
 
 def run(
-    model: Path = common.MODEL,
-    inputs: Path | None = typer.Option(None, "--input", "-i", help="Inputs: an .npz file."),
+    flags: CompileFlags,
+    model: Path = MODEL,
+    inputs: Path | None = INPUTS,
     outputs: Path | None = typer.Option(None, "--output", "-o", help="Outputs: an .npz file to write."),
     random: bool = typer.Option(False, "--random", help="Random inputs instead of a file."),
-    target: str = common.TARGET,
-    shapes: str | None = common.SHAPES,
-    threads: int | None = common.THREADS,
-    isa: str | None = common.ISA,
-    seed: int = common.SEED,
-    cache: Path | None = common.CACHE,
-    no_cache: bool = common.NO_CACHE,
     as_json: bool = JSON_OPTION,
-    quiet: bool = QUIET_OPTION,
 ) -> None:
-    """Run a model once. Example: `tilewright run resnet50.tw -i x.npz -o y.npz`."""
-    import numpy as np
+    """Run a model or an artifact once, and show the shape and range of each output.
 
-    if (inputs is None) == (not random):
-        raise UsageError("give the inputs with -i FILE.npz, or --random.")
-    options = common.make_options(
-        target=target, shapes=shapes, threads=threads, isa=isa, seed=seed, cache=cache, no_cache=no_cache
-    )
-    with progress(f"loading {model.name}", quiet=quiet) as update:
+    Example: `tilewright run resnet50.tw -i x.npz -o y.npz`.
+    """
+    if (inputs is None) != random:
+        raise UsageError("give the inputs with -i FILE.npz, or --random; one of the two.")
+    options = flags.options()
+    with progress(f"loading {model.name}") as update:
         compiled = common.open_or_compile(model, options, update)
-        specs = compiled.get_inputs()
-        feed = common.random_feed(specs, seed) if inputs is None else common.read_arrays(inputs)
+        feed = common.inputs_or_random(inputs, compiled.get_inputs(), flags.seed)
         results = compiled.run(None, feed)
     named = dict(zip([o.name for o in compiled.get_outputs()], results, strict=True))
     if outputs is not None:
         common.write_arrays(outputs, named)
-    rows = []
-    for name, array in named.items():
-        finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
-        span = (
-            f"{finite.min():.6g} .. {finite.max():.6g}" if finite.size and array.dtype.kind in "fiu" else ""
-        )
-        rows.append((name, str(array.dtype), format_shape(array.shape), span))
     if as_json:
         entries = [
-            {"name": n, "dtype": d, "shape": list(named[n].shape), "range": r or None} for n, d, _, r in rows
+            {"name": n, "dtype": str(a.dtype), "shape": list(a.shape), "range": _range(a)}
+            for n, a in named.items()
         ]
-        document = {"model_sha256": compiled.model_sha256, "outputs": entries, "host": common.host_facts()}
-        print_json("run", {**document, "written": None if outputs is None else str(outputs)})
+        document = {**common.model_facts(compiled.model_sha256, compiled.target), "outputs": entries}
+        print_json("run", {**document, "written": outputs})
         return
-    print_table(("output", "type", "shape", "range"), rows)
+    print_table(
+        ("output", "type", "shape", "range"),
+        [(n, a.dtype, format_shape(a.shape), _span(_range(a))) for n, a in named.items()],
+    )
     for remark in compiled.remarks:
-        note(remark)
+        hint(remark)
     if outputs is not None:
-        note(f"written to {outputs}")
+        hint(f"written to {outputs}")
+
+
+def _range(array: Array) -> list[Any] | None:
+    """Least and largest finite value; None where there is none."""
+    import numpy as np
+
+    if array.dtype.kind not in "fiu":
+        return None
+    finite = array[np.isfinite(array)]
+    return [finite.min().item(), finite.max().item()] if finite.size else None
+
+
+def _span(limits: list[Any] | None) -> str:
+    return "" if limits is None else f"{limits[0]:.6g} .. {limits[1]:.6g}"

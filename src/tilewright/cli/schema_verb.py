@@ -7,24 +7,35 @@ from typing import Any
 
 import typer
 
-from tilewright.cli.output import SCHEMA_VERSION, print_table
+from tilewright.cli.flags import add_verb
+from tilewright.cli.output import JSON_OPTION, print_table
 from tilewright.errors import UsageError
 
-_ABOUT = {"machine": "a machine described in YAML", "options": "the options of a compilation"}
+_INPUTS = {"machine": "a machine described in YAML", "options": "the options of a compilation"}
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
-    app.command("schema", rich_help_panel=panel)(schema)
+    add_verb(app, "schema", schema, panel)
 
 
-def schema(name: str | None = typer.Argument(None, help="machine, options or the kind of a report.")) -> None:
-    """Print a JSON Schema. Example: `tilewright schema machine > machine.schema.json`."""
-    from tilewright.cli.schemas import REPORTS
+def schema(
+    name: str | None = typer.Argument(None, help="machine, options, or the kind of a report."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Print a JSON Schema; without a name, list them.
 
+    Example: `tilewright schema machine > machine.schema.json`.
+    """
+    from tilewright.cli.schemas import REPORTS, report_schema
+
+    reports = {kind: (model.__doc__ or "").splitlines()[0] for kind, model in REPORTS.items()}
     if name is None:
-        rows = [*_ABOUT.items(), *((kind, f"`tilewright {kind} --json`") for kind in REPORTS)]
-        print_table(("schema", "of"), rows)
+        everything = {**_INPUTS, **{k: v for k, v in reports.items() if k not in _INPUTS}}
+        if as_json:
+            typer.echo(json.dumps(everything, indent=2))
+        else:
+            print_table(("schema", "of"), list(everything.items()))
         return
     if name == "machine":
         from tilewright.hardware.machine import machine_schema
@@ -33,9 +44,9 @@ def schema(name: str | None = typer.Argument(None, help="machine, options or the
     elif name == "options":
         document = _options_schema()
     elif name in REPORTS:
-        document = REPORTS[name].document(SCHEMA_VERSION)
+        document = report_schema(name)
     else:
-        raise UsageError(f"unknown schema {name!r}: known are {', '.join([*_ABOUT, *REPORTS])}.")
+        raise UsageError(f"unknown schema {name!r}: known are {', '.join({**_INPUTS, **reports})}.")
     typer.echo(json.dumps(document, indent=2))
 
 

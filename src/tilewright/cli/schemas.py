@@ -1,125 +1,477 @@
-"""The shape of every `--json` document: which keys it has, of which types."""
+"""The shape of every `--json` document: `tilewright schema KIND` prints it, tests hold the verbs to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-_TEXT = {"type": "string"}
-_NUMBER = {"type": "number"}
-_COUNT = {"type": "integer"}
-_FLAG = {"type": "boolean"}
-_LIST = {"type": "array"}
-_OBJECT = {"type": "object"}
-_MAYBE_TEXT = {"type": ["string", "null"]}
+from pydantic import BaseModel, ConfigDict, Field
+
+from tilewright.cli.output import SCHEMA_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSchema:
-    """One kind of document. Every listed key is required; more may be added in later versions."""
+class Part(BaseModel):
+    """A part of a document: all keys are there, and no others."""
 
-    kind: str
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Report(Part):
+    """What every document begins with."""
+
+    schema_version: Literal[1]
+    tilewright_version: str
+
+
+class Host(Part):
+    """The machine on which a report was made."""
+
+    cpu: str
+    architecture: str
+    cores: int = Field(description="Cores that the process may use.")
+    threads: int = Field(description="Worker threads by default: cores, or the quota if that is less.")
+    quota_cores: float | None
+    memory_limit_bytes: int | None
+
+
+class ModelReport(Report):
+    """What every document on a model begins with."""
+
+    model_sha256: str
+    target: str
+    host: Host
+
+
+class Tensor(Part):
+    """An input or output."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class Network(Part):
+    """One network of the zoo."""
+
+    name: str
+    family: str
+    description: str
+    paper: str
+    input_shapes: dict[str, list[int]]
+
+
+class ZooReport(Report):
+    """The networks that can be built."""
+
+    kind: Literal["zoo"]
+    networks: list[Network]
+
+
+class ZooBuildReport(Report):
+    """A network written to a file."""
+
+    kind: Literal["zoo-build"]
+    name: str
+    path: str
+    size_bytes: int
+    num_nodes: int
+
+
+class NamedTarget(Part):
+    """A target and what it is."""
+
+    name: str
     about: str
-    keys: Mapping[str, Mapping[str, Any]]
-
-    def document(self, version: int) -> dict[str, Any]:
-        """The JSON Schema."""
-        head = {
-            "kind": {"const": self.kind},
-            "schema_version": {"const": version},
-            "tilewright_version": _TEXT,
-        }
-        return {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "title": f"tilewright {self.kind}",
-            "description": self.about,
-            "type": "object",
-            "properties": {**head, **self.keys},
-            "required": [*head, *self.keys],
-        }
 
 
-_MODEL = {"model_sha256": _TEXT}
-_ALL = (
-    ReportSchema("zoo", "Networks that can be built.", {"networks": _LIST}),
-    ReportSchema("targets", "Targets that can be named.", {"targets": _LIST}),
-    ReportSchema(
-        "doctor",
-        "The state of this installation and machine.",
-        {"ok": _FLAG, "checks": _LIST, "host": _OBJECT, "versions": _OBJECT},
-    ),
-    ReportSchema("inspect", "What a file holds.", {"file": _TEXT}),
-    ReportSchema(
-        "check",
-        "What a target makes of each operator.",
-        {"model": _TEXT, "target": _TEXT, "ok": _FLAG, "operators": _LIST, **_MODEL, "host": _OBJECT},
-    ),
-    ReportSchema(
-        "compile",
-        "A compilation: kernels, memory, times.",
-        {"target": _TEXT, **_MODEL, "artifact": _TEXT, "phase_s": _OBJECT, "host": _OBJECT},
-    ),
-    ReportSchema(
-        "run", "One inference.", {**_MODEL, "outputs": _LIST, "written": _MAYBE_TEXT, "host": _OBJECT}
-    ),
-    ReportSchema(
-        "bench",
-        "Latency beside other engines; every sample is in milliseconds.",
-        {
-            "model": _TEXT,
-            **_MODEL,
-            "num_threads": _COUNT,
-            "contestants": _LIST,
-            "machine": _OBJECT,
-            "num_rounds": _COUNT,
-            "advice": _LIST,
-        },
-    ),
-    ReportSchema(
-        "compare",
-        "Differences between two ways to run a model, per tensor.",
-        {"a": _TEXT, "b": _TEXT, "ok": _FLAG, "rtol": _NUMBER, "atol": _NUMBER, "tensors": _LIST},
-    ),
-    ReportSchema("explain", "Which nodes became which kernel, and why.", _MODEL),
-    ReportSchema(
-        "demo", "The demonstration's figures.", {"network": _TEXT, "median_ms": _NUMBER, "max_error": _NUMBER}
-    ),
-    ReportSchema(
-        "cache", "Stored kernels.", {"directory": _MAYBE_TEXT, "total_bytes": _COUNT, "entries": _LIST}
-    ),
+class TargetsReport(Report):
+    """The targets that can be named."""
+
+    kind: Literal["targets"]
+    targets: list[NamedTarget]
+
+
+class MachineReport(Report):
+    """This machine in the words of `schema machine`."""
+
+    kind: Literal["machine"]
+    machine: dict[str, Any]
+
+
+class Finding(Part):
+    """One thing that doctor looked at."""
+
+    name: str
+    ok: bool
+    found: str
+    advice: str
+
+
+class DoctorReport(Report):
+    """The state of this installation and machine."""
+
+    kind: Literal["doctor"]
+    ok: bool
+    checks: list[Finding]
+    versions: dict[str, str | None]
+    host: Host
+
+
+class LoadedModel(Part):
+    """A model as it was loaded. Multiply-accumulates and operations are of one inference."""
+
+    name: str
+    sha256: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    operator_counts: dict[str, int]
+    num_nodes: int
+    num_parameters: int
+    parameter_bytes: int
+    macs: int
+    flop: int
+
+
+class StoredModel(Part):
+    """What an artifact says about its model."""
+
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    num_nodes: int
+
+
+class MemorySummary(Part):
+    """Planned memory."""
+
+    peak_bytes: int
+    lower_bound_bytes: int
+    constant_bytes: int
+    scratch_bytes: int
+
+
+class InspectReport(ModelReport):
+    """What a model or an artifact holds."""
+
+    kind: Literal["inspect"]
+    file: str
+    format: Literal["onnx", "tilewright"]
+    model: LoadedModel | StoredModel
+    planned_peak_bytes: int | None
+    memory: MemorySummary | None
+    num_kernels: int | None
+
+
+class Operator(Part):
+    """Operators of one type that a target treats alike."""
+
+    op_type: str
+    opset: int
+    verdict: Literal["native", "host", "unsupported"]
+    reason: str
+    nodes: list[str]
+
+
+class CheckReport(ModelReport):
+    """What a target makes of each operator."""
+
+    kind: Literal["check"]
+    model: str
+    ok: bool
+    operators: list[Operator]
+
+
+class Buffer(Part):
+    """One buffer of the arena, and the steps during which it is needed."""
+
+    name: str
+    offset_bytes: int
+    size_bytes: int
+    first_step: int
+    last_step: int
+
+
+class Memory(MemorySummary):
+    """Planned memory with every buffer."""
+
+    buffers: list[Buffer]
+
+
+class Kernel(Part):
+    """One launch of generated code, or one operator that runs on the host."""
+
+    id: str
+    symbol: str
+    template: str
+    nodes: list[str]
+    subgraph_id: int | None
+    num_chunks: int
+    macs: int
+    scratch_bytes: int
+    notes: list[str]
+
+
+class Step(Part):
+    """Kernels that run side by side."""
+
+    index: int
+    kernels: list[Kernel]
+
+
+class CompileReport(ModelReport):
+    """A compilation: kernels, memory, and the seconds that each phase took."""
+
+    kind: Literal["compile"]
+    artifact: str
+    artifact_bytes: int
+    options: dict[str, Any] = Field(description="As `tilewright schema options`.")
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    num_nodes: int
+    num_subgraphs: int
+    num_stages: int
+    memory: Memory | None
+    steps: list[Step]
+    phase_s: dict[str, float]
+    remarks: list[str]
+    dumps: dict[str, str] = Field(description="The graph as text after each pass of --dump-after.")
+
+
+class Output(Part):
+    """One output of a run; `range` is its least and largest finite value."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    range: list[float] | None
+
+
+class RunReport(ModelReport):
+    """One inference."""
+
+    kind: Literal["run"]
+    outputs: list[Output]
+    written: str | None
+
+
+class MachineState(Part):
+    """What else the machine did, before and after."""
+
+    cpu_name: str
+    num_cores: int
+    governor: str | None
+    load_before: float | None
+    load_after: float | None
+    core_latency_before_ns: float | None
+    core_latency_after_ns: float | None
+    steal_share: float | None
+
+
+class Timing(Part):
+    """Milliseconds: the median of each round, and all runs."""
+
+    samples_ms: list[float]
+    runs_ms: list[float]
+
+
+class Ratio(Part):
+    """Its time over the first contestant's, round by round, with a 95 % interval of the median."""
+
+    median: float
+    low: float
+    high: float
+    verdict: Literal["faster", "slower", "tie", "can't tell"] = Field(description="Of the first contestant.")
+
+
+class Contestant(Part):
+    """One engine; `timing` is null and `error` says why if it did not run."""
+
+    label: str
+    engine: str
+    version: str
+    load_s: float
+    first_run_s: float
+    peak_bytes: int
+    timing: Timing | None
+    max_error: float | None = Field(description="Against float64, over the output's largest value.")
+    error: str | None
+    median_ms: float | None
+    percentiles_ms: dict[str, float] | None
+    ratio: Ratio | None
+
+
+class Comparison(Part):
+    """Engines measured in turns."""
+
+    model: str
+    num_threads: int
+    num_rounds: int
+    machine: MachineState
+    contestants: list[Contestant]
+
+
+class BenchReport(ModelReport):
+    """Latency of engines measured in turns."""
+
+    kind: Literal["bench"]
+    model: str
+    num_threads: int
+    num_rounds: int
+    machine: MachineState
+    contestants: list[Contestant]
+    options: dict[str, Any]
+    advice: list[str]
+
+
+class DemoReport(ModelReport):
+    """The figures of the demonstration."""
+
+    kind: Literal["demo"]
+    network: str
+    compile_s: float
+    num_kernels: int
+    median_ms: float
+    max_error: float
+    comparison: Comparison
+
+
+class Difference(Part):
+    """How one tensor differs; `max_difference` is null where shapes or the places of NaN differ."""
+
+    name: str
+    shape: list[int]
+    max_difference: float | None
+    scale: float
+    allowed: float
+    ok: bool
+
+
+class CompareReport(ModelReport):
+    """Differences between two ways to run a model."""
+
+    kind: Literal["compare"]
+    a: str
+    b: str
+    ok: bool
+    rtol: float
+    atol: float
+    outputs: list[Difference]
+    layers: list[Difference] | None
+    changed_kernels: list[str] | None
+
+
+class NodeStory(Part):
+    """A node of the model, what it became, and the kernels that run it."""
+
+    name: str
+    op_type: str
+    became: list[str]
+    kernels: list[str]
+    note: str
+
+
+class Edge(Part):
+    """A data edge: fused or cut, and why."""
+
+    producer: str
+    consumer: str
+    value: str
+    is_fused: bool
+    code: str
+    text: str
+
+
+class ExplainReport(ModelReport):
+    """Which nodes became which kernel, and why."""
+
+    kind: Literal["explain"]
+    subject: str
+    nodes: list[NodeStory]
+    kernels: list[Kernel]
+    edges: list[Edge]
+
+
+class CacheEntry(Part):
+    """One stored kernel."""
+
+    key: str
+    size_bytes: int
+
+
+class CacheReport(Report):
+    """The kernels stored."""
+
+    kind: Literal["cache"]
+    directory: str
+    total_bytes: int
+    entries: list[CacheEntry]
+
+
+class CacheVerifyReport(Report):
+    """Entries found whole, and the keys of those that were damaged and are now removed."""
+
+    kind: Literal["cache-verify"]
+    num_whole: int
+    damaged: list[str]
+
+
+class CachePruneReport(Report):
+    """Bytes that were removed."""
+
+    kind: Literal["cache-prune"]
+    removed_bytes: int
+
+
+class CacheExportReport(Report):
+    """Entries written to an archive."""
+
+    kind: Literal["cache-export"]
+    path: str
+    num_entries: int
+
+
+class CacheImportReport(Report):
+    """Entries taken from an archive, and names of members that were refused."""
+
+    kind: Literal["cache-import"]
+    num_imported: int
+    refused: list[str]
+
+
+_ALL: tuple[type[Report], ...] = (
+    DemoReport,
+    DoctorReport,
+    ZooReport,
+    ZooBuildReport,
+    TargetsReport,
+    MachineReport,
+    InspectReport,
+    CheckReport,
+    ExplainReport,
+    CompileReport,
+    CacheReport,
+    CacheVerifyReport,
+    CachePruneReport,
+    CacheExportReport,
+    CacheImportReport,
+    RunReport,
+    BenchReport,
+    CompareReport,
 )
-REPORTS: Mapping[str, ReportSchema] = {report.kind: report for report in _ALL}
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "number": (int, float),
-    "integer": (int,),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
+REPORTS: Mapping[str, type[Report]] = {m.model_fields["kind"].annotation.__args__[0]: m for m in _ALL}  # type: ignore[union-attr]  # each kind is a Literal
 
 
-def violations(document: Mapping[str, Any], version: int) -> list[str]:
-    """Where a report departs from its schema; empty when it conforms.
+def report_schema(kind: str) -> dict[str, Any]:
+    """The JSON Schema of one kind of document."""
+    document = REPORTS[kind].model_json_schema()
+    document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    document["$comment"] = f"schema_version {SCHEMA_VERSION}"
+    return document
 
-    >>> violations({"kind": "zoo", "schema_version": 1, "tilewright_version": "0", "networks": 3}, 1)
-    ['networks: 3 is not an array']
+
+def parse_report(document: Mapping[str, Any]) -> Report:
+    """A document as an object.
+
+    Raises:
+        pydantic.ValidationError: it is not what its kind promises.
     """
-    schema = REPORTS[document["kind"]].document(version)
-    found: list[str] = []
-    for key in schema["required"]:
-        if key not in document:
-            found.append(f"{key}: missing")
-            continue
-        rule, value = schema["properties"][key], document[key]
-        if "const" in rule:
-            if value != rule["const"]:
-                found.append(f"{key}: {value!r} is not {rule['const']!r}")
-            continue
-        names = [rule["type"]] if isinstance(rule["type"], str) else rule["type"]
-        if not any(isinstance(value, _TYPES[n]) for n in names):
-            found.append(f"{key}: {value!r} is not an {' or '.join(names)}")
-    return found
+    return REPORTS[document["kind"]].model_validate(document)

@@ -6,16 +6,19 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.output import JSON_OPTION, format_bytes, format_shape, note, print_json, print_table
+from tilewright.cli.flags import add_verb
+from tilewright.cli.output import JSON_OPTION, format_bytes, format_shape, hint, print_json, print_table
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
     zoo = typer.Typer(
-        no_args_is_help=True, help="Networks of the literature, built as ONNX with seeded weights."
+        no_args_is_help=True,
+        help="Networks of the literature, built as ONNX with seeded weights. "
+        "Example: `tilewright zoo build resnet50`.",
     )
-    zoo.command("list")(list_networks)
-    zoo.command("build")(build)
+    add_verb(zoo, "list", list_networks)
+    add_verb(zoo, "build", build)
     app.add_typer(zoo, name="zoo", rich_help_panel=panel)
 
 
@@ -64,7 +67,8 @@ def build(
     data = model.SerializeToString(deterministic=True)
     write_atomically(path, data)
     if as_json:
-        print_json("zoo-build", {"name": name, "path": str(path), "size_bytes": len(data)})
+        document = {"name": name, "path": path, "size_bytes": len(data), "num_nodes": len(model.graph.node)}
+        print_json("zoo-build", document)
     else:
         typer.echo(f"{path}: {len(model.graph.node)} nodes, {format_bytes(len(data))}")
-        note(f"next: tilewright compile {path}")
+        hint(f"next: tilewright compile {path}")

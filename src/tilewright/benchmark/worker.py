@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.bench.engines import make_engine
+from tilewright.benchmark.engines import make_engine
 from tilewright.errors import TilewrightError
 
 
@@ -45,15 +45,17 @@ def main() -> None:
         answer(error=str(error))
         return
     except Exception as error:  # a peer's own failure is a result of the comparison, not a crash of it
-        answer(error=f"{request['engine']}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
+        reason = (str(error).splitlines() or [""])[0][:300]
+        answer(error=f"{request['engine']}: {type(error).__name__}: {reason}")
         return
     np.savez(Path(request["outputs"]), *outputs)
     answer(version=engine.version, load_s=load_s, first_s=first_s)
     for line in sys.stdin:
         order = json.loads(line)
         samples: list[int] = []
+        engine.run(feed)  # wakes the engine's threads; the bursts of the others have put them to sleep
         until = time.perf_counter() + order["seconds"]
-        while len(samples) < order["at_least"] or time.perf_counter() < until:
+        while not samples or time.perf_counter() < until:
             begin = time.perf_counter_ns()
             engine.run(feed)
             samples.append(time.perf_counter_ns() - begin)

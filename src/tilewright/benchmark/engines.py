@@ -6,6 +6,7 @@ process of its own (`worker`), so that no thread pool disturbs another.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from tilewright.errors import UsageError
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 
+PEERS = ("onnxruntime", "openvino")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
@@ -25,6 +28,11 @@ class Engine:
     name: str
     version: str
     run: Callable[[Feed], list[Array]]
+
+
+def is_installed(name: str) -> bool:
+    """Whether a peer can be imported; looks, but does not import it."""
+    return importlib.util.find_spec(name) is not None
 
 
 def make_engine(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tilewright.bench.statistics import Ratio, Timing, Verdict, median_interval, quantile
+from tilewright.benchmark.statistics import Ratio, Timing, Verdict, median_interval, quantile
 
 
 def timing(samples: list[float]) -> Timing:

@@ -1,0 +1,31 @@
+"""Latency beside onnxruntime and OpenVINO: in turns, in separate processes, equal threads, float32."""
+
+from __future__ import annotations
+
+from tilewright.benchmark.api import bench
+from tilewright.benchmark.machine_state import MachineState
+from tilewright.benchmark.roofline import Roofline
+from tilewright.benchmark.session import (
+    Comparison,
+    Contestant,
+    Entrant,
+    Plan,
+    compare_engines,
+    relative_error,
+)
+from tilewright.benchmark.statistics import Ratio, Timing, Verdict
+
+__all__ = [
+    "Comparison",
+    "Contestant",
+    "Entrant",
+    "MachineState",
+    "Plan",
+    "Ratio",
+    "Roofline",
+    "Timing",
+    "Verdict",
+    "bench",
+    "compare_engines",
+    "relative_error",
+]

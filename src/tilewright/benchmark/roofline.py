@@ -1,0 +1,69 @@
+"""How far a measured time is from what this machine could do: arithmetic at its peak, memory at its speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.derive import flops
+from tilewright.ir.graph import Graph
+from tilewright.targets.cpu.topology import probe_bandwidth, probe_fma_peak
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Work of one inference beside the speed of this machine, measured with the same number of threads.
+
+    `traffic_bytes` counts parameters, inputs and outputs once: less cannot be moved when nothing of them is
+    left in a cache from the run before.
+    """
+
+    flop: int
+    traffic_bytes: int
+    peak_flop_per_s: float
+    read_bytes_per_s: float
+    num_threads: int
+
+    @classmethod
+    def of(cls, graph: Graph, num_threads: int) -> Roofline:
+        """Measure the machine (about a second) for the work of a graph."""
+        values = (*graph.initializers, *graph.inputs, *graph.outputs)
+        return cls(
+            flop=sum(flops(node) for node in graph.nodes),
+            traffic_bytes=sum(v.size_bytes for v in dict.fromkeys(values)),
+            peak_flop_per_s=probe_fma_peak(num_threads).peak_flop_per_s,
+            read_bytes_per_s=probe_bandwidth(num_threads).read_bytes_per_s,
+            num_threads=num_threads,
+        )
+
+    @property
+    def compute_ms(self) -> float:
+        """Time of the arithmetic at the machine's peak."""
+        return 1e3 * self.flop / self.peak_flop_per_s
+
+    @property
+    def memory_ms(self) -> float:
+        """Time of the traffic at the memory's speed."""
+        return 1e3 * self.traffic_bytes / self.read_bytes_per_s
+
+    @property
+    def is_memory_bound(self) -> bool:
+        """Whether moving the data takes longer than computing with it."""
+        return self.memory_ms > self.compute_ms
+
+    def advice(self, measured_ms: float) -> str:
+        """One line: what bounds this network here, and how near the measurement is to that bound."""
+        bound_ms = max(self.compute_ms, self.memory_ms)
+        share = 100 * bound_ms / measured_ms
+        if self.is_memory_bound:
+            what = (
+                f"memory-bound: {self.traffic_bytes / 1e6:.0f} MB of parameters and data take at least "
+                f"{self.memory_ms:.2f} ms at {self.read_bytes_per_s / 1e9:.0f} GB/s"
+            )
+            lever = "a larger batch reuses the parameters more"
+        else:
+            what = (
+                f"compute-bound: {self.flop / 1e9:.2f} GFLOP take at least {self.compute_ms:.2f} ms at "
+                f"{self.peak_flop_per_s / 1e9:.0f} GFLOP/s"
+            )
+            lever = "more --threads help if the machine has them"
+        return f"{what} on {self.num_threads} threads; measured is {share:.0f} % of that speed ({lever})."

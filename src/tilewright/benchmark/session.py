@@ -1,0 +1,318 @@
+"""A comparison: contestants in processes of their own, measured in turns, with the machine's state.
+
+Each round runs every contestant once for a short burst, in an order that rotates, so that slow phases of
+the machine hit all alike. Before each burst there is a pause, in which the idle threads of the one before,
+which may spin for a while waiting for work, go to sleep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.benchmark.machine_state import MachineState, Snapshot
+from tilewright.benchmark.statistics import Ratio, Timing, Verdict, quantile
+from tilewright.errors import UsageError
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[str, int, int], None]
+
+BURST_S = 0.1
+SETTLE_S = 0.03
+MIN_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """Who takes part: a name for the table, the engine, and the file it loads.
+
+    `prepared_s` is time already spent on the file, such as compiling it; it counts as loading.
+    """
+
+    label: str
+    engine: str
+    model: Path
+    prepared_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long to measure: for `duration_s` in total, and until each has run `num_iterations` times.
+
+    There are always at least eight rounds, because fewer give no interval.
+    """
+
+    num_threads: int
+    duration_s: float = 10.0
+    num_iterations: int = 1
+    warmup_s: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.duration_s <= 86400:
+            raise UsageError(f"duration {self.duration_s:g}: give seconds, more than 0 and at most a day.")
+        if self.num_iterations < 1:
+            raise UsageError(f"iters {self.num_iterations}: give a positive number.")
+        if self.num_threads < 1:
+            raise UsageError(f"threads {self.num_threads}: give a positive number.")
+        if not 0 <= self.warmup_s <= 3600:
+            raise UsageError(f"warmup {self.warmup_s:g}: give seconds, from 0 to 3600.")
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One engine's measurements, or what prevented them; `max_error` is relative to the output."""
+
+    label: str
+    engine: str
+    version: str = ""
+    load_s: float = 0.0
+    first_run_s: float = 0.0
+    peak_bytes: int = 0
+    timing: Timing | None = None
+    max_error: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result: contestants in the order given; ratios are against the first."""
+
+    model: str
+    num_threads: int
+    contestants: tuple[Contestant, ...]
+    machine: MachineState
+    num_rounds: int
+
+    @property
+    def median_ms(self) -> float | None:
+        """Latency of the first contestant."""
+        timing = self.contestants[0].timing
+        return None if timing is None else timing.median_ms
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What is said of the first contestant against the second."""
+        ratio = self.ratio(self.contestants[1].label) if len(self.contestants) > 1 else None
+        return None if ratio is None else ratio.verdict
+
+    def ratio(self, label: str) -> Ratio | None:
+        """How many times faster the first contestant is than the one of that name."""
+        first = self.contestants[0].timing
+        other = next((c.timing for c in self.contestants if c.label == label), None)
+        return None if first is None or other is None else Ratio.of(first, other)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, all samples included, as plain values."""
+        return {
+            "model": self.model,
+            "num_threads": self.num_threads,
+            "num_rounds": self.num_rounds,
+            "machine": asdict(self.machine),
+            "contestants": [self._contestant(c) for c in self.contestants],
+        }
+
+    def _contestant(self, contestant: Contestant) -> dict[str, Any]:
+        entry = asdict(contestant)
+        timing, ratio = contestant.timing, self.ratio(contestant.label)
+        entry["median_ms"] = None if timing is None else timing.median_ms
+        entry["percentiles_ms"] = (
+            None if timing is None else {str(p): timing.percentile_ms(p) for p in (50, 90, 99)}
+        )
+        is_first = contestant is self.contestants[0]
+        entry["ratio"] = (
+            None if is_first or ratio is None else {**asdict(ratio), "verdict": str(ratio.verdict)}
+        )
+        return entry
+
+
+def compare_engines(
+    entrants: Sequence[Entrant],
+    feed: Mapping[str, Array],
+    plan: Plan,
+    *,
+    model: str = "",
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    expected: Sequence[Array] | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Comparison:
+    """Measure entrants side by side on the same inputs. `expected` are the outputs in float64.
+
+    Raises:
+        UsageError: nobody takes part, or two have one name.
+    """
+    labels = [e.label for e in entrants]
+    if not labels or len(set(labels)) != len(labels):
+        raise UsageError(f"engines {', '.join(labels) or '(none)'}: name at least one, and each once.")
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
+        write_arrays(folder / "inputs.npz", feed)
+        workers: list[_Worker] = []
+        for number, entrant in enumerate(entrants):
+            progress(f"loading {entrant.label}", number, len(entrants))
+            files = (folder / "inputs.npz", folder / f"outputs{number}.npz")
+            workers.append(stack.enter_context(_worker(entrant, plan.num_threads, shapes or {}, files)))
+        before = Snapshot.take()
+        rounds = _measure([w for w in workers if w.failure is None], plan, progress)
+        after = Snapshot.take()
+        contestants = tuple(_result(w, rounds.get(w.entrant.label, []), expected) for w in workers)
+    count = max((len(r) for r in rounds.values()), default=0)
+    state = MachineState.between(before, after)
+    name = model or str(entrants[0].model)
+    return Comparison(name, plan.num_threads, contestants, state, count)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """An .npz file; numpy.savez reserves some names, which a model may use."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+
+class _Worker:
+    """A contestant's process."""
+
+    def __init__(self, entrant: Entrant, process: subprocess.Popen[str], outputs: Path) -> None:
+        self.entrant = entrant
+        self.outputs = outputs
+        self.facts: dict[str, Any] = {}
+        self.failure: str | None = None
+        self.peak_bytes = 0
+        self._process = process
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one request and wait for its answer; a process that died answers with an error."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self._process.wait()
+            return {"error": f"{self.entrant.label}: its process ended with exit code {code}."}
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@contextlib.contextmanager
+def _worker(
+    entrant: Entrant, num_threads: int, shapes: Mapping[str, tuple[int, ...]], files: tuple[Path, Path]
+) -> Iterator[_Worker]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tilewright.benchmark.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": str(num_threads)},
+    )
+    worker = _Worker(entrant, process, files[1])
+    try:
+        request = {
+            "engine": entrant.engine,
+            "model": str(entrant.model),
+            "threads": num_threads,
+            "shapes": {name: list(shape) for name, shape in shapes.items()},
+            "inputs": str(files[0]),
+            "outputs": str(files[1]),
+        }
+        worker.facts = worker.ask(request)
+        worker.failure = worker.facts.get("error")
+        yield worker
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _measure(workers: Sequence[_Worker], plan: Plan, progress: Progress) -> dict[str, list[list[float]]]:
+    """Rounds of bursts: for each contestant a list of rounds of run times in milliseconds."""
+    rounds: dict[str, list[list[float]]] = {w.entrant.label: [] for w in workers}
+    if not workers:
+        return rounds
+    for worker in workers:
+        _burst(worker, plan.warmup_s)
+    started = time.perf_counter()
+    number = 0
+    while (
+        number < MIN_ROUNDS
+        or time.perf_counter() - started < plan.duration_s
+        or min(sum(map(len, bursts)) for bursts in rounds.values()) < plan.num_iterations
+    ):
+        turn = number % len(workers)
+        for worker in (*workers[turn:], *workers[:turn]):
+            rounds[worker.entrant.label].append(_burst(worker, BURST_S))
+        number += 1
+        elapsed = time.perf_counter() - started
+        progress("measuring in turns", min(int(100 * elapsed / plan.duration_s), 100), 100)
+    return rounds
+
+
+def _burst(worker: _Worker, seconds: float) -> list[float]:
+    time.sleep(SETTLE_S)
+    answer = worker.ask({"seconds": seconds})
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    worker.peak_bytes = answer["peak_bytes"]
+    return [ns / 1e6 for ns in answer["samples_ns"]]
+
+
+def _result(worker: _Worker, bursts: Sequence[list[float]], expected: Sequence[Array] | None) -> Contestant:
+    entrant = worker.entrant
+    if worker.failure is not None:
+        return Contestant(entrant.label, entrant.engine, error=worker.failure)
+    return Contestant(
+        label=entrant.label,
+        engine=entrant.engine,
+        version=worker.facts["version"],
+        load_s=entrant.prepared_s + worker.facts["load_s"],
+        first_run_s=worker.facts["first_s"],
+        peak_bytes=worker.peak_bytes,
+        timing=Timing(
+            tuple(quantile(burst, 0.5) for burst in bursts), tuple(ms for burst in bursts for ms in burst)
+        ),
+        max_error=None if expected is None else _error(worker.outputs, expected),
+    )
+
+
+def _error(path: Path, expected: Sequence[Array]) -> float:
+    """Largest difference from the expected outputs, relative to each output's largest value."""
+    with np.load(path, allow_pickle=False) as archive:
+        outputs = [archive[f"arr_{i}"] for i in range(len(expected))]
+    return max((relative_error(got, want) for got, want in zip(outputs, expected, strict=True)), default=0.0)
+
+
+def relative_error(got: Array, expected: Array) -> float:
+    """Largest absolute difference over the largest magnitude expected.
+
+    Infinite where shapes differ, or where one is not a number and the other is; equal infinities agree.
+
+    >>> relative_error(np.array([1.0, 2.0]), np.array([1.0, 2.5]))
+    0.2
+    """
+    if got.shape != expected.shape:
+        return float("inf")
+    wide_got, wide = got.astype(np.float64), expected.astype(np.float64)
+    differs = ~((wide_got == wide) | (np.isnan(wide_got) & np.isnan(wide)))
+    if not differs.any():
+        return 0.0
+    worst = float(np.abs(wide_got[differs] - wide[differs]).max())
+    if not np.isfinite(worst):
+        return float("inf")
+    finite = np.abs(wide[np.isfinite(wide)])
+    scale = float(finite.max()) if finite.size else 0.0
+    return worst / scale if scale > 0 else worst

@@ -1,0 +1,165 @@
+"""Do two ways to run a model agree, at its outputs and between its kernels?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import InternalError, UnsupportedOp, UsageError
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.partition.base import PartitionProblem, Reason, build_partition
+from tilewright.program import Program
+from tilewright.targets import TARGETS
+
+if TYPE_CHECKING:
+    from tilewright.compiled import CompiledModel
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Two tensors agree if no element differs by more than `atol` + `rtol` x the largest magnitude."""
+
+    rtol: float = 1e-4
+    atol: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise UsageError(f"{name} {value:g}: give a number that is not negative.")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """How one tensor differs. `max_difference` is infinite where shapes or the places of NaN differ."""
+
+    name: str
+    shape: tuple[int, ...]
+    max_difference: float
+    scale: float
+    allowed: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the difference is allowed."""
+        return self.max_difference <= self.allowed
+
+    @classmethod
+    def of(cls, name: str, a: Array, b: Array, tolerance: Tolerance) -> TensorDifference:
+        """Compare a tensor with the same one from elsewhere, which gives the scale.
+
+        >>> TensorDifference.of("y", np.array([1.0, 2.0]), np.array([1.0, 2.5]), Tolerance(rtol=0.1)).ok
+        False
+        """
+        shape = tuple(int(d) for d in a.shape)
+        if a.shape != b.shape:
+            return cls(name, shape, float("inf"), 0.0, tolerance.atol)
+        if a.dtype.kind not in "fiubVc" or b.dtype.kind not in "fiubVc":
+            differs = bool((a != b).any())
+            return cls(name, shape, float("inf") if differs else 0.0, 0.0, 0.0)
+        wide = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
+        left, right = a.astype(wide), b.astype(wide)
+        finite = np.abs(right[np.isfinite(right)])
+        scale = float(finite.max()) if finite.size else 0.0
+        differs_at = ~((left == right) | (np.isnan(left) & np.isnan(right)))
+        worst = float(np.abs(left[differs_at] - right[differs_at]).max()) if differs_at.any() else 0.0
+        if not np.isfinite(worst):
+            worst = float("inf")
+        return cls(name, shape, worst, scale, tolerance.atol + tolerance.rtol * scale)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**dataclasses.asdict(self), "shape": list(self.shape), "ok": self.ok}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerComparison:
+    """Every value that passes between kernels, in the order in which they are made.
+
+    `changed` names kernels that differ from the model's own: where a result was only a look into another
+    tensor, or was computed in its place, handing it out takes another kernel.
+    """
+
+    tensors: tuple[TensorDifference, ...]
+    num_kernels: int
+    changed: tuple[str, ...]
+
+
+def compare_layers(
+    compiled: CompiledModel, feed: Mapping[str, Array], tolerance: Tolerance
+) -> LayerComparison:
+    """Compare what each kernel hands to the next with the interpreter in float64.
+
+    The partition, its kernels and their order are those of the compiled model; only where results lie
+    differs, because they are handed out.
+
+    Raises:
+        UsageError: the target generates no code, so there are no kernels to look between.
+    """
+    program = compiled.program
+    tapped = _with_boundaries_as_outputs(program)
+    target = TARGETS.get(compiled.target)
+    if compiled.target in ("interpreter", "null"):
+        raise UsageError(f"{compiled.target}: has no kernels to look between; leave out --layers.")
+    generate = getattr(target, "generate", None)
+    if generate is None:
+        raise UnsupportedOp(f"{compiled.target}: does not show what passes between its kernels.")
+    code = generate(tapped)
+    ours = {_identity(k) for step in compiled.steps for k in step.kernels}
+    kernels = [k for step in code.steps for k in step.kernels]
+    changed = tuple(", ".join(k.nodes) for k in kernels if k.nodes and _identity(k) not in ours)
+    executable = code.load(compiled.options.threads)
+    try:
+        got = executable.run(feed)
+    finally:
+        executable.close()
+    names = [v.name for v in tapped.graph.outputs]
+    expected = run_graph(program.graph, feed, dtype=DType.FLOAT64, taps=names)
+    tensors = tuple(TensorDifference.of(n, got[n], expected[n], tolerance) for n in names)
+    return LayerComparison(tensors, len(compiled.kernels), changed)
+
+
+def _identity(kernel: Any) -> tuple[object, ...]:
+    return (kernel.template, kernel.nodes, kernel.macs)
+
+
+def _with_boundaries_as_outputs(program: Program) -> Program:
+    """The same program over a copied graph, whose outputs are all values that leave a subgraph."""
+    old = program.graph
+    graph = old.clone()
+    copies: dict[Node, Node] = dict(zip(old.nodes, graph.nodes, strict=True))
+    values = {v.name: v for v in graph.values()}
+    order = [program.partition.subgraphs[i.subgraph_id] for i in program.schedule.instances()]
+    boundary: dict[Value, None] = {}
+    for subgraph in dict.fromkeys(order):
+        boundary.update({values[v.name]: None for v in subgraph.outputs})
+    boundary.update(dict.fromkeys(graph.outputs))
+    graph.outputs = list(boundary)
+    reasons: dict[tuple[Node, Node, str], Reason] = {
+        (copies[d.producer], copies[d.consumer], d.value.name): d.reason for d in program.partition.decisions
+    }
+    clusters = [[copies[n] for n in s.nodes] for s in program.partition.subgraphs]
+    partition = build_partition(
+        PartitionProblem(graph),
+        clusters,
+        lambda producer, consumer, value, fused: reasons[producer, consumer, value.name],
+        program.partition.provenance,
+    )
+    if [list(s.nodes) for s in partition.subgraphs] != clusters:
+        raise InternalError("the order of a partition's subgraphs is not that of its graph.")
+    schedule = dataclasses.replace(program.schedule, partition=partition)
+    options = dataclasses.replace(program.options, max_memory_bytes=None, frozen=False)
+    return Program(graph, partition, schedule, options)
+
+
+def first_difference(tensors: Sequence[TensorDifference]) -> TensorDifference | None:
+    """The first tensor that differs by more than allowed."""
+    return next((t for t in tensors if not t.ok), None)
