@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tilewright.cli.output import SCHEMA_VERSION
 
@@ -475,3 +475,16 @@ def parse_report(document: Mapping[str, Any]) -> Report:
         pydantic.ValidationError: it is not what its kind promises.
     """
     return REPORTS[document["kind"]].model_validate(document)
+
+
+def violations(document: Mapping[str, Any]) -> list[str]:
+    """Where a document departs from its schema; empty when it conforms.
+
+    >>> violations({"kind": "zoo", "schema_version": 1, "tilewright_version": "0", "networks": 3})
+    ['networks: Input should be a valid list']
+    """
+    try:
+        parse_report(document)
+    except ValidationError as error:
+        return [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+    return []

@@ -30,7 +30,7 @@ from typing import IO, Protocol
 import llvmlite
 import llvmlite.binding as llvm
 
-from tilewright.errors import InternalError
+from tilewright.errors import InternalError, UsageError
 from tilewright.targets.cpu.cache import ObjectCache
 
 logger = logging.getLogger(__name__)
@@ -127,12 +127,16 @@ def compile_objects(
     cache: ObjectCache | None = None,
     num_processes: int = 1,
     progress: Progress | None = None,
+    frozen: bool = False,
 ) -> list[bytes]:
     """Objects for all jobs, in order: from the cache where it has them, equal jobs compiled once.
 
     With `num_processes > 1` and more than `PARALLEL_THRESHOLD_S` of estimated work, helper processes share
     what the cache lacks. The result does not depend on `num_processes`. `progress` is called on the calling
     thread with how many of the missing objects are done and how many there are; it may raise to stop.
+
+    Raises:
+        UsageError: `frozen`, and the cache lacks an object.
     """
     keys = [object_key(job, isa) for job in jobs]
     objects: dict[str, bytes] = {}
@@ -145,6 +149,11 @@ def compile_objects(
             missing[key] = job
         else:
             objects[key] = stored
+    if frozen and missing:
+        raise UsageError(
+            f"{len(missing)} of {len(set(keys))} kernels are not in the cache, which is frozen; "
+            "compile once without --frozen."
+        )
     finished: dict[str, bytes] = {}
     try:
         _compile_missing(missing, isa, num_processes, finished, progress)

@@ -141,7 +141,12 @@ class CpuTarget:
         cache = None if options.no_cache else ObjectCache(options.cache_dir or default_cache_directory())
         report = None if progress is None else functools.partial(progress, "kernels")
         objects = compile_objects(
-            jobs, isa, cache=cache, num_processes=num_threads_default(), progress=report
+            jobs,
+            isa,
+            cache=cache,
+            num_processes=num_threads_default(),
+            progress=report,
+            frozen=options.frozen,
         )
         image = CpuImage(
             isa_name=isa.name,
