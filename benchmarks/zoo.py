@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import zoo
-from tilewright.bench import compare_engines
+from tilewright.benchmark import Entrant, Plan, compare_engines
 from tilewright.files import write_atomically
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
@@ -40,15 +40,10 @@ def measure(name: str, peers: list[str], num_threads: int, duration_s: float) ->
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.onnx"
         path.write_bytes(model.SerializeToString(deterministic=True))
-        comparison = compare_engines(
-            path,
-            ["tilewright", *peers],
-            feed,
-            num_threads=num_threads,
-            duration_s=duration_s,
-            expected=expected,
-        )
-    return {**comparison.to_json(), "model": name}
+        entrants = [Entrant(engine, engine, path) for engine in ("tilewright", *peers)]
+        plan = Plan(num_threads, duration_s)
+        comparison = compare_engines(entrants, feed, plan, model=name, expected=expected)
+    return comparison.to_json()
 
 
 def table(rows: list[dict[str, Any]], peers: list[str]) -> str:
@@ -91,7 +86,7 @@ def table(rows: list[dict[str, Any]], peers: list[str]) -> str:
 
 
 def number(contestant: dict[str, Any], key: str) -> str:
-    return f"{contestant[key]:.2f}" if key in contestant else "-"
+    return "-" if contestant.get(key) is None else f"{contestant[key]:.2f}"
 
 
 def error(contestant: dict[str, Any]) -> str:
