@@ -264,7 +264,11 @@ def _allowed(
     """
     if exact:
         return {name: (array, 0.0) for name, array in want.items()}
-    precise = run_graph(graph, feed, dtype=DType.FLOAT64)
+    results = [v.name for node in graph.nodes for v in node.results()]
+    everything = run_graph(graph, feed, dtype=DType.FLOAT64, taps=results)
+    precise = {v.name: everything[v.name] for v in graph.outputs}
+    # Where large numbers cancel, a product that is not rounded before it is added leaves this much.
+    largest = max((_largest(a) for a in everything.values() if a.dtype.kind == "f"), default=0.0)
     coarsest = max((_epsilon(v.dtype) for v in graph.values() if v.dtype.is_float), default=0.0)
     moved = [
         run_graph(_moved(graph, seed, coarsest), _shifted(feed, seed, coarsest), dtype=DType.FLOAT64)
@@ -272,10 +276,13 @@ def _allowed(
     ]
     allowed = {}
     for name, array in precise.items():
-        scale = float(np.abs(array.astype(np.float64)).max(initial=0.0))
         spread = max(_error(m[name], array) for m in (*moved, want))
-        allowed[name] = (array, 24 * spread + 16 * coarsest * scale)
+        allowed[name] = (array, 24 * spread + coarsest * (16 * _largest(array) + 2 * largest))
     return allowed
+
+
+def _largest(array: Array) -> float:
+    return float(np.abs(array.astype(np.float64)).max(initial=0.0))
 
 
 def _epsilon(dtype: DType) -> float:

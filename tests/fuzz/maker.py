@@ -109,8 +109,11 @@ class Maker:
         dtypes = dtypes or (next(v.dtype for v in inputs if v is not None),)
         outputs = [Value(f"v{self.count}_{i}", dtype, ()) for i, dtype in enumerate(dtypes)]
         node = Node(op_type, inputs, outputs, attributes, name=f"{op_type}_{self.count}", opset=20)
+        given = [None if v is None else self.arrays[v] for v in inputs]
         try:
-            arrays = run_node(node, [None if v is None else self.arrays[v] for v in inputs])
+            arrays = run_node(node, given)
+            if self.exact and not all(map(_equal, arrays, run_node(node, given, dtype=DType.FLOAT64))):
+                return None  # rounded: then it matters when
         except TilewrightError:
             return None
         if not all(
@@ -160,6 +163,10 @@ class Maker:
 
     def feed(self) -> dict[str, Array]:
         return {v.name: self.arrays[v] for v in self.graph.inputs}
+
+
+def _equal(a: Array | None, b: Array | None) -> bool:
+    return a is not None and b is not None and np.array_equal(a.astype(np.float64), b.astype(np.float64))
 
 
 def all_multiples(array: Array) -> float:

@@ -186,3 +186,28 @@ def test_chunks_do_not_depend_on_threads_and_cover_all_outputs(isa: Isa) -> None
     runner, _ = build(conv_graph(64, 200, (28, 28), (3, 3), pads=(1, 1, 1, 1)), isa)
     runner()
     assert not np.isnan(runner.result(("output", 0))).any()
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (2, 3)])
+@pytest.mark.parametrize(("channels", "group"), [(128, 32), (64, 32), (48, 12), (32, 16), (80, 20), (20, 5)])
+def test_small_groups_side_by_side(channels: int, group: int, kernel: tuple[int, int], isa: Isa) -> None:
+    """Square groups of 2 and 4 channels, whose number fills whole vectors or does not."""
+    pads = [k // 2 for k in kernel] * 2
+    graph = conv_graph(
+        channels, channels, (7, 9), kernel, pads=pads, group=group, batch=2, relu=True, residual=True
+    )
+    check(graph, isa)
+
+
+def test_small_groups_fill_the_vectors() -> None:
+    """The tile says so: a group of four channels alone would have four lanes."""
+    graph = conv_graph(128, 128, (7, 9), (3, 3), pads=(1, 1, 1, 1), group=32)
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    layouts = {("input", 0): channels_last(4), ("output", 0): channels_last(4)}
+    layouts |= {("input", i): Layout.row_major(len(v.shape)) for i, v in enumerate(group.inputs) if i}
+    constants = frozenset({("input", 1), ("input", 2)})
+    isa = isa_by_name("avx512")
+    kernels = lower_contraction(group.nests[0], layouts, isa, constants=constants, next_local=0)
+    assert not isinstance(kernels, Declined)
+    assert int(kernels[0].notes[0].split("x")[1]) % isa.lanes() == 0

@@ -16,7 +16,13 @@ from math import prod
 from tilewright.ir.expr import Expr
 from tilewright.ir.nest import Nest, Operand
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
-from tilewright.targets.cpu.contraction.match import Contraction, Loop, match_contraction
+from tilewright.targets.cpu.contraction.match import (
+    Contraction,
+    Loop,
+    Spread,
+    match_contraction,
+    spread_groups,
+)
 from tilewright.targets.cpu.contraction.pack import (
     FactorB,
     in_place,
@@ -31,6 +37,7 @@ from tilewright.targets.cpu.contraction.tiling import (
     choose_cut,
     choose_tile,
     split_rows,
+    spread_tile,
 )
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import emit_expr
@@ -76,13 +83,14 @@ def lower_contraction(
     problem = match_contraction(nest, layouts)
     if isinstance(problem, Declined):
         return problem
-    tile = choose_tile(
-        isa,
-        _ELEMENT[problem.dtype.size_bytes],
-        problem.row.extent,
-        problem.vector.extent,
-        prod(x.extent for x in problem.inner),
-    )
+    element = _ELEMENT[problem.dtype.size_bytes]
+    if problem.b.operand.key in constants and prod(x.extent for x in problem.inner) <= _MAX_CHAIN_STEPS:
+        problem = spread_groups(problem, isa.lanes(element))
+    if problem.spread is not None:
+        tile = spread_tile(isa, element, problem.vector.extent, problem.spread.size)
+    else:
+        num_steps = prod(x.extent for x in problem.inner)
+        tile = choose_tile(isa, element, problem.row.extent, problem.vector.extent, num_steps)
     order = _summed_order(problem)
     before: tuple[Kernel, ...] = ()
     if problem.b.operand.key in constants:
@@ -270,7 +278,8 @@ class _Generator:
     def _at_outer(self, number: Int, b: Int, column: Int) -> _Position:
         """Offsets at one combination of the outer loops, at the panel's first column."""
         e, problem = self.emitter, self.problem
-        a: Int = problem.a_offset
+        # Groups side by side lie in A as in the output; otherwise columns do not move A.
+        a: Int = e.add(problem.a_offset, 0 if problem.spread is None else column)
         c: Int = e.add(column, problem.c_offset)
         vector = problem.vector
         extras: list[Int] = [
@@ -426,7 +435,8 @@ class _Generator:
         """The tap along the row: merged with the inner loops, or straight code with the rows it reaches."""
         e, window = self.emitter, self.row_window
         outer_taps = {w.tap for w in self.problem.windows if w.position != self.problem.row.name}
-        inner = [x for x in self.order if x.name not in outer_taps]
+        within = self.problem.spread.loop.name if self.problem.spread else None
+        inner = [x for x in self.order if x.name not in outer_taps and x.name != within]
         if window is None or edge_row is None:
             return self._steps(inner, range(num_rows), a, b, panel, accumulators)
         tap_loop = next((x for x in inner if x.name == window.tap), None)
@@ -539,6 +549,8 @@ class _Generator:
     ) -> list[Val]:
         """One step: the panel's vectors of B, and for each row one scalar of A times them."""
         e, problem = self.emitter, self.problem
+        if problem.spread is not None:
+            return self._multiply_groups(problem.spread, rows, a, b, panel, accumulators)
         b_operand, a_operand = self.problem.b.operand, problem.a.operand
         b_dtype = problem.dtype if self.factor.is_packed else b_operand.dtype
         lanes = self.panels.lanes
@@ -562,6 +574,33 @@ class _Generator:
             for j, vector in enumerate(vectors):
                 result.append(e.fma(spread, vector, accumulators[number * len(vectors) + j]))
         return result
+
+    def _multiply_groups(
+        self,
+        spread: Spread,
+        rows: Sequence[int],
+        a: Int,
+        b: Int,
+        panel: _Panel,
+        accumulators: Sequence[Val],
+    ) -> list[Val]:
+        """All steps within a group: each vector of A once, of which every step picks one element a group."""
+        e, problem, lanes = self.emitter, self.problem, self.panels.lanes
+        dtype, sums = problem.a.operand.dtype, list(accumulators)
+        at_a = self._pointer("a", a, dtype.size_bytes)
+        for j in range(panel.num_vectors):
+            vectors = []
+            for step in range(spread.size):
+                at = e.add(b, step * panel.step_strides[spread.loop.name] + j * lanes)
+                vectors.append(e.load(self.type, self._pointer("b", at, problem.dtype.size_bytes)))
+            for number, r in enumerate(rows):
+                shift = r * problem.row.a + j * lanes
+                loaded = load_lanes(e, dtype, e.gep(at_a, shift * dtype.size_bytes), lanes)
+                position = number * panel.num_vectors + j
+                for step, vector in enumerate(vectors):
+                    own = [lane // spread.size * spread.size + step for lane in range(lanes)]
+                    sums[position] = e.fma(e.shuffle(loaded, None, own), vector, sums[position])
+        return sums
 
     def _pointer(self, name: str, elements: Int, element_bytes: int) -> Val:
         # Not `inbounds`: with padding the first row's address may lie before the tensor.

@@ -60,6 +60,18 @@ class Window:
         return range(inside[0], inside[-1] + 1) if inside else range(0)
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Small groups side by side in one vector: lane `l` belongs to group `l // size`.
+
+    `loop` is the summed loop within a group. Its `size` elements lie side by side in A, as the groups do, so
+    one vector of A holds every factor of `size` steps; each step picks its own within the lanes of a group.
+    """
+
+    loop: Loop
+    size: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Contraction:
     """A nest as the micro-kernel sees it. Offsets and strides count elements."""
@@ -80,6 +92,7 @@ class Contraction:
     b_offset: int
     c_offset: int
     extra_offsets: tuple[int, ...]
+    spread: Spread | None = None
 
     @property
     def num_macs(self) -> int:
@@ -217,6 +230,27 @@ def _classify(
         c_offset=write[1],
         extra_offsets=tuple(strides[i][1] for i in extra_reads),
     )
+
+
+def spread_groups(problem: Contraction, lanes: int) -> Contraction:
+    """The problem with its groups in the lanes of one vector, where they fill little of it alone.
+
+    Picking a lane takes an issue slot that a scalar read along with the multiplication does not: groups of
+    half a vector gain nothing.
+    """
+    vector, size = problem.vector, problem.vector.extent
+    if size < 2 or 4 * size > lanes or lanes % size or vector.b == 0:
+        return problem
+    taps = {w.tap for w in problem.windows} | {w.position for w in problem.windows}
+    summed = next((x for x in problem.inner if x.a == 1 and x.extent == size and x.name not in taps), None)
+    group = next((x for x in problem.outer if x.a == size and x.name not in taps), None)
+    if summed is None or group is None or group.extent * size % lanes:
+        return problem
+    if group.b != size * vector.b or not replace(vector, a=1).collapses_into(group, ignore_b=True):
+        return problem
+    merged = replace(vector, name=f"{group.name}.{vector.name}", extent=size * group.extent)
+    outer = tuple(x for x in problem.outer if x is not group)
+    return replace(problem, vector=merged, outer=outer, spread=Spread(summed, size))
 
 
 def collapse(loops: Sequence[Loop], *, keep: set[str], ignore_b: bool = False) -> list[Loop]:
