@@ -111,6 +111,8 @@ def import_(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Add the entries of an archive. Example: `tilewright cache import kernels.zip`."""
+    if not path.is_file():
+        raise UsageError(f"{path}: no such archive; check the path.")
     found = _store(cache).import_from(path)
     if as_json:
         print_json("cache-import", {"num_imported": found.num_imported, "refused": list(found.refused)})

@@ -55,7 +55,7 @@ def compile_(
     path = output or model.with_suffix(".tw")
     if path.is_dir():
         raise UsageError(f"{path}: is a folder; give a file name with -o.")
-    if not path.parent.is_dir():
+    if output is not None and not path.parent.is_dir():
         raise UsageError(f"{path}: its folder {str(path.parent)!r} does not exist; create it, or change -o.")
     with progress(f"compiling {model.name}") as update:
         loaded = tw.load(model, shapes=options.shapes)

@@ -103,10 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     except (KeyboardInterrupt, typer.Abort):
-        note(f"{PROGRAM}: interrupted; no half-written file was left behind.")
-        sys.exit(EXIT_INTERRUPTED)
+        code = EXIT_INTERRUPTED
     except Exception as error:
         _fail(error)
+    if code == EXIT_INTERRUPTED:  # some parsers give the code instead of the exception
+        note(f"{PROGRAM}: interrupted; no half-written file was left behind.")
     sys.exit(code if isinstance(code, int) else 0)
 
 

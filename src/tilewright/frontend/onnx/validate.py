@@ -203,7 +203,8 @@ def run_checker(model: ModelProto) -> None:
     try:
         checker.check_model(_without_weights(model))
     except ONNX_ERRORS as error:
-        raise ModelRejected(f"the ONNX checker refuses it: {one_line(error)}") from error
+        reason = one_line(error).rstrip(".")
+        raise ModelRejected(f"the ONNX checker refuses it: {reason}; export the model anew.") from error
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
