@@ -12,6 +12,7 @@ image. Every output is the same sequence of operations whichever chunk computes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from tilewright.ir.nest import Nest
@@ -69,6 +70,14 @@ def lower_winograd(
     if problem.contraction.b.operand.key not in constants:
         return Declined("weights that are computed at run time")
     return (_Generator(problem, choose_plan(problem, tile, isa), isa).kernel(),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Weights to fetch meanwhile: `num_vectors` from `pointer` on in every step."""
+
+    pointer: Val
+    num_vectors: int
 
 
 class _Generator:
@@ -287,23 +296,30 @@ class _Generator:
         steps = problem.inputs.extent
         width = num_vectors * self.lanes
         b = e.mul(index, self.num_matrices * steps * plan.panels.width)
+        # Together the row tiles of one matrix fetch the weights of the next, evenly over their steps.
+        share = -(-num_vectors // sum(rows.count for rows in plan.row_tiles))
 
         def matrix(number: Int, _: Sequence[Val]) -> None:
             at_b = e.add(b, e.mul(number, steps * width))
             at_v, at_m = e.mul(number, plan.v_matrix), e.mul(number, plan.m_matrix)
+            before = 0
             for rows in plan.row_tiles:
 
-                def tile(position: Int, _: Sequence[Val], rows: RowTile = rows) -> None:
+                def tile(position: Int, _: Sequence[Val], rows: RowTile = rows, before: int = before) -> None:
                     row = e.add(e.mul(position, rows.rows), rows.start)
+                    vector = e.urem(e.mul(e.add(position, before), share), num_vectors)
+                    ahead = e.add(at_b, e.add(e.mul(vector, self.lanes), steps * width))
                     self._products(
                         rows.rows,
                         num_vectors,
                         self._pointer(self.pointers["v"], e.add(at_v, e.mul(row, plan.v_row))),
                         self._pointer(self.pointers["b"], at_b),
                         self._pointer(self.pointers["m"], e.add(at_m, e.mul(row, width))),
+                        _Ahead(self._pointer(self.pointers["b"], ahead), share) if self.prefetches else None,
                     )
 
                 e.loop(0, rows.count, 1, tile)
+                before += rows.count
 
         e.loop(0, self.num_matrices, 1, matrix)
         column = e.mul(index, plan.panels.width)
@@ -326,7 +342,9 @@ class _Generator:
 
         e.loop(0, e.sub(last, first), 1, output, nonempty=True)
 
-    def _products(self, num_rows: int, num_vectors: int, v: Val, b: Val, m: Val) -> None:
+    def _products(
+        self, num_rows: int, num_vectors: int, v: Val, b: Val, m: Val, ahead: _Ahead | None
+    ) -> None:
         """One register tile of one matrix of M: rows of V times the panel."""
         e, plan, steps = self.emitter, self.plan, self.problem.inputs.extent
         width = num_vectors * self.lanes
@@ -334,6 +352,10 @@ class _Generator:
         def step(k: Int, totals: Sequence[Val]) -> list[Val]:
             at_b = self._pointer(b, e.mul(k, width))
             vectors = [e.load(self.type, e.gep(at_b, j * self.type.size_bytes)) for j in range(num_vectors)]
+            if ahead is not None:
+                next_b = self._pointer(ahead.pointer, e.mul(k, width))
+                for j in range(ahead.num_vectors):
+                    e.prefetch(e.gep(next_b, j * self.type.size_bytes), locality=2)
             at_v = self._pointer(v, k)
             result: list[Val] = []
             for r in range(num_rows):

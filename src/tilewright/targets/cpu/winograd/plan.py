@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from tilewright.targets.cpu.contraction.tiling import Panels, RowTile, choose_tile, split_rows
+from tilewright.targets.cpu.contraction.tiling import Panels, RowTile, split_rows
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.winograd.match import ImageAxis, WinogradProblem
 from tilewright.targets.cpu.winograd.transform import NUM_TAPS
@@ -20,15 +20,19 @@ _LINE_FLOATS = 16
 # Share of the L2 cache for V and M: the weights in flight, the image and the result need the rest.
 _SCRATCH_SHARE = 0.6
 _MAX_BLOCK_TILES = 128
-# Cycles of the transforms of one vector of channels of one tile, loads, stores and epilogue included.
-_INPUT_CYCLES = {2: 36.0, 4: 130.0}
-_OUTPUT_CYCLES = {2: 36.0, 4: 130.0}
-_ACCUMULATORS_PER_CYCLE = 2.0
+_MAX_VECTORS = 6
+_MAX_ACCUMULATORS = 28
+# Measured cycles (AVX-512, one core) of transforming one vector of channels of one tile, edges included.
+_INPUT_CYCLES = {2: 60.0, 4: 180.0}
+_OUTPUT_CYCLES = {2: 45.0, 4: 150.0}
+_FMAS_PER_CYCLE = 2.0
+_LOADS_PER_CYCLE = 2.0
 _MIN_STEP_CYCLES = 4.0
 _TILE_CYCLES = 24.0
-# Weights that come from a shared cache or memory, and from the core's own L2.
-_COLD_BYTES_PER_CYCLE = 4.0
-_L2_BYTES_PER_CYCLE = 24.0
+# What one vector of weights costs per step beside the arithmetic: it comes from L2, not from L1.
+_WEIGHT_VECTOR_CYCLES = 0.4
+# Weights that come from the shared cache or from memory add this to the arithmetic, prefetched as they are.
+_COLD_BYTES_PER_CYCLE = 6.0
 _CHUNK_CYCLES = 600.0
 _USUAL_THREADS = (1, 2, 4)
 # On a busy machine somebody is late with a chunk: small ones make that cheap.
@@ -123,13 +127,8 @@ def _block_counts(num_tiles: int) -> list[int]:
 
 def _plan(shape: _Shape, num_blocks: int, panel_parts: int, isa: Isa) -> Plan:
     block = -(-shape.num_tiles // num_blocks)
-    tile = choose_tile(isa, "float", block, shape.outputs, shape.inputs)
-    lanes = isa.lanes("float")
-    if tile.panels.lanes != lanes:  # a narrow remainder still computes whole vectors: M's rows are ours
-        tile = choose_tile(isa, "float", block, lanes, shape.inputs)
-        panels = Panels(lanes, 1, shape.outputs)
-    else:
-        panels = tile.panels
+    panels, row_tiles = _register_tile(shape, block, isa)
+    lanes = panels.lanes
     v_row = _spread(-(-shape.inputs // lanes) * lanes)
     v_matrix = _spread(block * v_row)
     m_matrix = _spread(block * panels.width)
@@ -143,7 +142,7 @@ def _plan(shape: _Shape, num_blocks: int, panel_parts: int, isa: Isa) -> Plan:
         block_tiles=block,
         panel_parts=panel_parts,
         panels=panels,
-        row_tiles=split_rows(block, tile.max_rows),
+        row_tiles=row_tiles,
         v_row=v_row,
         v_matrix=v_matrix,
         m_matrix=m_matrix,
@@ -158,35 +157,53 @@ def _spread(floats: int) -> int:
     return _LINE_FLOATS * (-(-floats // _LINE_FLOATS) | 1)
 
 
+def _register_tile(shape: _Shape, block_tiles: int, isa: Isa) -> tuple[Panels, tuple[RowTile, ...]]:
+    """Panels and row tiles with the fewest cycles for one matrix of one block."""
+    lanes = isa.lanes("float")
+    best: tuple[float, int, int] | None = None
+    for num_vectors in range(1, min(-(-shape.outputs // lanes), _MAX_VECTORS) + 1):
+        panels = Panels(lanes, num_vectors, shape.outputs)
+        for max_rows in range(1, block_tiles + 1):
+            if max_rows * num_vectors > _MAX_ACCUMULATORS or not isa.fits(max_rows, num_vectors):
+                break
+            key = (_product_cycles(shape, panels, split_rows(block_tiles, max_rows)), num_vectors, max_rows)
+            best = key if best is None else min(best, key)
+    assert best is not None
+    return Panels(lanes, best[1], shape.outputs), split_rows(block_tiles, best[2])
+
+
+def _product_cycles(shape: _Shape, panels: Panels, row_tiles: tuple[RowTile, ...]) -> float:
+    """Cycles of one matrix product of a block with all panels."""
+    total = 0.0
+    for tile in row_tiles:
+        for vectors, count in ((panels.num_vectors, panels.num_full), (panels.tail_vectors, 1)):
+            if vectors and count:
+                step = max(
+                    tile.rows * vectors / _FMAS_PER_CYCLE,
+                    (tile.rows + vectors) / _LOADS_PER_CYCLE,
+                    _MIN_STEP_CYCLES,
+                )
+                step += 0.5 + _WEIGHT_VECTOR_CYCLES * vectors
+                total += tile.count * count * (shape.inputs * step + _TILE_CYCLES)
+    return total
+
+
 def _chunk_cycles(shape: _Shape, plan: Plan, parts: int, isa: Isa) -> float:
     """The largest chunk's time when the panels are cut into `parts`."""
-    lanes, panels = plan.panels.lanes, plan.panels
+    panels = plan.panels
     num_panels = -(-panels.num_panels // parts)
     columns = min(num_panels * panels.width, panels.padded_extent)
+    share = columns / panels.padded_extent
     transforms = plan.block_tiles * (
-        _INPUT_CYCLES[shape.tile] * -(-shape.inputs // lanes) + _OUTPUT_CYCLES[shape.tile] * columns / lanes
+        _INPUT_CYCLES[shape.tile] * -(-shape.inputs // panels.lanes)
+        + _OUTPUT_CYCLES[shape.tile] * columns / panels.lanes
     )
-    product = 0.0
-    for rows in plan.row_tiles:
-        for vectors, count in ((panels.num_vectors, num_panels), (panels.tail_vectors, 0)):
-            step = max(
-                rows.rows * vectors / _ACCUMULATORS_PER_CYCLE,
-                (rows.rows + vectors) / 2,
-                _MIN_STEP_CYCLES,
-            )
-            product += rows.count * count * (shape.inputs * (step + 0.5) + _TILE_CYCLES)
-    product *= shape.num_matrices * columns / (num_panels * panels.width)
-    weight_bytes = _FLOAT_BYTES * shape.num_matrices * shape.inputs * columns
-    all_bytes = _FLOAT_BYTES * shape.num_matrices * shape.inputs * panels.padded_extent
-    # The first block finds them cold; later ones in L2 if all of them fit beside the scratch.
-    stays = all_bytes + plan.scratch_bytes <= isa.caches.l2_bytes
-    cold = weight_bytes * (1 / plan.num_blocks if stays else 1.0) / _COLD_BYTES_PER_CYCLE
-    return transforms + _overlap(product, cold) + weight_bytes / _L2_BYTES_PER_CYCLE
-
-
-def _overlap(compute: float, fetch: float) -> float:
-    """Time of arithmetic with prefetched operands: the longer of both, and a quarter of the shorter."""
-    return max(compute, fetch) + 0.25 * min(compute, fetch)
+    product = shape.num_matrices * _product_cycles(shape, panels, plan.row_tiles) * share
+    weight_bytes = _FLOAT_BYTES * shape.num_matrices * shape.inputs * panels.padded_extent
+    # The first block finds them cold, later ones in L2 if all of them fit beside the scratch.
+    stays = weight_bytes + plan.scratch_bytes <= isa.caches.l2_bytes
+    cold = share * weight_bytes / _COLD_BYTES_PER_CYCLE / (plan.num_blocks if stays else 1)
+    return transforms + product + cold
 
 
 def _direct_cycles(problem: WinogradProblem, isa: Isa) -> float:
@@ -195,8 +212,8 @@ def _direct_cycles(problem: WinogradProblem, isa: Isa) -> float:
     lanes = isa.lanes("float")
     padded = -(-problem.outputs.extent // lanes) * lanes
     fmas = problem.num_batch * taps * problem.inputs.extent * padded / lanes
-    compute = fmas / (_ACCUMULATORS_PER_CYCLE * _DIRECT_EFFICIENCY)
-    return _overlap(compute, _FLOAT_BYTES * NUM_TAPS**2 * pairs / _COLD_BYTES_PER_CYCLE)
+    compute = fmas / (_FMAS_PER_CYCLE * _DIRECT_EFFICIENCY)
+    return compute + _FLOAT_BYTES * NUM_TAPS**2 * pairs / _COLD_BYTES_PER_CYCLE
 
 
 def _taps_inside(axis: ImageAxis) -> int:
