@@ -52,18 +52,20 @@ class Roofline:
 
     def advice(self, measured_ms: float) -> str:
         """One line: what bounds this network here, and how near the measurement is to that bound."""
-        bound_ms = max(self.compute_ms, self.memory_ms)
-        share = 100 * bound_ms / measured_ms
+        share = 100 * max(self.compute_ms, self.memory_ms) / measured_ms
+        threads = f"{self.num_threads} thread{'s' if self.num_threads > 1 else ''}"
         if self.is_memory_bound:
             what = (
-                f"memory-bound: {self.traffic_bytes / 1e6:.0f} MB of parameters and data take at least "
-                f"{self.memory_ms:.2f} ms at {self.read_bytes_per_s / 1e9:.0f} GB/s"
+                f"memory-bound: {self.traffic_bytes / 1e6:.0f} MB of parameters and data take "
+                f"{self.memory_ms:.2f} ms to read at {self.read_bytes_per_s / 1e9:.0f} GB/s"
             )
-            lever = "a larger batch reuses the parameters more"
+            lever = "a larger batch uses the parameters more often"
         else:
             what = (
-                f"compute-bound: {self.flop / 1e9:.2f} GFLOP take at least {self.compute_ms:.2f} ms at "
+                f"compute-bound: {self.flop / 1e9:.2f} GFLOP take {self.compute_ms:.2f} ms at "
                 f"{self.peak_flop_per_s / 1e9:.0f} GFLOP/s"
             )
             lever = "more --threads help if the machine has them"
-        return f"{what} on {self.num_threads} threads; measured is {share:.0f} % of that speed ({lever})."
+        if share > 100:
+            return f"{what} on {threads}; measured is faster, because caches keep part of it between runs."
+        return f"{what} on {threads}; measured is {share:.0f} % of that speed ({lever})."

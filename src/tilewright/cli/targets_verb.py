@@ -48,7 +48,8 @@ def _print_processor() -> None:
 
     facts, isa = probe_host(), host_isa()
     threads = f"{facts.num_threads} thread{'s' if facts.num_threads > 1 else ''}"
-    typer.echo(f"cpu here: {facts.cpu_name}, {isa.name} of {', '.join(ISA_NAMES)}, {threads}")
+    others = ", ".join(name for name in ISA_NAMES if name != isa.name)
+    typer.echo(f"cpu here: {facts.cpu_name}, {threads}, {isa.name} (there is code for {others}, too)")
 
 
 def _print_host(as_json: bool) -> None:

@@ -1,0 +1,70 @@
+"""How results look: JSON says everything, also what is not a number; tables keep what they are given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.cli.output import MANNER, Manner, format_bytes, hint, note, print_json, print_table, progress
+
+
+def test_json_says_what_it_is_and_turns_values_without_a_number_into_null(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    values = {"a": float("nan"), "b": [float("inf"), 1.5], "c": Path("x/y"), "d": (1, None, True)}
+    print_json("zoo", values)
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("kind") == "zoo"
+    assert {"schema_version", "tilewright_version"} <= found.keys()
+    assert {k: found[k] for k in values} == {"a": None, "b": [None, 1.5], "c": "x/y", "d": [1, None, True]}
+
+
+def test_json_refuses_what_nobody_could_read_back() -> None:
+    with pytest.raises(TypeError, match="ndarray"):
+        print_json("zoo", {"a": np.zeros(3)})
+
+
+def test_a_document_cannot_hide_another_key_of_the_head(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json("zoo", {"networks": []})
+    assert list(json.loads(capsys.readouterr().out))[:3] == ["kind", "schema_version", "tilewright_version"]
+
+
+def test_a_table_shows_every_cell_without_reading_markup_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a", "b"), [("[bold]x[/bold]", 1), ("y" * 300, 2)])
+    out = capsys.readouterr().out
+    assert "[bold]x[/bold]" in out
+    assert out.count("y") == 300, "long cells are folded, not cut"
+
+
+def test_hints_are_silent_when_quiet_but_notes_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    token = MANNER.set(Manner(quiet=True))
+    try:
+        hint("try this")
+        note("look here")
+    finally:
+        MANNER.reset(token)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "look here\n")
+
+
+@pytest.mark.parametrize(("manner", "said"), [(Manner(), ""), (Manner(verbose=True), "tilewright: one\n")])
+def test_progress_off_a_terminal_is_lines_only_if_asked(
+    manner: Manner, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = MANNER.set(manner)
+    try:
+        with progress("zero") as update:
+            update("one", 1, 2)
+            update("one", 2, 2)
+    finally:
+        MANNER.reset(token)
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1 << 20, "1.0 MiB")])
+def test_sizes_change_unit_at_each_power(size: int, text: str) -> None:
+    assert format_bytes(size) == text
+    assert format_bytes(size << 20) != text or size == 0
