@@ -67,6 +67,8 @@ CASES = (
     matmul(197, 768, 768),
     matmul(1, 1000, 2048),
     *(matmul(512, n, 512) for n in (1, 2, 3, 4, 8, 12, 20)),
+    matmul(64, 1, 4096),
+    matmul(4096, 1, 64),
     *(matmul(3136, 64, k) for k in (4, 8, 16, 32)),
     conv("pointwise", 16, 96, 56, 1),
     conv("pointwise", 24, 144, 28, 1),

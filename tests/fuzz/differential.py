@@ -226,7 +226,7 @@ def check(
     """Raise AssertionError where the CPU's results are not the reference's."""
     with np.errstate(all="ignore"):
         want = run_graph(graph, feed)
-        allowed = _allowed(graph, feed, want, exact=exact)
+        allowed = allowed_errors(graph, feed, want, exact=exact)
     code = generate(graph, setting, cache_dir)
     got = run_ordinary(code, feed, setting.threads)
     assert list(got) == list(dict.fromkeys(v.name for v in graph.outputs))
@@ -237,7 +237,7 @@ def check(
         )
         assert array.dtype == want[name].dtype, f"{name}: {array.dtype} instead of {want[name].dtype}"
         assert array.shape == want[name].shape, f"{name}: {array.shape} instead of {want[name].shape}"
-        error = _error(array, want[name] if exact else allowed[name][0])
+        error = error_of(array, want[name] if exact else allowed[name][0])
         assert error <= allowed[name][1], f"{name}: off by {error}, {allowed[name][1]} allowed"
 
 
@@ -246,7 +246,7 @@ def _worst(a: Array, b: Array) -> str:
         return f"{int((a != b).sum())} of {a.size} elements"
 
 
-def _error(a: Array, b: Array) -> float:
+def error_of(a: Array, b: Array) -> float:
     if not a.size:
         return 0.0
     with np.errstate(all="ignore"):
@@ -254,7 +254,7 @@ def _error(a: Array, b: Array) -> float:
     return float("inf") if np.isnan(difference).any() else float(difference.max())
 
 
-def _allowed(
+def allowed_errors(
     graph: Graph, feed: Mapping[str, Array], want: Mapping[str, Array], *, exact: bool
 ) -> dict[str, tuple[Array, float]]:
     """For each output the value in float64 and how far off a correct implementation may be.
@@ -276,7 +276,7 @@ def _allowed(
     ]
     allowed = {}
     for name, array in precise.items():
-        spread = max(_error(m[name], array) for m in (*moved, want))
+        spread = max(error_of(m[name], array) for m in (*moved, want))
         allowed[name] = (array, 24 * spread + coarsest * (16 * _largest(array) + 2 * largest))
     return allowed
 

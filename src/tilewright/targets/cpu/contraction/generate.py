@@ -101,6 +101,8 @@ def lower_contraction(
         names = {d.name for d in nest.dims}
         if any(x.name not in names for x in (*problem.outer, *order) if x.b):
             return Declined("collapsed loops of a factor that must be packed at run time")
+        if not any(x.extent > 1 and not x.b for x in (problem.row, *problem.outer)):
+            return Declined("each element of the factor to pack is used once")
         pack, factor = packed_at_run_time(problem, tile.panels, order, next_local)
         operand = factor.arg
         assert isinstance(operand, Operand)
