@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 import sys
 import time
 from pathlib import Path
 
+from tilewright.benchmark.worker import peak_bytes
 from tilewright.frontend.onnx import load_onnx
 
 IN_ACCESS, IN_OPEN, IN_NONBLOCK = 0x1, 0x20, 0o4000
@@ -75,7 +75,7 @@ def main() -> None:
     summary = {
         "results": results,
         "watcher_works": heard(watcher),
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": peak_bytes(),
     }
     print(json.dumps(summary))
 

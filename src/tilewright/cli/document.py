@@ -15,9 +15,9 @@ _HEAD = """# The command line
 Written by `python -m tilewright.cli.document`; kept true by `tests/docs`. The same words come from
 `tilewright VERB --help`.
 
-Results go to standard output, progress, notes and errors to standard error; an error is one line. With `--json`
-standard output is exactly one JSON document, whose shape is printed by `tilewright schema VERB`. `NO_COLOR` is
-respected, and there are neither colours nor progress bars where the output is not a terminal.
+Results go to standard output, progress, notes and errors to standard error; an error is one line. With
+`--json` standard output is exactly one JSON document, whose shape `tilewright schema VERB` prints. `NO_COLOR`
+is respected, and there are neither colours nor progress bars where the output is not a terminal.
 
 | exit code | meaning |
 |---:|---|

@@ -79,7 +79,7 @@ def read_regular_file(path: Path) -> bytes:
         raise UsageError(f"{path}: no such file; check the path.") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"{path}: cannot be opened ({reason}).") from error
+        raise UsageError(f"{path}: cannot be opened ({reason}); check the path.") from error
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
