@@ -13,25 +13,35 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+import tilewright
+from tilewright import zoo
+from tilewright.compiled import CompiledModel
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.ir.nest import Nest
+from tilewright.targets.cpu import lower
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.contraction import lower_contraction
-from tilewright.targets.cpu.emitter import Emitter
+from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa, host_isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, Packed
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, OperandKey, Packed
 from tilewright.targets.cpu.values import PTR, Int, Val
 from tilewright.targets.cpu.winograd import WinogradProblem, lower_winograd, match_winograd, winograd_gain
 
 Array = np.ndarray[Any, Any]
 COLD_BYTES = 48 << 20
+# An estimate must promise this much before the less exact kernel is taken.
+MIN_GAIN = 1.1
 LAYERS = (
     (64, 56), (128, 28), (256, 14), (512, 7), (32, 112), (96, 27), (192, 13), (256, 64), (64, 224),
 )  # fmt: skip
@@ -99,8 +109,6 @@ class Runner:
         self._blocks = blocks
         self._keep = operands
         e = Emitter(triple=isa.triple)
-        from tilewright.targets.cpu.emitter import Param
-
         with e.function("run", (Param("args", PTR),)) as (args,):
             area = Val(f"inttoptr (i64 {self._scratch.ctypes.data} to ptr)", PTR)
 
@@ -129,7 +137,6 @@ def prepare(
     layer: Layer, isa: Isa
 ) -> tuple[dict[str, Runner], dict[str, float], dict[str, float], WinogradProblem]:
     """Runners, relative errors and estimated gains by variant, and the problem."""
-    group = fuse_nodes(layer.graph().nodes, layer.graph().outputs)
     graph = layer.graph()
     group = fuse_nodes(graph.nodes, graph.outputs)
     assert isinstance(group, NestGroup)
@@ -232,8 +239,96 @@ def layers(pattern: str, rounds: int) -> None:
             )
 
 
+@dataclass
+class Chooser:
+    """Stands in for `lower_contraction`: each nest takes the tile of the largest estimated gain, or none."""
+
+    tiles: tuple[int, ...]
+    chosen: list[str]
+
+    def __call__(
+        self, nest: Nest, layouts: Layouts, isa: Isa, *, constants: frozenset[OperandKey], next_local: int
+    ) -> tuple[Kernel, ...] | Declined:
+        problem = match_winograd(nest, layouts)
+        if not isinstance(problem, Declined):
+            gain, tile = max(((winograd_gain(problem, t, isa), t) for t in self.tiles), default=(0.0, 0))
+            if gain >= MIN_GAIN:
+                made = lower_winograd(nest, layouts, isa, constants=constants, tile=tile)
+                if not isinstance(made, Declined):
+                    side = problem.rows.extent
+                    self.chosen.append(f"F{tile} {problem.inputs.extent}-{problem.outputs.extent}@{side}")
+                    return made
+        return lower_contraction(nest, layouts, isa, constants=constants, next_local=next_local)
+
+
+def compiled(
+    model: tilewright.Model, tiles: tuple[int, ...], threads: int
+) -> tuple[CompiledModel, list[str]]:
+    """The model with Winograd tiles of these sizes allowed, and what was chosen."""
+    chooser = Chooser(tiles, [])
+    original = lower.lower_contraction
+    lower.lower_contraction = chooser
+    try:
+        return tilewright.compile(model, threads=threads), chooser.chosen
+    finally:
+        lower.lower_contraction = original
+
+
+def first_output(model: Any, feed: Mapping[str, Array]) -> Array:
+    """One run."""
+    result: Array = model.run(None, feed)[0]
+    return result
+
+
+def networks(names: Sequence[str], rounds: int) -> None:
+    """Time and error of whole networks: direct only, F2, F4, and the larger gain of both."""
+    import onnxruntime as ort
+
+    for name in names:
+        proto = zoo.build(name)
+        feed = zoo.example_inputs(proto)
+        model = tilewright.load(proto)
+        ((output, expected),) = run_graph(model.graph, feed, dtype=DType.FLOAT64).items()
+        scale = np.abs(expected).max()
+        variants = {"direct": (), "F2": (2,), "F4": (4,), "mixed": (2, 4)}
+        print(f"{name}: largest output {scale:.3g}")
+        for threads in (1, 2):
+            options = ort.SessionOptions()
+            options.intra_op_num_threads = threads
+            session = ort.InferenceSession(
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            runs: dict[str, Callable[[], Any]] = {"ort": partial(first_output, session, feed)}
+            for label, tiles in variants.items():
+                made, chosen = compiled(model, tiles, threads)
+                runs[label] = partial(first_output, made, feed)
+                if threads == 1 and chosen:
+                    counts = Counter(chosen)
+                    print(f"  {label}: " + ", ".join(f"{n} x {what}" for what, n in counts.items()))
+            errors = {
+                label: [
+                    float(np.abs(run() - expected).max() / scale),
+                    float(np.sqrt(np.mean((run() - expected) ** 2)) / scale),
+                ]
+                for label, run in runs.items()
+            }
+            best = dict(zip(runs, best_of(list(runs.values()), rounds), strict=True))
+            for label in runs:
+                ratio = [e / o for e, o in zip(errors[label], errors["ort"], strict=True)]
+                print(
+                    f"  {threads}T {label:7} {1e3 * best[label]:7.2f} ms, "
+                    f"{best['direct'] / best[label]:.2f} x direct, {best['ort'] / best[label]:.2f} x ort; "
+                    f"error max {errors[label][0]:.2e} ({ratio[0]:.2f} x ort), "
+                    f"rms {errors[label][1]:.2e} ({ratio[1]:.2f} x ort)",
+                    flush=True,
+                )
+
+
 if __name__ == "__main__":
     mode = sys.argv[1] if len(sys.argv) > 1 else "layers"
     given = sys.argv[2] if len(sys.argv) > 2 else ""
+    num_rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 40
     if mode == "layers":
-        layers(given, int(sys.argv[3]) if len(sys.argv) > 3 else 15)
+        layers(given, num_rounds)
+    else:
+        networks(given.split(",") if given else ("resnet18", "resnet50"), num_rounds)
