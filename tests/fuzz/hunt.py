@@ -1,7 +1,7 @@
 """Long differential runs: `python -m tests.fuzz.hunt 1000 2000` tries the graphs of seeds 1000 to 1999.
 
-Each batch runs in a process of its own, so that a crash is a finding like any other; `--reduce SEED`
-writes the smallest graph that still fails to the corpus.
+Each batch runs in a process of its own, so that a crash is a finding like any other. `tests.fuzz.reduce`
+makes what it finds small.
 """
 
 from __future__ import annotations

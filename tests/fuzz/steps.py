@@ -404,6 +404,8 @@ def resize(m: Maker) -> None:
     scales = m.literal(np.array([1, 1, m.choice((1, 2, 3)), m.choice((1, 2, 2.5))], np.float32))
     mode = "nearest" if m.exact else m.choice(("nearest", "linear", "cubic"))
     kind = m.choice(("asymmetric", "half_pixel", "align_corners"))
+    if kind == "align_corners" and 2.5 in m.arrays[scales]:
+        kind = "half_pixel"  # ONNX Runtime aligns with the rounded size, the standard with the exact one
     m.add("Resize", [x, empty, scales], mode=mode, coordinate_transformation_mode=kind, nearest_mode="floor")
 
 
