@@ -21,6 +21,7 @@ from tilewright.cli.output import (
     print_json,
     print_table,
     progress,
+    say,
 )
 from tilewright.errors import BudgetExceeded, UsageError
 
@@ -234,7 +235,7 @@ def _print(comparison: Comparison, percents: Sequence[float]) -> None:
         f"{comparison.num_rounds} rounds in turns, {runs} runs",
         right=tuple(range(1, len(percents) + 3)),
     )
-    typer.echo(str(comparison.machine))
+    say(str(comparison.machine))
 
 
 def _advice(comparison: Comparison, roofline: Roofline | None) -> list[str]:

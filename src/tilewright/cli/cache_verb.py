@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table
+from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table, say
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def list_entries(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> No
         return
     print_table(("key", "size"), [(e.key[:16], format_bytes(e.size_bytes)) for e in entries[:20]], right=(1,))
     more = f" ({len(entries) - 20} more not shown)" if len(entries) > 20 else ""
-    typer.echo(f"{store.directory}: {len(entries)} entries, {format_bytes(total)}{more}")
+    say(f"{store.directory}: {len(entries)} entries, {format_bytes(total)}{more}")
 
 
 def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
@@ -71,7 +71,7 @@ def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
     if as_json:
         print_json("cache-verify", {"num_whole": found.num_whole, "damaged": list(found.damaged)})
     else:
-        typer.echo(f"{found.num_whole} whole, {len(found.damaged)} damaged and removed")
+        say(f"{found.num_whole} whole, {len(found.damaged)} damaged and removed")
 
 
 def prune(
@@ -87,7 +87,7 @@ def prune(
     if as_json:
         print_json("cache-prune", {"removed_bytes": freed})
     else:
-        typer.echo(f"{format_bytes(freed)} removed")
+        say(f"{format_bytes(freed)} removed")
 
 
 def export(
@@ -102,7 +102,7 @@ def export(
     if as_json:
         print_json("cache-export", {"path": path, "num_entries": count})
     else:
-        typer.echo(f"{path}: {count} entries")
+        say(f"{path}: {count} entries")
 
 
 def import_(
@@ -117,6 +117,6 @@ def import_(
     if as_json:
         print_json("cache-import", {"num_imported": found.num_imported, "refused": list(found.refused)})
     else:
-        typer.echo(f"{found.num_imported} imported, {len(found.refused)} refused")
+        say(f"{found.num_imported} imported, {len(found.refused)} refused")
         for name in found.refused[:5]:
             hint(f"refused: {name!r}: not a whole entry")

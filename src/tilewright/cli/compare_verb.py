@@ -11,7 +11,7 @@ import typer
 
 from tilewright.cli import common
 from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, format_shape, hint, print_json, print_table, progress
+from tilewright.cli.output import JSON_OPTION, format_shape, hint, print_json, print_table, progress, say
 from tilewright.errors import NumericMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def compare(
             _print(_worst(found.tensors), f"between {found.num_kernels} kernels, the least exact")
             if found.changed:
                 hint(f"{len(found.changed)} kernels had to change for this: {found.changed[0]!r} ...")
+            say("")
         _print(tensors, f"{sides[0]} and {sides[1]}")
     first = first_difference(shown)
     if first is not None:

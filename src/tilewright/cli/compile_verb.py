@@ -20,6 +20,7 @@ from tilewright.cli.output import (
     print_json,
     print_table,
     progress,
+    say,
 )
 from tilewright.errors import UsageError
 
@@ -66,7 +67,7 @@ def compile_(
         _print_json(compiled, path, dumps)
         return
     for name, text in dumps.items():
-        typer.echo(f"// after {name}\n{text}")
+        say(f"// after {name}\n{text}")
     print_table(("", ""), _rows(compiled, path))
     if MANNER.get().verbose:
         print_table(

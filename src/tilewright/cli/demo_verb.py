@@ -11,7 +11,7 @@ import typer
 
 from tilewright.cli import common
 from tilewright.cli.flags import SEED, THREADS, add_verb, checked_threads
-from tilewright.cli.output import JSON_OPTION, format_bytes, format_ms, print_json, print_table, progress
+from tilewright.cli.output import JSON_OPTION, format_bytes, format_ms, print_json, print_table, progress, say
 from tilewright.errors import InternalError, NumericMismatch
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ def demo(
         rows.append(("speed", f"{work / median_ms / 1e6:.0f} GFLOP/s"))
         rows += _beside(comparison)
         print_table(("tilewright demo", f"done in {time.perf_counter() - started:.0f} s"), rows)
-        typer.echo(str(comparison.machine))
-        typer.echo(_NEXT)
+        say(str(comparison.machine))
+        say(_NEXT)
     if error > ALLOWED_ERROR:
         raise NumericMismatch(
             f"{network}: the result is off by {error:.1e} of its largest value (allowed "

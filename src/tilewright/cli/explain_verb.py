@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from tilewright.cli import common
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_json, progress
+from tilewright.cli.output import JSON_OPTION, hint, print_json, print_table, progress, say
 from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.explain import Explanation
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -40,5 +45,41 @@ def explain(
     if as_json:
         facts = common.model_facts(compiled.model_sha256, compiled.target)
         print_json("explain", {**facts, **explanation.to_json()})
+    elif name is not None:
+        say(str(explanation))
     else:
-        typer.echo(str(explanation))
+        _print_everything(explanation)
+        hint(f"next: tilewright explain {model} NAME, of a node, a value or a kernel; --json has every edge")
+
+
+def _print_everything(explanation: Explanation) -> None:
+    """Kernels first; then nodes that no kernel runs under their own name; then edges, counted by reason."""
+    kernels = [
+        (k.id, k.template, ", ".join(k.nodes) or "moves a tensor between layouts", ", ".join(k.notes))
+        for k in explanation.kernels
+    ]
+    print_table(
+        ("kernel", "made by", "nodes", "how"), kernels, title=f"{len(kernels)} kernels, in the order they run"
+    )
+    changed = [n for n in explanation.nodes if n.became != (n.name,) or not n.kernels]
+    if changed:
+        rows = [
+            (n.name, n.op_type, ", ".join(n.became) or "-", ", ".join(n.kernels) or "-", n.note)
+            for n in changed
+        ]
+        print_table(
+            ("node", "operator", "became", "kernel", "why"),
+            rows,
+            title=f"{len(rows)} of the model's {len(explanation.nodes)} nodes were changed on the way",
+        )
+    reasons = Counter((edge.is_fused, edge.code, edge.text) for edge in explanation.edges)
+    if reasons:
+        print_table(
+            ("edges", "", "reason", "why"),
+            [
+                (count, "fused" if is_fused else "cut", code, text)
+                for (is_fused, code, text), count in sorted(reasons.items(), key=lambda item: -item[1])
+            ],
+            title=f"{len(explanation.edges)} edges between nodes",
+            right=(0,),
+        )

@@ -11,7 +11,7 @@ import typer
 from tilewright.cli import common
 from tilewright.cli.compile_verb import memory_json
 from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table
+from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table, say
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def _onnx(path: Path, shapes: Mapping[str, tuple[int, ...]], as_json: bool) -> N
         ("activations", f"{format_bytes(planned.peak_bytes)} at their peak, as planned"),
     ]
     print_table(("", ""), facts)
+    say("")
     print_table(
         ("operator", "nodes"),
         list(summary.operator_counts.items()),

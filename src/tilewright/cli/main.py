@@ -97,11 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = app(
             args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
         )
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of a pipe went away: not our mistake, and nothing to say to anybody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(0)
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     except Exception as error:
@@ -151,7 +146,7 @@ def _fail(error: Exception) -> NoReturn:
 def _usage_text(error: Exception, message: str) -> str:
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
-        typer.echo(message, err=True)
+        note(message)
         return ""
     where = context.command_path if context is not None else PROGRAM
     return f"{message.rstrip('.')}. See '{where} --help'."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,10 +39,20 @@ MANNER: ContextVar[Manner] = ContextVar("MANNER", default=_DEFAULT)
 Update = Callable[..., None]
 
 
+def say(text: str, end: str = "\n") -> None:
+    """Print a result. A reader that has gone away, as in `tilewright zoo list | head`, is no error."""
+    try:
+        typer.echo(text + end, nl=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None
+
+
 def print_json(kind: str, document: Mapping[str, Any]) -> None:
     """Print a result as one JSON document that says what it is and what wrote it."""
     head = {"kind": kind, "schema_version": SCHEMA_VERSION, "tilewright_version": __version__}
-    typer.echo(json.dumps({**head, **_plain(document)}, indent=2, allow_nan=False))
+    say(json.dumps({**head, **_plain(document)}, indent=2, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
@@ -90,7 +101,10 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    console.print(table)
+    with console.capture() as capture:
+        console.print(table)
+    lines = (line.rstrip() for line in capture.get().splitlines())
+    say("\n".join(line for line in lines if line))
 
 
 def note(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, print_table
+from tilewright.cli.output import JSON_OPTION, print_table, say
 from tilewright.errors import UsageError
 
 _INPUTS = {"machine": "a machine described in YAML", "options": "the options of a compilation"}
@@ -33,7 +33,7 @@ def schema(
     if name is None:
         everything = {**_INPUTS, **{k: v for k, v in reports.items() if k not in _INPUTS}}
         if as_json:
-            typer.echo(json.dumps(everything, indent=2))
+            say(json.dumps(everything, indent=2))
         else:
             print_table(("schema", "of"), list(everything.items()))
         return
@@ -47,7 +47,7 @@ def schema(
         document = report_schema(name)
     else:
         raise UsageError(f"unknown schema {name!r}: known are {', '.join({**_INPUTS, **reports})}.")
-    typer.echo(json.dumps(document, indent=2))
+    say(json.dumps(document, indent=2))
 
 
 def _options_schema() -> dict[str, Any]:

@@ -91,10 +91,10 @@ class TargetsReport(Report):
     targets: list[NamedTarget]
 
 
-class MachineReport(Report):
+class HostReport(Report):
     """This machine in the words of `schema machine`."""
 
-    kind: Literal["machine"]
+    kind: Literal["host"]
     machine: dict[str, Any]
 
 
@@ -443,7 +443,7 @@ _ALL: tuple[type[Report], ...] = (
     ZooReport,
     ZooBuildReport,
     TargetsReport,
-    MachineReport,
+    HostReport,
     InspectReport,
     CheckReport,
     ExplainReport,

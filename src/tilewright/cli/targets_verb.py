@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, print_json, print_table
+from tilewright.cli.output import JSON_OPTION, print_json, print_table, say
 
 HOST = "host"
 _ABOUT = {
@@ -49,7 +49,7 @@ def _print_processor() -> None:
     facts, isa = probe_host(), host_isa()
     threads = f"{facts.num_threads} thread{'s' if facts.num_threads > 1 else ''}"
     others = ", ".join(name for name in ISA_NAMES if name != isa.name)
-    typer.echo(f"cpu here: {facts.cpu_name}, {threads}, {isa.name} (there is code for {others}, too)")
+    say(f"cpu here: {facts.cpu_name}, {threads}, {isa.name} (there is code for {others}, too)")
 
 
 def _print_host(as_json: bool) -> None:
@@ -57,9 +57,9 @@ def _print_host(as_json: bool) -> None:
 
     machine = host_machine()
     if as_json:
-        print_json("machine", {"machine": machine.model_dump(mode="json", exclude_none=True)})
+        print_json("host", {"machine": machine.model_dump(mode="json", exclude_none=True)})
         return
     import yaml
 
     document = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+    say(yaml.safe_dump(document, sort_keys=False), end="")

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, format_bytes, format_shape, hint, print_json, print_table
+from tilewright.cli.output import JSON_OPTION, format_bytes, format_shape, hint, print_json, print_table, say
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -70,5 +70,5 @@ def build(
         document = {"name": name, "path": path, "size_bytes": len(data), "num_nodes": len(model.graph.node)}
         print_json("zoo-build", document)
     else:
-        typer.echo(f"{path}: {len(model.graph.node)} nodes, {format_bytes(len(data))}")
+        say(f"{path}: {len(model.graph.node)} nodes, {format_bytes(len(data))}")
         hint(f"next: tilewright compile {path}")

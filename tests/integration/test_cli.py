@@ -1,0 +1,344 @@
+"""Every verb does its work: results on standard output, notes beside them, JSON in its published shape."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.support.cli import Result, tilewright
+from tests.support.models import feed_for, host_net, small_net
+
+import tilewright as tw
+from tilewright import cli, zoo
+from tilewright.cli.main import VERBS
+from tilewright.cli.schemas import REPORTS
+
+# `machine` is what users write and, with its facts filled in, what `targets host` prints.
+INPUTS = ("machine", "options")
+SCHEMAS = tuple(dict.fromkeys((*INPUTS, *REPORTS)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models that the tests share: small, and of three kinds."""
+    folder = tmp_path_factory.mktemp("cli")
+    onnx.save(small_net(), folder / "small.onnx")
+    onnx.save(small_net(seed=1), folder / "twin.onnx")
+    onnx.save(host_net(), folder / "host.onnx")
+    np.savez(folder / "x.npz", **feed_for(small_net()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWRIGHT_CACHE", str(folder / "cache"))
+        for name in ("small", "twin"):
+            tw.compile(folder / f"{name}.onnx", threads=1).save(folder / f"{name}.tw")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(folder / "cache"))
+
+
+def done(command: str) -> Result:
+    """A run that must succeed."""
+    result = tilewright(*command.split())
+    assert result.code == 0, result.err
+    assert "\x1b" not in result.out + result.err
+    return result
+
+
+def report(command: str) -> dict:
+    """The document of a run with --json."""
+    return done(f"{command} --json").document
+
+
+# The way of a model.
+
+
+def test_compile_writes_an_artifact_that_runs() -> None:
+    result = done("compile small.onnx -o made.tw --threads 1")
+    assert "made.tw" in result.out
+    assert "kernels" in result.out
+    assert "next: tilewright bench made.tw" in result.err
+    (feed, expected) = (feed_for(small_net()), tw.open("small.tw"))
+    got = tw.open("made.tw").run(None, feed)
+    assert all(np.array_equal(a, b) for a, b in zip(got, expected.run(None, feed), strict=True))
+    assert Path("made.tw").read_bytes() == Path("small.tw").read_bytes()
+
+
+def test_compile_names_the_artifact_after_the_model() -> None:
+    document = report("compile twin.onnx --threads 1 --dump-after dead-code")
+    assert document["artifact"] == "twin.tw"
+    assert document["artifact_bytes"] == Path("twin.tw").stat().st_size
+    assert set(document["dumps"]) == {"dead-code"}
+    assert document["memory"]["lower_bound_bytes"] <= document["memory"]["peak_bytes"]
+
+
+def test_compile_says_what_runs_on_the_host() -> None:
+    result = done("compile host.onnx -o host.tw")
+    assert "on the host" in result.out
+    assert "largest" in result.err
+
+
+def test_options_reach_the_compiler() -> None:
+    flags = "--partition none --schedule greedy --disable-pass fold-bias --isa avx2 --threads 2 --seed 5"
+    options = report(f"compile small.onnx -o o.tw {flags} --max-memory 1GiB --timeout 100")["options"]
+    assert (options["partition"], options["schedule"], options["isa"]) == ("none", "greedy", "avx2")
+    assert (options["threads"], options["seed"]) == (2, 5)
+    assert list(options["disabled_passes"]) == ["fold-bias"]
+
+
+@pytest.mark.parametrize("file", ["small.tw", "small.onnx"])
+def test_run_computes_what_the_library_computes(file: str) -> None:
+    result = done(f"run {file} -i x.npz -o y.npz --threads 1")
+    assert "logits" in result.out
+    assert "1x10" in result.out
+    assert "written to y.npz" in result.err
+    expected = tw.open("small.tw").run(None, feed_for(small_net()))
+    with np.load("y.npz") as got:
+        assert got.files == ["logits", "r1"]
+        assert all(np.array_equal(got[n], e) for n, e in zip(got.files, expected, strict=True))
+
+
+def test_run_reports_the_range_of_each_output() -> None:
+    document = report("run small.tw -i x.npz")
+    expected = tw.open("small.tw").run(None, feed_for(small_net()))
+    assert [o["name"] for o in document["outputs"]] == ["logits", "r1"]
+    for output, array in zip(document["outputs"], expected, strict=True):
+        assert output["shape"] == list(array.shape)
+        assert output["range"] == [array.min(), array.max()]
+    assert document["written"] is None
+
+
+def test_random_inputs_repeat_with_their_seed() -> None:
+    ranges = [report(f"run small.tw --random --seed {s}")["outputs"] for s in (1, 1, 2)]
+    assert ranges[0] == ranges[1] != ranges[2]
+
+
+def test_bench_measures_engines_in_turns() -> None:
+    pytest.importorskip("onnxruntime")
+    command = "bench small.onnx --vs onnxruntime --duration 0.3 --threads 1"
+    document = report(command)
+    assert [c["engine"] for c in document["contestants"]] == ["tilewright", "onnxruntime"]
+    for contestant in document["contestants"]:
+        assert contestant["error"] is None
+        assert contestant["timing"]["runs_ms"]
+        assert contestant["max_error"] < 1e-4
+    assert document["contestants"][1]["ratio"]["low"] <= document["contestants"][1]["ratio"]["median"]
+    assert document["num_threads"] == 1
+    table = done(command).out
+    assert "verdict" in table
+    assert re.search(r"onnxruntime +\d+\.\d+\.\d+ ", table)
+
+
+def test_bench_takes_an_artifact() -> None:
+    document = report("bench small.tw --duration 0.2 --threads 1")
+    assert len(document["contestants"]) == 1
+    assert document["contestants"][0]["ratio"] is None
+
+
+def test_compare_finds_engines_equal() -> None:
+    document = report("compare small.onnx onnxruntime")
+    assert document["ok"]
+    assert [t["name"] for t in document["outputs"]] == ["logits", "r1"]
+    assert all(t["max_difference"] <= t["allowed"] for t in document["outputs"])
+    assert "DIFFERS" not in done("compare small.tw").out
+
+
+def test_compare_looks_between_kernels() -> None:
+    document = report("compare small.onnx --layers")
+    assert document["ok"]
+    assert len(document["layers"]) >= 2
+
+
+def test_compare_finds_artifacts_of_other_weights_different() -> None:
+    result = tilewright("compare", "small.tw", "twin.tw", "--json")
+    assert result.code == 4
+    document = result.document
+    assert not document["ok"]
+    assert all(t["ok"] == (t["max_difference"] <= t["allowed"]) for t in document["outputs"])
+    assert "small.tw and twin.tw differ" in result.err
+
+
+def test_explain_leads_from_every_node_to_its_kernels() -> None:
+    document = report("explain small.tw")
+    kernels = {k["id"] for k in document["kernels"]}
+    assert {n["name"] for n in document["nodes"]} == {n.name for n in small_net().graph.node}
+    assert all(set(n["kernels"]) <= kernels for n in document["nodes"])
+    assert {e["is_fused"] for e in document["edges"]} == {True, False}
+    text = done("explain small.tw").out
+    assert all(re.search(rf"^ {k} +\w", text, re.MULTILINE) for k in kernels)
+    assert all(n.name in text for n in small_net().graph.node)
+
+
+def test_explain_tells_of_one_node_why_it_is_where_it_is() -> None:
+    text = done("explain small.tw relu1").out
+    assert "conv1" in text
+    assert "fused" in text
+    assert "classify" not in text
+
+
+@pytest.mark.parametrize("suffix", ["html", "json"])
+def test_explain_writes_a_report(suffix: str) -> None:
+    done(f"explain small.tw --report report.{suffix}")
+    text = Path(f"report.{suffix}").read_text()
+    assert "conv1" in text
+    assert "http://" not in text
+
+
+def test_inspect_counts_a_model() -> None:
+    document = report("inspect small.onnx")
+    model = document["model"]
+    weights = {w.name: w for w in small_net().graph.initializer}
+    assert model["num_parameters"] == sum(int(np.prod(w.dims)) for w in weights.values())
+    assert model["operator_counts"]["Conv"] == 2
+    text = done("inspect small.onnx").out
+    assert f"{model['num_parameters']:,}" in text
+    assert "GlobalAveragePool" in text
+
+
+def test_inspect_counts_an_artifact() -> None:
+    document = report("inspect small.tw")
+    compiled = tw.open("small.tw")
+    assert document["num_kernels"] == len(compiled.kernels)
+    assert compiled.memory is not None
+    assert document["planned_peak_bytes"] == compiled.memory.peak_bytes
+    assert compiled.model_sha256 in done("inspect small.tw").out
+
+
+def test_check_says_who_runs_what() -> None:
+    verdicts = {o["op_type"]: o["verdict"] for o in report("check host.onnx")["operators"]}
+    assert verdicts == {"MatMul": "native", "TopK": "host", "Relu": "native"}
+    result = done("check host.onnx")
+    assert "TopK" in result.out
+    assert "slow" in result.err
+
+
+# What stands around it.
+
+
+def test_the_cache_is_listed_checked_moved_and_emptied(tmp_path: Path) -> None:
+    one, two, archive = tmp_path / "one", tmp_path / "two", tmp_path / "kernels.zip"
+    done(f"compile small.onnx -o c.tw --cache {one}")
+    listed = report(f"cache ls --cache {one}")
+    assert listed["entries"]
+    assert listed["total_bytes"] == sum(e["size_bytes"] for e in listed["entries"])
+    count = len(listed["entries"])
+    found = report(f"cache verify --cache {one}")
+    assert (found["num_whole"], found["damaged"]) == (count, [])
+    assert report(f"cache export {archive} --cache {one}")["num_entries"] == count
+    taken = report(f"cache import {archive} --cache {two}")
+    assert (taken["num_imported"], taken["refused"]) == (count, [])
+    moved = report(f"cache ls --cache {two}")["entries"]
+    assert {e["key"]: e["size_bytes"] for e in moved} == {
+        e["key"]: e["size_bytes"] for e in listed["entries"]
+    }
+    done(f"compile small.onnx -o c2.tw --cache {two} --frozen")
+    assert Path("c2.tw").read_bytes() == Path("c.tw").read_bytes()
+    damaged = next(p for p in sorted(two.rglob("*")) if p.is_file() and p.stat().st_size > 1000)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    assert len(report(f"cache verify --cache {two}")["damaged"]) == 1
+    assert report(f"cache prune --cache {one}")["removed_bytes"] == listed["total_bytes"]
+    assert report(f"cache ls --cache {one}")["entries"] == []
+    for verb in ("ls", "verify", "prune", f"export {archive}"):
+        assert done(f"cache {verb} --cache {two}").out
+    assert done(f"cache import {archive} --cache {one}").out
+
+
+def test_the_zoo_lists_and_builds(tmp_path: Path) -> None:
+    assert [n["name"] for n in report("zoo list")["networks"]] == list(zoo.names())
+    assert "mobilenet_v2" in done("zoo list").out
+    path = tmp_path / "net.onnx"
+    document = report(f"zoo build squeezenet1_1 --image 64 -o {path}")
+    assert document["size_bytes"] == path.stat().st_size
+    built = onnx.load(path)
+    assert len(built.graph.node) == document["num_nodes"]
+    assert built == zoo.build("squeezenet1_1", image=64)
+
+
+def test_targets_are_listed_and_this_machine_described() -> None:
+    from tilewright.hardware.machine_file import load_machine
+    from tilewright.targets import TARGETS
+
+    assert {t["name"] for t in report("targets")["targets"]} == set(TARGETS.names())
+    assert len(report("targets cpu")["targets"]) == 1
+    assert report("targets host")["machine"]["name"]
+    Path("host.yaml").write_text(done("targets host").out)
+    assert load_machine(Path("host.yaml")).name == report("targets host")["machine"]["name"]
+
+
+def test_doctor_finds_this_machine_well() -> None:
+    document = report("doctor")
+    assert document["ok"]
+    assert all(c["found"] for c in document["checks"])
+    assert document["versions"]["numpy"] == np.__version__
+    assert "generated code" in done("doctor").out
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_schema_is_a_json_schema(name: str) -> None:
+    document = json.loads(done(f"schema {name}").out)
+    assert document["type"] == "object"
+    assert document["properties"]
+    if name not in INPUTS:
+        assert {"kind", "schema_version", "tilewright_version"} <= set(document["required"])
+
+
+def test_schemas_are_listed() -> None:
+    text = done("schema").out
+    assert all(kind in text for kind in REPORTS)
+    assert set(json.loads(done("schema --json").out)) == set(SCHEMAS)
+
+
+def test_the_demo_shows_the_whole_way() -> None:
+    command = "demo squeezenet1_1 --image 64 --duration 0.2 --threads 1"
+    document = report(command)
+    assert document["max_error"] < 1e-5
+    assert document["median_ms"] > 0
+    text = done(command).out
+    assert "largest error" in text
+    assert "Try next" in text
+
+
+def test_every_kind_of_document_has_a_schema() -> None:
+    sources = sorted(Path(cli.__file__).parent.glob("*_verb.py"))
+    written = {k for p in sources for k in re.findall(r'print_json\(\s*"([\w-]+)"', p.read_text())}
+    assert written == set(REPORTS)
+
+
+# Manners.
+
+
+def test_quiet_leaves_results_and_errors_only() -> None:
+    loud, quiet = done("inspect small.onnx"), done("inspect small.onnx -q")
+    assert loud.err
+    assert quiet.err == ""
+    assert quiet.out == loud.out
+    assert tilewright("inspect", "nowhere.onnx", "-q").complaint
+
+
+def test_verbose_says_what_is_being_done() -> None:
+    result = done("compile small.onnx -o v.tw -v")
+    assert "tilewright: partition" in result.err
+    assert "template" in result.out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_help_has_an_example(verb: str) -> None:
+    result = done(f"{verb} --help")
+    assert "Example" in result.out
+    assert f"tilewright {verb}" in result.out
+
+
+def test_without_a_verb_there_is_help() -> None:
+    result = tilewright()
+    assert result.code == 2
+    assert all(verb in result.out + result.err for verb in VERBS)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert done("--version").out == f"tilewright {tw.__version__}\n"
