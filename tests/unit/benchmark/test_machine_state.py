@@ -1,0 +1,67 @@
+"""What the machine did, and what that means for the figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilewright.benchmark.machine_state import MachineState, Snapshot, _ticks
+from tilewright.benchmark.roofline import Roofline
+
+QUIET = MachineState("a processor", 4, "performance", 0.5, 0.6, 60.0, 70.0, 0.0)
+LINE = Roofline(flop=10**9, traffic_bytes=10**6, peak_flop_per_s=1e11, read_bytes_per_s=1e10, num_threads=2)
+
+
+def test_a_quiet_machine_has_nothing_to_say() -> None:
+    assert QUIET.warnings() == ()
+    assert "a processor, 4 cores" in str(QUIET)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"load_before": 3.9}, "busy"),
+        ({"steal_share": 0.1}, "10 %"),
+        ({"core_latency_after_ns": 400.0}, "from 60 to 400"),
+        ({"governor": "powersave"}, "powersave"),
+    ],
+    ids=str,
+)
+def test_each_disturbance_is_named(change: dict[str, float | str], word: str) -> None:
+    (warning,) = replace(QUIET, **change).warnings()  # type: ignore[arg-type]
+    assert word in warning
+
+
+def test_what_is_not_known_is_neither_shown_nor_warned_of() -> None:
+    unknown = MachineState("p", 1, None, None, None, None, None, None)
+    assert unknown.warnings() == ()
+    assert str(unknown) == "p, 1 cores"
+
+
+def test_stolen_time_is_a_share_of_what_passed() -> None:
+    before = Snapshot(1.0, None, steal_ticks=100, total_ticks=1000)
+    after = Snapshot(1.0, None, steal_ticks=150, total_ticks=2000)
+    assert MachineState.between(before, after).steal_share == 0.05
+    assert MachineState.between(replace(before, steal_ticks=None), after).steal_share is None
+    assert MachineState.between(before, before).steal_share == 0.0
+
+
+def test_ticks_are_read_from_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    assert _ticks(tmp_path / "stat") == (8, 36), "guest time is counted in user time already"
+    (tmp_path / "old").write_text("cpu  1 2 3 4\n")
+    assert _ticks(tmp_path / "old") == (None, None)
+    assert _ticks(tmp_path / "none") == (None, None)
+
+
+def test_the_roofline_names_the_higher_bound() -> None:
+    assert not LINE.is_memory_bound
+    assert "compute-bound" in LINE.advice(20.0)
+    assert "50 %" in LINE.advice(20.0)
+    heavy = replace(LINE, traffic_bytes=10**9)
+    assert heavy.is_memory_bound
+    assert "memory-bound" in heavy.advice(200.0)
+    assert "50 %" in heavy.advice(200.0)
+    assert "caches" in heavy.advice(50.0), "faster than memory: something of it stayed in a cache"

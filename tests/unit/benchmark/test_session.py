@@ -1,0 +1,152 @@
+"""Measuring in turns: everybody gets the same rounds, failures are results, equals are called equal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.models import feed_for, small_net
+
+import tilewright as tw
+from tilewright.benchmark import Entrant, Plan, Verdict, compare_engines, relative_error
+from tilewright.benchmark import session as session_module
+from tilewright.errors import UsageError
+
+QUICK = Plan(num_threads=1, duration_s=0.05, warmup_s=0.0)
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tw.compile(small_net(), threads=1).save(tmp_path_factory.mktemp("bench") / "m.tw")
+
+
+@pytest.fixture
+def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "BURST_S", 0.005)
+
+
+@pytest.mark.usefixtures("short_bursts")
+def test_everybody_gets_the_same_number_of_rounds(artifact: Path) -> None:
+    entrants = [Entrant(label, "tilewright", artifact, 1.5) for label in "ab"]
+    plan = Plan(num_threads=1, duration_s=0.05, num_iterations=30, warmup_s=0.0)
+    feed = feed_for(small_net())
+    expected = tw.compile(small_net(), "interpreter").run(None, feed)
+    found = compare_engines(entrants, feed, plan, expected=expected)
+    assert [c.label for c in found.contestants] == ["a", "b"]
+    assert found.num_rounds >= session_module.MIN_ROUNDS
+    for contestant in found.contestants:
+        assert contestant.error is None
+        assert contestant.timing is not None
+        assert len(contestant.timing.samples_ms) == found.num_rounds
+        assert len(contestant.timing.runs_ms) >= plan.num_iterations
+        assert contestant.load_s > 1.5, "what was spent on the file before counts as loading"
+        assert contestant.peak_bytes > 1 << 20
+        assert contestant.max_error is not None
+        assert contestant.max_error < 1e-5
+    assert found.ratio("b") is not None
+    assert found.machine.num_cores >= 1
+
+
+@pytest.mark.usefixtures("short_bursts")
+def test_who_cannot_run_does_not_stop_the_others(artifact: Path, tmp_path: Path) -> None:
+    entrants = [Entrant("good", "tilewright", artifact), Entrant("bad", "tilewright", tmp_path / "none.tw")]
+    found = compare_engines(entrants, feed_for(small_net()), QUICK)
+    good, bad = found.contestants
+    assert good.timing is not None
+    assert bad.timing is None
+    assert bad.error is not None
+    assert "none.tw" in bad.error
+    assert found.ratio("bad") is None
+    assert found.verdict is None
+
+
+def test_a_process_that_dies_is_named(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    found = compare_engines([Entrant("a", "tilewright", artifact)], feed_for(small_net()), QUICK)
+    assert found.contestants[0].error == "a: its process ended with exit code 1."
+
+
+def test_a_burst_is_separated_from_the_one_before(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that spin while idle must not take time from whoever runs next."""
+    slept: list[float] = []
+    monkeypatch.setattr(session_module.time, "sleep", slept.append)
+    monkeypatch.setattr(session_module, "BURST_S", 0.001)
+    entrants = [Entrant(label, "tilewright", artifact) for label in "ab"]
+    found = compare_engines(entrants, feed_for(small_net()), QUICK)
+    assert slept.count(session_module.SETTLE_S) == 2 * (found.num_rounds + 1), "one more for warming up"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_threads": 0},
+        {"duration_s": 0.0},
+        {"duration_s": float("nan")},
+        {"num_iterations": 0},
+        {"warmup_s": -1.0},
+    ],
+    ids=str,
+)
+def test_plans_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Plan(**{"num_threads": 1, **settings})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("labels", ["", "aa"])
+def test_everybody_has_a_name_of_their_own(labels: str, artifact: Path) -> None:
+    with pytest.raises(UsageError, match="each once"):
+        compare_engines([Entrant(n, "tilewright", artifact) for n in labels], {}, QUICK)
+
+
+def test_unknown_engines_are_a_result(artifact: Path) -> None:
+    found = compare_engines([Entrant("x", "tensorflow", artifact)], feed_for(small_net()), QUICK)
+    assert found.contestants[0].error is not None
+    assert "unknown engine 'tensorflow'" in found.contestants[0].error
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "error"),
+    [
+        ([1.0, 2.0], [1.0, 4.0], 0.5),
+        ([0.5], [0.0], 0.5),
+        ([np.nan], [np.nan], 0.0),
+        ([np.inf, 1.0], [np.inf, 1.0], 0.0),
+        ([np.nan], [1.0], np.inf),
+        ([np.inf], [-np.inf], np.inf),
+        ([1.0], [1.0, 2.0], np.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_errors_are_relative_to_the_largest_value(got: list, expected: list, error: float) -> None:
+    assert relative_error(np.array(got), np.array(expected)) == error
+
+
+@pytest.mark.usefixtures("short_bursts")
+def test_bench_in_python_measures_compiled_models_and_files(artifact: Path) -> None:
+    feed = feed_for(small_net())
+    found = tw.bench(tw.compile(small_net(), threads=1), artifact, feed=feed, duration="0.05s", threads=1)
+    assert [c.label for c in found.contestants] == ["0: cpu", "1: m.tw"]
+    assert all(c.max_error is not None and c.max_error < 1e-5 for c in found.contestants)
+    assert found.median_ms is not None
+    assert found.verdict in set(Verdict)
+    assert found.to_json()["contestants"][1]["ratio"]["verdict"] == str(found.verdict)
+
+
+def test_bench_in_python_says_what_a_peer_needs(artifact: Path) -> None:
+    with pytest.raises(UsageError, match="ONNX file"):
+        tw.bench(tw.open(artifact), "onnxruntime", feed={})
+    with pytest.raises(UsageError, match="trials"):
+        tw.bench(artifact, feed={}, duration="5trials")
+
+
+@pytest.mark.slow
+def test_equals_are_rarely_called_different(artifact: Path) -> None:
+    """The same artifact twice, on this machine as it is: at most one verdict in twenty is wrong, and of
+    twenty comparisons more than three wrong ones have a chance below 2 %."""
+    entrants = [Entrant(label, "tilewright", artifact) for label in "ab"]
+    plan = Plan(num_threads=1, duration_s=2.0)
+    feed = feed_for(small_net())
+    verdicts = [compare_engines(entrants, feed, plan).verdict for _ in range(20)]
+    assert sum(v in (Verdict.FASTER, Verdict.SLOWER) for v in verdicts) <= 3, verdicts
