@@ -8,7 +8,8 @@ other where that changes nothing but the traffic:
 * backward: an element-wise nest is substituted into the one nest that reads it, through any affine
   access (transposes and slices cost nothing then; arithmetic only where nothing is computed twice).
 
-Both work on accesses alone and know no operator.
+Both work on accesses alone and know no operator. Between operators of a half type the composed nest keeps the
+precision it computes in; a half value that leaves its type (a cast, a comparison) is rounded first.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _compose(nests: list[Nest]) -> list[Nest]:
             if len(readers) != 1:
                 continue
             consumer = nests[readers[0]]
-            if _writes_between(nests, position, readers[0]):
+            if _writes_between(nests, position, readers[0]) or _loses_rounding(producer, consumer):
                 continue
             merged = fuse_forward(producer, consumer) or fuse_backward(producer, consumer)
             if merged is not None:
@@ -129,6 +130,15 @@ def _compose(nests: list[Nest]) -> list[Nest]:
                 changed = True
                 break
     return nests
+
+
+def _loses_rounding(producer: Nest, consumer: Nest) -> bool:
+    """Whether a computed half value would become one of another type without having been rounded."""
+    dtype = producer.write.operand.dtype
+    if dtype.compute is dtype or consumer.write.operand.dtype is dtype:
+        return False
+    is_copy = isinstance(producer.body, Read) and producer.combine is None
+    return not (is_copy and producer.reads[0].operand.dtype is dtype)
 
 
 def _writes_between(nests: Sequence[Nest], first: int, last: int) -> bool:

@@ -207,3 +207,17 @@ def test_indices_computed_on_the_way_stay_indices() -> None:
     group = b.group(y)
     assert len(group.nests) == 2
     check_meaning(b, group)
+
+
+def test_a_half_value_is_rounded_before_it_leaves_its_type() -> None:
+    b = Builder()
+    x = b.input("x", 4, 33)
+    half = b.graph.value("half", DType.FLOAT16, (4, 33))
+    b.graph.append(Node("Cast", [x], [half], {"to": DType.FLOAT16.value}))
+    wide = b.add("Cast", [half], (4, 33), to=DType.FLOAT32.value)
+    group = b.group(b.add("Relu", [wide], (4, 33)))
+    assert len(group.nests) == 2
+    data = np.linspace(0.1, 99_999, 132, dtype=np.float32).reshape(4, 33)
+    got = run_nests(group.nests, [data], [(v.dtype, v.shape) for v in group.outputs])
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got[0], data.astype(np.float16).astype(np.float32))
