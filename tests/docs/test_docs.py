@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tilewright import zoo
+from tilewright.cli.document import document
+from tilewright.cli.main import VERBS
 from tilewright.registry import Registry
 
 ROOT = Path(__file__).parents[2]
@@ -104,3 +106,14 @@ def test_networks_that_guides_name_are_in_the_zoo() -> None:
     named = re.search(r"networks with parallel branches \(([^)]+)\)", text)
     assert named is not None
     assert set(INLINE.findall(named.group(1))) <= set(zoo.names())
+
+
+def test_the_page_of_the_command_line_is_current() -> None:
+    """`python -m tilewright.cli.document > docs/cli.md` writes it anew."""
+    assert (ROOT / "docs" / "cli.md").read_text() == document()
+
+
+def test_the_page_of_the_command_line_has_every_verb() -> None:
+    text = document()
+    assert all(f"## `tilewright {verb}`" in text for verb in VERBS)
+    assert all(f"| {code} |" in text for code in (0, 1, 2, 3, 4, 5, 130))

@@ -70,7 +70,7 @@ def _print_everything(explanation: Explanation) -> None:
         print_table(
             ("node", "operator", "became", "kernel", "why"),
             rows,
-            title=f"{len(rows)} of the model's {len(explanation.nodes)} nodes have no kernel under their own name",
+            title=f"{len(rows)} of {len(explanation.nodes)} nodes have no kernel under their own name",
         )
     reasons = Counter((edge.is_fused, edge.code, edge.text) for edge in explanation.edges)
     if reasons:

@@ -1,0 +1,180 @@
+"""The command line as a process: light to start, interruptible, plain where nobody looks at colours."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+import pytest
+from tests.support.models import small_net
+
+from tilewright import zoo
+
+COMMAND = (sys.executable, "-m", "tilewright.cli.main")
+# What a user must not wait for before there is anything to compute.
+HEAVY = ("numpy", "onnx", "llvmlite", "pydantic", "yaml", "rich", "torch", "onnxruntime")
+HELP_S, IMPORT_S = 0.3, 0.4
+STOP_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of the processes."""
+    return {**os.environ, "TILEWRIGHT_CACHE": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "small.onnx"
+    onnx.save(small_net(), path)
+    return path
+
+
+def cpu_s(command: Sequence[str]) -> float:
+    """User and system time of the cheapest of five runs."""
+    times = []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run(command, check=True, capture_output=True)
+        after = os.times()
+        times.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
+    return min(times)
+
+
+def test_help_and_import_cost_little() -> None:
+    assert cpu_s([*COMMAND, "--help"]) <= HELP_S
+    assert cpu_s([sys.executable, "-c", "import tilewright"]) <= IMPORT_S
+
+
+@pytest.mark.parametrize("module", ["tilewright", "tilewright.cli.main"])
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(HEAVY) & set(result.stdout.split()) == set()
+
+
+# Interrupts.
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that takes some seconds to compile."""
+    path = tmp_path_factory.mktemp("zoo") / "densenet121.onnx"
+    path.write_bytes(zoo.build("densenet121", image=64).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize(("phase", "delay_s"), [("passes", 0.0), ("generate", 0.0), ("kernels", 0.3)])
+def test_an_interrupt_ends_a_compilation_at_once_and_leaves_the_old_artifact(
+    network: Path, tmp_path: Path, number: signal.Signals, phase: str, delay_s: float
+) -> None:
+    artifact = tmp_path / "m.tw"
+    artifact.write_bytes(b"what was there before")
+    command = [*COMMAND, "compile", str(network), "-o", str(artifact), "--no-cache", "-v"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        spoken = []
+        for line in process.stderr:
+            spoken.append(line)
+            if line.startswith(f"tilewright: {phase}"):
+                break
+        time.sleep(delay_s)
+        sent = time.monotonic()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        took_s = time.monotonic() - sent
+    assert process.returncode == 130, (spoken, err)
+    assert took_s < STOP_S
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("tilewright: interrupted")
+    assert os.listdir(tmp_path) == ["m.tw"]
+    assert artifact.read_bytes() == b"what was there before"
+
+
+def test_an_impatient_second_interrupt_ends_the_process(network: Path, tmp_path: Path) -> None:
+    command = [*COMMAND, "compile", str(network), "-o", str(tmp_path / "m.tw"), "--no-cache", "-v"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("tilewright: generate") for line in process.stderr)
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=STOP_S)
+    assert process.returncode in (130, -signal.SIGTERM)
+    assert {Path(n).suffix for n in os.listdir(tmp_path)} <= {".part"}
+
+
+# Terminals and pipes.
+
+
+def on_terminal(command: Sequence[str], environment: dict[str, str]) -> str:
+    """What a terminal of 100 columns would be sent, from both streams."""
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**environment, "COLUMNS": "100"}
+    )
+    os.close(theirs)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(mine, 65536)
+        except OSError:  # how Linux says that the other side has closed
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    os.close(mine)
+    assert process.wait() == 0
+    return b"".join(chunks).decode()
+
+
+def test_colours_appear_on_a_terminal_and_can_be_switched_off(small: Path, cache: dict[str, str]) -> None:
+    command = [*COMMAND, "inspect", str(small)]
+    terminal = {k: v for k, v in cache.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    terminal["TERM"] = "xterm-256color"
+    assert "\x1b[1m" in on_terminal(command, terminal)
+    plain = on_terminal(command, {**terminal, "NO_COLOR": "1"})
+    assert "conv1" in plain or "Conv" in plain
+    assert "\x1b[3" not in plain  # 30 to 39 are the colours
+
+
+def test_a_pipe_gets_neither_colours_nor_bars(small: Path, tmp_path: Path, cache: dict[str, str]) -> None:
+    command = [*COMMAND, "compile", str(small), "-o", str(tmp_path / "m.tw")]
+    environment = {k: v for k, v in cache.items() if k != "FORCE_COLOR"}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "\x1b" not in result.stdout + result.stderr
+    assert "\r" not in result.stderr
+    assert [line.partition(":")[0] for line in result.stderr.splitlines()] == ["next"]
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "zoo", "list", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+
+
+def test_a_terminal_of_another_encoding_gets_what_it_can_show(cache: dict[str, str]) -> None:
+    environment = {**cache, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    table = subprocess.run([*COMMAND, "targets"], capture_output=True, check=True, env=environment)
+    assert table.stdout.isascii()
+    assert b"interpreter" in table.stdout
+    error = subprocess.run([*COMMAND, "inspect", "größe.onnx"], capture_output=True, env=environment)
+    assert error.returncode == 2
+    assert error.stderr.startswith(b"tilewright: gr?")
+    assert error.stderr.count(b"\n") == 1
