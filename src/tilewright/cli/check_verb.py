@@ -52,4 +52,5 @@ def check(
             + ". Try --target interpreter."
         )
     if report.on_host:
-        hint(f"{sum(len(o.nodes) for o in report.on_host)} operators run on the host: correct, but slow.")
+        count = sum(len(o.nodes) for o in report.on_host)
+        hint(f"{count} operator{'s run' if count > 1 else ' runs'} on the host: correct, but slow.")

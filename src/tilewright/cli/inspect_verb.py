@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from tilewright.cli import common
 from tilewright.cli.compile_verb import memory_json
 from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table, say
+from tilewright.cli.output import JSON_OPTION, format_bytes, format_count, hint, print_json, print_table, say
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,10 +56,15 @@ def _onnx(path: Path, shapes: Mapping[str, tuple[int, ...]], as_json: bool) -> N
         }
         print_json("inspect", document)
         return
-    facts: list[tuple[str, Any]] = [(k, v) for k, v in summary.rows() if k not in ("operators", "work")]
-    facts += [
-        ("work", f"{summary.flop / 1e9:.3f} GFLOP, {summary.macs / 1e9:.3f} G multiply-accumulates"),
-        ("activations", f"{format_bytes(planned.peak_bytes)} at their peak, as planned"),
+    parameters = f"{summary.num_parameters:,}, {format_bytes(summary.parameter_bytes)}"
+    facts = [
+        ("model", summary.name),
+        ("sha256", summary.sha256),
+        ("inputs", ", ".join(map(str, summary.inputs)) or "none"),
+        ("outputs", ", ".join(map(str, summary.outputs))),
+        ("parameters", parameters),
+        ("work", f"{format_count(summary.flop)}FLOP, {format_count(summary.macs)}MAC (multiply-accumulates)"),
+        ("activations", f"{format_bytes(planned.peak_bytes)} at their peak, before a target chooses layouts"),
     ]
     print_table(("", ""), facts)
     say("")

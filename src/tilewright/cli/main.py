@@ -149,7 +149,7 @@ def _usage_text(error: Exception, message: str) -> str:
         note(message)
         return ""
     where = context.command_path if context is not None else PROGRAM
-    return f"{message.rstrip('.')}. See '{where} --help'."
+    return f"{message.rstrip('.?')}{'?' if message.rstrip('.').endswith('?') else '.'} See '{where} --help'."
 
 
 def _os_text(error: OSError) -> str:

@@ -190,6 +190,19 @@ def format_bytes(size_bytes: float) -> str:
     return f"{size_bytes:.1f} GiB"
 
 
+def format_count(count: float) -> str:
+    """A number with its decimal prefix, to stand before a unit.
+
+    >>> format_count(999), format_count(1_234_000)
+    ('999 ', '1.23 M')
+    """
+    for prefix in ("", "k", "M", "G"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {prefix}"
+        count /= 1000
+    return f"{count:.3g} T"
+
+
 def format_ms(milliseconds: float) -> str:
     """A duration for people.
 
