@@ -1,6 +1,7 @@
 """Winograd beside the direct kernel on the same nests, and whole networks with Winograd chosen per layer.
 
-Run: `python benchmarks/micro_winograd.py [layers|networks] [name-filter] [rounds]`.
+Run: `python benchmarks/micro_winograd.py layers [name-filter] [rounds]`, or with names of zoo networks
+`errors [name,name] [inputs]` or `times [name,name] [rounds]`.
 
 Layers: one thread, interleaved; "hot" repeats one set of weights, "cold" rotates over copies of the packed
 weights that together exceed the L2 cache many times. Errors are maxima against float64, relative to the
@@ -274,61 +275,88 @@ def compiled(
         lower.lower_contraction = original
 
 
+VARIANTS: dict[str, tuple[int, ...]] = {"direct": (), "F2": (2,), "F4": (4,), "mixed": (2, 4)}
+
+
+def contestants(
+    name: str, threads: int
+) -> tuple[tilewright.Model, dict[str, Callable[[Mapping[str, Array]], Array]]]:
+    """The network, and what runs it: ONNX Runtime and each variant."""
+    import onnxruntime as ort
+
+    proto = zoo.build(name)
+    model = tilewright.load(proto)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    runs: dict[str, Callable[[Mapping[str, Array]], Array]] = {"ort": partial(first_output, session)}
+    for label, tiles in VARIANTS.items():
+        start = time.perf_counter()
+        made, chosen = compiled(model, tiles, threads)
+        seconds = time.perf_counter() - start
+        runs[label] = partial(first_output, made)
+        counts = ", ".join(f"{n} x {what}" for what, n in Counter(chosen).items())
+        print(f"  {label}: compiled in {seconds:.1f} s; {counts or 'no Winograd'}")
+    return model, runs
+
+
+def network_errors(names: Sequence[str], num_inputs: int) -> None:
+    """Errors of the first output against float64, relative to its largest element, over several inputs."""
+    for name in names:
+        print(f"{name}: error of {num_inputs} inputs")
+        model, runs = contestants(name, 1)
+        worst, squares = Counter[str](), Counter[str]()
+        for seed in range(num_inputs):
+            feed = zoo.example_inputs(name, seed)
+            expected = next(iter(run_graph(model.graph, feed, dtype=DType.FLOAT64).values()))
+            scale = np.abs(expected).max()
+            for label, run in runs.items():
+                error = np.abs(run(feed) - expected) / scale
+                worst[label] = max(worst[label], error.max())
+                squares[label] += np.mean(error**2) / num_inputs
+        for label in runs:
+            rms, ort_rms = np.sqrt(squares[label]), np.sqrt(squares["ort"])
+            print(
+                f"  {label:7} max {worst[label]:.2e} ({worst[label] / worst['ort']:.2f} x ort), "
+                f"rms {rms:.2e} ({rms / ort_rms:.2f} x ort)",
+                flush=True,
+            )
+
+
+def network_times(names: Sequence[str], rounds: int) -> None:
+    """Time of whole networks: direct only, F2, F4, and the larger gain of both."""
+    for name in names:
+        for threads in (1, 2):
+            print(f"{name}: {threads} thread{'s' * (threads > 1)}")
+            _, runs = contestants(name, threads)
+            feed = zoo.example_inputs(name)
+            best = dict(
+                zip(runs, best_of([partial(run, feed) for run in runs.values()], rounds), strict=True)
+            )
+            for label, seconds in best.items():
+                print(
+                    f"  {label:7} {1e3 * seconds:7.2f} ms, {best['direct'] / seconds:.2f} x direct, "
+                    f"{best['ort'] / seconds:.2f} x ort",
+                    flush=True,
+                )
+
+
 def first_output(model: Any, feed: Mapping[str, Array]) -> Array:
     """One run."""
     result: Array = model.run(None, feed)[0]
     return result
 
 
-def networks(names: Sequence[str], rounds: int) -> None:
-    """Time and error of whole networks: direct only, F2, F4, and the larger gain of both."""
-    import onnxruntime as ort
-
-    for name in names:
-        proto = zoo.build(name)
-        feed = zoo.example_inputs(proto)
-        model = tilewright.load(proto)
-        ((output, expected),) = run_graph(model.graph, feed, dtype=DType.FLOAT64).items()
-        scale = np.abs(expected).max()
-        variants = {"direct": (), "F2": (2,), "F4": (4,), "mixed": (2, 4)}
-        print(f"{name}: largest output {scale:.3g}")
-        for threads in (1, 2):
-            options = ort.SessionOptions()
-            options.intra_op_num_threads = threads
-            session = ort.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
-            runs: dict[str, Callable[[], Any]] = {"ort": partial(first_output, session, feed)}
-            for label, tiles in variants.items():
-                made, chosen = compiled(model, tiles, threads)
-                runs[label] = partial(first_output, made, feed)
-                if threads == 1 and chosen:
-                    counts = Counter(chosen)
-                    print(f"  {label}: " + ", ".join(f"{n} x {what}" for what, n in counts.items()))
-            errors = {
-                label: [
-                    float(np.abs(run() - expected).max() / scale),
-                    float(np.sqrt(np.mean((run() - expected) ** 2)) / scale),
-                ]
-                for label, run in runs.items()
-            }
-            best = dict(zip(runs, best_of(list(runs.values()), rounds), strict=True))
-            for label in runs:
-                ratio = [e / o for e, o in zip(errors[label], errors["ort"], strict=True)]
-                print(
-                    f"  {threads}T {label:7} {1e3 * best[label]:7.2f} ms, "
-                    f"{best['direct'] / best[label]:.2f} x direct, {best['ort'] / best[label]:.2f} x ort; "
-                    f"error max {errors[label][0]:.2e} ({ratio[0]:.2f} x ort), "
-                    f"rms {errors[label][1]:.2e} ({ratio[1]:.2f} x ort)",
-                    flush=True,
-                )
+def main(mode: str = "layers", names: str = "", count: str = "") -> None:
+    """See the module's text."""
+    given = names.split(",") if names else ["resnet18", "resnet50"]
+    if mode == "layers":
+        layers(names, int(count or 40))
+    elif mode == "errors":
+        network_errors(given, int(count or 3))
+    else:
+        network_times(given, int(count or 40))
 
 
 if __name__ == "__main__":
-    mode = sys.argv[1] if len(sys.argv) > 1 else "layers"
-    given = sys.argv[2] if len(sys.argv) > 2 else ""
-    num_rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 40
-    if mode == "layers":
-        layers(given, num_rounds)
-    else:
-        networks(given.split(",") if given else ("resnet18", "resnet50"), num_rounds)
+    main(*sys.argv[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,10 +15,14 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
-from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.codegen import compile_object
+from tilewright.targets.cpu.contraction import lower_contraction
+from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
-from tilewright.targets.cpu.winograd import lower_winograd
-from tilewright.targets.cpu.winograd.transform import PAIRS, winograd_transform
+from tilewright.targets.cpu.winograd import WinogradProblem, lower_winograd, match_winograd, winograd_gain
+from tilewright.targets.cpu.winograd.generate import MAX_CHAIN_STEPS
+from tilewright.targets.cpu.winograd.plan import Plan, Shape, plan_with
+from tilewright.targets.cpu.winograd.transform import PAIRS, Transform, winograd_transform
 
 F32 = DType.FLOAT32
 EPSILON = 2.0**-24
@@ -170,3 +175,214 @@ def test_convolution_equals_float64(name: str, tile: int, isa: Isa) -> None:
     got, expected = run(CONVOLUTIONS[name], isa, tile)
     tolerance = {2: 3e-6, 4: 1.5e-5}[tile]
     assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
+
+
+# Errors.
+
+NUM_INPUT_OPERATIONS, NUM_OUTPUT_OPERATIONS = 3, 4  # on the longest path of one transform along one axis
+
+
+def error_bound(transform: Transform, data: Any, weight: Any) -> Any:
+    """What rounding can do to each output of a 3x3 convolution padded by one, in the probabilistic sense of
+    Higham and Mary (2019): the square root of the operations on the longest path, times the unit roundoff,
+    times the same computation with every coefficient and operand positive."""
+    b, g, a = (np.abs(np.array(m, float)) for m in (transform.input, transform.weight, transform.output))
+    tile, size = transform.tile, transform.size
+    channels, height, width = data.shape[1:]
+    rows, columns = -(-height // tile), -(-width // tile)
+    padded = np.zeros((channels, rows * tile + 2, columns * tile + 2))
+    padded[:, 1 : height + 1, 1 : width + 1] = np.abs(data[0])
+    u = np.einsum("xi,kcij,yj->xykc", g, np.abs(weight), g)
+    bound = np.zeros((weight.shape[0], rows * tile, columns * tile))
+    for r in range(0, rows * tile, tile):
+        for s in range(0, columns * tile, tile):
+            v = np.einsum("xi,cij,yj->xyc", b, padded[:, r : r + size, s : s + size], b)
+            made = np.einsum("xykc,xyc->kxy", u, v)
+            bound[:, r : r + tile, s : s + tile] = np.einsum("px,kxy,qy->kpq", a, made, a)
+    steps = MAX_CHAIN_STEPS[tile]
+    transforms = 2 * (NUM_INPUT_OPERATIONS + NUM_OUTPUT_OPERATIONS)
+    longest = transforms + 2 + min(channels, steps) + -(-channels // steps)
+    return np.sqrt(longest) * EPSILON * bound[:, :height, :width]
+
+
+ERROR_SHAPES = ((16, 24, 12), (64, 32, 14), (160, 16, 8))
+
+
+@pytest.mark.parametrize("shape", ERROR_SHAPES, ids=str)
+@pytest.mark.parametrize("tile", PAIRS)
+def test_rounding_stays_within_the_derived_bound(shape: tuple[int, int, int], tile: int, isa: Isa) -> None:
+    c, k, side = shape
+    graph = conv_graph(c, k, (side, side), bias=False)
+    got, expected = run(graph, isa, tile)
+    data = np.random.default_rng(1).standard_normal((1, c, side, side)).astype(np.float32)
+    weight = graph.nodes[0].inputs[1]
+    assert weight is not None
+    bound = error_bound(winograd_transform(tile), data, weight.data)
+    error = np.abs(got - expected)[0]
+    assert (error <= bound).all()
+    assert error.max() > 0.001 * bound.max()  # the bound says something
+
+
+@pytest.mark.parametrize(("tile", "ratio"), [(2, 2.0), (4, 6.0)])
+@pytest.mark.parametrize("shape", ERROR_SHAPES, ids=str)
+def test_error_is_a_small_multiple_of_the_direct_kernels(
+    shape: tuple[int, int, int], tile: int, ratio: float
+) -> None:
+    c, k, side = shape
+    graph = conv_graph(c, k, (side, side), bias=False)
+    isa = host_isa()
+    got, expected = run(graph, isa, tile)
+    _, group, layouts = lower(graph, isa, tile)
+    kernels = lower_contraction(
+        group.nests[0], layouts, isa, constants=frozenset({("input", 1)}), next_local=0
+    )
+    assert not isinstance(kernels, Declined)
+    feed = np.random.default_rng(1).standard_normal(group.inputs[0].shape).astype(np.float32)
+    operands = {("input", 0): feed, ("input", 1): group.inputs[1].data, ("output", 0): np.zeros_like(got)}
+    direct = KernelRunner(kernels, operands, layouts, isa)
+    direct()
+    direct_error = np.abs(direct.result(("output", 0)) - expected).max()
+    assert np.abs(got - expected).max() <= ratio * direct_error
+
+
+def test_unusual_numbers_pass_through(isa: Isa) -> None:
+    graph = conv_graph(16, 16, (9, 9))
+    kernels, _, layouts = lower(graph, isa, 4)
+    assert not isinstance(kernels, Declined)
+    data = np.zeros((1, 16, 9, 9), np.float32)
+    data[0, 3, 0, 0] = np.nan
+    operands = {("input", i): v.data for i, v in enumerate(graph.nodes[0].inputs) if v is not None}
+    runner = KernelRunner(
+        kernels,
+        {**operands, ("input", 0): data, ("output", 0): np.zeros((1, 16, 9, 9), np.float32)},
+        layouts,
+        isa,
+    )
+    runner()
+    result = runner.result(("output", 0))
+    assert np.isnan(result[:, :, :2, :2]).all()
+    assert not np.isnan(result[:, :, 4:, :]).any()  # no tile that does not read it
+
+
+# Cuts, windows of other tensors, and what is declined.
+
+
+@pytest.mark.parametrize("tile", PAIRS)
+def test_bits_do_not_depend_on_the_cut(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = conv_graph(40, 100, (13, 14), batch=2, then="add relu")
+    results = []
+    for num_blocks, panel_parts in ((1, 1), (2, 1), (5, 2), (3, 7)):
+
+        def forced(
+            problem: Any, tile: int, isa: Isa, cut: tuple[int, int] = (num_blocks, panel_parts)
+        ) -> Plan:
+            plan = plan_with(Shape.of(problem, tile), cut[0], cut[1], isa)
+            assert plan.panels.num_panels >= cut[1]
+            return plan
+
+        monkeypatch.setattr("tilewright.targets.cpu.winograd.generate.choose_plan", forced)
+        results.append(run(graph, NARROW, tile)[0])
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+# Sixteen registers make narrow panels: many of them, on any machine that runs AVX2.
+NARROW = isa_by_name("avx2")
+
+
+@pytest.mark.parametrize("tile", PAIRS)
+def test_windows_of_larger_tensors(tile: int, isa: Isa) -> None:
+    graph = conv_graph(19, 21, (9, 10), then="add relu")
+    parents = {("input", 0): 33, ("output", 0): 40, ("input", 3): 50}
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    steps = {c: (90 * c, 1, 10 * c, c) for c in parents.values()}
+    layouts = {("input", 1): Layout.row_major(4), ("input", 2): Layout.row_major(1)}
+    layouts |= {key: Layout((0, 2, 3, 1), steps[c]) for key, c in parents.items()}
+    kernels = lower_winograd(
+        group.nests[0], layouts, isa, constants=frozenset({("input", 1), ("input", 2)}), tile=tile
+    )
+    assert not isinstance(kernels, Declined)
+    rng = np.random.default_rng(1)
+    operands: dict[tuple[str, int], Any] = {
+        ("input", i): v.data if v.data is not None else np.full((1, parents["input", i], 9, 10), np.nan, "f")
+        for i, v in enumerate(group.inputs)
+    }
+    feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
+    for i, v in enumerate(group.inputs):
+        if v.data is None:
+            operands["input", i][:, : v.shape[1]] = feed[v.name]
+    operands["output", 0] = np.full((1, 40, 9, 10), -7, np.float32)
+    dense = {key: Layout(layout.order) for key, layout in layouts.items()}
+    runner = KernelRunner(kernels, operands, dense, isa)
+    runner()
+    result = runner.result(("output", 0))
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)[graph.outputs[0].name]
+    np.testing.assert_allclose(result[:, :21], expected, rtol=0, atol=2e-5)
+    assert (result[:, 21:] == -7).all()
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (conv_graph(16, 16, (8, 8), kernel=(5, 5)), "not a window of 3x3"),
+        (conv_graph(16, 16, (8, 8), kernel=(1, 1), pads=(0, 0, 0, 0)), "not a window of 3x3"),
+        (conv_graph(16, 16, (8, 8), stride=2), "stride or a dilation"),
+        (conv_graph(16, 16, (8, 8), dilation=2), "stride or a dilation"),
+        (conv_graph(16, 32, (8, 8), group=2), "groups of channels"),
+        (conv_graph(16, 16, (8, 8), group=16), "selects elements of both factors"),
+        (conv_graph(16, 16, (8, 8), weights=False), "computed"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_other_work_is_declined_with_a_reason(graph: Graph, reason: str) -> None:
+    found, _, _ = lower(graph, host_isa(), 4)
+    assert isinstance(found, Declined)
+    assert reason in found.reason
+
+
+def test_channels_first_inputs_and_unknown_tiles_are_declined() -> None:
+    graph = conv_graph(16, 16, (8, 8))
+
+    def planar_input(shape: tuple[int, ...], seen: list[int] = []) -> Layout:  # noqa: B006 - counts the calls
+        seen.append(0)
+        return Layout.row_major(len(shape)) if len(seen) == 1 else channels_last(shape)
+
+    found, _, _ = lower(graph, host_isa(), 4, planar_input)
+    assert isinstance(found, Declined)
+    assert "not contiguous" in found.reason
+    found, _, _ = lower(graph, host_isa(), 3)
+    assert isinstance(found, Declined)
+    assert "expected 2 or 4" in found.reason
+
+
+# Estimates, and other instruction sets.
+
+
+def gain(graph: Graph, tile: int) -> float:
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    layouts = {("input", i): Layout.row_major(len(v.shape)) for i, v in enumerate(group.inputs)}
+    layouts["input", 0] = layouts["output", 0] = Layout((0, 2, 3, 1))
+    problem = match_winograd(group.nests[0], layouts)
+    assert isinstance(problem, WinogradProblem)
+    isa = replace(isa_by_name("avx512"), caches=CacheSizes(l1_bytes=48 << 10, l2_bytes=2 << 20))
+    return winograd_gain(problem, tile, isa)
+
+
+def test_gain_counts_products_transforms_and_weights() -> None:
+    large = conv_graph(64, 64, (56, 56))
+    assert 1.3 < gain(large, 2) < 9 * 4 / 16
+    assert gain(large, 2) < gain(large, 4) < 9 * 16 / 36
+    assert gain(conv_graph(4, 4, (56, 56)), 4) < gain(large, 4)  # transforms outweigh few channels
+    small = conv_graph(512, 512, (7, 7))
+    assert gain(small, 4) < 1  # four times the weights for four tiles
+    assert gain(small, 4) < gain(small, 2)
+
+
+@pytest.mark.parametrize("tile", PAIRS)
+def test_kernels_compile_for_arm(tile: int) -> None:
+    isa = isa_by_name("neon")
+    kernels, _, _ = lower(conv_graph(19, 37, (9, 10), then="add relu"), isa, tile)
+    assert not isinstance(kernels, Declined)
+    assert compile_object(kernels[0].text, isa).startswith(b"\x7fELF")

@@ -46,7 +46,7 @@ _FLOAT_BYTES = 4
 # Longer sums, by tile, are cut into equal blocks whose totals are added up in M. Nearly all of the error
 # comes from these sums, magnified by the output transform: against one chain of 256 steps, blocks of 32 leave
 # a third of the error of F(4, 3), blocks of 64 half of that of F(2, 3), for less than 4 % of the time.
-_MAX_CHAIN_STEPS = {2: 64, 4: 32}
+MAX_CHAIN_STEPS = {2: 64, 4: 32}
 
 
 def lower_winograd(
@@ -373,7 +373,7 @@ class _Generator:
             row, vector = divmod(number, num_vectors)
             return e.gep(m, (row * width + vector * self.lanes) * _FLOAT_BYTES)
 
-        size = -(-steps // -(-steps // _MAX_CHAIN_STEPS[plan.tile]))
+        size = -(-steps // -(-steps // MAX_CHAIN_STEPS[plan.tile]))
         for number, value in enumerate(summed(0, size)):
             e.store(value, target(number))
 

@@ -84,6 +84,9 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         return Declined(f"products of {contraction.dtype}: the transforms are for float32")
     access = contraction.a
     extents, roles = nest.extents, {d.name: d.role for d in nest.dims}
+    a, b, c = (_steps(x, layouts) for x in (access, contraction.b, nest.write))
+    if any(a[0].get(d.name) and b[0].get(d.name) for d in nest.parallel_dims if d.extent > 1):
+        return Declined("groups of channels")
     pairs: list[tuple[int, str, str]] = []
     for axis, index in enumerate(access.index):
         assert isinstance(index, Affine)
@@ -106,7 +109,6 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         d.name for d in nest.parallel_dims if d.extent > 1 and d.name not in windowed and d.name != vector
     ]
     reads = [_steps(nest.reads[i], layouts) for i in contraction.extra_reads]
-    a, b, c = (_steps(x, layouts) for x in (access, contraction.b, nest.write))
 
     def steps(name: str) -> Steps:
         return Steps(
@@ -115,8 +117,8 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
 
     if steps(channel).a != 1:
         return Declined("input channels are not contiguous")
-    if any(steps(name).b for name in batch) or any(steps(p).b for _, p, _ in pairs):
-        return Declined("groups of channels, or weights that differ between positions")
+    if any(steps(name).b for name in (*batch, *(p for _, p, _ in pairs))):
+        return Declined("weights that differ between positions")
     if not all(steps(p).a == steps(t).a and not steps(t).c for _, p, t in pairs):
         return Declined("the window's positions and taps move differently")
     axes: list[ImageAxis] = []

@@ -66,7 +66,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class Shape:
     """The numbers that decide a plan."""
 
     tile: int
@@ -74,15 +74,20 @@ class _Shape:
     inputs: int
     outputs: int
 
+    @classmethod
+    def of(cls, problem: WinogradProblem, tile: int) -> Shape:
+        """The numbers of a problem."""
+        return cls(tile, problem.num_tiles(tile), problem.inputs.extent, problem.outputs.extent)
+
     @property
     def num_matrices(self) -> int:
+        """Products of one tile and pair of channels."""
         return (self.tile + NUM_TAPS - 1) ** 2
 
 
 def choose_plan(problem: WinogradProblem, tile: int, isa: Isa) -> Plan:
     """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
-    shape = _Shape(tile, problem.num_tiles(tile), problem.inputs.extent, problem.outputs.extent)
-    return _choose(shape, isa)[1]
+    return _choose(Shape.of(problem, tile), isa)[1]
 
 
 def winograd_gain(problem: WinogradProblem, tile: int, isa: Isa) -> float:
@@ -91,18 +96,17 @@ def winograd_gain(problem: WinogradProblem, tile: int, isa: Isa) -> float:
     It counts the products (clipped tiles in full, the direct kernel without its padding taps), both
     transforms, and the bytes of weights: (tile + 2)² against 9 per pair of channels. One thread.
     """
-    shape = _Shape(tile, problem.num_tiles(tile), problem.inputs.extent, problem.outputs.extent)
-    return _direct_cycles(problem, isa) / _choose(shape, isa)[0]
+    return _direct_cycles(problem, isa) / _choose(Shape.of(problem, tile), isa)[0]
 
 
 @functools.lru_cache(maxsize=1024)
-def _choose(shape: _Shape, isa: Isa) -> tuple[float, Plan]:
+def _choose(shape: Shape, isa: Isa) -> tuple[float, Plan]:
     """(Cycles on one thread with cold weights, the plan)."""
     best: tuple[float, int, int] | None = None
     found: tuple[float, Plan] | None = None
     limit = int(_SCRATCH_SHARE * isa.caches.l2_bytes)
     for num_blocks in _block_counts(shape.num_tiles):
-        plan = _plan(shape, num_blocks, 1, isa)
+        plan = plan_with(shape, num_blocks, 1, isa)
         if plan.scratch_bytes > limit and plan.block_tiles > 4:
             continue
         for parts in range(1, min(plan.panels.num_panels, 16) + 1):
@@ -113,7 +117,7 @@ def _choose(shape: _Shape, isa: Isa) -> tuple[float, Plan]:
             key = (cycles, num_blocks, parts)
             if best is None or key < best:
                 best = key
-                found = chunk * chunks, _plan(shape, num_blocks, parts, isa)
+                found = chunk * chunks, plan_with(shape, num_blocks, parts, isa)
     assert found is not None
     return found
 
@@ -125,7 +129,8 @@ def _block_counts(num_tiles: int) -> list[int]:
     return sorted(counts)
 
 
-def _plan(shape: _Shape, num_blocks: int, panel_parts: int, isa: Isa) -> Plan:
+def plan_with(shape: Shape, num_blocks: int, panel_parts: int, isa: Isa) -> Plan:
+    """The plan with this many blocks and panel groups."""
     block = -(-shape.num_tiles // num_blocks)
     panels, row_tiles = _register_tile(shape, block, isa)
     lanes = panels.lanes
@@ -157,7 +162,7 @@ def _spread(floats: int) -> int:
     return _LINE_FLOATS * (-(-floats // _LINE_FLOATS) | 1)
 
 
-def _register_tile(shape: _Shape, block_tiles: int, isa: Isa) -> tuple[Panels, tuple[RowTile, ...]]:
+def _register_tile(shape: Shape, block_tiles: int, isa: Isa) -> tuple[Panels, tuple[RowTile, ...]]:
     """Panels and row tiles with the fewest cycles for one matrix of one block."""
     lanes = isa.lanes("float")
     best: tuple[float, int, int] | None = None
@@ -172,7 +177,7 @@ def _register_tile(shape: _Shape, block_tiles: int, isa: Isa) -> tuple[Panels, t
     return Panels(lanes, best[1], shape.outputs), split_rows(block_tiles, best[2])
 
 
-def _product_cycles(shape: _Shape, panels: Panels, row_tiles: tuple[RowTile, ...]) -> float:
+def _product_cycles(shape: Shape, panels: Panels, row_tiles: tuple[RowTile, ...]) -> float:
     """Cycles of one matrix product of a block with all panels."""
     total = 0.0
     for tile in row_tiles:
@@ -188,7 +193,7 @@ def _product_cycles(shape: _Shape, panels: Panels, row_tiles: tuple[RowTile, ...
     return total
 
 
-def _chunk_cycles(shape: _Shape, plan: Plan, parts: int, isa: Isa) -> float:
+def _chunk_cycles(shape: Shape, plan: Plan, parts: int, isa: Isa) -> float:
     """The largest chunk's time when the panels are cut into `parts`."""
     panels = plan.panels
     num_panels = -(-panels.num_panels // parts)
