@@ -1,0 +1,80 @@
+"""What people read at the command line, word for word.
+
+Each file holds one command after `$` and what it prints: standard output, then standard error. Write them anew
+with `python tests/golden/test_cli.py` and read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+from tests.support.cli import tilewright
+from tests.support.models import F32, host_net, model, small_net
+
+FOLDER = Path(__file__).parent / "cli"
+# Commands whose words depend on neither the machine nor the time.
+COMMANDS = {
+    "inspect": "inspect small.onnx",
+    "check": "check host.onnx",
+    "check_open_shape": "check open.onnx",
+    "explain": "explain small.onnx -t interpreter",
+    "explain_node": "explain small.onnx relu1 -t interpreter",
+    "explain_unknown": "explain small.onnx relu2 -t interpreter",
+    "compare": "compare small.onnx@interpreter interpreter",
+    "run": "run tiny.onnx --random -t interpreter",
+    "run_without_inputs": "run tiny.onnx",
+    "dump": "compile tiny.onnx -t null -o tiny.tw --dump-after canonicalise -q",
+    "zoo": "zoo list",
+    "schema": "schema",
+    "unknown_verb": "compil small.onnx",
+    "unknown_flag": "compile small.onnx --thread 2",
+    "unknown_network": "zoo build resnet51",
+}
+
+
+def files(folder: Path) -> None:
+    """The models that the commands name."""
+    onnx.save(small_net(), folder / "small.onnx")
+    onnx.save(host_net(), folder / "host.onnx")
+    for name, extent in (("open", "batch"), ("tiny", 2)):
+        values = [helper.make_tensor_value_info(n, F32, [extent, 4]) for n in ("x", "y")]
+        node = helper.make_node("Relu", ["x"], ["y"], "relu")
+        onnx.save(model([node], values[:1], values[1:], []), folder / f"{name}.onnx")
+
+
+def transcript(command: str) -> str:
+    result = tilewright(*command.split())
+    text = f"$ tilewright {command}\n{result.out}{result.err}[exit code {result.code}]\n"
+    text = re.sub(r"\b[0-9a-f]{64}\b", "<sha256>", text)
+    text = re.sub(r"( time: \w+ +)\d[\d.]* (µs|ms|s)\b", r"\1<time>", text)
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_line_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert transcript(COMMANDS[name]) == (FOLDER / f"{name}.txt").read_text()
+
+
+def test_every_transcript_belongs_to_a_command() -> None:
+    assert {p.stem for p in FOLDER.glob("*.txt")} == set(COMMANDS)
+
+
+def write() -> None:
+    """Write all transcripts anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        files(Path(folder))
+        os.chdir(folder)
+        for name, command in COMMANDS.items():
+            (FOLDER / f"{name}.txt").write_text(transcript(command))
+
+
+if __name__ == "__main__":
+    write()
