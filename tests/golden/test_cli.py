@@ -1,7 +1,7 @@
 """What people read at the command line, word for word.
 
-Each file holds one command after `$` and what it prints: standard output, then standard error. Write them anew
-with `python tests/golden/test_cli.py` and read the difference.
+Each file holds one command after `$` and what it prints: standard output, then standard error. Write them
+anew with `python -m tests.golden.test_cli` and read the difference.
 """
 
 from __future__ import annotations
