@@ -245,6 +245,7 @@ class Chooser:
     """Stands in for `lower_contraction`: each nest takes the tile of the largest estimated gain, or none."""
 
     tiles: tuple[int, ...]
+    min_gain: float
     chosen: list[str]
 
     def __call__(
@@ -253,7 +254,7 @@ class Chooser:
         problem = match_winograd(nest, layouts)
         if not isinstance(problem, Declined):
             gain, tile = max(((winograd_gain(problem, t, isa), t) for t in self.tiles), default=(0.0, 0))
-            if gain >= MIN_GAIN:
+            if tile and gain >= self.min_gain:
                 made = lower_winograd(nest, layouts, isa, constants=constants, tile=tile)
                 if not isinstance(made, Declined):
                     side = problem.rows.extent
@@ -263,10 +264,10 @@ class Chooser:
 
 
 def compiled(
-    model: tilewright.Model, tiles: tuple[int, ...], threads: int
+    model: tilewright.Model, tiles: tuple[int, ...], min_gain: float, threads: int
 ) -> tuple[CompiledModel, list[str]]:
     """The model with Winograd tiles of these sizes allowed, and what was chosen."""
-    chooser = Chooser(tiles, [])
+    chooser = Chooser(tiles, min_gain, [])
     original = lower.lower_contraction
     lower.lower_contraction = chooser
     try:
@@ -275,11 +276,19 @@ def compiled(
         lower.lower_contraction = original
 
 
-VARIANTS: dict[str, tuple[int, ...]] = {"direct": (), "F2": (2,), "F4": (4,), "mixed": (2, 4)}
+# Tiles allowed, and the least estimated gain for which one is taken.
+VARIANTS: dict[str, tuple[tuple[int, ...], float]] = {
+    "direct": ((), 0.0),
+    "F2": ((2,), MIN_GAIN),
+    "F4": ((4,), MIN_GAIN),
+    "mixed": ((2, 4), MIN_GAIN),
+}
+# Whatever the gain: what the errors would be at worst.
+EVERYWHERE = {"all F2": ((2,), 0.0), "all F4": ((4,), 0.0)}
 
 
 def contestants(
-    name: str, threads: int
+    name: str, threads: int, variants: Mapping[str, tuple[tuple[int, ...], float]]
 ) -> tuple[tilewright.Model, dict[str, Callable[[Mapping[str, Array]], Array]]]:
     """The network, and what runs it: ONNX Runtime and each variant."""
     import onnxruntime as ort
@@ -290,9 +299,9 @@ def contestants(
     options.intra_op_num_threads = threads
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     runs: dict[str, Callable[[Mapping[str, Array]], Array]] = {"ort": partial(first_output, session)}
-    for label, tiles in VARIANTS.items():
+    for label, (tiles, min_gain) in variants.items():
         start = time.perf_counter()
-        made, chosen = compiled(model, tiles, threads)
+        made, chosen = compiled(model, tiles, min_gain, threads)
         seconds = time.perf_counter() - start
         runs[label] = partial(first_output, made)
         counts = ", ".join(f"{n} x {what}" for what, n in Counter(chosen).items())
@@ -304,7 +313,7 @@ def network_errors(names: Sequence[str], num_inputs: int) -> None:
     """Errors of the first output against float64, relative to its largest element, over several inputs."""
     for name in names:
         print(f"{name}: error of {num_inputs} inputs")
-        model, runs = contestants(name, 1)
+        model, runs = contestants(name, 1, VARIANTS | EVERYWHERE)
         worst, squares = Counter[str](), Counter[str]()
         for seed in range(num_inputs):
             feed = zoo.example_inputs(name, seed)
@@ -328,7 +337,7 @@ def network_times(names: Sequence[str], rounds: int) -> None:
     for name in names:
         for threads in (1, 2):
             print(f"{name}: {threads} thread{'s' * (threads > 1)}")
-            _, runs = contestants(name, threads)
+            _, runs = contestants(name, threads, VARIANTS)
             feed = zoo.example_inputs(name)
             best = dict(
                 zip(runs, best_of([partial(run, feed) for run in runs.values()], rounds), strict=True)
