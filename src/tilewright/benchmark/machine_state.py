@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.hardware.probe import load_average_1min, probe_host
 from tilewright.targets.cpu.topology import probe_latency
 
-BUSY_SHARE = 0.7
+BUSY_SHARE = 0.1
 STEAL_SHARE = 0.02
 LATENCY_CHANGE = 2.0
+LOOK_S = 0.25
 _CPU_STAT = Path("/proc/stat")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+_IDLE_FIELDS = (3, 4)  # idle and waiting for input or output
 _STEAL_FIELD = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Clock ticks of the cores this process may use, since the machine started."""
+
+    busy: int
+    stolen: int
+    total: int
+
+    @classmethod
+    def read(cls, path: Path = _CPU_STAT, cores: frozenset[int] | None = None) -> Ticks | None:
+        """Ticks now; None where the system does not count them."""
+        cores = _allowed_cores() if cores is None else cores
+        busy = stolen = total = 0
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            return None
+        for line in lines:
+            name, *fields = line.split()
+            if not name.startswith("cpu") or not name[3:].isdigit() or int(name[3:]) not in cores:
+                continue
+            ticks = [int(f) for f in fields[: _STEAL_FIELD + 1]]
+            if len(ticks) <= _STEAL_FIELD:
+                return None
+            busy += sum(ticks) - sum(ticks[i] for i in _IDLE_FIELDS)
+            stolen += ticks[_STEAL_FIELD]
+            total += sum(ticks)
+        return cls(busy, stolen, total) if total else None
+
+
+def busy_share(look_s: float = LOOK_S) -> float | None:
+    """Share of the cores' time that is used while this process sleeps for a moment: by others, then."""
+    before = Ticks.read()
+    time.sleep(look_s)
+    after = Ticks.read()
+    if before is None or after is None or after.total <= before.total:
+        return None
+    return (after.busy - before.busy) / (after.total - before.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +65,33 @@ class Snapshot:
     """One look at the machine."""
 
     load: float | None
+    busy_share: float | None
     core_latency_ns: float | None
-    steal_ticks: int | None
-    total_ticks: int | None
+    ticks: Ticks | None
 
     @classmethod
     def take(cls) -> Snapshot:
-        """Look now; takes about a tenth of a second."""
+        """Look now; takes half a second."""
+        share = busy_share()
         latency = probe_latency()
-        steal, total = _ticks()
-        return cls(load_average_1min(), None if latency is None else latency.median_ns, steal, total)
+        return cls(load_average_1min(), share, None if latency is None else latency.median_ns, Ticks.read())
 
 
 @dataclass(frozen=True, slots=True)
 class MachineState:
-    """What else went on, before and after. `steal_share` is time that the hypervisor gave to others."""
+    """What else went on, before and after.
+
+    `busy` is the share of the cores' time that others used, `steal` that the hypervisor gave to other
+    machines. The load is the average of a minute, and so holds what was measured before, too.
+    """
 
     cpu_name: str
     num_cores: int
     governor: str | None
     load_before: float | None
     load_after: float | None
+    busy_share_before: float | None
+    busy_share_after: float | None
     core_latency_before_ns: float | None
     core_latency_after_ns: float | None
     steal_share: float | None
@@ -56,13 +106,23 @@ class MachineState:
             governor=_governor(),
             load_before=before.load,
             load_after=after.load,
+            busy_share_before=before.busy_share,
+            busy_share_after=after.busy_share,
             core_latency_before_ns=before.core_latency_ns,
             core_latency_after_ns=after.core_latency_ns,
-            steal_share=_share(before, after),
+            steal_share=_stolen(before.ticks, after.ticks),
         )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether others used more of the cores than measuring allows."""
+        shares = (self.busy_share_before, self.busy_share_after)
+        return any(share is not None and share > BUSY_SHARE for share in shares)
 
     def __str__(self) -> str:
         parts = [f"{self.cpu_name}, {self.num_cores} cores"]
+        if self.busy_share_before is not None:
+            parts.append(f"others used {100 * self.busy_share_before:.0f} % of them")
         if self.load_before is not None:
             parts.append(f"load {self.load_before:.1f}")
         if self.core_latency_before_ns is not None:
@@ -76,9 +136,11 @@ class MachineState:
     def warnings(self) -> tuple[str, ...]:
         """Why the figures should not be believed as they stand."""
         found: list[str] = []
-        if self.load_before is not None and self.load_before > BUSY_SHARE * self.num_cores:
+        if self.is_busy:
+            share = max(s for s in (self.busy_share_before, self.busy_share_after) if s is not None)
             found.append(
-                f"the machine was busy (load {self.load_before:.1f}): close other programs and repeat."
+                f"other programs used {100 * share:.0f} % of the cores: close them and repeat; engines that "
+                "spin while they wait suffer more than others."
             )
         if self.steal_share is not None and self.steal_share > STEAL_SHARE:
             found.append(
@@ -96,24 +158,18 @@ class MachineState:
         return tuple(found)
 
 
-def _share(before: Snapshot, after: Snapshot) -> float | None:
-    if None in (before.steal_ticks, before.total_ticks, after.steal_ticks, after.total_ticks):
+def _stolen(before: Ticks | None, after: Ticks | None) -> float | None:
+    if before is None or after is None:
         return None
-    steal = (after.steal_ticks or 0) - (before.steal_ticks or 0)
-    total = (after.total_ticks or 0) - (before.total_ticks or 0)
-    return steal / total if total > 0 else 0.0
+    passed = after.total - before.total
+    return (after.stolen - before.stolen) / passed if passed > 0 else 0.0
 
 
-def _ticks(path: Path = _CPU_STAT) -> tuple[int | None, int | None]:
-    """Clock ticks stolen and in total since the start; None where the system does not count them."""
+def _allowed_cores() -> frozenset[int]:
     try:
-        fields = path.read_text().splitlines()[0].split()[1:]
-    except (OSError, IndexError):
-        return None, None
-    ticks = [int(f) for f in fields if f.isdigit()]
-    if len(ticks) <= _STEAL_FIELD:
-        return None, None
-    return ticks[_STEAL_FIELD], sum(ticks[: _STEAL_FIELD + 1])
+        return frozenset(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return frozenset(range(os.cpu_count() or 1))
 
 
 def _governor() -> str | None:

@@ -261,6 +261,8 @@ class MachineState(Part):
     governor: str | None
     load_before: float | None
     load_after: float | None
+    busy_share_before: float | None = Field(description="Of the cores, by other programs.")
+    busy_share_after: float | None
     core_latency_before_ns: float | None
     core_latency_after_ns: float | None
     steal_share: float | None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.benchmark.machine_state import MachineState, Snapshot, _ticks
+from tilewright.benchmark.machine_state import MachineState, Snapshot, Ticks, busy_share
 from tilewright.benchmark.roofline import Roofline
 
-QUIET = MachineState("a processor", 4, "performance", 0.5, 0.6, 60.0, 70.0, 0.0)
+QUIET = MachineState("a processor", 4, "performance", 0.5, 0.6, 0.01, 0.02, 60.0, 70.0, 0.0)
 LINE = Roofline(flop=10**9, traffic_bytes=10**6, peak_flop_per_s=1e11, read_bytes_per_s=1e10, num_threads=2)
 
 
@@ -22,7 +22,8 @@ def test_a_quiet_machine_has_nothing_to_say() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"load_before": 3.9}, "busy"),
+        ({"busy_share_before": 0.4}, "40 %"),
+        ({"busy_share_after": 0.3}, "30 %"),
         ({"steal_share": 0.1}, "10 %"),
         ({"core_latency_after_ns": 400.0}, "from 60 to 400"),
         ({"governor": "powersave"}, "powersave"),
@@ -35,25 +36,34 @@ def test_each_disturbance_is_named(change: dict[str, float | str], word: str) ->
 
 
 def test_what_is_not_known_is_neither_shown_nor_warned_of() -> None:
-    unknown = MachineState("p", 1, None, None, None, None, None, None)
+    unknown = MachineState("p", 1, None, None, None, None, None, None, None, None)
     assert unknown.warnings() == ()
     assert str(unknown) == "p, 1 cores"
 
 
 def test_stolen_time_is_a_share_of_what_passed() -> None:
-    before = Snapshot(1.0, None, steal_ticks=100, total_ticks=1000)
-    after = Snapshot(1.0, None, steal_ticks=150, total_ticks=2000)
+    before = Snapshot(1.0, 0.0, None, Ticks(busy=500, stolen=100, total=1000))
+    after = Snapshot(1.0, 0.0, None, Ticks(busy=600, stolen=150, total=2000))
     assert MachineState.between(before, after).steal_share == 0.05
-    assert MachineState.between(replace(before, steal_ticks=None), after).steal_share is None
+    assert MachineState.between(replace(before, ticks=None), after).steal_share is None
     assert MachineState.between(before, before).steal_share == 0.0
 
 
-def test_ticks_are_read_from_the_first_line(tmp_path: Path) -> None:
-    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
-    assert _ticks(tmp_path / "stat") == (8, 36), "guest time is counted in user time already"
-    (tmp_path / "old").write_text("cpu  1 2 3 4\n")
-    assert _ticks(tmp_path / "old") == (None, None)
-    assert _ticks(tmp_path / "none") == (None, None)
+def test_ticks_are_those_of_the_cores_this_process_may_use(tmp_path: Path) -> None:
+    path = tmp_path / "stat"
+    path.write_text("cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 4 5 6 7 8 9 10\ncpu1 1 1 1 1 1 1 1 1 1 1\nintr 5\n")
+    # Guest time, the last two, is counted in user time already.
+    assert Ticks.read(path, frozenset({0})) == Ticks(busy=27, stolen=8, total=36)
+    assert Ticks.read(path, frozenset({0, 1})) == Ticks(busy=33, stolen=9, total=44)
+    assert Ticks.read(path, frozenset({7})) is None
+    path.write_text("cpu0 1 2 3 4\n")
+    assert Ticks.read(path, frozenset({0})) is None
+    assert Ticks.read(tmp_path / "none", frozenset({0})) is None
+
+
+def test_the_busy_share_is_a_share() -> None:
+    share = busy_share(0.05)
+    assert share is None or 0 <= share <= 1
 
 
 def test_the_roofline_names_the_higher_bound() -> None:
