@@ -187,24 +187,53 @@ def _int_div(a: Any, b: Any) -> Any:
     return np.where(np.asarray(b) == 0, 0, quotient + fix).astype(np.asarray(a).dtype)
 
 
+# W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969): erf below
+# 0.46875, erfc up to 4; numerator and denominator from the highest power down, the denominator's is one.
+_ERF_NUMERATOR = (
+    1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,
+    3.20937758913846947e3,
+)  # fmt: skip
+_ERF_DENOMINATOR = (
+    1.0,
+    2.36012909523441209e1,
+    2.44024637934444173e2,
+    1.28261652607737228e3,
+    2.84423683343917062e3,
+)
+_ERFC_NUMERATOR = (
+    2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
+    2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
+    1.23033935479799725e3,
+)  # fmt: skip
+_ERFC_DENOMINATOR = (
+    1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+    3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3,
+)  # fmt: skip
+
+
 def _erf(x: Any) -> Any:
-    """Error function to about 1e-15: a series of positive terms below 3, a continued fraction above."""
+    """Error function in float64, within 5 ulp of the C library's, on whole arrays."""
     given = np.asarray(x)
     value = np.abs(given.astype(np.float64))
-    square = np.square(np.minimum(value, 3.0))
-    term = np.ones_like(value)
-    total = np.ones_like(value)
-    for n in range(1, 65):
-        term = term * (2 * square / (2 * n + 1))
-        total = total + term
-    series = 2 / np.sqrt(np.pi) * np.minimum(value, 3.0) * np.exp(-square) * total
-    far = np.clip(value, 3.0, 6.0)  # from 6 on, 1 - erf is below half a unit
+    square = np.square(np.minimum(value, 0.5))
+    near = value * np.polyval(_ERF_NUMERATOR, square) / np.polyval(_ERF_DENOMINATOR, square)
+    middle = np.clip(value, 0.46875, 4.0)
+    ratio = np.polyval(_ERFC_NUMERATOR, middle) / np.polyval(_ERFC_DENOMINATOR, middle)
+    mid = 0.5 + (0.5 - _exp_of_minus_square(middle) * ratio)
+    far = np.clip(value, 4.0, 6.0)  # from 6 on, 1 - erf is below half a unit
     fraction = np.ones_like(value)
-    for n in range(40, 0, -1):
+    for n in range(30, 0, -1):
         fraction = 1 + n / (2 * np.square(far)) / fraction
-    tail = 1 - np.exp(-np.square(far)) / (far * np.sqrt(np.pi) * fraction)
-    magnitude = np.where(value < 3.0, series, np.where(np.isnan(value), np.nan, tail))
+    tail = 1 - _exp_of_minus_square(far) / (far * np.sqrt(np.pi) * fraction)
+    magnitude = np.where(value <= 0.46875, near, np.where(value <= 4.0, mid, tail))
+    magnitude = np.where(np.isnan(value), np.nan, magnitude)
     return np.copysign(magnitude, given).astype(given.dtype)
+
+
+def _exp_of_minus_square(x: Any) -> Any:
+    """`exp(-x²)` for x >= 0 without the error of squaring: the square of the upper half is exact."""
+    upper = x.astype(np.float32).astype(np.float64)
+    return np.exp(-np.square(upper)) * np.exp((upper - x) * (upper + x))
 
 
 def _sigmoid(x: Any) -> Any:
