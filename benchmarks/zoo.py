@@ -1,10 +1,11 @@
 """The zoo beside onnxruntime and OpenVINO: every network, in turns, in one table.
 
-    python benchmarks/zoo.py --threads 1,2 --duration 6 --output benchmarks/results/zoo
+    python benchmarks/zoo.py --threads 1,2 --duration 6 --page docs/benchmarks.md
 
 Writes `OUTPUT.json` (all samples) and `OUTPUT.md` (the table) after each network, so that an interrupted run
-goes on where it stopped. Before each measurement it waits for the machine to be idle; a row measured on a
-busy machine all the same is marked `*`, and the geometric means leave it out.
+goes on where it stopped; in the end the table goes into `--page`. Before each measurement it waits for the
+machine to be idle; a row measured on a busy machine all the same is marked `*`, and the geometric means leave
+it out.
 """
 
 from __future__ import annotations
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument(
         "--wait", type=float, default=60.0, help="seconds to wait for an idle machine, at most"
     )
+    parser.add_argument("--page", type=Path, help="a page to put the table in, between its markers")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/zoo"))
     arguments = parser.parse_args()
     peers = [p for p in arguments.peers.split(",") if p]
@@ -159,7 +161,17 @@ def main() -> None:
             write_atomically(samples, json.dumps(rows).encode())
             write_atomically(arguments.output.with_suffix(".md"), table(rows, peers).encode())
             print(table([row], peers).splitlines()[2], file=sys.stderr, flush=True)
-    print(table(rows, peers))
+    text = table(rows, peers)
+    print(text)
+    if arguments.page is not None:
+        write_atomically(arguments.page, with_table(arguments.page.read_text(), text).encode())
+
+
+def with_table(page: str, text: str) -> str:
+    """The page with another table between its markers."""
+    head, _, rest = page.partition("<!-- table -->\n")
+    _, _, tail = rest.partition("<!-- end -->\n")
+    return f"{head}<!-- table -->\n{text}<!-- end -->\n{tail}"
 
 
 if __name__ == "__main__":
