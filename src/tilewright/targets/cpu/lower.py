@@ -16,13 +16,14 @@ from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Opaque, Operand, affine
+from tilewright.options import Accuracy
 from tilewright.progress import Progress
 from tilewright.schedule.base import Schedule
-from tilewright.targets.cpu.contraction import lower_contraction
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.views import TensorOf, find_views
 
 # With this many channels or fewer an input is read as it comes: reordering it first would not pay.
@@ -98,9 +99,11 @@ class LoweredModel:
         return tuple(s for s in self.steps if isinstance(s, HostOperator))
 
 
-def lower_schedule(schedule: Schedule, isa: Isa, progress: Progress | None = None) -> LoweredModel:
+def lower_schedule(
+    schedule: Schedule, isa: Isa, progress: Progress | None = None, *, accuracy: Accuracy = "default"
+) -> LoweredModel:
     """Kernels for every subgraph, in the order and stages of the schedule; `progress` counts stages."""
-    return _Lowering(schedule, isa).run(progress or (lambda what, done, total: None))
+    return _Lowering(schedule, isa, accuracy).run(progress or (lambda what, done, total: None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,9 +116,10 @@ class _Unit:
 
 
 class _Lowering:
-    def __init__(self, schedule: Schedule, isa: Isa) -> None:
+    def __init__(self, schedule: Schedule, isa: Isa, accuracy: Accuracy) -> None:
         self.schedule = schedule
         self.isa = isa
+        self.accuracy = accuracy
         self.graph = schedule.partition.graph
         self.stages: list[list[list[_Unit]]] = []
         self.layouts: dict[Tensor, Layout] = {}
@@ -273,8 +277,13 @@ class _Lowering:
                     users.setdefault(key, set()).add(-1)
                 continue
             layouts, constants = names.layouts([nest]), names.constants
-            kernels = lower_contraction(
-                nest, layouts, self.isa, constants=constants, next_local=names.num_locals
+            kernels = lower_product(
+                nest,
+                layouts,
+                self.isa,
+                constants=constants,
+                next_local=names.num_locals,
+                accuracy=self.accuracy,
             )
             if not isinstance(kernels, Declined):
                 names.declare(kernels)
@@ -363,7 +372,8 @@ class _Lowering:
         """Operands read only at exactly the element being written: their memory may become the result's.
 
         Loop nests that reduce, or read another operand across the lanes of the result, may write an element
-        twice (blocks of a transpose overlap at the edge), so nothing may lie under their result.
+        twice (blocks of a transpose overlap at the edge), so nothing may lie under their result. Winograd's
+        tiles are left out because nobody has shown that theirs are written once.
         """
         layouts = names.layouts([nest])
         written = _addresses(nest.write, nest, layouts)
@@ -371,6 +381,8 @@ class _Lowering:
         if written is None or nest.write.operand.key not in passed:
             return ()
         if kernel.template == "loop-nest" and not _reads_along(nest, written[0], layouts):
+            return ()
+        if kernel.template.startswith("winograd"):
             return ()
         result: list[Tensor] = []
         for access in nest.reads:

@@ -120,7 +120,7 @@ class CpuTarget:
             if not support:
                 raise UnsupportedOp(f"{node.op_type} {node.name!r}: {support.reason}.")
         isa = require_host(isa_by_name(options.isa) if options.isa else host_isa())
-        lowered = lower_schedule(program.schedule, isa, progress)
+        lowered = lower_schedule(program.schedule, isa, progress, accuracy=options.accuracy)
         problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
         plan = MEMORY_PLANNERS.get(options.memory).solve(problem, options.search_budget)
         if isinstance(plan, Infeasible):
