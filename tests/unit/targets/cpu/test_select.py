@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.unit.targets.cpu.test_contraction import channels_last, conv_graph
+
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph
 from tilewright.options import Accuracy
