@@ -30,6 +30,7 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.nest import Nest
+from tilewright.options import Accuracy
 from tilewright.targets.cpu import lower
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.contraction import lower_contraction
@@ -242,14 +243,21 @@ def layers(pattern: str, rounds: int) -> None:
 
 @dataclass
 class Chooser:
-    """Stands in for `lower_contraction`: each nest takes the tile of the largest estimated gain, or none."""
+    """Stands in for `lower_product`: each nest takes the tile of the largest estimated gain, or none."""
 
     tiles: tuple[int, ...]
     min_gain: float
     chosen: list[str]
 
     def __call__(
-        self, nest: Nest, layouts: Layouts, isa: Isa, *, constants: frozenset[OperandKey], next_local: int
+        self,
+        nest: Nest,
+        layouts: Layouts,
+        isa: Isa,
+        *,
+        constants: frozenset[OperandKey],
+        next_local: int,
+        accuracy: Accuracy,
     ) -> tuple[Kernel, ...] | Declined:
         problem = match_winograd(nest, layouts)
         if not isinstance(problem, Declined):
@@ -268,12 +276,12 @@ def compiled(
 ) -> tuple[CompiledModel, list[str]]:
     """The model with Winograd tiles of these sizes allowed, and what was chosen."""
     chooser = Chooser(tiles, min_gain, [])
-    original = lower.lower_contraction
-    lower.lower_contraction = chooser
+    original = lower.lower_product
+    lower.lower_product = chooser
     try:
         return tilewright.compile(model, threads=threads), chooser.chosen
     finally:
-        lower.lower_contraction = original
+        lower.lower_product = original
 
 
 # Tiles allowed, and the least estimated gain for which one is taken.

@@ -322,6 +322,27 @@ def test_windows_of_larger_tensors(tile: int, isa: Isa) -> None:
     assert (result[:, 21:] == -7).all()
 
 
+@pytest.mark.parametrize("tile", PAIRS)
+def test_the_result_may_lie_over_an_operand_of_the_epilogue(tile: int, isa: Isa) -> None:
+    graph = conv_graph(16, 40, (13, 9), then="add relu")
+    expected, _ = run(graph, isa, tile)
+    kernels, group, layouts = lower(graph, isa, tile)
+    assert not isinstance(kernels, Declined)
+    rng = np.random.default_rng(1)
+    feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
+    operands = {
+        ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
+    }
+    residual = ("input", [v.name for v in group.inputs].index("r"))
+    operands["output", 0] = operands[residual]
+    runner = KernelRunner(kernels, operands, layouts, isa)
+    shared = runner.stored["output", 0].ctypes.data
+    for _, block, _ in runner._calls:
+        block[block == runner.stored[residual].ctypes.data] = shared
+    runner()
+    np.testing.assert_array_equal(runner.result(("output", 0)), expected)
+
+
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [

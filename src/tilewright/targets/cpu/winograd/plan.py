@@ -22,8 +22,9 @@ _SCRATCH_SHARE = 0.6
 _MAX_BLOCK_TILES = 128
 _MAX_VECTORS = 6
 _MAX_ACCUMULATORS = 28
-# Measured cycles (AVX-512, one core) of transforming one vector of channels of one tile, edges included.
-_INPUT_CYCLES = {2: 60.0, 4: 180.0}
+# Measured cycles (AVX-512, one core) of transforming one vector of channels of one tile: edges included, and
+# what storing V costs, which grows with the block.
+_INPUT_CYCLES = {2: 90.0, 4: 250.0}
 _OUTPUT_CYCLES = {2: 45.0, 4: 150.0}
 _FMAS_PER_CYCLE = 2.0
 _LOADS_PER_CYCLE = 2.0
@@ -33,6 +34,8 @@ _TILE_CYCLES = 24.0
 _WEIGHT_VECTOR_CYCLES = 0.4
 # Weights that come from the shared cache or from memory add this to the arithmetic, prefetched as they are.
 _COLD_BYTES_PER_CYCLE = 6.0
+# When the next block reads them again they are not far.
+_AGAIN_BYTES_PER_CYCLE = 24.0
 _CHUNK_CYCLES = 600.0
 _USUAL_THREADS = (1, 2, 4)
 # On a busy machine somebody is late with a chunk: small ones make that cheap.
@@ -205,9 +208,9 @@ def _chunk_cycles(shape: Shape, plan: Plan, parts: int, isa: Isa) -> float:
     )
     product = shape.num_matrices * _product_cycles(shape, panels, plan.row_tiles) * share
     weight_bytes = _FLOAT_BYTES * shape.num_matrices * shape.inputs * panels.padded_extent
-    # The first block finds them cold, later ones in L2 if all of them fit beside the scratch.
-    stays = weight_bytes + plan.scratch_bytes <= isa.caches.l2_bytes
-    cold = share * weight_bytes / _COLD_BYTES_PER_CYCLE / (plan.num_blocks if stays else 1)
+    first = 1 / (_COLD_BYTES_PER_CYCLE * plan.num_blocks)
+    again = (1 - 1 / plan.num_blocks) / _AGAIN_BYTES_PER_CYCLE
+    cold = share * weight_bytes * (first + again)
     return transforms + product + cold
 
 
