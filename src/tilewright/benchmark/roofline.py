@@ -8,6 +8,8 @@ from tilewright.ir.derive import flops
 from tilewright.ir.graph import Graph
 from tilewright.targets.cpu.topology import probe_bandwidth, probe_fma_peak
 
+OVERHEAD_PERCENT = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
@@ -52,11 +54,17 @@ class Roofline:
 
     def advice(self, measured_ms: float) -> str:
         """One line: what bounds this network here, and how near the measurement is to that bound."""
-        share = 100 * max(self.compute_ms, self.memory_ms) / measured_ms
+        bound_ms = max(self.compute_ms, self.memory_ms)
+        share = 100 * bound_ms / measured_ms
         threads = f"{self.num_threads} thread{'s' if self.num_threads > 1 else ''}"
+        if share < OVERHEAD_PERCENT:
+            return (
+                f"bound by overheads: arithmetic and memory need {1e3 * bound_ms:.3g} µs on {threads}, "
+                f"{share:.1f} % of the time measured; a larger batch spreads the cost of a call."
+            )
         if self.is_memory_bound:
             what = (
-                f"memory-bound: {self.traffic_bytes / 1e6:.0f} MB of parameters and data take "
+                f"memory-bound: {self.traffic_bytes / 1e6:.1f} MB of parameters and data take "
                 f"{self.memory_ms:.2f} ms to read at {self.read_bytes_per_s / 1e9:.0f} GB/s"
             )
             lever = "a larger batch uses the parameters more often"

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +24,8 @@ import numpy as np
 from tilewright.benchmark.machine_state import MachineState, Snapshot
 from tilewright.benchmark.statistics import Ratio, Timing, Verdict, quantile
 from tilewright.errors import UsageError
+from tilewright.files import npz_bytes, read_npz
+from tilewright.ir.dtype import DType
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
@@ -157,12 +158,15 @@ def compare_engines(
         raise UsageError(f"engines {', '.join(labels) or '(none)'}: name at least one, and each once.")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
-        write_arrays(folder / "inputs.npz", feed)
+        (folder / "inputs.npz").write_bytes(npz_bytes(feed))
+        dtypes = {n: DType.BFLOAT16.name for n, a in feed.items() if a.dtype == DType.BFLOAT16.numpy}
         workers: list[_Worker] = []
         for number, entrant in enumerate(entrants):
             progress(f"loading {entrant.label}", number, len(entrants))
             files = (folder / "inputs.npz", folder / f"outputs{number}.npz")
-            workers.append(stack.enter_context(_worker(entrant, plan.num_threads, shapes or {}, files)))
+            workers.append(
+                stack.enter_context(_worker(entrant, plan.num_threads, shapes or {}, dtypes, files))
+            )
         before = Snapshot.take()
         rounds = _measure([w for w in workers if w.failure is None], plan, progress)
         after = Snapshot.take()
@@ -171,14 +175,6 @@ def compare_engines(
     state = MachineState.between(before, after)
     name = model or str(entrants[0].model)
     return Comparison(name, plan.num_threads, contestants, state, count)
-
-
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """An .npz file; numpy.savez reserves some names, which a model may use."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
 class _Worker:
@@ -211,7 +207,11 @@ class _Worker:
 
 @contextlib.contextmanager
 def _worker(
-    entrant: Entrant, num_threads: int, shapes: Mapping[str, tuple[int, ...]], files: tuple[Path, Path]
+    entrant: Entrant,
+    num_threads: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtypes: Mapping[str, str],
+    files: tuple[Path, Path],
 ) -> Iterator[_Worker]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tilewright.benchmark.worker"],
@@ -228,6 +228,7 @@ def _worker(
             "model": str(entrant.model),
             "threads": num_threads,
             "shapes": {name: list(shape) for name, shape in shapes.items()},
+            "dtypes": dict(dtypes),
             "inputs": str(files[0]),
             "outputs": str(files[1]),
         }
@@ -291,8 +292,7 @@ def _result(worker: _Worker, bursts: Sequence[list[float]], expected: Sequence[A
 
 def _error(path: Path, expected: Sequence[Array]) -> float:
     """Largest difference from the expected outputs, relative to each output's largest value."""
-    with np.load(path, allow_pickle=False) as archive:
-        outputs = [archive[f"arr_{i}"] for i in range(len(expected))]
+    outputs = list(read_npz(path).values())
     return max((relative_error(got, want) for got, want in zip(outputs, expected, strict=True)), default=0.0)
 
 

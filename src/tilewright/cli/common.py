@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.cli.output import Update
 from tilewright.errors import UsageError
-from tilewright.files import write_atomically
+from tilewright.files import npz_bytes, read_npz, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,20 +40,14 @@ def open_or_compile(path: Path, options: Options, update: Update) -> CompiledMod
     return tw.open(path, threads=options.threads)
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
-    """Named arrays of an .npz file, without pickles.
+def read_arrays(path: Path, specs: Sequence[TensorInfo] = ()) -> dict[str, Array]:
+    """Named arrays of an .npz file, without pickles; `specs` say which are of a type the format lacks.
 
     Raises:
         UsageError: not such a file.
     """
-    import numpy as np
-
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise UsageError(f"{path}: holds a single array. Write an .npz file: numpy.savez(path, x=array).")
-        with archive:
-            return {name: archive[name] for name in archive.files}
+        return read_npz(path, {spec.name: spec.dtype.numpy for spec in specs})
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file. Write one with numpy.savez(path, x=array).") from None
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
@@ -66,7 +59,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 def inputs_or_random(path: Path | None, specs: Sequence[TensorInfo], seed: int) -> dict[str, Array]:
     """The arrays of a file, or random ones."""
-    return random_feed(specs, seed) if path is None else read_arrays(path)
+    return random_feed(specs, seed) if path is None else read_arrays(path, specs)
 
 
 def random_feed(inputs: Sequence[TensorInfo], seed: int) -> dict[str, Array]:
@@ -94,19 +87,6 @@ def random_feed(inputs: Sequence[TensorInfo], seed: int) -> dict[str, Array]:
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays as one .npz file, whole or not at all."""
     write_atomically(path, npz_bytes(arrays))
-
-
-def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """An .npz file; unlike numpy.savez it takes any name, and equal arrays give equal bytes."""
-    import numpy as np
-
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, array in arrays.items():
-            member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            with archive.open(member, "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-    return buffer.getvalue()
 
 
 def host_facts() -> dict[str, Any]:

@@ -65,9 +65,13 @@ def _range(array: Array) -> list[Any] | None:
     """Least and largest finite value; None where there is none."""
     import numpy as np
 
-    if array.dtype.kind not in "fiu":
+    from tilewright.ir.dtype import DType
+
+    dtype = DType.from_numpy(array.dtype)
+    if not (dtype.is_float or dtype.is_integer):
         return None
-    finite = array[np.isfinite(array)]
+    wide = array.astype(np.float64) if dtype.is_float else array
+    finite = wide[np.isfinite(wide)]
     return [finite.min().item(), finite.max().item()] if finite.size else None
 
 

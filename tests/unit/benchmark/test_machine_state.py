@@ -74,4 +74,5 @@ def test_the_roofline_names_the_higher_bound() -> None:
     assert heavy.is_memory_bound
     assert "memory-bound" in heavy.advice(200.0)
     assert "50 %" in heavy.advice(200.0)
+    assert "overheads: arithmetic and memory need 1e+04 µs" in LINE.advice(1000.0)
     assert "caches" in heavy.advice(50.0), "faster than memory: something of it stayed in a cache"

@@ -150,3 +150,18 @@ def test_equals_are_rarely_called_different(artifact: Path) -> None:
     feed = feed_for(small_net())
     verdicts = [compare_engines(entrants, feed, plan).verdict for _ in range(20)]
     assert sum(v in (Verdict.FASTER, Verdict.SLOWER) for v in verdicts) <= 3, verdicts
+
+
+@pytest.mark.usefixtures("short_bursts")
+def test_types_that_files_of_arrays_lack_are_measured_too(tmp_path: Path) -> None:
+    """bfloat16 inputs and outputs reach the process and come back."""
+    from onnx import TensorProto, helper
+    from tests.support.models import model
+
+    values = [helper.make_tensor_value_info(n, TensorProto.BFLOAT16, [4, 8]) for n in ("x", "y")]
+    proto = model([helper.make_node("Relu", ["x"], ["y"], "relu")], values[:1], values[1:], [])
+    x = np.linspace(-1, 1, 32).reshape(4, 8).astype(tw.load(proto).graph.inputs[0].dtype.numpy)
+    artifact = tw.compile(proto, threads=1).save(tmp_path / "m.tw")
+    expected = [np.maximum(x.astype(np.float64), 0)]
+    found = compare_engines([Entrant("a", "tilewright", artifact)], {"x": x}, QUICK, expected=expected)
+    assert found.contestants[0].max_error == 0.0

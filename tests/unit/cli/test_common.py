@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.cli.common import npz_bytes, random_feed, read_arrays, write_arrays
+from tilewright.cli.common import random_feed, read_arrays, write_arrays
 from tilewright.compiled import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
@@ -25,10 +25,6 @@ def test_arrays_of_any_name_come_back_as_they_were(tmp_path: Path) -> None:
     for name, array in arrays.items():
         assert found[name].dtype == array.dtype
         np.testing.assert_array_equal(found[name], array)
-
-
-def test_equal_arrays_give_equal_bytes() -> None:
-    assert npz_bytes({"x": np.arange(9)}) == npz_bytes({"x": np.arange(9)})
 
 
 def test_pickled_arrays_are_not_unpickled(tmp_path: Path) -> None:

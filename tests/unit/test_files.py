@@ -1,0 +1,70 @@
+"""Files are whole or absent; arrays come back as they were."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright.files import npz_bytes, read_npz, write_atomically
+
+
+def test_a_file_is_replaced_whole_with_the_permissions_of_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for data in (b"one", b"another"):
+        write_atomically(path, data)
+        assert path.read_bytes() == data
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_a_failure_leaves_the_old_file_and_nothing_else(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+
+    def fail(handle: int) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(type(error)) as caught:
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+    if isinstance(caught.value, OSError):
+        assert caught.value.filename == str(path), "the file the user named, not the temporary one"
+
+
+@pytest.mark.parametrize(("name", "error"), [("nowhere/x", FileNotFoundError), (".", IsADirectoryError)])
+def test_an_error_names_the_file(name: str, error: type[OSError], tmp_path: Path) -> None:
+    with pytest.raises(error) as caught:
+        write_atomically(tmp_path / name, b"")
+    assert caught.value.filename == str(tmp_path / name)
+
+
+def test_equal_arrays_give_equal_bytes() -> None:
+    assert npz_bytes({"x": np.arange(9)}) == npz_bytes({"x": np.arange(9)})
+
+
+def test_bfloat16_survives_a_format_that_does_not_know_it(tmp_path: Path) -> None:
+    values = np.array([[1.5, -2.0]], ml_dtypes.bfloat16)
+    (tmp_path / "x.npz").write_bytes(npz_bytes({"x": values, "y": np.arange(3)}))
+    dtypes = {"x": values.dtype, "y": values.dtype, "absent": values.dtype}
+    found = read_npz(tmp_path / "x.npz", dtypes)
+    assert found["x"].dtype == values.dtype
+    np.testing.assert_array_equal(found["x"], values)
+    np.testing.assert_array_equal(found["y"], np.arange(3))
+
+
+def test_a_single_array_is_not_an_archive(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(3))
+    with pytest.raises(ValueError, match="single array"):
+        read_npz(tmp_path / "x.npy")
