@@ -198,11 +198,12 @@ def reference(x: Array, weight: Array | None, bias: Array | None) -> Array:
 
 
 def best_of(contestants: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Seconds of each, the best of interleaved rounds."""
+    """Seconds of each, the best of interleaved rounds; each warms up while the threads of others go to sleep."""
     best = [float("inf")] * len(contestants)
     for _ in range(rounds):
         for position, contestant in enumerate(contestants):
             repeats = max(1, min(20, int(4e-3 / best[position]))) if best[position] < 1 else 1
+            contestant()
             start = time.perf_counter()
             for _ in range(repeats):
                 contestant()
