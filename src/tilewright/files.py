@@ -7,7 +7,7 @@ import io
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,36 +16,45 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+Bytes = bytes | bytearray | memoryview
 
-def write_atomically(path: Path | str, data: bytes) -> None:
-    """Write `data` to `path` through a temporary file beside it, so that no reader ever sees a part.
 
-    An interruption at any moment leaves the old file, or none.
+def write_atomically(path: Path | str, data: Bytes | Iterable[Bytes]) -> None:
+    """Write `data`, or its pieces, through a temporary file beside `path`: no reader ever sees a part.
+
+    An interruption at any moment leaves the old file, or none. A link is followed. What is no file, such as
+    /dev/stdout or a pipe, is written to instead of being replaced.
 
     Raises:
         OSError: it cannot be written; names `path`.
     """
-    path = Path(path)
-    temporary = None
+    pieces = (data,) if isinstance(data, bytes | bytearray | memoryview) else data
     try:
-        if path.is_dir():
-            raise IsADirectoryError(21, "Is a directory")
-        handle, temporary = tempfile.mkstemp(prefix=".tilewright-", suffix=".part", dir=path.parent)
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            with target.open("wb") as file:
+                file.writelines(pieces)
+        else:
+            _replace(target, pieces)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(target: Path, pieces: Iterable[Bytes]) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".tilewright-", suffix=".part", dir=target.parent)
+    try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes files private; the result gets what the user's umask allows.
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise
 
 

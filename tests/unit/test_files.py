@@ -43,6 +43,38 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
         assert caught.value.filename == str(path), "the file the user named, not the temporary one"
 
 
+def test_pieces_are_written_in_order(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "x", (bytes([i]) for i in range(5)))
+    assert (tmp_path / "x").read_bytes() == bytes(range(5))
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("file")
+    write_atomically(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, b"data")
+        assert os.read(reader, 10) == b"data"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="the system has no device that is full")
+def test_a_full_device_is_an_error_that_leaves_the_device() -> None:
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically("/dev/full", b"x" * 10_000)
+    assert Path("/dev/full").is_char_device()
+
+
 @pytest.mark.parametrize(("name", "error"), [("nowhere/x", FileNotFoundError), (".", IsADirectoryError)])
 def test_an_error_names_the_file(name: str, error: type[OSError], tmp_path: Path) -> None:
     with pytest.raises(error) as caught:

@@ -18,7 +18,6 @@ import os
 import re
 import stat
 import struct
-import tempfile
 import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tilewright.errors import ArtifactCorrupt, TilewrightError, UsageError
+from tilewright.files import write_atomically
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -123,7 +123,7 @@ def write_archive(path: Path, manifest: Mapping[str, Any], members: Sequence[Mem
     first = Member(MANIFEST, (text,))
     places, tail = _layout((_entry(first), *entries), hashlib.sha256(text).hexdigest())
     try:
-        _write_atomically(path, _pieces(places, (first, *ordered), tail))
+        write_atomically(path, _pieces(places, (first, *ordered), tail))
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
     return hashlib.sha256(text).hexdigest()
@@ -355,24 +355,6 @@ def _pieces(places: Sequence[_Place], members: Sequence[Member], tail: bytes) ->
         yield place.header
         yield from member.chunks
     yield tail
-
-
-def _write_atomically(path: Path, pieces: Iterator[Bytes]) -> None:
-    """Through a temporary file beside `path`, so that no reader ever sees a part."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _open_regular(path: Path) -> int:
