@@ -198,7 +198,7 @@ def reference(x: Array, weight: Array | None, bias: Array | None) -> Array:
 
 
 def best_of(contestants: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Seconds of each, the best of interleaved rounds; each warms up while the threads of others go to sleep."""
+    """Seconds of each, the best of interleaved rounds; each warms up until the others' threads sleep."""
     best = [float("inf")] * len(contestants)
     for _ in range(rounds):
         for position, contestant in enumerate(contestants):
