@@ -98,7 +98,7 @@ def bench(
     lines = _advice(comparison, roofline)
     if as_json:
         document = {
-            **common.model_facts(subject.sha256, "cpu"),
+            **common.model_facts(subject.sha256, subject.target),
             **comparison.to_json(),
             "options": {"shapes": dict(options.shapes), "threads": plan.num_threads, "seed": options.seed},
             "advice": lines,
@@ -154,17 +154,23 @@ class _Subject:
     inputs: Sequence[TensorInfo]
     outputs: tuple[str, ...]
     sha256: str
+    target: str
 
     @classmethod
     def of_model(cls, model: Model) -> _Subject:
         return cls(
-            model.graph, model.summary().inputs, tuple(o.name for o in model.graph.outputs), model.sha256
+            model.graph,
+            model.summary().inputs,
+            tuple(o.name for o in model.graph.outputs),
+            model.sha256,
+            "cpu",
         )
 
     @classmethod
     def of_artifact(cls, compiled: CompiledModel) -> _Subject:
         outputs = tuple(o.name for o in compiled.get_outputs())
-        return cls(compiled.program.graph, compiled.get_inputs(), outputs, compiled.model_sha256)
+        graph, digest = compiled.program.graph, compiled.model_sha256
+        return cls(graph, compiled.get_inputs(), outputs, digest, compiled.target)
 
 
 class _Workshop:
