@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,16 +60,21 @@ def compile_(
     if output is not None and not path.parent.is_dir():
         raise UsageError(f"{path}: its folder {str(path.parent)!r} does not exist; create it, or change -o.")
     with progress(f"compiling {model.name}") as update:
+        started = time.perf_counter()
         loaded = tw.load(model, shapes=options.shapes)
+        load_s = time.perf_counter() - started
         compiled = tw.compile(loaded, options=options, progress=update)
+        update("writing the artifact")
+        started = time.perf_counter()
         path = compiled.save(path)
+        phase_s = {"load": load_s, **compiled.phase_s, "save": time.perf_counter() - started}
     dumps = _dumps(loaded, options)
     if as_json:
-        _print_json(compiled, path, dumps)
+        _print_json(compiled, path, phase_s, dumps)
         return
     for name, text in dumps.items():
         say(f"// after {name}\n{text}")
-    print_table(("", ""), _rows(compiled, path))
+    print_table(("", ""), _rows(compiled, path, phase_s))
     if MANNER.get().verbose:
         print_table(
             ("kernel", "template", "operators", "chunks"),
@@ -92,13 +98,16 @@ def _dumps(model: Model, options: Options) -> Mapping[str, str]:
     return run_passes(graph, disabled=options.disabled_passes, dump_after=options.dump_after).dumps
 
 
-def _print_json(compiled: CompiledModel, path: Path, dumps: Mapping[str, str]) -> None:
+def _print_json(
+    compiled: CompiledModel, path: Path, phase_s: Mapping[str, float], dumps: Mapping[str, str]
+) -> None:
     about = compiled.to_json()
     for key in ("schema_version", "tool_version", "model_sha256", "target"):
         about.pop(key)
     document = {
         **common.model_facts(compiled.model_sha256, compiled.target),
         **about,
+        "phase_s": dict(phase_s),
         "artifact": str(path),
         "artifact_bytes": path.stat().st_size,
         "dumps": dict(dumps),
@@ -106,7 +115,7 @@ def _print_json(compiled: CompiledModel, path: Path, dumps: Mapping[str, str]) -
     print_json("compile", document)
 
 
-def _rows(compiled: CompiledModel, path: Path) -> list[tuple[str, str]]:
+def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> list[tuple[str, str]]:
     on_host = sum(k.is_host for k in compiled.kernels)
     rows = [
         ("artifact", f"{path} ({format_bytes(path.stat().st_size)}), for {compiled.target}"),
@@ -119,7 +128,7 @@ def _rows(compiled: CompiledModel, path: Path) -> list[tuple[str, str]]:
         planned = f"{format_bytes(memory.peak_bytes)} planned, {slack:.2f} x the least possible"
         rows.append(("activations", planned))
         rows.append(("constants", format_bytes(memory.constant_bytes)))
-    rows += [(f"time: {phase}", format_ms(1000 * seconds)) for phase, seconds in compiled.phase_s.items()]
+    rows += [(f"time: {phase}", format_ms(1000 * seconds)) for phase, seconds in phase_s.items()]
     return rows
 
 

@@ -22,7 +22,7 @@ from tilewright.errors import UsageError
 if TYPE_CHECKING:
     from tilewright.options import Options
 
-MODEL = typer.Argument(help="An ONNX file, or an artifact that `tilewright compile` wrote.")
+MODEL = typer.Argument(metavar="MODEL", help="An ONNX file, or an artifact that `tilewright compile` wrote.")
 SHAPES = typer.Option(None, "--shapes", help="Sizes the model leaves open: x:1x3x224x224,mask:1x128.")
 THREADS = typer.Option(None, "--threads", help="Worker threads; default: the cores this process may use.")
 SEED = typer.Option(0, "--seed", help="Seed of searches and of random inputs.")
