@@ -35,7 +35,7 @@ class PhaseClock:
         if self._timeout_s is not None and passed_s > self._timeout_s:
             raise BudgetExceeded(
                 f"compiling took longer than {self._timeout_s:g} s (stopped at {what}, {done} of {total}); "
-                "give a longer --timeout, or less effort (-O0)."
+                "give a longer --timeout."
             )
         if self._progress is not None:
             self._progress(what, done, total)
