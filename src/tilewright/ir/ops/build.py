@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, Scalar, cast
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Affine, Dim, Index, Nest, Nests, Operand, affine
 
 
@@ -59,11 +59,6 @@ def broadcast(operand: Operand, dims: Sequence[Dim]) -> Access:
 def read(position: int, access: Access) -> Expr:
     """The value of read number `position`, widened to the operand's compute type."""
     return Read(position, access.operand.dtype.compute)
-
-
-def is_value(value: Value | None) -> bool:
-    """Whether an optional input is present."""
-    return value is not None
 
 
 def pointwise(node: Node, body: Callable[..., Expr]) -> Nests:
