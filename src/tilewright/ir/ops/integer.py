@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,56 @@ def limits(dtype: DType) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def centred(position: int, access: Access, zero_position: int | None, reads: Sequence[Access]) -> Expr:
-    """`value - zero_point` as int32; without a zero point the value itself."""
-    value = cast(read(position, access), DType.INT32)
-    if zero_position is None:
-        return value
-    return value - cast(read(zero_position, reads[zero_position]), DType.INT32)
+def known_number(node: Node, position: int) -> int | float | None:
+    """The one number that a constant input holds in every element; None where it is data or several."""
+    data = node.constant(position)
+    if data is None or data.size == 0 or not np.all(data == data.flat[0]):
+        return None
+    number: int | float = data.flat[0].item()
+    return number
+
+
+def centred(value: Expr, zero_point: Expr | int | None) -> Expr:
+    """`value - zero_point` as int32; without a zero point, or with 0, the value itself."""
+    value = cast(value, DType.INT32)
+    if isinstance(zero_point, Expr):
+        return value - cast(zero_point, DType.INT32)
+    return value - zero_point if zero_point else value
+
+
+@dataclass(slots=True)
+class _Reads:
+    """The accesses of a nest under construction; constants of one value become literals."""
+
+    node: Node
+    accesses: list[Access]
+
+    def add(self, access: Access) -> Expr:
+        """One more read."""
+        self.accesses.append(access)
+        return read(len(self.accesses) - 1, access)
+
+    def zero_point(self, position: int, access: Callable[[Operand], Access]) -> Expr | int | None:
+        """The zero point of an operand: a literal where it is known, else a read through `access`."""
+        if self.node.input(position) is None:
+            return None
+        number = known_number(self.node, position)
+        return int(number) if number is not None else self.add(access(input_operand(self.node, position)))
+
+    def factor(self, scales: Sequence[tuple[int, Callable[[Operand], Access]]]) -> Expr:
+        """`scales[0] * scales[1] / scales[2]`, computed now where all three are known numbers.
+
+        Each scale is an input position and how the nest reads it.
+        """
+        a, b, y = (self._scale(position, access) for position, access in scales)
+        if isinstance(a, Const) and isinstance(b, Const) and isinstance(y, Const):
+            x, w, z = (np.asarray(c.value, c.dtype.numpy) for c in (a, b, y))
+            return Const(float(x * w / z), a.dtype)
+        return a * b / y
+
+    def _scale(self, position: int, access: Callable[[Operand], Access]) -> Expr:
+        number, operand = known_number(self.node, position), input_operand(self.node, position)
+        return self.add(access(operand)) if number is None else Const(number, operand.dtype.compute)
 
 
 def parameter(operand: Operand, channel: Index | None = None, full: Sequence[Index] = ()) -> Access:
@@ -43,12 +88,14 @@ def parameter(operand: Operand, channel: Index | None = None, full: Sequence[Ind
     return Access(operand, tuple(affine() if e == 1 else i for e, i in zip(operand.shape, full, strict=True)))
 
 
-def requantised(total: Expr, factor: Expr, zero_point: Expr | None, dtype: DType) -> Expr:
+def requantised(total: Expr, factor: Expr, zero_point: Expr | int | None, dtype: DType) -> Expr:
     """`saturate(round(total * factor) + zero_point)`, rounding halves to even."""
     low, high = limits(dtype)
     value = call("round", cast(total, factor.result) * factor)
-    if zero_point is not None:
+    if isinstance(zero_point, Expr):
         value = value + cast(zero_point, factor.result)
+    elif zero_point:
+        value = value + float(zero_point)
     value = call("max", call("min", value, Const(float(high), factor.result)), float(low))
     return cast(value, dtype)
 
@@ -96,26 +143,21 @@ def _conv_integer_reference(node: Node, inputs: Sequence[Array | None]) -> Seque
 
 
 def _integer_loops(
-    node: Node, x: int, weight: int, x_zero: int | None, weight_zero: int | None
-) -> tuple[ConvLoops, list[Access], Expr]:
+    node: Node, x: int, weight: int, x_zero: int, weight_zero: int
+) -> tuple[ConvLoops, _Reads, Expr]:
     """Loops, reads and body of an integer convolution. Padding reads as the zero point.
 
     Where the zero point is only known when the model runs, the body itself leaves padding out.
     """
-    constant = None if x_zero is None else node.constant(x_zero)
-    known = x_zero is None or constant is not None
-    fill = 0 if constant is None else int(constant.ravel()[0])
-    loops = ConvLoops.of(node, x, weight, fill)
-    reads = [loops.x, loops.weight]
-    positions: list[int | None] = []
-    for position, channel in ((x_zero, None), (weight_zero, loops.out_channel)):
-        positions.append(None if position is None else len(reads))
-        if position is not None:
-            reads.append(parameter(input_operand(node, position), channel))
-    left = centred(0, loops.x, positions[0], reads)
-    if not known and loops.x.fill is not None:
+    number = known_number(node, x_zero)
+    loops = ConvLoops.of(node, x, weight, 0 if number is None else int(number))
+    reads = _Reads(node, [loops.x, loops.weight])
+    zero = reads.zero_point(x_zero, parameter)
+    left = centred(read(0, loops.x), zero)
+    if isinstance(zero, Expr) and loops.x.fill is not None:
         left = select(_inside(loops.x), left, 0)
-    return loops, reads, left * centred(1, loops.weight, positions[1], reads)
+    weight_point = reads.zero_point(weight_zero, lambda operand: parameter(operand, loops.out_channel))
+    return loops, reads, left * centred(read(1, loops.weight), weight_point)
 
 
 def _inside(access: Access) -> Expr:
@@ -133,15 +175,11 @@ def _inside(access: Access) -> Expr:
     return inside
 
 
-def _given(node: Node, position: int) -> int | None:
-    return None if node.input(position) is None else position
-
-
 @operator("ConvInteger", reference=_conv_integer_reference)
 def conv_integer(node: Node) -> Description:
     """`sum (x - x_zero) * (w - w_zero)` in int32."""
-    loops, reads, body = _integer_loops(node, 0, 1, _given(node, 2), _given(node, 3))
-    return (Nest(loops.dims, tuple(reads), loops.write, body, "sum"),)
+    loops, reads, body = _integer_loops(node, 0, 1, 2, 3)
+    return (Nest(loops.dims, tuple(reads.accesses), loops.write, body, "sum"),)
 
 
 def _qlinear_conv_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -160,16 +198,15 @@ def _qlinear_conv_reference(node: Node, inputs: Sequence[Array | None]) -> Seque
 def qlinear_conv(node: Node) -> Description:
     """An integer convolution from the bias, times `x_scale * w_scale / y_scale`, rounded and saturated."""
     loops, reads, body = _integer_loops(node, 0, 3, 2, 5)
-    first = len(reads)
-    for position, channel in ((1, None), (4, loops.out_channel), (6, None), (7, None)):
-        reads.append(parameter(input_operand(node, position), channel))
-    x_scale, w_scale, y_scale, y_zero = (read(first + i, a) for i, a in enumerate(reads[first:]))
+    factor = reads.factor(
+        ((1, parameter), (4, lambda operand: parameter(operand, loops.out_channel)), (6, parameter))
+    )
+    zero = reads.zero_point(7, parameter)
     init: Expr | None = None
     if node.input(8) is not None:
-        reads.append(Access(input_operand(node, 8), (loops.out_channel,)))
-        init = read(len(reads) - 1, reads[-1])
-    finish = requantised(Acc(DType.INT32), x_scale * w_scale / y_scale, y_zero, node.output.dtype)
-    return (Nest(loops.dims, tuple(reads), loops.write, body, "sum", init, finish),)
+        init = reads.add(Access(input_operand(node, 8), (loops.out_channel,)))
+    finish = requantised(Acc(DType.INT32), factor, zero, node.output.dtype)
+    return (Nest(loops.dims, tuple(reads.accesses), loops.write, body, "sum", init, finish),)
 
 
 def _matrix_total(a: Array, a_zero: Array | None, b: Array, b_zero: Array | None) -> Array:
@@ -203,23 +240,20 @@ def _per_column(loops: MatMulLoops, operand: Operand) -> Access:
 
 
 def _integer_product(
-    node: Node, a: int, b: int, a_zero: int | None, b_zero: int | None
-) -> tuple[MatMulLoops, list[Access], Expr]:
+    node: Node, a: int, b: int, a_zero: int, b_zero: int
+) -> tuple[MatMulLoops, _Reads, Expr]:
     loops = MatMulLoops.of(node, a, b)
-    reads = [loops.a, loops.b]
-    positions: list[int | None] = []
-    for position, of_operand in ((a_zero, _per_row), (b_zero, _per_column)):
-        positions.append(None if position is None else len(reads))
-        if position is not None:
-            reads.append(of_operand(loops, input_operand(node, position)))
-    return loops, reads, centred(0, loops.a, positions[0], reads) * centred(1, loops.b, positions[1], reads)
+    reads = _Reads(node, [loops.a, loops.b])
+    left = centred(read(0, loops.a), reads.zero_point(a_zero, lambda operand: _per_row(loops, operand)))
+    right = centred(read(1, loops.b), reads.zero_point(b_zero, lambda operand: _per_column(loops, operand)))
+    return loops, reads, left * right
 
 
 @operator("MatMulInteger", reference=_matmul_integer_reference)
 def matmul_integer(node: Node) -> Description:
     """`sum_k (a - a_zero) * (b - b_zero)` in int32."""
-    loops, reads, body = _integer_product(node, 0, 1, _given(node, 2), _given(node, 3))
-    return (Nest(loops.dims, tuple(reads), loops.write, body, "sum"),)
+    loops, reads, body = _integer_product(node, 0, 1, 2, 3)
+    return (Nest(loops.dims, tuple(reads.accesses), loops.write, body, "sum"),)
 
 
 def _qlinear_matmul_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -235,12 +269,12 @@ def _qlinear_matmul_reference(node: Node, inputs: Sequence[Array | None]) -> Seq
 def qlinear_matmul(node: Node) -> Description:
     """An integer product, times `a_scale * b_scale / y_scale`, rounded and saturated."""
     loops, reads, body = _integer_product(node, 0, 3, 2, 5)
-    first = len(reads)
-    reads.append(_per_row(loops, input_operand(node, 1)))
-    reads.append(_per_column(loops, input_operand(node, 4)))
-    reads += [parameter(input_operand(node, position)) for position in (6, 7)]
-    scales = [cast(read(first + i, a), DType.FLOAT32) for i, a in enumerate(reads[first : first + 3])]
-    zero = read(first + 3, reads[first + 3])
-    factor = scales[0] * scales[1] / scales[2]
-    finish = requantised(Acc(DType.INT32), factor, zero, node.output.dtype)
-    return (Nest(loops.dims, tuple(reads), loops.write, body, "sum", None, finish),)
+    scales = (
+        (1, lambda operand: _per_row(loops, operand)),
+        (4, lambda operand: _per_column(loops, operand)),
+        (6, parameter),
+    )
+    factor = reads.factor(scales)
+    zero = reads.zero_point(7, parameter)
+    finish = requantised(Acc(DType.INT32), cast(factor, DType.FLOAT32), zero, node.output.dtype)
+    return (Nest(loops.dims, tuple(reads.accesses), loops.write, body, "sum", None, finish),)
