@@ -107,15 +107,20 @@ class Contraction:
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
-def match_contraction(nest: Nest, layouts: Layouts) -> Contraction | Declined:
-    """The nest as a contraction under the given memory layouts, or why it is none that we generate."""
+def match_contraction(
+    nest: Nest, layouts: Layouts, *, dtypes: tuple[DType, ...] = _FLOATS
+) -> Contraction | Declined:
+    """The nest as a contraction under the given memory layouts, or why it is none that we generate.
+
+    `dtypes` are the types of products that the caller generates code for.
+    """
     factors = _factors(nest)
     if isinstance(factors, Declined):
         return factors
     if nest.num_iterations == 0:
         return Declined("no iterations")
     dtype = nest.body.result
-    if dtype not in _FLOATS:
+    if dtype not in dtypes:
         return Declined(f"sums of {dtype} products are left to the generic loops")
     expressions = [e for e in (nest.init, nest.finish) if e is not None]
     if any(isinstance(e, Iter) for x in expressions for e in x.walk()):
