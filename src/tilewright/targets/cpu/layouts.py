@@ -17,6 +17,7 @@ from tilewright.ir.expr import Call, Read
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Indirect, Lookup, Nest, Operand
+from tilewright.targets.cpu.integer import product_of
 from tilewright.targets.cpu.kernel import Layout
 
 # A tensor of the whole model: a graph value, or a temporary of one group.
@@ -133,7 +134,8 @@ def _factors(nest: Nest) -> tuple[int, ...]:
     match nest.combine, nest.body:
         case "sum", Call("mul", (Read(a), Read(b))) if a != b:
             return a, b
-    return ()
+    centred = product_of(nest)
+    return () if centred is None else tuple(factor.read for factor in centred)
 
 
 def _is_windowed(nest: Nest, factors: Sequence[int]) -> bool:

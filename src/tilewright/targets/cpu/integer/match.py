@@ -1,0 +1,232 @@
+"""Recognise sums of products of bytes, and bring them into the form that multiplies four steps at once.
+
+The body of such a nest is `(a - a_zero) * (b - b_zero)` in int32. Instructions multiply unsigned by signed
+bytes and add four products to each int32 sum, so A is taken as unsigned bytes, B as signed ones (signs
+change by flipping the top bit, which moves the zero point by 128), and with these
+
+    sum (a - za) * (b - zb) = sum a*b - za * sum b - zb * sum a + steps * za * zb
+
+where `sum b` is known per column at compile time, and `sum a` is only needed where zb is not zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Call, Const, Expr, Read, cast, reads_of
+from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
+from tilewright.targets.cpu.contraction import Contraction, match_contraction
+from tilewright.targets.cpu.contraction.match import Loop
+from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
+
+BYTES = (DType.UINT8, DType.INT8)
+STEPS_PER_WORD = 4
+# What reading whole words may touch behind the last element of a staged factor.
+_SLACK_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Centred:
+    """A factor `value - zero`: the read of the value, and the zero point as a number or as another read."""
+
+    read: int
+    zero: int = 0
+    zero_read: int | None = None
+
+
+def product_of(nest: Nest) -> tuple[Centred, Centred] | None:
+    """Both factors of a nest that sums products of centred bytes in int32."""
+    if nest.combine != "sum" or nest.body.result is not DType.INT32:
+        return None
+    match nest.body:
+        case Call("mul", (left, right)):
+            first, second = _centred(left, nest), _centred(right, nest)
+            if first is not None and second is not None and first.read != second.read:
+                return first, second
+    return None
+
+
+def _centred(expr: Expr, nest: Nest) -> Centred | None:
+    match expr:
+        case Call("cast", (Read(index, dtype),)) if (
+            dtype in BYTES and nest.reads[index].operand.dtype is dtype
+        ):
+            return Centred(index)
+        case Call("sub", (value, Const(number, _))):
+            inner = _centred(value, nest)
+            return None if inner is None else replace(inner, zero=int(number))
+        case Call("sub", (value, Call("cast", (Read(index, dtype),)))) if dtype in BYTES:
+            inner, zero = _centred(value, nest), nest.reads[index]
+            if inner is None or any(not isinstance(i, Affine) or i.terms or i.offset for i in zero.index):
+                return None
+            return replace(inner, zero_read=index)
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IntegerProblem:
+    """A sum of byte products as the kernel sees it; `staging` first copies A to where words can be read.
+
+    `contraction` describes the loops (A's strides are those of the staged copy), `run` the innermost summed
+    loops, whose steps lie side by side in A: they are read in words of four, the last one filled with
+    products of zero. `a_zero` and `b_zero` belong to the bytes as the instructions take them: unsigned and
+    signed.
+    """
+
+    contraction: Contraction
+    staging: Nest | None
+    outer_steps: tuple[Loop, ...]
+    run: tuple[Loop, ...]
+    a_zero: int
+    a_zero_operand: Operand | None
+    b_zero: int
+    flips_a: bool
+    flips_b: bool
+
+    @property
+    def run_length(self) -> int:
+        """Steps in a run."""
+        return prod(x.extent for x in self.run)
+
+    @property
+    def run_words(self) -> int:
+        """Words that hold a run."""
+        return -(-self.run_length // STEPS_PER_WORD)
+
+    @property
+    def num_words(self) -> int:
+        """Words of all summed steps."""
+        return self.run_words * prod(x.extent for x in self.outer_steps)
+
+    @property
+    def num_steps(self) -> int:
+        """Summed products of one output element."""
+        return self.run_length * prod(x.extent for x in self.outer_steps)
+
+
+def match_integer(
+    nest: Nest, layouts: Layouts, *, constants: frozenset[OperandKey], next_local: int
+) -> IntegerProblem | Declined:
+    """The nest as sums of byte products with a constant factor, or why it is none that we generate."""
+    factors = product_of(nest)
+    if factors is None:
+        return Declined("not a sum of products of bytes")
+    known = [f for f in factors if nest.reads[f.read].operand.key in constants]
+    if len(known) != 1:
+        return Declined("not exactly one factor is constant")
+    b = known[0]
+    a = factors[1] if b is factors[0] else factors[0]
+    if b.zero_read is not None:
+        return Declined("the zero point of the constant factor differs by column")
+    access = nest.reads[a.read]
+    if access.view is not None:
+        return Declined("a reshaped view")
+    if access.fill is not None and (a.zero_read is not None or access.fill != a.zero):
+        return Declined("padding with something else than the zero point")
+    if any(not isinstance(i, Affine) for i in access.index):
+        return Declined("an index is not affine")
+    staging, source = None, replace(access, fill=None)
+    signed = access.operand.dtype is DType.INT8
+    flips = signed
+    if _leaves(access, nest) or _run_of(access, nest, layouts)[1] % STEPS_PER_WORD:
+        staging, source = _staged(access, nest, layouts, next_local, a.zero)
+        flips = False
+    if any(i in reads_of(nest.init, nest.finish) for i in (a.read, b.read)):
+        return Declined("a factor is also read by the epilogue")
+    plain = replace(
+        nest,
+        reads=tuple(source if i == a.read else r for i, r in enumerate(nest.reads)),
+        body=Read(a.read, DType.INT32) * Read(b.read, DType.INT32),
+    )
+    layouts = {**layouts, source.operand.key: layouts.get(source.operand.key, Layout.row_major(1))}
+    contraction = match_contraction(plain, layouts, dtypes=(DType.INT32,))
+    if isinstance(contraction, Declined):
+        return contraction
+    if contraction.b_read != b.read:
+        return Declined("the contiguous output dim selects elements of the factor that is not constant")
+    run, _ = _run_of(source, nest, layouts)
+    inner = [x for x in contraction.inner if x.name not in run]
+    by_name = {x.name: x for x in contraction.inner}
+    return IntegerProblem(
+        contraction=contraction,
+        staging=staging,
+        outer_steps=tuple(sorted(inner, key=lambda x: (-abs(x.a), x.name))),
+        run=tuple(by_name[name] for name in reversed(run)),
+        a_zero=a.zero + 128 * signed,
+        a_zero_operand=None if a.zero_read is None else nest.reads[a.zero_read].operand,
+        b_zero=b.zero - 128 * (nest.reads[b.read].operand.dtype is DType.UINT8),
+        flips_a=flips,
+        flips_b=nest.reads[b.read].operand.dtype is DType.UINT8,
+    )
+
+
+def _leaves(access: Access, nest: Nest) -> bool:
+    extents = nest.extents
+    return any(
+        isinstance(i, Affine) and not 0 <= i.bounds(extents)[0] <= i.bounds(extents)[1] < size
+        for i, size in zip(access.index, access.shape, strict=True)
+    )
+
+
+def _run_of(access: Access, nest: Nest, layouts: Layouts) -> tuple[list[str], int]:
+    """Summed dims that together walk through neighbouring bytes, innermost first, and their steps."""
+    steps: dict[str, int] = {}
+    strides = layouts.get(access.operand.key, Layout.row_major(1)).strides(access.shape)
+    for stride, index in zip(strides, access.index, strict=True):
+        assert isinstance(index, Affine)
+        for name, c in index.terms:
+            steps[name] = steps.get(name, 0) + c * stride
+    run: list[str] = []
+    length = 1
+    left = {d.name: d.extent for d in nest.reduce_dims if d.extent > 1}
+    while True:
+        found = next((n for n in left if steps.get(n, 0) == length), None)
+        if found is None:
+            return run, length
+        run.append(found)
+        length *= left.pop(found)
+
+
+def _staged(access: Access, nest: Nest, layouts: Layouts, position: int, zero: int) -> tuple[Nest, Access]:
+    """A nest that copies the elements A reads, with its padding, and A read from there.
+
+    The copy holds unsigned bytes, channels innermost, and some bytes more than it needs, so that words may be
+    read beyond the last element.
+    """
+    operand, extents = access.operand, nest.extents
+    reduced = {d.name for d in nest.reduce_dims if d.extent > 1}
+    bounds: list[tuple[int, int]] = []
+    walked: list[bool] = []
+    for index in access.index:
+        assert isinstance(index, Affine)
+        bounds.append(index.bounds(extents))
+        walked.append(any(name in reduced and c == 1 for name, c in index.terms))
+    strides = layouts[operand.key].strides(access.shape)
+    order = sorted(range(len(bounds)), key=lambda axis: (-strides[axis], axis))
+    if order and not walked[order[-1]] and any(walked):
+        last = next(axis for axis in reversed(order) if walked[axis])
+        order = [*(axis for axis in order if axis != last), last]
+    steps = [0] * len(bounds)
+    total = 1
+    for axis in reversed(order):
+        steps[axis] = total
+        total *= bounds[axis][1] - bounds[axis][0] + 1
+    dims = tuple(Dim(f"s{axis}", bounds[axis][1] - bounds[axis][0] + 1) for axis in order)
+    target = Operand("local", position, DType.UINT8, (total + _SLACK_BYTES,))
+    source = Access(
+        operand, tuple(affine(f"s{axis}", low) for axis, (low, _) in enumerate(bounds)), fill=zero
+    )
+    if all(low >= 0 and high < size for (low, high), size in zip(bounds, access.shape, strict=True)):
+        source = replace(source, fill=None)
+    value: Expr = Read(0, operand.dtype)
+    if operand.dtype is DType.INT8:
+        value = cast(cast(value, DType.INT32) + 128, DType.UINT8)
+    write = Access(target, (affine(*((f"s{axis}", step) for axis, step in enumerate(steps))),))
+    terms: list[str | int | tuple[str, int]] = []
+    for index, step, (low, _) in zip(access.index, steps, bounds, strict=True):
+        assert isinstance(index, Affine)
+        terms += [(name, c * step) for name, c in index.terms]
+        terms.append((index.offset - low) * step)
+    return Nest(dims, (source,), write, value), Access(target, (affine(*terms),))

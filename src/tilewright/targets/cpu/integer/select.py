@@ -1,0 +1,40 @@
+"""From a nest to kernels of the integer templates."""
+
+from __future__ import annotations
+
+from tilewright.ir.nest import Nest
+from tilewright.targets.cpu.contraction.tiling import choose_tile
+from tilewright.targets.cpu.integer.generate import Generator
+from tilewright.targets.cpu.integer.match import match_integer, product_of
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, OperandKey
+
+
+def lower_integer(
+    nest: Nest,
+    layouts: Layouts,
+    isa: Isa,
+    *,
+    constants: frozenset[OperandKey],
+    next_local: int,
+) -> tuple[Kernel, ...] | Declined:
+    """Kernels of one sum of byte products: where padding or its layout asks for it a copy of A, the product.
+
+    The copy is a new local operand numbered `next_local`.
+    """
+    if product_of(nest) is None:
+        return Declined("not a sum of products of bytes")
+    problem = match_integer(nest, layouts, constants=constants, next_local=next_local)
+    if isinstance(problem, Declined):
+        return problem
+    contraction = problem.contraction
+    rows, columns = contraction.row.extent, contraction.vector.extent
+    tile = choose_tile(isa, "i32", rows, columns, problem.num_words)
+    kernel = Generator(problem, tile, isa).kernel()
+    if problem.staging is None:
+        return (kernel,)
+    from tilewright.targets.cpu.loopnest import lower_nests
+
+    target = problem.staging.write.operand
+    copies = lower_nests((problem.staging,), {**layouts, target.key: Layout.row_major(1)}, isa)
+    return (*copies, kernel)
