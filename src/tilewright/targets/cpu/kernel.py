@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.nest import Operand
+from tilewright.targets.cpu.choice import Choice
 
 OperandKey = tuple[str, int]  # Operand.key: (kind, position)
 
@@ -89,6 +90,8 @@ class Kernel:
     needs_optimizer: bool = False  # run LLVM's own passes (scalar code that we did not vectorise)
     macs: int = 0
     notes: tuple[str, ...] = field(default=())
+    signature: str = ""  # of the product that it computes: see `select.product_signature`
+    choice: Choice | None = None  # that was asked for; None where the estimate decided
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.products import NO_CHOICES, Choices, Product, Products
 from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.views import TensorOf, find_views
 
@@ -76,7 +77,8 @@ class LoweredModel:
     """Everything the CPU runs for one model, before addresses are known.
 
     `alias` maps a tensor to the tensor whose memory it shares, `offsets` to where in it it starts (elements;
-    0 if absent). `layouts` holds the tensors that are not row-major, `locals` temporaries between kernels.
+    0 if absent). `layouts` holds the tensors that are not row-major, `locals` temporaries between kernels,
+    `products` the contractions by the signature that their kernels carry.
     """
 
     steps: tuple[Step, ...]
@@ -84,6 +86,7 @@ class LoweredModel:
     offsets: Mapping[Tensor, int]
     layouts: Mapping[Tensor, Layout]
     locals: Mapping[Tensor, Operand]
+    products: Products
 
     def root(self, tensor: Tensor) -> Tensor:
         """The tensor that owns the memory."""
@@ -100,10 +103,18 @@ class LoweredModel:
 
 
 def lower_schedule(
-    schedule: Schedule, isa: Isa, progress: Progress | None = None, *, accuracy: Accuracy = "default"
+    schedule: Schedule,
+    isa: Isa,
+    progress: Progress | None = None,
+    *,
+    accuracy: Accuracy = "default",
+    choices: Choices = NO_CHOICES,
 ) -> LoweredModel:
-    """Kernels for every subgraph, in the order and stages of the schedule; `progress` counts stages."""
-    return _Lowering(schedule, isa, accuracy).run(progress or (lambda what, done, total: None))
+    """Kernels for every subgraph, in the order and stages of the schedule; `progress` counts stages.
+
+    `choices` say by signature how to compute products; the estimate decides for all others.
+    """
+    return _Lowering(schedule, isa, accuracy, choices).run(progress or (lambda what, done, total: None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,8 +127,10 @@ class _Unit:
 
 
 class _Lowering:
-    def __init__(self, schedule: Schedule, isa: Isa, accuracy: Accuracy) -> None:
+    def __init__(self, schedule: Schedule, isa: Isa, accuracy: Accuracy, choices: Choices) -> None:
         self.schedule = schedule
+        self.choices = choices
+        self.products: dict[str, Product] = {}
         self.isa = isa
         self.accuracy = accuracy
         self.graph = schedule.partition.graph
@@ -142,7 +155,7 @@ class _Lowering:
             progress("lower", number, len(self.stages))
             steps.extend(_interleave([[s for u in group for s in self._steps(u)] for group in stage_units]))
         steps.extend((launch,) for launch in self._reorder_outputs())
-        return LoweredModel(tuple(steps), self.alias, self.offsets, self.layouts, self.locals)
+        return LoweredModel(tuple(steps), self.alias, self.offsets, self.layouts, self.locals, self.products)
 
     def _units(self, subgraph_id: int) -> list[_Unit]:
         subgraph = self.schedule.partition.subgraphs[subgraph_id]
@@ -277,14 +290,7 @@ class _Lowering:
                     users.setdefault(key, set()).add(-1)
                 continue
             layouts, constants = names.layouts([nest]), names.constants
-            kernels = lower_product(
-                nest,
-                layouts,
-                self.isa,
-                constants=constants,
-                next_local=names.num_locals,
-                accuracy=self.accuracy,
-            )
+            kernels = self._product(nest, layouts, constants, names.num_locals)
             if not isinstance(kernels, Declined):
                 names.declare(kernels)
                 segments.append(((nest,), kernels))
@@ -298,6 +304,29 @@ class _Lowering:
             if len(numbers) > 1:
                 names.mark_escaping(key)
         return segments
+
+    def _product(
+        self,
+        nest: Nest,
+        layouts: Mapping[OperandKey, Layout],
+        constants: frozenset[OperandKey],
+        next_local: int,
+    ) -> tuple[Kernel, ...] | Declined:
+        """Kernels of a contraction, which carry its signature, or why it is none."""
+        kernels = lower_product(
+            nest,
+            layouts,
+            self.isa,
+            constants=constants,
+            next_local=next_local,
+            accuracy=self.accuracy,
+            choices=self.choices,
+        )
+        if isinstance(kernels, Declined):
+            return kernels
+        if kernels[-1].signature:
+            self.products[kernels[-1].signature] = Product(nest, layouts, constants)
+        return kernels
 
     def _meets(self, nest: Nest, before: Sequence[Nest], names: _Names) -> bool:
         """Whether a nest reads what earlier ones write under another name, or the other way round.

@@ -15,30 +15,23 @@ from math import prod
 
 from tilewright.ir.expr import Expr
 from tilewright.ir.nest import Nest, Operand
-from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
-from tilewright.targets.cpu.contraction.match import (
-    Contraction,
-    Loop,
-    Spread,
-    match_contraction,
-    spread_groups,
+from tilewright.targets.cpu.choice import Choice
+from tilewright.targets.cpu.contraction.choose import (
+    ELEMENT,
+    MAX_CHAIN_STEPS,
+    TEMPLATE,
+    Design,
+    design_contraction,
 )
+from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.contraction.match import Contraction, Loop, Spread
 from tilewright.targets.cpu.contraction.pack import (
     FactorB,
     in_place,
     packed_at_run_time,
     packed_constant,
 )
-from tilewright.targets.cpu.contraction.tiling import (
-    Cut,
-    Panels,
-    RowTile,
-    Tile,
-    choose_cut,
-    choose_tile,
-    split_rows,
-    spread_tile,
-)
+from tilewright.targets.cpu.contraction.tiling import Cut, Panels, RowTile, split_rows
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import emit_expr
 from tilewright.targets.cpu.isa import Isa
@@ -55,16 +48,12 @@ from tilewright.targets.cpu.kernel import (
 )
 from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
 
-_ELEMENT = {4: "float", 8: "double"}
 # Longer sums are cut into blocks whose totals are added up in memory: the error of one chain of float
 # additions grows with its length, and a block of this many steps hides what the extra addition costs.
 _BLOCK_STEPS = 256
-_MAX_CHAIN_STEPS = 384
 # A panel of this size is worth fetching while the one before it is multiplied: weights come from memory
 # that is too slow to keep up with the FMAs (ResNet-50: 57.9 → 55.3 ms, BERT-base: 176 → 166 ms, one thread).
 _MIN_PREFETCH_BYTES = 64 * 1024
-# From this many row units on, cutting between them balances well enough and keeps tiles in one loop.
-_ENOUGH_OUTER_UNITS = 8
 
 
 def lower_contraction(
@@ -74,23 +63,18 @@ def lower_contraction(
     *,
     constants: frozenset[OperandKey],
     next_local: int,
+    choice: Choice | None = None,
 ) -> tuple[Kernel, ...] | Declined:
     """Kernels of one contraction nest: the packing of B where it must happen at run time, then the product.
 
     `constants` are the operands whose data are known now. A packed B is a new local operand numbered
-    `next_local` that appears in the kernels' arguments.
+    `next_local` that appears in the kernels' arguments. `choice` is one of `contraction_candidates`; what it
+    leaves open the estimate decides.
     """
-    problem = match_contraction(nest, layouts)
-    if isinstance(problem, Declined):
-        return problem
-    element = _ELEMENT[problem.dtype.size_bytes]
-    if problem.b.operand.key in constants and prod(x.extent for x in problem.inner) <= _MAX_CHAIN_STEPS:
-        problem = spread_groups(problem, isa.lanes(element))
-    if problem.spread is not None:
-        tile = spread_tile(isa, element, problem.vector.extent, problem.spread.size)
-    else:
-        num_steps = prod(x.extent for x in problem.inner)
-        tile = choose_tile(isa, element, problem.row.extent, problem.vector.extent, num_steps)
+    design = design_contraction(nest, layouts, isa, constants=constants, choice=choice)
+    if isinstance(design, Declined):
+        return design
+    problem, tile = design.problem, design.tile
     order = _summed_order(problem)
     before: tuple[Kernel, ...] = ()
     if problem.b.operand.key in constants:
@@ -109,7 +93,7 @@ def lower_contraction(
         from tilewright.targets.cpu.loopnest import lower_nests
 
         before = lower_nests((pack,), {**layouts, operand.key: _row_major(operand)}, isa)
-    generator = _Generator(problem, factor, tile, order, isa)
+    generator = _Generator(design, factor, order, isa)
     return (*before, generator.kernel())
 
 
@@ -150,38 +134,29 @@ class _Panel:
 class _Generator:
     """Emits one kernel; the attributes are the fixed facts of the problem."""
 
-    def __init__(
-        self, problem: Contraction, factor: FactorB, tile: Tile, order: tuple[Loop, ...], isa: Isa
-    ) -> None:
+    def __init__(self, design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) -> None:
+        problem, panels = design.problem, design.tile.panels
         self.problem = problem
         self.factor = factor
-        self.panels: Panels = tile.panels
+        self.panels: Panels = panels
         self.order = order
         self.isa = isa
-        self.type: Type = vec(_ELEMENT[problem.dtype.size_bytes], tile.panels.lanes)
-        self.row_tiles = split_rows(problem.row.extent, tile.max_rows)
+        self.type: Type = vec(ELEMENT[problem.dtype.size_bytes], panels.lanes)
+        self.row_tiles = split_rows(problem.row.extent, design.tile.max_rows)
         self.row_window = problem.window_of(problem.row.name)
-        self.num_outer = prod(x.extent for x in problem.outer)
-        num_tiles = sum(t.count for t in self.row_tiles)
-        self.cuts_tiles = self.num_outer < _ENOUGH_OUTER_UNITS and self.row_window is None
-        self.num_units = self.num_outer * (num_tiles if self.cuts_tiles else 1)
-        self.num_tiles = num_tiles
-        self.cut: Cut = choose_cut(
-            self.num_units,
-            tile.panels.num_panels,
-            problem.a.operand.num_elements * problem.dtype.size_bytes,
-            problem.b.operand.num_elements * problem.dtype.size_bytes,
-            problem.num_macs,
-        )
+        self.num_tiles = sum(t.count for t in self.row_tiles)
+        self.cuts_tiles = design.cuts_tiles
+        self.num_units = design.num_units
+        self.cut: Cut = design.cut
         self.emitter = Emitter(attributes=isa.function_attributes)
-        self.is_blocked = prod(x.extent for x in order) > _MAX_CHAIN_STEPS
+        self.is_blocked = prod(x.extent for x in order) > MAX_CHAIN_STEPS
         self.totals: Val | None = None
         panel_bytes = factor.panel_stride * problem.dtype.size_bytes
         self.prefetches = (
             factor.is_packed
             and isinstance(factor.arg, Packed)
             and self.panels.num_panels > 1
-            and self.num_units * num_tiles >= 2 * self.panels.num_vectors
+            and self.num_units * self.num_tiles >= 2 * self.panels.num_vectors
             and _MIN_PREFETCH_BYTES <= panel_bytes <= isa.caches.l2_bytes // 2
         )
         self.next_panel: Val | None = None
@@ -213,7 +188,7 @@ class _Generator:
             text=text,
             num_chunks=self.cut.num_chunks,
             args=args,
-            template="contraction",
+            template=TEMPLATE,
             macs=problem.num_macs,
             notes=(
                 f"tile {max(t.rows for t in self.row_tiles)}x{self.panels.num_vectors * self.panels.lanes}",
@@ -507,7 +482,7 @@ class _Generator:
             """Run the loops from `depth` on in blocks, each summed from zero and added to the totals."""
             zeros = [e.constant(self.type, 0.0)] * (len(rows) * panel.num_vectors)
             steps = prod(x.extent for x in merged[depth:])
-            if steps <= _MAX_CHAIN_STEPS:
+            if steps <= MAX_CHAIN_STEPS:
                 self._add_to_totals(rows, panel, nested(depth, a, b, zeros))
                 return
             loop = merged[depth]

@@ -23,6 +23,8 @@ STORE_CYCLES = 1.0
 # Rows of a tile that picks lanes. At the edges of an image more of them spill: 128 channels in 32 groups at
 # 56 pixels reach 44 % of peak with 8 rows, 30 % with 10, 27 % with 14.
 _SPREAD_ROWS = 8
+MAX_TILE_VECTORS = 8
+MAX_TILE_SIZE = 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +107,38 @@ def choose_lanes(extent: int, element: str, isa: Isa) -> int:
 
 def choose_tile(isa: Isa, element: str, num_rows: int, num_columns: int, num_steps: int) -> Tile:
     """The tile with the fewest estimated cycles for `num_rows` x `num_columns` over `num_steps` sums."""
+    return rank_tiles(isa, element, num_rows, num_columns, num_steps)[0]
+
+
+def rank_tiles(isa: Isa, element: str, num_rows: int, num_columns: int, num_steps: int) -> tuple[Tile, ...]:
+    """Every tile worth considering, the fewest estimated cycles first."""
     lanes = choose_lanes(num_columns, element, isa)
-    best: tuple[float, int, int] | None = None
-    most_vectors = min(-(-num_columns // lanes), 8)
+    found: list[tuple[float, int, int]] = []
+    most_vectors = min(-(-num_columns // lanes), MAX_TILE_VECTORS)
     for num_vectors in range(1, most_vectors + 1):
         panels = Panels(lanes, num_vectors, num_columns)
-        fitting = [r for r in range(1, 29) if r * num_vectors <= 28 and isa.fits(r, num_vectors)]
+        fitting = [r for r in range(1, MAX_TILE_SIZE + 1) if fits_registers(isa, r, num_vectors)]
         for max_rows in fitting:
             if max_rows > num_rows and max_rows != fitting[0]:
                 continue
             cycles = _estimate_cycles(panels, max_rows, num_rows, num_steps)
-            key = (cycles, num_vectors, -max_rows)
-            if best is None or key < best:
-                best = key
-    assert best is not None
-    return Tile(Panels(lanes, best[1], num_columns), -best[2])
+            found.append((cycles, num_vectors, -max_rows))
+    return tuple(Tile(Panels(lanes, vectors, num_columns), -rows) for _, vectors, rows in sorted(found))
+
+
+def fits_registers(isa: Isa, max_rows: int, num_vectors: int) -> bool:
+    """Whether a tile neither spills nor makes too much code.
+
+    >>> from tilewright.targets.cpu.isa import isa_by_name
+    >>> [fits_registers(isa_by_name("avx512"), rows, 3) for rows in (0, 8, 10)]
+    [False, True, False]
+    """
+    return (
+        max_rows >= 1
+        and 1 <= num_vectors <= MAX_TILE_VECTORS
+        and max_rows * num_vectors <= MAX_TILE_SIZE
+        and isa.fits(max_rows, num_vectors)
+    )
 
 
 def spread_tile(isa: Isa, element: str, num_columns: int, size: int) -> Tile:
@@ -165,8 +184,15 @@ def choose_cut(num_row_units: int, num_panels: int, a_bytes: int, b_bytes: int, 
     >>> choose_cut(16, 96, 400_000, 9_000_000, 300_000_000)
     Cut(num_row_parts=1, num_panel_parts=16)
     """
+    return rank_cuts(num_row_units, num_panels, a_bytes, b_bytes, num_macs)[0]
+
+
+def rank_cuts(
+    num_row_units: int, num_panels: int, a_bytes: int, b_bytes: int, num_macs: int
+) -> tuple[Cut, ...]:
+    """Every cut worth considering, the least estimated time first."""
     most = max(1, min(TARGET_CHUNKS, num_macs // MIN_CHUNK_OPERATIONS))
-    best: tuple[float, int, int] | None = None
+    found: list[tuple[float, int, int]] = []
     for panel_parts in range(1, min(num_panels, most) + 1):
         for row_parts in range(1, min(num_row_units, most // panel_parts) + 1):
             chunks = panel_parts * row_parts
@@ -178,10 +204,8 @@ def choose_cut(num_row_units: int, num_panels: int, a_bytes: int, b_bytes: int, 
             seconds += row_parts * b_bytes / _SHARED_BYTES_PER_S
             if a_bytes > _PRIVATE_BYTES:
                 seconds += panel_parts * a_bytes / _SHARED_BYTES_PER_S
-            score = (seconds + chunks * _CHUNK_S, panel_parts, row_parts)
-            best = score if best is None else min(best, score)
-    assert best is not None
-    return Cut(num_row_parts=best[2], num_panel_parts=best[1])
+            found.append((seconds + chunks * _CHUNK_S, panel_parts, row_parts))
+    return tuple(Cut(num_row_parts=rows, num_panel_parts=panels) for _, panels, rows in sorted(found))
 
 
 # Orders of magnitude of one core: they only weigh balance against traffic.

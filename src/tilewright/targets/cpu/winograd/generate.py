@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.ir.nest import Nest
+from tilewright.targets.cpu.choice import Choice
 from tilewright.targets.cpu.contraction.lanes import load_lanes
 from tilewright.targets.cpu.contraction.tiling import RowTile
 from tilewright.targets.cpu.emitter import Emitter, Param
@@ -35,7 +36,7 @@ from tilewright.targets.cpu.values import I64, PTR, Bool, Int, Type, Val, vec
 from tilewright.targets.cpu.winograd.epilogue import Epilogue, TileIndex, element_pointer
 from tilewright.targets.cpu.winograd.match import WinogradProblem, match_winograd
 from tilewright.targets.cpu.winograd.pack import pack_weights
-from tilewright.targets.cpu.winograd.plan import Plan, choose_plan
+from tilewright.targets.cpu.winograd.plan import Plan, choose_plan, chosen_plan
 from tilewright.targets.cpu.winograd.transform import (
     PAIRS,
     Transform,
@@ -58,10 +59,12 @@ def lower_winograd(
     *,
     constants: frozenset[OperandKey],
     tile: int,
+    choice: Choice | None = None,
 ) -> tuple[Kernel, ...] | Declined:
     """The kernel of one 3x3 convolution with output tiles of `tile` x `tile` (2 or 4), or why there is none.
 
-    `constants` are the operands whose data are known now: the weights must be among them.
+    `constants` are the operands whose data are known now: the weights must be among them. `choice` is one of
+    `winograd_candidates` for that tile; without it the estimate decides.
     """
     if tile not in PAIRS:
         return Declined(
@@ -72,7 +75,10 @@ def lower_winograd(
         return problem
     if problem.contraction.b.operand.key not in constants:
         return Declined("weights that are computed at run time")
-    return (_Generator(problem, choose_plan(problem, tile, isa), isa).kernel(),)
+    plan = choose_plan(problem, tile, isa) if choice is None else chosen_plan(problem, choice, isa)
+    if isinstance(plan, Declined):
+        return plan
+    return (_Generator(problem, plan, isa).kernel(),)
 
 
 @dataclass(frozen=True, slots=True)

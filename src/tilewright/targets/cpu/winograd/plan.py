@@ -10,11 +10,15 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from tilewright.targets.cpu.choice import Choice
 from tilewright.targets.cpu.contraction.tiling import Panels, RowTile, split_rows
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.winograd.match import ImageAxis, WinogradProblem
 from tilewright.targets.cpu.winograd.transform import NUM_TAPS
 
+TEMPLATE = "winograd"
+_MAX_CANDIDATES = 5
 _FLOAT_BYTES = 4
 _LINE_FLOATS = 16
 # Share of the L2 cache for V and M: the weights in flight, the image and the result need the rest.
@@ -102,11 +106,41 @@ def winograd_gain(problem: WinogradProblem, tile: int, isa: Isa) -> float:
     return _direct_cycles(problem, isa) / _choose(Shape.of(problem, tile), isa)[0]
 
 
+def winograd_candidates(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[Choice, ...]:
+    """Ways to cut a problem, the least estimated time first: for each size of a block the best groups."""
+    found: dict[int, Choice] = {}
+    for _, num_blocks, parts in _ranked(Shape.of(problem, tile), isa):
+        found.setdefault(num_blocks, Choice.of(TEMPLATE, tile=tile, num_blocks=num_blocks, panel_parts=parts))
+    return tuple(found.values())[:_MAX_CANDIDATES]
+
+
+def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> Plan | Declined:
+    """The plan of a choice; what it leaves open the estimate decides."""
+    tile, num_blocks, parts = (choice.get(name) for name in ("tile", "num_blocks", "panel_parts"))
+    assert tile is not None
+    if num_blocks is None or parts is None:
+        return choose_plan(problem, tile, isa)
+    shape = Shape.of(problem, tile)
+    if not 1 <= num_blocks <= shape.num_tiles or -(-shape.num_tiles // num_blocks) > _MAX_BLOCK_TILES:
+        return Declined(f"{num_blocks} blocks of {shape.num_tiles} tiles")
+    plan = plan_with(shape, num_blocks, parts, isa)
+    if not 1 <= parts <= plan.panels.num_panels:
+        return Declined(f"{parts} groups of {plan.panels.num_panels} panels")
+    return plan
+
+
 @functools.lru_cache(maxsize=1024)
 def _choose(shape: Shape, isa: Isa) -> tuple[float, Plan]:
     """(Cycles on one thread with cold weights, the plan)."""
-    best: tuple[float, int, int] | None = None
-    found: tuple[float, Plan] | None = None
+    _, num_blocks, parts = _ranked(shape, isa)[0]
+    plan = plan_with(shape, num_blocks, parts, isa)
+    return _chunk_cycles(shape, plan, parts, isa) * plan.num_chunks, plan
+
+
+@functools.lru_cache(maxsize=1024)
+def _ranked(shape: Shape, isa: Isa) -> tuple[tuple[float, int, int], ...]:
+    """(Estimated cycles over the usual numbers of threads, blocks, panel groups), the least first."""
+    found: list[tuple[float, int, int]] = []
     limit = int(_SCRATCH_SHARE * isa.caches.l2_bytes)
     for num_blocks in _block_counts(shape.num_tiles):
         plan = plan_with(shape, num_blocks, 1, isa)
@@ -117,12 +151,8 @@ def _choose(shape: Shape, isa: Isa) -> tuple[float, Plan]:
             chunks = num_blocks * parts
             waits = [-(-chunks // p) * p for p in _USUAL_THREADS]
             cycles = chunk * (sum(waits) / len(waits) + _LATE_SHARE) + chunks * _CHUNK_CYCLES
-            key = (cycles, num_blocks, parts)
-            if best is None or key < best:
-                best = key
-                found = chunk * chunks, plan_with(shape, num_blocks, parts, isa)
-    assert found is not None
-    return found
+            found.append((cycles, num_blocks, parts))
+    return tuple(sorted(found))
 
 
 def _block_counts(num_tiles: int) -> list[int]:

@@ -1,0 +1,184 @@
+"""What a contraction kernel is made of before code: problem, register tile, cut; and the other ways to take.
+
+The estimates decide; a `Choice` overrides them where a measurement knew better. Parameters: `rows` and
+`vectors` of the register tile, `row_parts` and `panel_parts` of the cut into chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.ir.nest import Nest
+from tilewright.targets.cpu.choice import Choice
+from tilewright.targets.cpu.contraction.match import Contraction, match_contraction, spread_groups
+from tilewright.targets.cpu.contraction.tiling import (
+    Cut,
+    Panels,
+    Tile,
+    choose_lanes,
+    choose_tile,
+    fits_registers,
+    rank_cuts,
+    rank_tiles,
+    split_rows,
+    spread_tile,
+)
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Declined, Layouts, OperandKey
+
+TEMPLATE = "contraction"
+ELEMENT = {4: "float", 8: "double"}
+# Longer sums are cut into blocks whose totals are added up in memory: see `generate.py`.
+MAX_CHAIN_STEPS = 384
+# From this many row units on, cutting between them balances well enough and keeps tiles in one loop.
+_ENOUGH_OUTER_UNITS = 8
+_MAX_TILES = 6
+_MAX_CUTS = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Design:
+    """A contraction with its register tile and its cut into chunks.
+
+    `cuts_tiles`: chunks may begin within a row of tiles; `num_units` are the pieces that rows are cut into.
+    """
+
+    problem: Contraction
+    tile: Tile
+    cut: Cut
+    cuts_tiles: bool
+    num_units: int
+
+
+def design_contraction(
+    nest: Nest,
+    layouts: Layouts,
+    isa: Isa,
+    *,
+    constants: frozenset[OperandKey],
+    choice: Choice | None = None,
+) -> Design | Declined:
+    """How to compute a nest: as `choice` says, by estimate where it says nothing; or why it is declined."""
+    problem = _problem(nest, layouts, isa, constants)
+    if isinstance(problem, Declined):
+        return problem
+    tile = _tile(problem, isa, choice or Choice(TEMPLATE))
+    if isinstance(tile, Declined):
+        return tile
+    return _design(problem, tile, choice or Choice(TEMPLATE))
+
+
+def contraction_candidates(
+    nest: Nest, layouts: Layouts, isa: Isa, *, constants: frozenset[OperandKey]
+) -> tuple[Choice, ...]:
+    """Ways to compute a nest, the one with the least estimate first; none if it is no contraction.
+
+    Register tiles come with the cut estimated for them, the best tile also with other numbers of chunks.
+    """
+    problem = _problem(nest, layouts, isa, constants)
+    if isinstance(problem, Declined):
+        return ()
+    if problem.spread is not None:
+        tile = _tile(problem, isa, Choice(TEMPLATE))
+        assert isinstance(tile, Tile)
+        return tuple(Choice.of(TEMPLATE, **_cut_parameters(cut)) for cut in _cuts(problem, tile))
+    found: list[Choice] = []
+    tiles = rank_tiles(isa, _element(problem), problem.row.extent, problem.vector.extent, _num_steps(problem))
+    for number, tile in enumerate(_distinct(tiles, problem.row.extent)):
+        parameters = {"rows": tile.max_rows, "vectors": tile.panels.num_vectors}
+        cuts = _cuts(problem, tile)
+        found += [
+            Choice.of(TEMPLATE, **parameters, **_cut_parameters(cut))
+            for cut in (cuts if number == 0 else cuts[:1])
+        ]
+    return tuple(found)
+
+
+def _cut_parameters(cut: Cut) -> dict[str, int]:
+    return {"row_parts": cut.num_row_parts, "panel_parts": cut.num_panel_parts}
+
+
+def _problem(
+    nest: Nest, layouts: Layouts, isa: Isa, constants: frozenset[OperandKey]
+) -> Contraction | Declined:
+    problem = match_contraction(nest, layouts)
+    if isinstance(problem, Declined):
+        return problem
+    if problem.b.operand.key in constants and _num_steps(problem) <= MAX_CHAIN_STEPS:
+        return spread_groups(problem, isa.lanes(_element(problem)))
+    return problem
+
+
+def _element(problem: Contraction) -> str:
+    return ELEMENT[problem.dtype.size_bytes]
+
+
+def _num_steps(problem: Contraction) -> int:
+    return prod(x.extent for x in problem.inner)
+
+
+def _tile(problem: Contraction, isa: Isa, choice: Choice) -> Tile | Declined:
+    element, columns = _element(problem), problem.vector.extent
+    if problem.spread is not None:
+        return spread_tile(isa, element, columns, problem.spread.size)
+    rows, vectors = choice.get("rows"), choice.get("vectors")
+    if rows is None or vectors is None:
+        return choose_tile(isa, element, problem.row.extent, columns, _num_steps(problem))
+    if not fits_registers(isa, rows, vectors):
+        return Declined(f"a tile of {rows} rows by {vectors} vectors does not fit the registers")
+    return Tile(Panels(choose_lanes(columns, element, isa), vectors, columns), rows)
+
+
+def _design(problem: Contraction, tile: Tile, choice: Choice) -> Design | Declined:
+    units, cuts_tiles = _row_units(problem, tile)
+    rows, panels = choice.get("row_parts"), choice.get("panel_parts")
+    if rows is None or panels is None:
+        cut = _ranked_cuts(problem, tile)[0]
+    elif 1 <= rows <= units and 1 <= panels <= tile.panels.num_panels:
+        cut = Cut(num_row_parts=rows, num_panel_parts=panels)
+    else:
+        return Declined(f"{rows}x{panels} chunks of {units}x{tile.panels.num_panels} pieces")
+    return Design(problem, tile, cut, cuts_tiles, units)
+
+
+def _row_units(problem: Contraction, tile: Tile) -> tuple[int, bool]:
+    """Pieces that rows can be cut into, and whether these are tiles of a row."""
+    num_outer = prod(x.extent for x in problem.outer)
+    cuts_tiles = num_outer < _ENOUGH_OUTER_UNITS and problem.window_of(problem.row.name) is None
+    num_tiles = sum(t.count for t in split_rows(problem.row.extent, tile.max_rows))
+    return num_outer * (num_tiles if cuts_tiles else 1), cuts_tiles
+
+
+def _ranked_cuts(problem: Contraction, tile: Tile) -> tuple[Cut, ...]:
+    size_bytes = problem.dtype.size_bytes
+    return rank_cuts(
+        _row_units(problem, tile)[0],
+        tile.panels.num_panels,
+        problem.a.operand.num_elements * size_bytes,
+        problem.b.operand.num_elements * size_bytes,
+        problem.num_macs,
+    )
+
+
+def _cuts(problem: Contraction, tile: Tile) -> tuple[Cut, ...]:
+    """The best cuts, one for each number of chunks of which another is no power of two away."""
+    found: dict[int, Cut] = {}
+    for cut in _ranked_cuts(problem, tile):
+        found.setdefault(cut.num_chunks.bit_length(), cut)
+    return tuple(found.values())[:_MAX_CUTS]
+
+
+def _distinct(tiles: Sequence[Tile], num_rows: int) -> Iterable[Tile]:
+    """The best tiles, those left out that split the rows as a better one of their width does."""
+
+    def unseen() -> Iterator[Tile]:
+        seen: set[tuple[object, int]] = set()
+        for tile in tiles:
+            key = split_rows(num_rows, tile.max_rows), tile.panels.num_vectors
+            if key not in seen:
+                seen.add(key)
+                yield tile
+
+    return [tile for tile, _ in zip(unseen(), range(_MAX_TILES), strict=False)]
