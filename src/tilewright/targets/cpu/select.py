@@ -67,6 +67,8 @@ def _lower_by_estimate(
     next_local: int,
     accuracy: Accuracy,
 ) -> tuple[Kernel, ...] | Declined:
+    if product_of(nest) is not None:
+        return lower_integer(nest, layouts, isa, constants=constants, next_local=next_local)
     tile = _winograd_tile(nest, layouts, isa, accuracy)
     if tile is not None:
         kernels = lower_winograd(nest, layouts, isa, constants=constants, tile=tile)
