@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.nest import Operand
-from tilewright.targets.cpu.choice import Choice
+from tilewright.tuning import Choice
 
 OperandKey = tuple[str, int]  # Operand.key: (kind, position)
 

@@ -23,9 +23,10 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import lower_nests
-from tilewright.targets.cpu.products import NO_CHOICES, Choices, Product, Products
+from tilewright.targets.cpu.products import Product, Products
 from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.views import TensorOf, find_views
+from tilewright.tuning import NO_CHOICES, Choices
 
 # With this many channels or fewer an input is read as it comes: reordering it first would not pay.
 _MAX_PLANAR_CHANNELS = 8

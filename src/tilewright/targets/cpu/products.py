@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from tilewright.ir.expr import format_expr
 from tilewright.ir.nest import Affine, Index, Nest
-from tilewright.targets.cpu.choice import Choice
 from tilewright.targets.cpu.kernel import Layouts, OperandKey
 
 
@@ -23,11 +22,6 @@ class Product:
 
 Products = Mapping[str, Product]
 """Products by signature: equal signatures are equal work."""
-
-Choices = Mapping[str, Choice]
-"""How to compute products, by signature; the estimate decides for those left out."""
-
-NO_CHOICES: Choices = {}
 
 
 def product_signature(nest: Nest, layouts: Layouts, constants: frozenset[OperandKey]) -> str:

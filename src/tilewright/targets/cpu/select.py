@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from tilewright.ir.nest import Nest
 from tilewright.options import Accuracy
-from tilewright.targets.cpu.choice import Choice
 from tilewright.targets.cpu.contraction import (
     contraction_candidates,
     lower_contraction,
@@ -17,13 +16,14 @@ from tilewright.targets.cpu.contraction import (
 from tilewright.targets.cpu.integer import lower_integer, product_of
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
-from tilewright.targets.cpu.products import NO_CHOICES, Choices, product_signature
+from tilewright.targets.cpu.products import product_signature
 from tilewright.targets.cpu.winograd import (
     lower_winograd,
     match_winograd,
     winograd_candidates,
     winograd_gain,
 )
+from tilewright.tuning import NO_CHOICES, Choice, Choices
 
 # Output tiles by accuracy: 2x2 errs as the direct kernel does, 4x4 about three times as much.
 WINOGRAD_TILES: dict[Accuracy, tuple[int, ...]] = {"strict": (), "default": (2, 4), "fast": (2, 4)}

@@ -6,12 +6,11 @@ The estimates decide; a `Choice` overrides them where a measurement knew better.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.nest import Nest
-from tilewright.targets.cpu.choice import Choice
 from tilewright.targets.cpu.contraction.match import Contraction, match_contraction, spread_groups
 from tilewright.targets.cpu.contraction.tiling import (
     Cut,
@@ -27,6 +26,7 @@ from tilewright.targets.cpu.contraction.tiling import (
 )
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layouts, OperandKey
+from tilewright.tuning import Choice
 
 TEMPLATE = "contraction"
 ELEMENT = {4: "float", 8: "double"}
@@ -34,7 +34,8 @@ ELEMENT = {4: "float", 8: "double"}
 MAX_CHAIN_STEPS = 384
 # From this many row units on, cutting between them balances well enough and keeps tiles in one loop.
 _ENOUGH_OUTER_UNITS = 8
-_MAX_TILES = 6
+_MAX_TILES = 7
+_FEWER_ROWS = 0.75
 _MAX_CUTS = 5
 
 
@@ -170,15 +171,16 @@ def _cuts(problem: Contraction, tile: Tile) -> tuple[Cut, ...]:
     return tuple(found.values())[:_MAX_CUTS]
 
 
-def _distinct(tiles: Sequence[Tile], num_rows: int) -> Iterable[Tile]:
-    """The best tiles, those left out that split the rows as a better one of their width does."""
+def _distinct(tiles: Sequence[Tile], num_rows: int) -> list[Tile]:
+    """The best tiles that differ much: of each width the best, and the best with far fewer rows."""
+    found: dict[tuple[int, bool], Tile] = {}
+    for tile in tiles:
+        width = tile.panels.num_vectors
+        best = found.setdefault((width, False), tile)
+        if _most_rows(tile, num_rows) <= _FEWER_ROWS * _most_rows(best, num_rows):
+            found.setdefault((width, True), tile)
+    return list(found.values())[:_MAX_TILES]
 
-    def unseen() -> Iterator[Tile]:
-        seen: set[tuple[object, int]] = set()
-        for tile in tiles:
-            key = split_rows(num_rows, tile.max_rows), tile.panels.num_vectors
-            if key not in seen:
-                seen.add(key)
-                yield tile
 
-    return [tile for tile, _ in zip(unseen(), range(_MAX_TILES), strict=False)]
+def _most_rows(tile: Tile, num_rows: int) -> int:
+    return split_rows(num_rows, tile.max_rows)[0].rows

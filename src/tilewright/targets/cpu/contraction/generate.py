@@ -15,7 +15,6 @@ from math import prod
 
 from tilewright.ir.expr import Expr
 from tilewright.ir.nest import Nest, Operand
-from tilewright.targets.cpu.choice import Choice
 from tilewright.targets.cpu.contraction.choose import (
     ELEMENT,
     MAX_CHAIN_STEPS,
@@ -47,6 +46,7 @@ from tilewright.targets.cpu.kernel import (
     name_by_content,
 )
 from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
+from tilewright.tuning import Choice
 
 # Longer sums are cut into blocks whose totals are added up in memory: the error of one chain of float
 # additions grows with its length, and a block of this many steps hides what the extra addition costs.

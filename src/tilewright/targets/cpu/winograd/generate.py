@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.ir.nest import Nest
-from tilewright.targets.cpu.choice import Choice
 from tilewright.targets.cpu.contraction.lanes import load_lanes
 from tilewright.targets.cpu.contraction.tiling import RowTile
 from tilewright.targets.cpu.emitter import Emitter, Param
@@ -44,6 +43,7 @@ from tilewright.targets.cpu.winograd.transform import (
     emit_output,
     winograd_transform,
 )
+from tilewright.tuning import Choice
 
 _FLOAT_BYTES = 4
 # Longer sums, by tile, are cut into equal blocks whose totals are added up in M. Nearly all of the error

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from tilewright.targets.cpu.choice import Choice
 from tilewright.targets.cpu.contraction.tiling import Panels, RowTile, split_rows
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.winograd.match import ImageAxis, WinogradProblem
 from tilewright.targets.cpu.winograd.transform import NUM_TAPS
+from tilewright.tuning import Choice
 
 TEMPLATE = "winograd"
 _MAX_CANDIDATES = 5

@@ -1,4 +1,4 @@
-"""How one product is computed: a template and its parameters, small enough to store and to compare."""
+"""How one kernel is made: a template and its parameters, small enough to store and to compare."""
 
 from __future__ import annotations
 
@@ -49,3 +49,9 @@ class Choice:
 
     def __str__(self) -> str:
         return " ".join((self.template, *(f"{name}={value}" for name, value in self.parameters)))
+
+
+Choices = Mapping[str, Choice]
+"""How to make kernels, by signature of their work; the estimate decides for those left out."""
+
+NO_CHOICES: Choices = {}
