@@ -202,6 +202,44 @@ class PatternMaker:
             return self.binary("Mul", self.binary("Add", y, self.random(width)), self.positive(width))
         return self.binary("Add", self.binary("Mul", y, self.positive(width)), self.random(width))
 
+    # Quantised layers. Scales are powers of two: every product and quotient of them is exact.
+
+    def typed(self, op_type: str, inputs: list[Value], dtype: DType, shape: tuple[int, ...]) -> Value:
+        result = self.graph.value("q", dtype, shape)
+        attributes = {"to": dtype.value} if op_type == "Cast" else {}
+        self.graph.append(Node(op_type, inputs, [result], attributes, opset=OPSET))
+        return result
+
+    def step(self, low: int, high: int) -> Value:
+        return self.graph.constant(np.asarray(2.0 ** self.rng.integers(low, high), np.float32))
+
+    def bytes_of(self, x: Value, parameters: list[Value] | None = None) -> tuple[Value, list[Value]]:
+        if parameters is None:
+            zero = np.asarray(self.rng.integers(0, 9), (np.uint8, np.int8)[int(self.flag())])
+            parameters = [self.step(-5, -2), self.graph.constant(zero)]
+        return self.typed("QuantizeLinear", [x, *parameters], parameters[1].dtype, x.shape), parameters
+
+    def quantized(self, x: Value) -> Value:
+        if self.dtype is not DType.FLOAT64:  # a value moved by a rounding error may become another byte
+            return self.op("Identity", x)
+        given, parameters = self.bytes_of(self.typed("Cast", [x], DType.FLOAT32, x.shape))
+        y = self.typed("DequantizeLinear", [given, *parameters], DType.FLOAT32, x.shape)
+        is_conv, width = self.flag(), int(self.rng.integers(1, 5))
+        shape = (width, x.shape[1], 1, 1) if is_conv else (x.shape[-1], width)
+        data = self.graph.constant(self.rng.integers(-9, 10, shape).astype(np.int8))
+        weight = self.typed("DequantizeLinear", [data, self.step(-3, 0)], DType.FLOAT32, shape)
+        out = (x.shape[0], width, *x.shape[2:]) if is_conv else (*x.shape[:-1], width)
+        y = self.typed("Conv" if is_conv else "MatMul", [y, weight], DType.FLOAT32, out)
+        if self.flag():
+            y = self.typed("Relu", [y], DType.FLOAT32, out)
+        if self.flag():
+            made, parameters = self.bytes_of(y)
+            y = self.typed("DequantizeLinear", [made, *parameters], DType.FLOAT32, out)
+            y = self.typed("Reshape", [y, self.ints(*out)], DType.FLOAT32, out)
+            made, parameters = self.bytes_of(y, parameters)
+            y = self.typed("DequantizeLinear", [made, *parameters], DType.FLOAT32, out)
+        return self.typed("Cast", [y], self.dtype, out)
+
     # What does nothing, or the same twice.
 
     def nothing(self, x: Value) -> Value:
@@ -254,6 +292,7 @@ STEPS: tuple[Callable[[PatternMaker, Value], Value], ...] = (
     PatternMaker.per_channel,
     PatternMaker.dense,
     PatternMaker.product,
+    PatternMaker.quantized,
     PatternMaker.nothing,
     PatternMaker.there_and_back,
     PatternMaker.reshapes,

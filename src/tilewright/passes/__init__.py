@@ -14,6 +14,8 @@ from tilewright.registry import Registry
 __all__ = ["PASSES", "PIPELINE", "Pass", "PassReport", "PassResult", "Remark", "run_passes"]
 
 PASSES: Registry[Pass] = Registry("pass", entry_point_group="tilewright.passes")
+PASSES.add_class("merge-quantization", "tilewright.passes.merge_quantization:MergeQuantization")
+PASSES.add_class("recognise-quantized", "tilewright.passes.recognise_quantized:RecogniseQuantized")
 PASSES.add_class("fold-constants", "tilewright.passes.fold_constants:FoldConstants")
 PASSES.add_class("canonicalise", "tilewright.passes.canonicalise:Canonicalise")
 PASSES.add_class("common-subexpressions", "tilewright.passes.common_subexpressions:CommonSubexpressions")
@@ -34,7 +36,10 @@ PASSES.add_class("recognise-mish", "tilewright.passes.recognise_mish:RecogniseMi
 PASSES.add_class("recognise-attention", "tilewright.passes.recognise_attention:RecogniseAttention")
 PASSES.add_class("dead-code", "tilewright.passes.dead_code:DeadCode")
 
+# Quantised layers come first: folding would turn their weights into floats.
 PIPELINE: tuple[str, ...] = (
+    "merge-quantization",
+    "recognise-quantized",
     "fold-constants",
     "canonicalise",
     "common-subexpressions",

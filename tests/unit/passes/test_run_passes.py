@@ -71,6 +71,6 @@ def test_compiling_leaves_the_callers_graph_alone() -> None:
 @pytest.mark.parametrize("keyword", ["disabled", "dump_after"])
 def test_an_unknown_pass_is_an_error_that_lists_the_passes(keyword: str) -> None:
     with pytest.raises(
-        UsageError, match=r"unknown pass 'fold-bn': the passes are fold-constants, .*dead-code"
+        UsageError, match=r"unknown pass 'fold-bn': the passes are merge-quantization, .*dead-code"
     ):
         run_passes(silu_graph(), **{keyword: ["fold-bn"]})
