@@ -6,7 +6,8 @@ Each step is one call with a typed result that can be printed; this is the only 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.ir.graph import Graph
@@ -19,9 +20,11 @@ from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule
-from tilewright.steps import StepInfo, planned_steps
+from tilewright.steps import StepInfo, TuningInfo, planned_steps
 from tilewright.targets import TARGETS
-from tilewright.targets.base import Code, Executable, GeneratingTarget
+from tilewright.targets.base import Code, Executable, GeneratingTarget, TuningTarget
+
+Tuning = Literal["stored", "anew", "afresh"]
 
 DEFAULT_PARTITION = "layerwise"
 DEFAULT_SCHEDULE = "sequential"
@@ -43,7 +46,8 @@ class Compilation:
     """A program and what its target made of it.
 
     `code` is there for targets that generate code, which loads into an executable; other targets give the
-    executable itself. `phase_s` holds the time of each step of the flow.
+    executable itself. `tuning` says how kernels were chosen, where measurements had a say. `phase_s` holds
+    the time of each step of the flow.
     """
 
     program: Program
@@ -51,6 +55,7 @@ class Compilation:
     code: Code | None
     executable: Executable | None
     phase_s: Mapping[str, float]
+    tuning: TuningInfo | None = None
 
     @property
     def steps(self) -> tuple[StepInfo, ...]:
@@ -60,8 +65,13 @@ class Compilation:
         return planned_steps(self.program.schedule, self.program.options.target)
 
 
-def compile_graph(graph: Graph, options: Options, progress: Progress | None = None) -> Compilation:
+def compile_graph(
+    graph: Graph, options: Options, progress: Progress | None = None, *, tuning: Tuning = "stored"
+) -> Compilation:
     """The whole flow. The graph given is not changed.
+
+    `tuning` says which measurements choose kernels: those that are `stored`, or without them those that the
+    budget allows; `anew` searches in any case, from the stored ones on, `afresh` from nothing.
 
     Raises:
         UnsupportedOp: a node that the target declines.
@@ -71,13 +81,19 @@ def compile_graph(graph: Graph, options: Options, progress: Progress | None = No
     clock = PhaseClock(options.timeout_s, progress)
     planned = plan(graph, options, clock)
     target = TARGETS.get(options.target)
-    code, executable = None, None
+    program, code, executable, info = planned.program, None, None, None
     with clock.phase("generate"):
         if isinstance(target, GeneratingTarget):
-            code = target.generate(planned.program, progress=clock.report)
+            code = target.generate(program, progress=clock.report)
         else:
-            executable = target.compile(planned.program)
-    return Compilation(planned.program, planned.passes, code, executable, clock.phase_s)
+            executable = target.compile(program)
+    if isinstance(target, TuningTarget):
+        with clock.phase("tune"):
+            info = target.tune(code, anew=tuning == "anew", afresh=tuning == "afresh", progress=clock.report)
+            if info is not None and info.choices:
+                program = replace(program, choices=info.choices)
+                code = target.generate(program, progress=clock.report)
+    return Compilation(program, planned.passes, code, executable, clock.phase_s, info)
 
 
 def plan(graph: Graph, options: Options, clock: PhaseClock | None = None) -> Planned:

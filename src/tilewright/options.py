@@ -44,7 +44,8 @@ class Options:
     hint: Hint = field(default="latency", metadata=_about("What to optimise for."))
     effort: int = field(default=2, metadata=_about("How hard to search: 0 to 3."))
     budget: Budget | None = field(
-        default=None, metadata=_about("Limit of the search, such as 60s or 500trials; default by effort.")
+        default=None,
+        metadata=_about("Measure kernels for so long, such as 60s or 500trials; default: estimates choose."),
     )
     threads: int | None = field(
         default=None, metadata=_about("Worker threads; default: the cores this process may use.")
@@ -93,9 +94,7 @@ class Options:
 
     @property
     def search_budget(self) -> Budget:
-        """The budget given, or the effort's."""
-        if self.budget is not None:
-            return self.budget
+        """What planners may spend, by effort; `budget` is for measuring."""
         return Budget(EFFORT_EVALUATIONS[self.effort])
 
     def to_json(self) -> str:

@@ -135,6 +135,11 @@ class Meter:
         if self.budget.deadline_s is not None:
             self._end_s = self.clock() + self.budget.deadline_s
 
+    @property
+    def left_s(self) -> float | None:
+        """Time until the deadline, negative after it; None without one."""
+        return None if self._end_s is None else self._end_s - self.clock()
+
     def spend(self) -> bool:
         """Ask for one more evaluation: False when the budget is used up or the deadline has passed."""
         if self.num_evaluations >= self.budget.max_evaluations:

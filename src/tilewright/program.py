@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.ir.graph import Graph
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.schedule.base import Schedule
+from tilewright.tuning.choice import Choices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,7 +17,8 @@ class Program:
     """Every decision that was taken before code is generated.
 
     `memory` is None where the target plans its own memory, because only it knows its workspaces and layouts;
-    `memory_problem` is what the plan solves. `remarks` are lines for the report, in the order of the flow.
+    `memory_problem` is what the plan solves. `choices` are ways to make kernels that measurements picked.
+    `remarks` are lines for the report, in the order of the flow.
     """
 
     graph: Graph
@@ -26,6 +28,7 @@ class Program:
     memory: MemoryPlan | None = None
     memory_problem: MemoryProblem | None = None
     remarks: tuple[str, ...] = ()
+    choices: Choices = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.partition.graph is not self.graph or self.schedule.partition is not self.partition:

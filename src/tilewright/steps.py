@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilewright.schedule.base import Schedule
+    from tilewright.tuning import Choices
 
 KERNEL_PREFIX = "k"
 
@@ -68,6 +69,57 @@ class MemoryInfo:
     def peak(self) -> int:
         """Bytes of the arena: planned and used."""
         return self.peak_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTuning:
+    """What tuning made of one kernel, at all its places together.
+
+    `choice` is what replaced the estimate's, None where that stayed; `after_ns` is the time of the best
+    alternative, taken or not. Times are None where nothing was measured.
+    """
+
+    nodes: tuple[str, ...]
+    template: str
+    choice: str | None
+    before_ns: float | None
+    after_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TuningInfo:
+    """How the kernels of a model were chosen by measurement.
+
+    `plain_ns` and `tuned_ns` are whole runs beside each other, 0 where no alternative was good enough to be
+    compared. `choices` are empty where the plain plan won. `is_stored`: an earlier search found it.
+    """
+
+    kernels: tuple[KernelTuning, ...]
+    choices: Choices
+    plain_ns: float
+    tuned_ns: float
+    num_trials: int
+    is_complete: bool
+    is_interrupted: bool = False
+    is_stored: bool = False
+
+    @property
+    def speedup(self) -> float:
+        """Time of the plain plan over that of the plan taken: 1 where they are the same."""
+        return self.plain_ns / self.tuned_ns if self.choices and self.tuned_ns else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "speedup": self.speedup,
+            "plain_ns": self.plain_ns,
+            "tuned_ns": self.tuned_ns,
+            "num_trials": self.num_trials,
+            "is_complete": self.is_complete,
+            "is_interrupted": self.is_interrupted,
+            "is_stored": self.is_stored,
+            "kernels": [asdict(kernel) for kernel in self.kernels],
+        }
 
 
 def planned_steps(schedule: Schedule, template: str) -> tuple[StepInfo, ...]:

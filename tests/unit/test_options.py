@@ -78,9 +78,9 @@ def test_json_ignores_what_cannot_change_the_artifact() -> None:
     assert quiet.to_json() == Options().to_json()
 
 
-def test_the_search_budget_is_the_given_one_or_the_efforts() -> None:
+def test_planners_spend_what_the_effort_says_whatever_the_budget_of_measuring() -> None:
     assert Options(effort=3).search_budget == Budget(EFFORT_EVALUATIONS[3])
-    assert Options(budget=Budget(5)).search_budget == Budget(5)
+    assert Options(effort=1, budget=Budget.parse("9h")).search_budget == Budget(EFFORT_EVALUATIONS[1])
 
 
 @pytest.mark.parametrize("text", ["", "x", "x:", ":1", "x:1x", "x:axb", "x:1,", "x:-1", "x:1,x:2", "x:1.5"])

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.ir.graph import Node
 from tilewright.program import Program
 from tilewright.progress import Progress
-from tilewright.steps import MemoryInfo, StepInfo
+from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 
 Array = np.ndarray[Any, Any]
 
@@ -115,6 +115,21 @@ class GeneratingTarget(Target, Protocol):
         Raises:
             UnsupportedOp: a node is not supported; names it and says why.
             BudgetExceeded: the program needs more memory than its options allow.
+        """
+        ...
+
+
+@runtime_checkable
+class TuningTarget(GeneratingTarget, Protocol):
+    """A target whose kernels can be made in several ways, of which measurements know the best."""
+
+    def tune(
+        self, code: Any, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
+    ) -> TuningInfo | None:
+        """How to make the kernels of a program for which `generate` made `code`; None without a budget.
+
+        What an earlier search found counts, unless `anew` asks for another search, which goes on from the
+        earlier one's measurements, or `afresh` for one that measures all again.
         """
         ...
 

@@ -19,7 +19,7 @@ from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.planning import Infeasible
 from tilewright.program import Program
 from tilewright.progress import Progress
-from tilewright.steps import MemoryInfo, StepInfo
+from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 from tilewright.targets.base import Support
 from tilewright.targets.cpu.cache import ObjectCache, default_cache_directory
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
@@ -37,6 +37,7 @@ from tilewright.targets.cpu.storage import (
     caller_homes,
     memory_problem,
 )
+from tilewright.targets.cpu.tune import Tuner, tune
 
 Array = np.ndarray[Any, Any]
 
@@ -73,6 +74,11 @@ class CpuCode:
             constant_bytes=self.image.constants.size_bytes,
             scratch_bytes=self.image.scratch_bytes,
         )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the constants."""
+        return self.image.constants.size_bytes
 
     def load(self, num_threads: int | None) -> CpuExecutable:
         """Make it runnable in this process."""
@@ -120,7 +126,9 @@ class CpuTarget:
             if not support:
                 raise UnsupportedOp(f"{node.op_type} {node.name!r}: {support.reason}.")
         isa = require_host(isa_by_name(options.isa) if options.isa else host_isa())
-        lowered = lower_schedule(program.schedule, isa, progress, accuracy=options.accuracy)
+        lowered = lower_schedule(
+            program.schedule, isa, progress, accuracy=options.accuracy, choices=program.choices
+        )
         problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
         plan = MEMORY_PLANNERS.get(options.memory).solve(problem, options.search_budget)
         if isinstance(plan, Infeasible):
@@ -163,6 +171,16 @@ class CpuTarget:
             scratch_bytes=max((k.scratch_bytes for k in kernels.values()), default=0),
         )
         return CpuCode(program, isa, lowered, image, plan, problem)
+
+    def tune(
+        self, code: CpuCode, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
+    ) -> TuningInfo | None:
+        """How to make the kernels of a model for which the estimates made `code`: see `tune.tune`."""
+        return tune(Tuner(self, code), anew=anew, afresh=afresh, progress=progress or _silent)
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
 
 
 def _main_steps(lowered: LoweredModel, placement: Placement) -> tuple[list[MainStep], list[HostStep]]:

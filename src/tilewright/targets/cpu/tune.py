@@ -1,0 +1,323 @@
+"""Measured selection on this processor: the bench that runs a model by several plans; what is kept of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+import tilewright
+from tilewright.errors import UsageError
+from tilewright.planning import UNLIMITED, Budget
+from tilewright.program import Program
+from tilewright.progress import Progress
+from tilewright.steps import KernelTuning, TuningInfo
+from tilewright.targets.cpu.cache import default_cache_directory
+from tilewright.targets.cpu.codegen import toolchain_version
+from tilewright.targets.cpu.executable import CpuExecutable
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel
+from tilewright.targets.cpu.pool import resolve_threads
+from tilewright.targets.cpu.select import product_candidates
+from tilewright.tuning import Choices, Outcome, Site, Trial, TunedPlan, TuningDatabase, search
+from tilewright.tuning.database import FORMAT_VERSION
+
+Array = np.ndarray[Any, Any]
+
+# A plan runs this long in one call of the bench, in blocks that begin with a run nobody counts: the one
+# before it had the caches.
+_PROFILE_S = 0.5
+_RACE_S = 1.2
+_BLOCK_RUNS = 4
+_MIN_BLOCKS = 2
+_MAX_BLOCKS = 12
+_RACE_ROUNDS = (9, 60)
+_MAX_PLANS = 4
+# Each plan has its own copy of the weights; all of them together take no more than this.
+_MAX_WEIGHT_BYTES = 2 << 30
+
+
+class GeneratedCode(Protocol):
+    """What tuning needs of `CpuCode`."""
+
+    @property
+    def program(self) -> Program: ...  # noqa: D102
+
+    @property
+    def isa(self) -> Isa: ...  # noqa: D102
+
+    @property
+    def lowered(self) -> LoweredModel: ...  # noqa: D102
+
+    @property
+    def weight_bytes(self) -> int: ...  # noqa: D102
+
+    def load(self, num_threads: int | None) -> CpuExecutable: ...  # noqa: D102
+
+
+class Generator(Protocol):
+    """What tuning needs of `CpuTarget`."""
+
+    def generate(self, program: Program, *, profile: bool = False) -> GeneratedCode: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelBench:
+    """Runs one program by several plans in this process, on random inputs."""
+
+    target: Generator
+    program: Program
+    feed: Mapping[str, Array]
+    weight_bytes: int
+
+    @property
+    def max_plans(self) -> int:
+        """Plans whose weights fit side by side; at least two."""
+        return max(2, min(_MAX_PLANS, _MAX_WEIGHT_BYTES // max(1, self.weight_bytes)))
+
+    def profile(self, plans: Sequence[Choices]) -> Sequence[Mapping[str, list[float]]]:
+        """For each plan the times in ns of each product, all its places together, one sample per run."""
+        samples: list[dict[str, list[float]]] = [{} for _ in plans]
+        with self._loaded(plans, profile=True) as contestants:
+            num_blocks = 0
+            started = time.perf_counter()
+            while num_blocks < _MIN_BLOCKS or (
+                num_blocks < _MAX_BLOCKS and time.perf_counter() - started < _PROFILE_S * len(plans)
+            ):
+                for (lowered, executable), found in zip(contestants, samples, strict=True):
+                    executable.run_profiled(self.feed)
+                    for _ in range(_BLOCK_RUNS - 1):
+                        durations = {t.step_index: t.duration_ns for t in executable.run_profiled(self.feed)}
+                        for signature, total in _by_signature(lowered, durations).items():
+                            found.setdefault(signature, []).append(total)
+                num_blocks += 1
+        return samples
+
+    def race(self, plans: Sequence[Choices]) -> Sequence[list[float]]:
+        """For each plan the time of a run in ns, one for each round: the least of a block."""
+        samples: list[list[float]] = [[] for _ in plans]
+        with self._loaded(plans, profile=False) as contestants:
+            least, most = _RACE_ROUNDS
+            started = time.perf_counter()
+            while len(samples[0]) < least or (
+                len(samples[0]) < most and time.perf_counter() - started < _RACE_S * len(plans)
+            ):
+                for (_, executable), found in zip(contestants, samples, strict=True):
+                    executable.run(self.feed)
+                    found.append(min(self._time(executable) for _ in range(_BLOCK_RUNS - 1)))
+        return samples
+
+    def _time(self, executable: CpuExecutable) -> float:
+        start_ns = time.perf_counter_ns()
+        executable.run(self.feed)
+        return float(time.perf_counter_ns() - start_ns)
+
+    @contextlib.contextmanager
+    def _loaded(
+        self, plans: Sequence[Choices], *, profile: bool
+    ) -> Iterator[list[tuple[LoweredModel, CpuExecutable]]]:
+        with contextlib.ExitStack() as stack:
+            found: list[tuple[LoweredModel, CpuExecutable]] = []
+            for plan in plans:
+                code = self.target.generate(replace(self.program, choices=plan), profile=profile)
+                executable = code.load(self.program.options.threads)
+                stack.callback(executable.close)
+                found.append((code.lowered, executable))
+            yield found
+
+
+def _by_signature(lowered: LoweredModel, durations: Mapping[int, float]) -> dict[str, float]:
+    """Time of each product: of the steps that hold a kernel of it."""
+    totals: dict[str, float] = {}
+    for index, step in enumerate(lowered.steps):
+        if isinstance(step, tuple):
+            for signature in {launch.kernel.signature for launch in step} - {""}:
+                totals[signature] = totals.get(signature, 0.0) + durations.get(index, 0.0)
+    return totals
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tuner:
+    """Tunes one model; `plain` is what the estimates alone made of it."""
+
+    target: Generator
+    plain: GeneratedCode
+
+    @property
+    def program(self) -> Program:
+        """The program without choices."""
+        return self.plain.program
+
+    @property
+    def context(self) -> str:
+        """Digest of everything but the model that decides a measurement."""
+        options = self.program.options
+        threads = resolve_threads(options.threads)
+        facts = (
+            FORMAT_VERSION,
+            tilewright.__version__,
+            self.plain.isa.fingerprint,
+            asdict(self.plain.isa.caches),
+        )
+        return _digest(*facts, toolchain_version(), options.accuracy, threads)
+
+    @property
+    def model(self) -> str:
+        """Digest of the products in the order in which they run."""
+        return _digest(*(launch.kernel.signature for launch in self._launches()))
+
+    def stored(self) -> TunedPlan | None:
+        """The plan that an earlier search found."""
+        return None if self.program.options.no_cache else self._database().plan(self.context, self.model)
+
+    def search(self, budget: Budget, *, afresh: bool, progress: Progress) -> TuningInfo:
+        """Search and keep what is found; without `afresh` earlier measurements count."""
+        if not self.program.options.no_cache:
+            return self._search(self.program, self._database(), budget, afresh, progress)
+        with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+            options = replace(self.program.options, no_cache=False, cache_dir=Path(folder))
+            program = replace(self.program, options=options)
+            return self._search(program, TuningDatabase(None), budget, afresh, progress)
+
+    def _search(
+        self, program: Program, database: TuningDatabase, budget: Budget, afresh: bool, progress: Progress
+    ) -> TuningInfo:
+        context = self.context
+        sites = self._sites()
+        known = {
+            site.signature: {t.choice: t for t in database.trials(context, site.signature)}
+            for site in ([] if afresh else sites)
+        }
+        quiet = replace(program.options, frozen=False, timeout_s=None)
+        bench = ModelBench(
+            self.target, replace(program, options=quiet), random_feed(program), self.plain.weight_bytes
+        )
+        outcome = search(
+            sites,
+            bench,
+            budget.start(),
+            record=lambda found: database.record(context, found),
+            report=lambda what, done, total: progress(what, done, total),
+            known=known,
+        )
+        if outcome.is_interrupted:
+            earlier = self.stored()
+            if earlier is not None:
+                outcome = replace(outcome, plan=earlier)
+        else:
+            database.store_plan(context, self.model, outcome.plan)
+        return self._info(outcome, sites)
+
+    def describe(self, plan: TunedPlan) -> TuningInfo:
+        """A stored plan with the measurements that led to it."""
+        database, context, sites = self._database(), self.context, self._sites()
+        trials: dict[str, Trial] = {}
+        for site in sites:
+            found = {t.choice: t for t in database.trials(context, site.signature)}
+            chosen = plan.choices.get(site.signature)
+            if chosen in found:
+                trials[site.signature] = found[chosen]
+            elif found:
+                trials[site.signature] = min(found.values(), key=lambda t: t.ratio)
+        plain_ns = {signature: trial.plain_ns for signature, trial in trials.items()}
+        return replace(self._info(Outcome(plan, trials, plain_ns, 0), sites), is_stored=True)
+
+    def _info(self, outcome: Outcome, sites: Sequence[Site]) -> TuningInfo:
+        plan = outcome.plan
+        rows: list[KernelTuning] = []
+        plain = {launch.kernel.signature: launch.kernel for launch in self._launches()}
+        for site in sites:
+            trial = outcome.trials.get(site.signature)
+            chosen = plan.choices.get(site.signature)
+            before_ns = outcome.plain_ns.get(site.signature)
+            kernel = plain[site.signature]
+            rows.append(
+                KernelTuning(
+                    nodes=site.nodes,
+                    template=kernel.template,
+                    choice=None if chosen is None else str(chosen),
+                    before_ns=before_ns,
+                    after_ns=None if trial is None or before_ns is None else trial.ratio * before_ns,
+                )
+            )
+        return TuningInfo(
+            kernels=tuple(rows),
+            choices=plan.choices,
+            plain_ns=plan.plain_ns,
+            tuned_ns=plan.tuned_ns,
+            num_trials=outcome.num_trials,
+            is_complete=plan.is_complete,
+            is_interrupted=outcome.is_interrupted,
+        )
+
+    def _sites(self) -> tuple[Site, ...]:
+        nodes: dict[str, dict[str, None]] = {}
+        templates: dict[str, str] = {}
+        for launch in self._launches():
+            signature = launch.kernel.signature
+            nodes.setdefault(signature, {}).update(dict.fromkeys(n.name for n in launch.nodes))
+            templates[signature] = launch.kernel.template
+        sites: list[Site] = []
+        for signature, names in nodes.items():
+            product = self.plain.lowered.products[signature]
+            candidates = product_candidates(
+                product.nest,
+                product.layouts,
+                self.plain.isa,
+                constants=product.constants,
+                accuracy=self.program.options.accuracy,
+            )
+            if candidates:
+                sites.append(Site(signature, candidates, tuple(names)))
+        return tuple(sites)
+
+    def _launches(self) -> list[KernelLaunch]:
+        steps = [step for step in self.plain.lowered.steps if isinstance(step, tuple)]
+        return [launch for step in steps for launch in step if launch.kernel.signature]
+
+    def _database(self) -> TuningDatabase:
+        return TuningDatabase.in_folder(self.program.options.cache_dir or default_cache_directory())
+
+
+def tune(tuner: Tuner, *, anew: bool, afresh: bool, progress: Progress) -> TuningInfo | None:
+    """The choices for a program: an earlier search's, or a new one's if there is a budget; None without.
+
+    `anew` searches though there is a plan, from what was measured then; `afresh` forgets that too.
+
+    Raises:
+        UsageError: a budget, no plan, and the cache is frozen.
+    """
+    options = tuner.program.options
+    plan = None if anew or afresh else tuner.stored()
+    if plan is not None:
+        return tuner.describe(plan)
+    if options.budget is None and not anew and not afresh:
+        return None
+    if options.frozen:
+        raise UsageError(
+            "this model is not in the tuning database, which is frozen; tune once without --frozen."
+        )
+    return tuner.search(options.budget or Budget(UNLIMITED, None), afresh=afresh, progress=progress)
+
+
+def random_feed(program: Program) -> dict[str, Array]:
+    """Inputs to measure with: normal floats, and zeros and ones for integers, which index anything."""
+    rng = np.random.default_rng(program.options.seed)
+    feed: dict[str, Array] = {}
+    for value in program.graph.inputs:
+        if value.dtype.is_float:
+            feed[value.name] = rng.standard_normal(value.shape).astype(value.dtype.numpy)
+        else:
+            feed[value.name] = rng.integers(0, 2, value.shape).astype(value.dtype.numpy)
+    return feed
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()

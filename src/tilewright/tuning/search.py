@@ -1,0 +1,229 @@
+"""Find faster ways to make a model's kernels by running the whole model, within a budget.
+
+A *bench* runs the model as several plans make it, in turns, and stamps the time of every kernel: weights are
+as cold and threads as many as in use, and one run measures a candidate for each kernel at once. A candidate
+must win twice, the second time freshly built, to enter the tuned plan; and the tuned plan must beat the plain
+one, which takes every estimate's choice, in a race of whole models. Otherwise the plain plan stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tilewright.planning import Meter
+from tilewright.tuning.choice import NO_CHOICES, Choice, Choices
+from tilewright.tuning.database import Trial, TunedPlan
+
+# To be tried again a candidate must win by this much, and to be taken by this much the second time.
+_MARGIN = 0.04
+_CONFIRMED_MARGIN = 0.02
+# The tuned plan must win the race by this much, in this share of the rounds.
+_RACE_MARGIN = 0.01
+_RACE_SHARE = 0.75
+# A kernel with a smaller share of the model's time is not worth a measurement.
+_MIN_SHARE = 0.004
+_NUM_CONFIRMATIONS = 2
+# Rounds of the race, in multiples of a measurement's time: what is kept of the budget for the end.
+_END_SHARE = 3.0
+
+Samples = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Work that occurs in a model, once or several times, and the ways to do it: the plain one first."""
+
+    signature: str
+    candidates: tuple[Choice, ...]
+    nodes: tuple[str, ...] = ()
+
+
+class Bench(Protocol):
+    """Builds and runs a model by different plans. Equal plans are built anew in every call."""
+
+    @property
+    def max_plans(self) -> int:
+        """Plans that one call may be given: each needs memory."""
+        ...
+
+    def profile(self, plans: Sequence[Choices]) -> Sequence[Mapping[str, Samples]]:
+        """For each plan the times in ns of each site, all its places together, one sample for each run."""
+        ...
+
+    def race(self, plans: Sequence[Choices]) -> Sequence[Samples]:
+        """For each plan whole-model times in ns, one for each round; rounds take plans in turns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a search found. `trials` are the best of each site, won or lost, in the order of `sites`."""
+
+    plan: TunedPlan
+    trials: Mapping[str, Trial]
+    plain_ns: Mapping[str, float]
+    num_trials: int
+    is_interrupted: bool = False
+
+
+Record = Callable[[Sequence[tuple[str, Trial]]], None]
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True)
+class _Search:
+    sites: Sequence[Site]
+    bench: Bench
+    meter: Meter
+    record: Record
+    report: Report
+    known: Mapping[str, Mapping[Choice, Trial]]
+    clock: Callable[[], float]
+    trials: dict[str, dict[Choice, Trial]] = field(default_factory=dict)
+    plain_ns: dict[str, float] = field(default_factory=dict)
+    round_s: float = 0.0
+    num_trials: int = 0
+
+    def run(self) -> Outcome:
+        """The whole search; an interrupt ends it with what is known."""
+        start_s = self.clock()
+        plan = TunedPlan(NO_CHOICES, 0.0, 0.0, is_complete=False)
+        interrupted = False
+        try:
+            (times,) = self.bench.profile([NO_CHOICES])
+            self.round_s = self.clock() - start_s
+            self.plain_ns = {site: typical(samples) for site, samples in times.items()}
+            todo = self._todo()
+            is_complete = self._measure_all(todo)
+            plan = self._race(self._confirmed(), is_complete)
+        except KeyboardInterrupt:
+            interrupted = True
+        best = {site: min(found.values(), key=_ratio) for site, found in self.trials.items() if found}
+        return Outcome(plan, best, self.plain_ns, self.num_trials, interrupted)
+
+    def _todo(self) -> dict[str, list[Choice]]:
+        """Candidates of each site that nobody measured yet; what is known already is a trial."""
+        total = sum(self.plain_ns.values())
+        todo: dict[str, list[Choice]] = {}
+        for site in self.sites:
+            known = self.known.get(site.signature, {})
+            others = site.candidates[1:]
+            self.trials[site.signature] = {c: known[c] for c in others if c in known}
+            if self.plain_ns.get(site.signature, 0.0) >= _MIN_SHARE * total:
+                todo[site.signature] = [c for c in others if c not in known]
+        return todo
+
+    def _measure_all(self, todo: dict[str, list[Choice]]) -> bool:
+        """Measure candidates, some for every site at a time; whether none is left."""
+        total = sum(map(len, todo.values()))
+        while any(todo.values()):
+            num_plans = max(1, self.bench.max_plans - 1)
+            plans: list[dict[str, Choice]] = []
+            for _ in range(num_plans):
+                plan = {site: left.pop(0) for site, left in todo.items() if left and self.meter.spend()}
+                if plan:
+                    plans.append(plan)
+            if not plans or not self._has_time(1.0 + _END_SHARE / self.bench.max_plans):
+                return False
+            self.report("measure kernels", self.num_trials, total)
+            for site, trial in self._profile(plans):
+                self.trials[site][trial.choice] = trial
+        return True
+
+    def _profile(self, plans: Sequence[Mapping[str, Choice]]) -> list[tuple[str, Trial]]:
+        """Trials of the plans' choices, recorded."""
+        start_s = self.clock()
+        plain, *others = self.bench.profile([NO_CHOICES, *plans])
+        self.round_s = (self.clock() - start_s) * self.bench.max_plans / (1 + len(plans))
+        found = [
+            (site, Trial(choice, typical(times[site]), typical(plain[site])))
+            for plan, times in zip(plans, others, strict=True)
+            for site, choice in plan.items()
+            if times.get(site) and plain.get(site)
+        ]
+        self.num_trials += len(found)
+        self.record(found)
+        return found
+
+    def _confirmed(self) -> dict[str, Choice]:
+        """Choices that win again when they are built anew, together."""
+        confirmed: dict[str, Choice] = {}
+        rejected: dict[str, set[Choice]] = {site: set() for site in self.trials}
+        for attempt in range(_NUM_CONFIRMATIONS):
+            plan = dict(confirmed)
+            for site, found in self.trials.items():
+                promising = [t for c, t in found.items() if t.ratio < 1 - _MARGIN and c not in rejected[site]]
+                if site not in plan and promising:
+                    plan[site] = min(promising, key=_ratio).choice
+            if plan == confirmed or not self._has_time(_END_SHARE / self.bench.max_plans):
+                return confirmed
+            self.report("measure the best again", attempt, _NUM_CONFIRMATIONS)
+            confirmed = {}
+            for site, trial in self._profile([plan]):
+                if trial.ratio < 1 - _CONFIRMED_MARGIN:
+                    confirmed[site] = trial.choice
+                    self.trials[site][trial.choice] = trial
+                else:
+                    rejected[site].add(trial.choice)
+        return confirmed
+
+    def _race(self, choices: Choices, is_complete: bool) -> TunedPlan:
+        if not choices:
+            return TunedPlan(NO_CHOICES, 0.0, 0.0, is_complete)
+        self.report("compare whole models", 0, 1)
+        plain, tuned = self.bench.race([NO_CHOICES, choices])
+        times = typical(plain), typical(tuned)
+        return TunedPlan(choices if is_faster(tuned, plain) else NO_CHOICES, *times, is_complete)
+
+    def _has_time(self, num_rounds: float) -> bool:
+        """Whether the deadline leaves time for so many rounds of measuring all plans."""
+        left_s = self.meter.left_s
+        if left_s is not None and left_s < num_rounds * self.round_s:
+            self.meter.cut_off = True
+            return False
+        return True
+
+
+def search(
+    sites: Sequence[Site],
+    bench: Bench,
+    meter: Meter,
+    *,
+    record: Record,
+    report: Report,
+    known: Mapping[str, Mapping[Choice, Trial]],
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Look for a plan faster than the plain one. `record` gets trials as soon as they are measured.
+
+    `known` are trials of earlier searches, by site: they are not measured again unless they look good.
+    """
+    return _Search(sites, bench, meter, record, report, known, clock).run()
+
+
+def typical(samples: Samples) -> float:
+    """The lower quartile: disturbances only ever add time, and the least of all is luck.
+
+    >>> typical([5.0, 1.0, 2.0, 3.0, 9.0])
+    2.0
+    """
+    ordered = sorted(samples)
+    return ordered[(len(ordered) - 1) // 4]
+
+
+def is_faster(candidate: Samples, incumbent: Samples) -> bool:
+    """Whether the candidate wins a race clearly: by a margin in the middle, and in most rounds.
+
+    >>> is_faster([9.0, 9.0, 9.0, 9.0], [10.0] * 4), is_faster([9.0, 9.0, 11.0, 11.0], [10.0] * 4)
+    (True, False)
+    """
+    ratios = sorted(c / i for c, i in zip(candidate, incumbent, strict=True))
+    wins = sum(ratio < 1 for ratio in ratios)
+    return bool(ratios) and ratios[len(ratios) // 2] < 1 - _RACE_MARGIN and wins >= _RACE_SHARE * len(ratios)
+
+
+def _ratio(trial: Trial) -> float:
+    return trial.ratio
