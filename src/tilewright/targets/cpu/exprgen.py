@@ -16,6 +16,7 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar
 from tilewright.targets.cpu.emitter import Emitter
+from tilewright.targets.cpu.rounding import emit_rounding, match_rounding
 from tilewright.targets.cpu.values import Type, Val, vec
 from tilewright.targets.cpu.vecmath import VECTOR_FUNCTIONS
 
@@ -231,6 +232,9 @@ class _Generator:
                 assert self._iters is not None
                 return self._iters(dim)
             case Call("cast", (inner,), dtype):
+                rounding = match_rounding(inner, dtype)
+                if rounding is not None:
+                    return emit_rounding(self._emitter, rounding, self.value)
                 return convert(self._emitter, self.value(inner), inner.result, dtype)
             case Call("add" | "sub", (left, right), dtype) if dtype.is_float:
                 return self._fused(expr.function, left, right)
@@ -279,6 +283,12 @@ def convert(emitter: Emitter, value: Val, source: DType, target: DType) -> Val:
         if target in (DType.FLOAT16, DType.BFLOAT16) and source is not target:
             value = emitter.to_float(emitter.from_float(value, _HALF_ELEMENTS[target]))
         return value
+    if source.is_float and target.size_bytes < 4:
+        # Vectors of narrow integers would be converted lane by lane.
+        bits = 8 * target.size_bytes
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if target.is_signed else (0, (1 << bits) - 1)
+        wide = emitter.smin(emitter.smax(emitter.fptoint(value, "i32"), low), high)
+        return emitter.cast("trunc", wide, element)
     if source.is_float:
         return emitter.fptoint(value, element, signed=target.is_signed)
     unsigned = source is DType.BOOL or not source.is_signed

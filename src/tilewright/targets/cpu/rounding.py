@@ -1,0 +1,83 @@
+"""Quantisation in few instructions: `saturate(round(x) + zero)` as bytes, from how expressions spell it.
+
+Bounds are applied to `x` itself, since rounding keeps order; what is left fits int32, where the processor
+rounds halves to even while it converts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Call, Const, Expr
+from tilewright.targets.cpu.emitter import Emitter
+from tilewright.targets.cpu.values import Val
+
+# Beyond this, rounded values plus any byte saturate whatever they are.
+_FAR = float(1 << 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """`min(max(round(value) + zero, low), high)`; `zero_expr` is a byte known when the kernel runs."""
+
+    value: Expr
+    zero: int
+    zero_expr: Expr | None
+    low: int
+    high: int
+
+
+def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
+    """What is rounded where `expr`, a float32, becomes a byte of type `dtype`."""
+    if dtype not in (DType.UINT8, DType.INT8) or expr.result is not DType.FLOAT32:
+        return None
+    bounds = (-128, 127) if dtype is DType.INT8 else (0, 255)
+    low: float | None = None
+    high: float | None = None
+    while isinstance(expr, Call) and expr.function in ("min", "max"):
+        inner, bound = expr.args
+        if isinstance(inner, Const):
+            inner, bound = bound, inner
+        if not isinstance(bound, Const):
+            return None
+        if expr.function == "min":
+            high = float(bound.value) if high is None else min(high, float(bound.value))
+        else:
+            low = float(bound.value) if low is None else max(low, float(bound.value))
+        expr = inner
+    if low is None or high is None or not bounds[0] <= low <= high <= bounds[1]:
+        return None
+    zero, zero_expr = 0, None
+    match expr:
+        case Call("add", (Call("round") as rounded, Const(number, _))) if float(number).is_integer():
+            expr, zero = rounded, int(number)
+        case Call("add", (Call("round") as rounded, Call("cast", (inner,)))) if inner.result in (
+            DType.UINT8,
+            DType.INT8,
+        ):
+            expr, zero_expr = rounded, inner
+    match expr:
+        case Call("round", (value,)) if abs(zero) <= 255 and low.is_integer() and high.is_integer():
+            return Rounding(value, zero, zero_expr, int(low), int(high))
+    return None
+
+
+def emit_rounding(e: Emitter, rounding: Rounding, value: Callable[[Expr], Val]) -> Val:
+    """The bytes; a NaN gives some byte."""
+    x = value(rounding.value)
+    integer = x.type.with_element("i32")
+    runtime = rounding.zero_expr
+    low = -_FAR if runtime is not None else float(rounding.low - rounding.zero)
+    high = _FAR if runtime is not None else float(rounding.high - rounding.zero)
+    bounded = e.minimum(e.maximum(x, low), high)
+    name = f"{integer.text} @llvm.lrint.{integer.suffix}.{x.type.suffix}("
+    e.declare(f"declare {name}{x.type.text})")
+    steps = e.op(f"call {name}{bounded.typed})", integer)
+    if runtime is not None:
+        zero = e.cast("sext" if runtime.result.is_signed else "zext", value(runtime), "i32")
+        steps = e.smin(e.smax(e.iadd(steps, zero), rounding.low), rounding.high)
+    elif rounding.zero:
+        steps = e.iadd(steps, rounding.zero)
+    return e.cast("trunc", steps, "i8")
