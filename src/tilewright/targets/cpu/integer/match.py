@@ -23,6 +23,7 @@ from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 
 BYTES = (DType.UINT8, DType.INT8)
 STEPS_PER_WORD = 4
+TILE_BYTES_PER_ROW = 64
 # What reading whole words may touch behind the last element of a staged factor.
 _SLACK_BYTES = 64
 
@@ -84,6 +85,12 @@ class IntegerProblem:
     b_zero: int
     flips_a: bool
     flips_b: bool
+    in_tiles: bool = False
+    a_is_signed: bool = False
+
+    def with_signed_a(self) -> IntegerProblem:
+        """The same where instructions take A's signed bytes as they are."""
+        return replace(self, a_zero=self.a_zero - 128, flips_a=False, a_is_signed=True)
 
     @property
     def run_length(self) -> int:
@@ -91,9 +98,44 @@ class IntegerProblem:
         return prod(x.extent for x in self.run)
 
     @property
+    def filled_length(self) -> int:
+        """Steps of a run in whole words."""
+        return -(-self.run_length // STEPS_PER_WORD) * STEPS_PER_WORD
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of A that one instruction reads along a run: a word, or a row of a tile."""
+        return min(TILE_BYTES_PER_ROW, self.filled_length) if self.in_tiles else STEPS_PER_WORD
+
+    @property
+    def steps_per_run(self) -> int:
+        """Instructions that read a run."""
+        return -(-self.filled_length // self.step_bytes)
+
+    @property
+    def packed_steps(self) -> tuple[int, ...]:
+        """Which step of the run each packed byte of a column belongs to; -1 for none.
+
+        The last row of a tile would reach beyond the run: it begins earlier instead, and what it reads again
+        is multiplied by zero.
+        """
+        positions: list[int] = []
+        for number in range(self.steps_per_run):
+            first = self.step_start(number)
+            fresh = number * self.step_bytes
+            positions += [
+                p if fresh <= p < self.run_length else -1 for p in range(first, first + self.step_bytes)
+            ]
+        return tuple(positions)
+
+    def step_start(self, number: int) -> int:
+        """Where in the run an instruction begins to read."""
+        return min(number * self.step_bytes, self.filled_length - self.step_bytes)
+
+    @property
     def run_words(self) -> int:
-        """Words that hold a run."""
-        return -(-self.run_length // STEPS_PER_WORD)
+        """Packed words of a run."""
+        return self.steps_per_run * self.step_bytes // STEPS_PER_WORD
 
     @property
     def num_words(self) -> int:

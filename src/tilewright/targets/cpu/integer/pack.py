@@ -42,6 +42,9 @@ def pack_factor(problem: IntegerProblem, panels: Panels) -> PackedFactor:
     runs, length, words = prod(x.extent for x in problem.outer_steps), problem.run_length, problem.run_words
     extent, padded, width = panels.extent, panels.padded_extent, panels.width
     flips, steps = problem.flips_b, runs * words
+    # Where the steps of a run lie among the packed bytes of a column.
+    packed = np.array(problem.packed_steps)
+    here, there = np.flatnonzero(packed >= 0), packed[packed >= 0]
 
     def signed(array: Array) -> Array:
         """`[outer, runs, run, columns]` as signed bytes."""
@@ -52,7 +55,7 @@ def pack_factor(problem: IntegerProblem, panels: Panels) -> PackedFactor:
 
     def pack(array: Array) -> Array:
         columns = np.zeros((num_outer, runs, words * STEPS_PER_WORD, padded), np.int8)
-        columns[:, :, :length, :extent] = signed(array)
+        columns[:, :, here, :extent] = signed(array)[:, :, there]
         by_word = columns.reshape(num_outer, steps, STEPS_PER_WORD, padded).swapaxes(2, 3)
         full = panels.num_full * width
         whole = by_word[:, :, :full].reshape(num_outer, steps, -1, width, STEPS_PER_WORD).swapaxes(1, 2)
@@ -70,11 +73,11 @@ def pack_factor(problem: IntegerProblem, panels: Panels) -> PackedFactor:
 
     def ones(array: Array) -> Array:
         result = np.zeros((runs, words * STEPS_PER_WORD), np.int8)
-        result[:, :length] = 1
+        result[:, here] = 1
         return result.reshape(-1)
 
     what = f"lanes={panels.lanes} width={width} shape={shape} strides={strides} offset={offset} flip={flips}"
-    what += f" run={length}"
+    what += f" run={length} steps of {problem.step_bytes}"
     source = contraction.b.operand
     outer_strides: dict[str, int] = {}
     outer_columns: dict[str, int] = {}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.contraction.tiling import choose_tile
-from tilewright.targets.cpu.integer.generate import Generator
+from tilewright.targets.cpu.integer.frame import IntegerGenerator
+from tilewright.targets.cpu.integer.generate import VectorGenerator
 from tilewright.targets.cpu.integer.match import match_integer, product_of
+from tilewright.targets.cpu.integer.tiles import TileGenerator, tiles_suit
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, OperandKey
 
@@ -28,9 +32,13 @@ def lower_integer(
     if isinstance(problem, Declined):
         return problem
     contraction = problem.contraction
-    rows, columns = contraction.row.extent, contraction.vector.extent
-    tile = choose_tile(isa, "i32", rows, columns, problem.num_words)
-    kernel = Generator(problem, tile, isa).kernel()
+    generator: IntegerGenerator
+    if tiles_suit(problem, isa):
+        generator = TileGenerator(replace(problem, in_tiles=True), isa)
+    else:
+        rows, columns = contraction.row.extent, contraction.vector.extent
+        generator = VectorGenerator(problem, choose_tile(isa, "i32", rows, columns, problem.num_words), isa)
+    kernel = generator.kernel()
     if problem.staging is None:
         return (kernel,)
     from tilewright.targets.cpu.loopnest import lower_nests
