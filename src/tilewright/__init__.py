@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.api import CheckReport, InferenceSession, Model, check, load
     from tilewright.api import compile_model as compile
     from tilewright.api import open_artifact as open
+    from tilewright.api import tune_model as tune
     from tilewright.benchmark import bench
     from tilewright.compiled import CompiledModel
     from tilewright.errors import (
@@ -57,6 +58,7 @@ __all__ = [
     "compile",
     "load",
     "open",
+    "tune",
 ]
 
 _ERRORS = (
@@ -80,6 +82,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "bench": ("tilewright.benchmark", "bench"),
     "compile": ("tilewright.api", "compile_model"),
     "open": ("tilewright.api", "open_artifact"),
+    "tune": ("tilewright.api", "tune_model"),
 }
 _MODULES = ("backend", "benchmark", "passes", "zoo")
 

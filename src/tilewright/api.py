@@ -14,7 +14,7 @@ from typing import Any
 
 import tilewright
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
-from tilewright.compiler import Compilation, compile_graph
+from tilewright.compiler import Compilation, Tuning, compile_graph
 from tilewright.errors import UsageError
 from tilewright.explain import OnnxNode, origins_of, with_loaded_nodes
 from tilewright.frontend.onnx import Source, load_onnx, source_digest
@@ -23,9 +23,10 @@ from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
 from tilewright.options import Options, parse_bytes, parse_shapes
-from tilewright.planning import Budget
+from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
 from tilewright.targets import TARGETS
+from tilewright.targets.base import TuningTarget
 
 __all__ = [
     "CheckReport",
@@ -38,7 +39,10 @@ __all__ = [
     "compile_model",
     "load",
     "open_artifact",
+    "tune_model",
 ]
+
+DEFAULT_TUNING_BUDGET = Budget(UNLIMITED, 60.0)
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -255,15 +259,35 @@ def compile_model(
         UsageError: an unknown setting or one that makes no sense.
         BudgetExceeded: a limit on time or memory would be passed.
     """
-    if isinstance(shapes, str):
-        shapes = parse_shapes(shapes)
-    if options is None:
-        options = _options(settings)
-    elif settings:
-        raise UsageError(f"{next(iter(settings))}: give it in options, or no options.")
-    model = _as_model(model, shapes or options.shapes)
-    options = dataclasses.replace(options, target=target or options.target, shapes=dict(model.shapes))
+    model, options = _request(model, target, shapes, options, settings)
     return _compiled(model, options, compile_graph(model.graph, options, progress))
+
+
+def tune_model(
+    model: Model | Source,
+    target: str | None = None,
+    *,
+    afresh: bool = False,
+    shapes: Shapes | str | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> CompiledModel:
+    """Compile a model with the kernels that are the fastest here: measure for `budget`, 60 s if not given.
+
+    The search goes on where the last one for this model ended; `afresh` measures all again. What it finds is
+    in the result's `tuning`, and kept: later compilations of the model use it. The rest is as for `compile`.
+
+    Raises:
+        UsageError: a target without anything to measure; as `compile`.
+    """
+    model, options = _request(model, target, shapes, options, settings)
+    if not isinstance(TARGETS.get(options.target), TuningTarget):
+        raise UsageError(f"target {options.target}: nothing can be measured there; tune for cpu.")
+    if options.budget is None:
+        options = dataclasses.replace(options, budget=DEFAULT_TUNING_BUDGET)
+    tuning: Tuning = "afresh" if afresh else "anew"
+    return _compiled(model, options, compile_graph(model.graph, options, progress, tuning=tuning))
 
 
 def open_artifact(
@@ -324,6 +348,24 @@ class InferenceSession:
         return ["TilewrightExecutionProvider"]
 
 
+def _request(
+    model: Model | Source,
+    target: str | None,
+    shapes: Shapes | str | None,
+    options: Options | None,
+    settings: dict[str, Any],
+) -> tuple[Model, Options]:
+    """The model loaded, and the options that it is to be compiled with."""
+    if isinstance(shapes, str):
+        shapes = parse_shapes(shapes)
+    if options is None:
+        options = _options(settings)
+    elif settings:
+        raise UsageError(f"{next(iter(settings))}: give it in options, or no options.")
+    model = _as_model(model, shapes or options.shapes)
+    return model, dataclasses.replace(options, target=target or options.target, shapes=dict(model.shapes))
+
+
 def _compiled(model: Model, options: Options, compilation: Compilation) -> CompiledModel:
     code, executable = compilation.code, compilation.executable
     program = compilation.program
@@ -345,7 +387,12 @@ def _compiled(model: Model, options: Options, compilation: Compilation) -> Compi
 
     body = Body(lambda: program, lambda: getattr(code, "image", None), start)
     return CompiledModel(
-        facts, body, remarks=program.remarks, phase_s=compilation.phase_s, num_threads=options.threads
+        facts,
+        body,
+        remarks=program.remarks,
+        phase_s=compilation.phase_s,
+        num_threads=options.threads,
+        tuning=compilation.tuning,
     )
 
 

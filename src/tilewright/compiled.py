@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import UsageError
 from tilewright.explain import Explanation, NodeOrigin, explain_program
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Value
+from tilewright.ir.graph import Graph, Value
 from tilewright.options import Options
 from tilewright.program import Program
-from tilewright.steps import KernelInfo, MemoryInfo, StepInfo
+from tilewright.steps import KernelInfo, MemoryInfo, StepInfo, TuningInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,6 +72,21 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredError:
+    """How far outputs were from the reference in float64: the largest difference over the largest value.
+
+    `output` is the worst one's name, `inputs` say what was run.
+    """
+
+    relative: float
+    output: str
+    inputs: str
+
+    def __str__(self) -> str:
+        return f"{self.relative:.1e} of the largest value of {self.output!r}, on {self.inputs}"
+
+
+@dataclass(frozen=True, slots=True)
 class CompiledFacts:
     """What an artifact keeps of a compilation beside its program and code."""
 
@@ -83,6 +99,7 @@ class CompiledFacts:
     steps: tuple[StepInfo, ...]
     memory: MemoryInfo | None
     origins: tuple[NodeOrigin, ...]
+    error: MeasuredError | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +118,8 @@ class CompiledModel:
     """Runs a model. Any number of threads may call `run` at a time; equal inputs give equal bits.
 
     `remarks` are lines a user should know, such as why an artifact's code was generated again; `phase_s` is
-    the time of each step of the compilation, empty for a model that was opened.
+    the time of each step of the compilation, empty for a model that was opened; `tuning` is how measurements
+    chose its kernels, None where estimates did or where it was opened.
     """
 
     def __init__(
@@ -112,8 +130,10 @@ class CompiledModel:
         remarks: Sequence[str] = (),
         phase_s: Mapping[str, float] | None = None,
         num_threads: int | None = None,
+        tuning: TuningInfo | None = None,
     ) -> None:
         self.facts = facts
+        self.tuning = tuning
         self.remarks = tuple(remarks)
         self.phase_s = dict(phase_s or {})
         self._body = body
@@ -233,6 +253,37 @@ class CompiledModel:
         return tuple(kernel for step in self.steps for kernel in step.kernels)
 
     @property
+    def algorithms(self) -> dict[str, int]:
+        """How many kernels each template made, most first."""
+        counts = Counter(kernel.template for kernel in self.kernels)
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    @property
+    def error(self) -> MeasuredError | None:
+        """The error against the reference in float64, if it was measured."""
+        return self.facts.error
+
+    def measure_error(
+        self, reference: Graph, feed: Mapping[str, np.ndarray[Any, Any]], inputs: str
+    ) -> MeasuredError:
+        """Run once, compare with `reference` in float64, and keep the result: an artifact holds it.
+
+        `reference` is the graph of the model as it was loaded; `inputs` names the feed in reports.
+        """
+        from tilewright.benchmark import relative_error
+        from tilewright.ir.interpret import run_graph
+
+        names = self._output_names
+        expected = run_graph(reference, feed, dtype=DType.FLOAT64)
+        errors = [
+            relative_error(got, expected[n]) for n, got in zip(names, self.run(None, feed), strict=True)
+        ]
+        worst = max(range(len(errors)), key=lambda i: errors[i])
+        found = MeasuredError(errors[worst], names[worst], inputs)
+        self.facts = replace(self.facts, error=found)
+        return found
+
+    @property
     def image(self) -> CpuImage | None:
         """The generated code; None for targets without."""
         return self._body.image()
@@ -286,6 +337,9 @@ class CompiledModel:
             "num_subgraphs": len(self.partition.subgraphs),
             "num_stages": len(self.schedule.stages),
             "memory": None if memory is None else asdict(memory),
+            "algorithms": self.algorithms,
+            "error": None if self.error is None else asdict(self.error),
+            "tuning": None if self.tuning is None else self.tuning.to_json(),
             "steps": [asdict(step) for step in self.steps],
             "phase_s": self.phase_s,
             "remarks": list(self.remarks),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from tilewright.errors import UsageError
 from tilewright.planning import UNLIMITED, Budget
@@ -131,6 +131,29 @@ def _jsonable(value: object) -> object:
         case tuple():
             return list(value)
     return value
+
+
+def parse_hint(text: str) -> Hint:
+    """Read an objective.
+
+    Raises:
+        UsageError: any other text.
+    """
+    _check_choice("hint", text, get_args(Hint))
+    return cast(Hint, text)
+
+
+def parse_accuracy(text: str) -> Accuracy:
+    """Read an accuracy.
+
+    Raises:
+        UsageError: any other text.
+
+    >>> parse_accuracy("strict")
+    'strict'
+    """
+    _check_choice("accuracy", text, get_args(Accuracy))
+    return cast(Accuracy, text)
 
 
 def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:

@@ -101,6 +101,8 @@ class Budget:
                 f"budget {text!r}: expected a time such as 60s or 2m, or a count such as 500trials."
             )
         number, unit = match.groups()
+        if float(number) == 0:
+            raise UsageError(f"budget {text!r}: nothing can be measured in it; give more, or leave it out.")
         if unit.startswith("trial"):
             if "." in number:
                 raise UsageError(f"budget {text!r}: a number of trials has no fraction.")

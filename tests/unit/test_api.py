@@ -353,7 +353,7 @@ def test_json_holds_what_was_asked_and_what_was_done(compiled: tw.CompiledModel)
     assert document["memory"]["peak_bytes"] == compiled.memory.peak
     assert document["memory"]["peak_bytes"] >= document["memory"]["lower_bound_bytes"] > 0
     assert len(document["steps"]) == len(compiled.steps)
-    assert set(compiled.phase_s) == {"passes", "partition", "schedule", "generate"}
+    assert set(compiled.phase_s) == {"passes", "partition", "schedule", "generate", "tune"}
 
 
 # The stand-in for onnxruntime.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from tilewright.compiled import CompiledFacts, TensorInfo
+from tilewright.compiled import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.explain import NodeOrigin
 from tilewright.ir.dtype import DType
 from tilewright.options import Options
@@ -27,6 +27,7 @@ def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
         "steps": [asdict(step) for step in facts.steps],
         "memory": None if facts.memory is None else asdict(facts.memory),
         "origins": [asdict(origin) for origin in facts.origins],
+        "error": None if facts.error is None else asdict(facts.error),
     }
 
 
@@ -36,7 +37,7 @@ def decode_facts(document: Mapping[str, Any]) -> CompiledFacts:
     Raises:
         ValueError, KeyError, TypeError: something is missing or of another type.
     """
-    memory = document["memory"]
+    memory, error = document["memory"], document.get("error")  # the first artifacts have no error
     return CompiledFacts(
         target=_text(document["target"]),
         tool_version=_text(document["tool_version"]),
@@ -51,6 +52,7 @@ def decode_facts(document: Mapping[str, Any]) -> CompiledFacts:
         origins=tuple(
             NodeOrigin(o["name"], o["op_type"], tuple(o["became"]), o["note"]) for o in document["origins"]
         ),
+        error=None if error is None else MeasuredError(**error),
     )
 
 

@@ -50,7 +50,7 @@ def bench(
     warmup: float = typer.Option(0.3, "--warmup", help="Seconds to run each engine before measuring."),
     percentile: str = typer.Option("50,90,99", "--percentile", help="Percentiles of latency to show."),
     inputs: Path | None = INPUTS,
-    accuracy: bool = typer.Option(True, help="Compare each engine with the reference in float64."),
+    error: bool = typer.Option(True, help="Measure each engine's error against the reference in float64."),
     advice: bool = typer.Option(True, help="Measure this machine, and say how near its limits A is."),
     fail_if_slower: bool = typer.Option(
         False, "--fail-if-slower", help="Exit code 5 if A is slower than any."
@@ -79,7 +79,7 @@ def bench(
         entrants, subject = workshop.entrants(models, peers)
         feed = common.inputs_or_random(inputs, subject.inputs, flags.seed)
         expected = None
-        if accuracy:
+        if error:
             update("computing the reference in float64")
             expected = expected_outputs(subject.graph, feed, subject.outputs)
         comparison = compare_engines(

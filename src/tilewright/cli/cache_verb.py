@@ -1,7 +1,8 @@
-"""`tilewright cache`: compiled kernels kept between runs."""
+"""`tilewright cache`: compiled kernels, and findings of tuning, kept between runs."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.targets.cpu.cache import ObjectCache
+    from tilewright.tuning import TuningDatabase
 
 _CACHE = typer.Option(None, "--cache", help="The cache's folder; default: yours.")
 
@@ -20,12 +22,14 @@ _CACHE = typer.Option(None, "--cache", help="The cache's folder; default: yours.
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
     cache = typer.Typer(
-        no_args_is_help=True, help="Compiled kernels kept between runs. Example: `tilewright cache ls`."
+        no_args_is_help=True,
+        help="Compiled kernels, and what tuning found, kept between runs. Example: `tilewright cache ls`.",
     )
     for name, command in (
         ("ls", list_entries),
         ("verify", verify),
         ("prune", prune),
+        ("forget", forget),
         ("export", export),
         ("import", import_),
     ):
@@ -51,27 +55,41 @@ def _store(folder: Path | None) -> ObjectCache:
     return _open(None) if folder is None else ObjectCache(folder)
 
 
+def _tuning(store: ObjectCache) -> TuningDatabase:
+    from tilewright.tuning import TuningDatabase
+
+    return TuningDatabase.in_folder(store.directory)
+
+
 def list_entries(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
     """Show what is stored. Example: `tilewright cache ls`."""
     store = _open(cache)
     entries = store.entries()
     total = sum(e.size_bytes for e in entries)
+    tuning = _tuning(store).summary()
     if as_json:
         rows = [{"key": e.key, "size_bytes": e.size_bytes} for e in entries]
-        print_json("cache", {"directory": store.directory, "total_bytes": total, "entries": rows})
+        document = {"directory": store.directory, "total_bytes": total, "entries": rows}
+        print_json("cache", {**document, "tuning": dataclasses.asdict(tuning)})
         return
     print_table(("key", "size"), [(e.key[:16], format_bytes(e.size_bytes)) for e in entries[:20]], right=(1,))
     more = f" ({len(entries) - 20} more not shown)" if len(entries) > 20 else ""
     say(f"{store.directory}: {len(entries)} entries, {format_bytes(total)}{more}")
+    say(f"tuning: {tuning.num_plans} models, {tuning.num_trials} measurements of kernels")
 
 
 def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
     """Check every entry's checksum and remove the damaged ones. Example: `tilewright cache verify`."""
-    found = _open(cache).verify()
+    store = _open(cache)
+    found = store.verify()
+    num_findings = _tuning(store).verify()
     if as_json:
-        print_json("cache-verify", {"num_whole": found.num_whole, "damaged": list(found.damaged)})
+        document = {"num_whole": found.num_whole, "damaged": list(found.damaged)}
+        print_json("cache-verify", {**document, "num_damaged_findings": num_findings})
     else:
         say(f"{found.num_whole} whole, {len(found.damaged)} damaged and removed")
+        if num_findings:
+            say(f"tuning: {num_findings} damaged findings removed")
 
 
 def prune(
@@ -88,6 +106,15 @@ def prune(
         print_json("cache-prune", {"removed_bytes": freed})
     else:
         say(f"{format_bytes(freed)} removed")
+
+
+def forget(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
+    """Forget what tuning measured; kernels stay. Example: `tilewright cache forget`."""
+    count = _tuning(_open(cache)).clear()
+    if as_json:
+        print_json("cache-forget", {"num_removed": count})
+    else:
+        say(f"{count} findings of tuning removed")
 
 
 def export(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tilewright.cli import common
-from tilewright.cli.flags import MODEL, CompileFlags, add_verb
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
 from tilewright.cli.output import (
     JSON_OPTION,
     MANNER,
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from tilewright.api import Model
     from tilewright.compiled import CompiledModel
     from tilewright.options import Options
+    from tilewright.steps import TuningInfo
+
+EXIT_INTERRUPTED = 130
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -43,27 +46,32 @@ def compile_(
     dump_after: list[str] = typer.Option(
         [], "--dump-after", help="Print the graph after this pass; repeatable."
     ),
+    error: bool = typer.Option(
+        False, help="Measure the model's error against the reference in float64; the artifact keeps it."
+    ),
+    inputs: Path | None = INPUTS,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Compile a model into an artifact, and say how long each phase took and what came out.
+
+    Kernels are chosen by estimate, or as an earlier search for this model found; `--budget` measures.
 
     Example: `tilewright compile resnet50.onnx -o resnet50.tw`.
     """
     import tilewright as tw
 
     options = flags.options(dump_after=tuple(dump_after))
-    if common.is_artifact(model):
-        raise UsageError(f"{model}: is compiled already; give the ONNX file.")
-    path = output or model.with_suffix(".tw")
-    if path.is_dir():
-        raise UsageError(f"{path}: is a folder; give a file name with -o.")
-    if output is not None and not path.parent.is_dir():
-        raise UsageError(f"{path}: its folder {str(path.parent)!r} does not exist; create it, or change -o.")
+    path = artifact_path(model, output)
+    if inputs is not None and not error:
+        raise UsageError(f"{inputs}: inputs are for --error; add it, or leave them out.")
     with progress(f"compiling {model.name}") as update:
         started = time.perf_counter()
         loaded = tw.load(model, shapes=options.shapes)
         load_s = time.perf_counter() - started
         compiled = tw.compile(loaded, options=options, progress=update)
+        if error:
+            update("measuring the error against float64")
+            measure_error(compiled, loaded, inputs, flags.seed)
         update("writing the artifact")
         started = time.perf_counter()
         path = compiled.save(path)
@@ -71,6 +79,7 @@ def compile_(
     dumps = _dumps(loaded, options)
     if as_json:
         _print_json(compiled, path, phase_s, dumps)
+        end_if_interrupted(compiled)
         return
     for name, text in dumps.items():
         say(f"// after {name}\n{text}")
@@ -87,6 +96,37 @@ def compile_(
     for remark in compiled.remarks:
         hint(remark)
     hint(f"next: tilewright bench {path}, tilewright explain {path}")
+    end_if_interrupted(compiled)
+
+
+def artifact_path(model: Path, output: Path | None) -> Path:
+    """Where to write the artifact of a model.
+
+    Raises:
+        UsageError: the model is an artifact, or nothing can be written there.
+    """
+    if common.is_artifact(model):
+        raise UsageError(f"{model}: is compiled already; give the ONNX file.")
+    path = output or model.with_suffix(".tw")
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; give a file name with -o.")
+    if output is not None and not path.parent.is_dir():
+        raise UsageError(f"{path}: its folder {str(path.parent)!r} does not exist; create it, or change -o.")
+    return path
+
+
+def measure_error(compiled: CompiledModel, loaded: Model, inputs: Path | None, seed: int) -> None:
+    """Measure the error on a file's inputs or on random ones."""
+    feed = common.inputs_or_random(inputs, compiled.get_inputs(), seed)
+    about = f"random inputs, seed {seed}" if inputs is None else f"the inputs of {inputs.name}"
+    compiled.measure_error(loaded.graph, feed, about)
+
+
+def end_if_interrupted(compiled: CompiledModel) -> None:
+    """An interrupt ends the search, not the compilation; the exit code says it."""
+    if compiled.tuning is not None and compiled.tuning.is_interrupted:
+        hint("interrupted: what was measured is kept; tilewright tune goes on from there")
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _dumps(model: Model, options: Options) -> Mapping[str, str]:
@@ -122,6 +162,11 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
         ("operators", f"{len(compiled.program.graph.nodes)} after the passes"),
         ("kernels", f"{len(compiled.kernels)}" + (f", {on_host} of them on the host" if on_host else "")),
     ]
+    rows.append(("algorithms", ", ".join(f"{n} {name}" for name, n in compiled.algorithms.items())))
+    if compiled.tuning is not None:
+        rows.append(("measured", tuning_text(compiled.tuning)))
+    if compiled.error is not None:
+        rows.append(("largest error", str(compiled.error)))
     memory = compiled.memory
     if memory is not None:
         slack = memory.peak_bytes / memory.lower_bound_bytes if memory.lower_bound_bytes else 1.0
@@ -130,6 +175,16 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
         rows.append(("constants", format_bytes(memory.constant_bytes)))
     rows += [(f"time: {phase}", format_ms(1000 * seconds)) for phase, seconds in phase_s.items()]
     return rows
+
+
+def tuning_text(tuning: TuningInfo) -> str:
+    """What measuring brought, in a line."""
+    source = "an earlier search" if tuning.is_stored else f"{tuning.num_trials} measurements"
+    rest = "" if tuning.is_complete else "; not all candidates were measured"
+    if not tuning.choices:
+        return f"the estimates' choices are the best known, by {source}{rest}"
+    times = f"{format_ms(tuning.plain_ns / 1e6)} became {format_ms(tuning.tuned_ns / 1e6)}"
+    return f"{len(tuning.choices)} kernels changed, {times} ({tuning.speedup:.2f} x), by {source}{rest}"
 
 
 def memory_json(compiled: CompiledModel) -> dict[str, object] | None:

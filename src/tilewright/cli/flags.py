@@ -37,6 +37,16 @@ class CompileFlags:
     target: str = typer.Option("cpu", "--target", "-t", help="Where to run: see `tilewright targets`.")
     shapes: str | None = SHAPES
     threads: int | None = THREADS
+    hint: str = typer.Option("latency", "--hint", help="What to optimise for: latency, throughput, energy.")
+    accuracy: str = typer.Option(
+        "default", "--accuracy", help="How exactly to compute: strict, default, fast."
+    )
+    effort: int = typer.Option(2, "-O", "--effort", help="How hard planners search: 0 to 3.")
+    budget: str | None = typer.Option(
+        None,
+        "--budget",
+        help="Choose kernels by measuring for so long: 30s, 500trials; default: by estimate.",
+    )
     isa: str | None = typer.Option(None, "--isa", help="Instruction set: avx512 or avx2; default: yours.")
     partition: str = typer.Option(
         "auto", "--partition", help="How to cut the graph: auto, layerwise, none, random."
@@ -60,9 +70,10 @@ class CompileFlags:
         Raises:
             UsageError: a name that is unknown, or a value that makes no sense.
         """
-        from tilewright.options import Options, parse_bytes, parse_shapes
+        from tilewright.options import Options, parse_accuracy, parse_bytes, parse_hint, parse_shapes
         from tilewright.partition import PARTITIONERS
         from tilewright.passes import PASSES
+        from tilewright.planning import Budget
         from tilewright.schedule import SCHEDULERS
         from tilewright.targets import TARGETS
 
@@ -79,6 +90,10 @@ class CompileFlags:
         return Options(
             target=self.target,
             shapes=parse_shapes(self.shapes) if self.shapes is not None else {},
+            hint=parse_hint(self.hint),
+            accuracy=parse_accuracy(self.accuracy),
+            effort=self.effort,
+            budget=None if self.budget is None else Budget.parse(self.budget),
             threads=self.threads,
             isa=self.isa,
             partition=self.partition,

@@ -42,6 +42,7 @@ VERBS: dict[str, str] = {
     "explain": "Look",
     "schema": "Look",
     "compile": "Build",
+    "tune": "Build",
     "cache": "Build",
     "run": "Run",
     "bench": "Run",

@@ -217,6 +217,46 @@ class Step(Part):
     kernels: list[Kernel]
 
 
+class Error(Part):
+    """The error against the reference in float64, over the largest value of the output."""
+
+    relative: float | None
+    output: str
+    inputs: str
+
+
+class TunedKernel(Part):
+    """One kernel, at all its places together; times in a run of the model."""
+
+    nodes: list[str]
+    template: str = Field(description="What the estimate chose.")
+    choice: str | None = Field(description="What replaced it; null where it stayed.")
+    before_ns: float | None
+    after_ns: float | None = Field(description="Of the best alternative, taken or not.")
+
+
+class TuningPart(Part):
+    """How measurements chose kernels."""
+
+    speedup: float
+    plain_ns: float = Field(
+        description="A run with the estimates' choices; 0 if nothing was compared with it."
+    )
+    tuned_ns: float
+    num_trials: int
+    is_complete: bool
+    is_interrupted: bool
+    is_stored: bool = Field(description="An earlier search found it.")
+    kernels: list[TunedKernel]
+
+
+class TuneReport(ModelReport, TuningPart):
+    """A search for faster kernels."""
+
+    kind: Literal["tune"]
+    artifact: str | None
+
+
 class CompileReport(ModelReport):
     """A compilation: kernels, memory, and the seconds that each phase took."""
 
@@ -230,6 +270,9 @@ class CompileReport(ModelReport):
     num_subgraphs: int
     num_stages: int
     memory: Memory | None
+    algorithms: dict[str, int] = Field(description="Kernels by the template that made them.")
+    error: Error | None = Field(description="With --error.")
+    tuning: TuningPart | None = Field(description="Where measurements chose kernels.")
     steps: list[Step]
     phase_s: dict[str, float]
     remarks: list[str]
@@ -399,6 +442,15 @@ class CacheEntry(Part):
     size_bytes: int
 
 
+class TuningDatabase(Part):
+    """What tuning found out."""
+
+    path: str
+    num_plans: int = Field(description="Models that were tuned.")
+    num_trials: int = Field(description="Measurements of single kernels.")
+    size_bytes: int
+
+
 class CacheReport(Report):
     """The kernels stored."""
 
@@ -406,6 +458,7 @@ class CacheReport(Report):
     directory: str
     total_bytes: int
     entries: list[CacheEntry]
+    tuning: TuningDatabase
 
 
 class CacheVerifyReport(Report):
@@ -414,6 +467,7 @@ class CacheVerifyReport(Report):
     kind: Literal["cache-verify"]
     num_whole: int
     damaged: list[str]
+    num_damaged_findings: int = Field(description="Of tuning; now removed.")
 
 
 class CachePruneReport(Report):
@@ -421,6 +475,13 @@ class CachePruneReport(Report):
 
     kind: Literal["cache-prune"]
     removed_bytes: int
+
+
+class CacheForgetReport(Report):
+    """Findings of tuning that were removed."""
+
+    kind: Literal["cache-forget"]
+    num_removed: int
 
 
 class CacheExportReport(Report):
@@ -450,9 +511,11 @@ _ALL: tuple[type[Report], ...] = (
     CheckReport,
     ExplainReport,
     CompileReport,
+    TuneReport,
     CacheReport,
     CacheVerifyReport,
     CachePruneReport,
+    CacheForgetReport,
     CacheExportReport,
     CacheImportReport,
     RunReport,

@@ -125,6 +125,8 @@ def _summary(compiled: CompiledModel) -> tuple[tuple[str, str], ...]:
         ("outputs", _joined(compiled.get_outputs())),
         ("nodes", str(len(compiled.program.graph.nodes))),
         ("kernels", f"{len(compiled.kernels)}, of which {len(on_host)} on the host"),
+        ("algorithms", ", ".join(f"{n} {name}" for name, n in compiled.algorithms.items())),
+        ("error", "not measured" if compiled.error is None else str(compiled.error)),
     ]
     if compiled.memory is not None:
         memory = compiled.memory

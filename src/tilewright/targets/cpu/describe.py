@@ -54,7 +54,10 @@ def _kernel(identifier: str, launch: KernelLaunch | HostOperator, partition: Par
         num_chunks=kernel.num_chunks,
         macs=kernel.macs,
         scratch_bytes=kernel.scratch_bytes,
-        notes=kernel.notes,
+        notes=(
+            *kernel.notes,
+            *(() if kernel.choice is None else (f"measured to be the best: {kernel.choice}",)),
+        ),
     )
 
 
