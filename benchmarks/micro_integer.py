@@ -117,6 +117,7 @@ def kernels_of(case: Case, isa: Isa) -> tuple[KernelRunner, list[KernelRunner], 
 
     layouts = {("input", i): layout(data[k].shape, k != "x" or case.x[1] <= 3) for i, k in enumerate(order)}
     layouts["output", 0] = layout(case.y, False)
+    layouts["table", 0] = Layout.row_major(1)
     constants = frozenset(("input", i) for i in range(1, len(order)))
     kernels = lower_integer(nests[0], layouts, isa, constants=constants, next_local=0)
     notes = "" if isinstance(kernels, Declined) else f"{kernels[-1].template} {kernels[-1].notes[0]}"

@@ -12,7 +12,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Affine, Description, Index, Nest, Operand, affine
-from tilewright.ir.ops.build import input_operand, read
+from tilewright.ir.ops.build import input_operand, read, table
 from tilewright.ir.ops.convolution import ConvLoops, convolve
 from tilewright.ir.ops.matmul import MatMulLoops
 from tilewright.ir.ops.registry import operator
@@ -44,6 +44,10 @@ def centred(value: Expr, zero_point: Expr | int | None) -> Expr:
     return value - zero_point if zero_point else value
 
 
+def _compute_type(data: Array) -> np.dtype[Any]:
+    return DType.from_numpy(data.dtype).compute.numpy
+
+
 @dataclass(slots=True)
 class _Reads:
     """The accesses of a nest under construction; constants of one value become literals."""
@@ -64,15 +68,21 @@ class _Reads:
         return int(number) if number is not None else self.add(access(input_operand(self.node, position)))
 
     def factor(self, scales: Sequence[tuple[int, Callable[[Operand], Access]]]) -> Expr:
-        """`scales[0] * scales[1] / scales[2]`, computed now where all three are known numbers.
+        """`scales[0] * scales[1] / scales[2]`, computed now where all are constants and one at most varies.
 
         Each scale is an input position and how the nest reads it.
         """
-        a, b, y = (self._scale(position, access) for position, access in scales)
-        if isinstance(a, Const) and isinstance(b, Const) and isinstance(y, Const):
-            x, w, z = (np.asarray(c.value, c.dtype.numpy) for c in (a, b, y))
-            return Const(float(x * w / z), a.dtype)
-        return a * b / y
+        given = [self.node.constant(position) for position, _ in scales]
+        known = [d.astype(_compute_type(d)) for d in given if d is not None and d.size]
+        varying = [position for position, d in enumerate(known) if d.size > 1]
+        if len(known) == len(scales) and len(varying) <= 1:
+            x, w, y = (d if d.size > 1 else d.reshape(()) for d in known)
+            factor = np.asarray(x * w / y)
+            if not varying:
+                return Const(factor.item(), DType.from_numpy(factor.dtype))
+            return self.add(scales[varying[0]][1](table(0, factor)))
+        (a, b, z) = (self._scale(position, access) for position, access in scales)
+        return a * b / z
 
     def _scale(self, position: int, access: Callable[[Operand], Access]) -> Expr:
         number, operand = known_number(self.node, position), input_operand(self.node, position)
