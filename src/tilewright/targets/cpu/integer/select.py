@@ -9,9 +9,10 @@ from tilewright.targets.cpu.contraction.tiling import choose_tile
 from tilewright.targets.cpu.integer.frame import IntegerGenerator
 from tilewright.targets.cpu.integer.generate import VectorGenerator
 from tilewright.targets.cpu.integer.match import match_integer, product_of
+from tilewright.targets.cpu.integer.stage import lower_staging
 from tilewright.targets.cpu.integer.tiles import TileGenerator, tiles_suit
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, OperandKey
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
 
 
 def lower_integer(
@@ -41,8 +42,4 @@ def lower_integer(
     kernel = generator.kernel()
     if problem.staging is None:
         return (kernel,)
-    from tilewright.targets.cpu.loopnest import lower_nests
-
-    target = problem.staging.write.operand
-    copies = lower_nests((problem.staging,), {**layouts, target.key: Layout.row_major(1)}, isa)
-    return (*copies, kernel)
+    return (*lower_staging(problem.staging, layouts, isa), kernel)
