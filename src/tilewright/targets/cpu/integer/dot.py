@@ -27,6 +27,17 @@ class Dot:
         factors = f"{e.bitcast(a, narrow).typed}, {e.bitcast(b, narrow).typed}"
         return e.op(f"call {wide.text} @{name}({total.typed}, {factors})", wide)
 
+    def widened(self, e: Emitter, a: Val, b: Val, total: Val) -> Val:
+        """`total + a * b` for i32 lanes whose values fit 16 bits."""
+        lanes = total.lanes
+        if not self.has_instruction or lanes not in (4, 8, 16):
+            return e.iadd(total, e.imul(a, b))
+        name = f"llvm.x86.avx512.vpdpwssd.{32 * lanes}"
+        wide, narrow = vec("i32", lanes), vec("i16", 2 * lanes)
+        e.declare(f"declare {wide.text} @{name}({wide.text}, {narrow.text}, {narrow.text})")
+        factors = f"{e.bitcast(a, narrow).typed}, {e.bitcast(b, narrow).typed}"
+        return e.op(f"call {wide.text} @{name}({total.typed}, {factors})", wide)
+
 
 def dot_of(isa: Isa) -> Dot:
     """The widest byte product an instruction set has."""

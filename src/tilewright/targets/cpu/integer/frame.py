@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.ir.expr import Expr
@@ -28,6 +28,10 @@ class Position:
     sums: Int
     extras: tuple[Int, ...]
 
+    def moved(self, a: Int) -> Position:
+        """The same with another place in A."""
+        return replace(self, a=a)
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -42,12 +46,12 @@ class IntegerGenerator(ABC):
 
     template: str
 
-    def __init__(self, problem: IntegerProblem, panels: Panels, isa: Isa) -> None:
+    def __init__(self, problem: IntegerProblem, panels: Panels, isa: Isa, *, widened: bool = False) -> None:
         self.problem = problem
         self.contraction = problem.contraction
         self.panels = panels
         self.isa = isa
-        self.factor = pack_factor(problem, panels)
+        self.factor = pack_factor(problem, panels, widened=widened)
         self.type = vec("i32", panels.lanes)
         self.emitter = Emitter(attributes=isa.function_attributes)
         self.pointers: dict[str, Val] = {}
@@ -62,6 +66,11 @@ class IntegerGenerator(ABC):
     @abstractmethod
     def tile_note(self) -> str:
         """What a tile holds."""
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether the sums of A's rows are needed, for B's zero point."""
+        return False
 
     @property
     def scratch_bytes(self) -> int:
@@ -95,7 +104,7 @@ class IntegerGenerator(ABC):
         }
         if zero is not None:
             named["zero"] = zero
-        if self.problem.b_zero:
+        if self.sums_rows:
             named["ones"] = self.factor.ones
         args = (*named.values(), *extras)
         params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))

@@ -55,6 +55,11 @@ class VectorGenerator(IntegerGenerator):
         )
 
     @property
+    def sums_rows(self) -> bool:
+        """Whether the sums of A's rows are needed, for B's zero point."""
+        return self.problem.b_zero != 0
+
+    @property
     def tile_note(self) -> str:
         """What a tile holds."""
         return f"tile {max(t.rows for t in self.row_tiles)}x{self.panels.width}"
@@ -90,10 +95,10 @@ class VectorGenerator(IntegerGenerator):
         e = self.emitter
         vectors = panel.num_vectors
         sums = self.initial(num_rows, at, panel)
-        if self.problem.b_zero:
+        if self.sums_rows:
             sums += [e.zero(self.type)] * num_rows
         sums = self._words(0, at.a, at.b, 0, num_rows, panel, sums)
-        if self.problem.b_zero:
+        if self.sums_rows:
             of_rows = sums[num_rows * vectors :]
             sums = [
                 e.isub(total, e.imul(of_rows[number // vectors], self.problem.b_zero))
@@ -145,7 +150,7 @@ class VectorGenerator(IntegerGenerator):
         vectors = [e.load(self.type, e.gep(at_b, 4 * lanes * j)) for j in range(panel.num_vectors)]
         at_a = e.gep(self.pointers["a"], a)
         ones = None
-        if problem.b_zero:
+        if self.sums_rows:
             ones = e.splat(e.load(I32, e.gep(self.pointers["ones"], word, "i32")), lanes)
         result = list(sums)
         for r in range(num_rows):

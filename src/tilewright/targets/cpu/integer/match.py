@@ -24,6 +24,8 @@ from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 BYTES = (DType.UINT8, DType.INT8)
 STEPS_PER_WORD = 4
 TILE_BYTES_PER_ROW = 64
+# A window with more positions would make too much code: each is unrolled.
+_MAX_TAPS = 81
 # What reading whole words may touch behind the last element of a staged factor.
 _SLACK_BYTES = 64
 
@@ -148,13 +150,151 @@ class IntegerProblem:
         return self.run_length * prod(x.extent for x in self.outer_steps)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sides:
+    """Both factors, and A as the kernel will read it: in place, or staged."""
+
+    a: Centred
+    b: Centred
+    source: Access
+    staging: Nest | None
+
+    def problem(
+        self, contraction: Contraction, outer_steps: tuple[Loop, ...], run: tuple[Loop, ...]
+    ) -> IntegerProblem:
+        """What they make of the nest's loops."""
+        nest = contraction.nest
+        a_signed = contraction.nest.reads[self.a.read].operand.dtype is DType.INT8
+        staged_from = None if self.staging is None else self.staging.reads[0].operand.dtype
+        b_unsigned = nest.reads[self.b.read].operand.dtype is DType.UINT8
+        return IntegerProblem(
+            contraction=contraction,
+            staging=self.staging,
+            outer_steps=outer_steps,
+            run=run,
+            a_zero=self.a.zero + 128 * (a_signed or staged_from is DType.INT8),
+            a_zero_operand=None if self.a.zero_read is None else nest.reads[self.a.zero_read].operand,
+            b_zero=self.b.zero - 128 * b_unsigned,
+            flips_a=a_signed,
+            flips_b=b_unsigned,
+        )
+
+
 def match_integer(
     nest: Nest, layouts: Layouts, *, constants: frozenset[OperandKey], next_local: int
 ) -> IntegerProblem | Declined:
     """The nest as sums of byte products with a constant factor, or why it is none that we generate."""
+    sides = _sides(nest, layouts, constants, next_local)
+    if isinstance(sides, Declined):
+        return sides
+    a, b = sides.a.read, sides.b.read
+    plain = replace(
+        nest,
+        reads=tuple(sides.source if i == a else r for i, r in enumerate(nest.reads)),
+        body=Read(a, DType.INT32) * Read(b, DType.INT32),
+    )
+    layouts = _with_staged(layouts, sides.source)
+    contraction = match_contraction(plain, layouts, dtypes=(DType.INT32,))
+    if isinstance(contraction, Declined):
+        return contraction
+    if contraction.b_read != b:
+        return Declined("the contiguous output dim selects elements of the factor that is not constant")
+    run, _ = _run_of(sides.source, nest, layouts)
+    inner = [x for x in contraction.inner if x.name not in run]
+    by_name = {x.name: x for x in contraction.inner}
+    outer_steps = tuple(sorted(inner, key=lambda x: (-abs(x.a), x.name)))
+    return sides.problem(contraction, outer_steps, tuple(by_name[name] for name in reversed(run)))
+
+
+def match_depthwise(
+    nest: Nest, layouts: Layouts, *, constants: frozenset[OperandKey], next_local: int
+) -> IntegerProblem | Declined:
+    """The nest as sums per channel: each channel of the result comes from its own channel of A.
+
+    Channels lie side by side in A and in the result, and only positions of a window are summed. The summed
+    loops are `outer_steps`; there is no run.
+    """
+    channel = _own_channel(nest, layouts)
+    if isinstance(channel, Declined):
+        return channel
+    sides = _sides(nest, layouts, constants, next_local, words=False)
+    if isinstance(sides, Declined):
+        return sides
+    layouts = _with_staged(layouts, sides.source)
+    reads = tuple(sides.source if i == sides.a.read else r for i, r in enumerate(nest.reads))
+    plain = replace(nest, reads=reads)
+    extra_reads = tuple(sorted(reads_of(nest.init, nest.finish)))
+    touched = [reads[sides.a.read], reads[sides.b.read], nest.write, *(reads[i] for i in extra_reads)]
+    steps: list[dict[str, int]] = []
+    offsets: list[int] = []
+    for access in touched:
+        found = _addresses(access, layouts)
+        if isinstance(found, Declined):
+            return found
+        steps.append(found[0])
+        offsets.append(found[1])
+
+    def loop(name: str, extent: int) -> Loop:
+        a, b, c, *extras = (s.get(name, 0) for s in steps)
+        return Loop(name, extent, a, b, c, tuple(extras))
+
+    loops = {d.name: loop(d.name, d.extent) for d in nest.dims if d.extent > 1 or d.name == channel}
+    parallel = [loops[d.name] for d in nest.parallel_dims if d.name in loops and d.name != channel]
+    inner = tuple(loops[d.name] for d in nest.reduce_dims if d.name in loops)
+    if any(x.b for x in parallel) or steps[0].get(channel) != 1 or not all(x.a for x in inner):
+        return Declined("not one window of positions for each channel")
+    if prod(x.extent for x in inner) > _MAX_TAPS:
+        return Declined("a window of so many positions that its code would be long")
+    row = min(parallel, key=lambda x: (abs(x.c), x.name), default=None)
+    outer = tuple(sorted((x for x in parallel if x is not row), key=lambda x: (-abs(x.a), x.name)))
+    contraction = Contraction(
+        nest=plain,
+        dtype=DType.INT32,
+        a=reads[sides.a.read],
+        b=reads[sides.b.read],
+        a_read=sides.a.read,
+        b_read=sides.b.read,
+        extra_reads=extra_reads,
+        vector=loops[channel],
+        row=row or Loop("", 1, 0, 0, 0, (0,) * len(extra_reads)),
+        outer=outer,
+        inner=inner,
+        windows=(),
+        a_offset=offsets[0],
+        b_offset=offsets[1],
+        c_offset=offsets[2],
+        extra_offsets=tuple(offsets[3:]),
+    )
+    return sides.problem(contraction, inner, ())
+
+
+def _own_channel(nest: Nest, layouts: Layouts) -> str | Declined:
+    """The dim that is contiguous in the result and moves along one axis of A alone."""
+    factors = product_of(nest)
+    written = _addresses(nest.write, layouts)
+    if factors is None or isinstance(written, Declined):
+        return Declined("not a sum of products of bytes")
+    channel = next((d.name for d in nest.parallel_dims if d.extent > 1 and written[0].get(d.name) == 1), None)
+    for factor in factors:
+        if channel is None or channel not in nest.reads[factor.read].dims():
+            return Declined("no dim of channels in both factors")
+    assert channel is not None
+    return channel
+
+
+def _with_staged(layouts: Layouts, source: Access) -> Layouts:
+    return {**layouts, source.operand.key: layouts.get(source.operand.key, Layout.row_major(1))}
+
+
+def _sides(
+    nest: Nest, layouts: Layouts, constants: frozenset[OperandKey], next_local: int, *, words: bool = True
+) -> _Sides | Declined:
+    """The factors of a nest and how A is read: without `words`, single bytes are enough."""
     factors = product_of(nest)
     if factors is None:
         return Declined("not a sum of products of bytes")
+    if nest.num_iterations == 0:
+        return Declined("no iterations")
     known = [f for f in factors if nest.reads[f.read].operand.key in constants]
     if len(known) != 1:
         return Declined("not exactly one factor is constant")
@@ -163,45 +303,32 @@ def match_integer(
     if b.zero_read is not None:
         return Declined("the zero point of the constant factor differs by column")
     access = nest.reads[a.read]
-    if access.view is not None:
-        return Declined("a reshaped view")
+    if access.view is not None or any(not isinstance(i, Affine) for i in access.index):
+        return Declined("a factor read through a reshape or a table")
     if access.fill is not None and (a.zero_read is not None or access.fill != a.zero):
         return Declined("padding with something else than the zero point")
-    if any(not isinstance(i, Affine) for i in access.index):
-        return Declined("an index is not affine")
-    staging, source = None, replace(access, fill=None)
-    signed = access.operand.dtype is DType.INT8
-    flips = signed
-    if _leaves(access, nest) or _run_of(access, nest, layouts)[1] % STEPS_PER_WORD:
-        staging, source = _staged(access, nest, layouts, next_local, a.zero)
-        flips = False
     if any(i in reads_of(nest.init, nest.finish) for i in (a.read, b.read)):
         return Declined("a factor is also read by the epilogue")
-    plain = replace(
-        nest,
-        reads=tuple(source if i == a.read else r for i, r in enumerate(nest.reads)),
-        body=Read(a.read, DType.INT32) * Read(b.read, DType.INT32),
-    )
-    layouts = {**layouts, source.operand.key: layouts.get(source.operand.key, Layout.row_major(1))}
-    contraction = match_contraction(plain, layouts, dtypes=(DType.INT32,))
-    if isinstance(contraction, Declined):
-        return contraction
-    if contraction.b_read != b.read:
-        return Declined("the contiguous output dim selects elements of the factor that is not constant")
-    run, _ = _run_of(source, nest, layouts)
-    inner = [x for x in contraction.inner if x.name not in run]
-    by_name = {x.name: x for x in contraction.inner}
-    return IntegerProblem(
-        contraction=contraction,
-        staging=staging,
-        outer_steps=tuple(sorted(inner, key=lambda x: (-abs(x.a), x.name))),
-        run=tuple(by_name[name] for name in reversed(run)),
-        a_zero=a.zero + 128 * signed,
-        a_zero_operand=None if a.zero_read is None else nest.reads[a.zero_read].operand,
-        b_zero=b.zero - 128 * (nest.reads[b.read].operand.dtype is DType.UINT8),
-        flips_a=flips,
-        flips_b=nest.reads[b.read].operand.dtype is DType.UINT8,
-    )
+    in_words = not words or _run_of(access, nest, layouts)[1] % STEPS_PER_WORD == 0
+    if _leaves(access, nest) or not in_words:
+        staging, source = _staged(access, nest, layouts, next_local, a.zero, words)
+        return _Sides(a, b, source, staging)
+    return _Sides(a, b, replace(access, fill=None), None)
+
+
+def _addresses(access: Access, layouts: Layouts) -> tuple[dict[str, int], int] | Declined:
+    """Elements per step of each dim, and the offset of iteration zero."""
+    if access.view is not None:
+        return Declined("a reshaped view")
+    steps: dict[str, int] = {}
+    offset = 0
+    for stride, index in zip(layouts[access.operand.key].strides(access.shape), access.index, strict=True):
+        if not isinstance(index, Affine):
+            return Declined("an index is not affine")
+        offset += stride * index.offset
+        for name, c in index.terms:
+            steps[name] = steps.get(name, 0) + stride * c
+    return steps, offset
 
 
 def _leaves(access: Access, nest: Nest) -> bool:
@@ -231,11 +358,13 @@ def _run_of(access: Access, nest: Nest, layouts: Layouts) -> tuple[list[str], in
         length *= left.pop(found)
 
 
-def _staged(access: Access, nest: Nest, layouts: Layouts, position: int, zero: int) -> tuple[Nest, Access]:
+def _staged(
+    access: Access, nest: Nest, layouts: Layouts, position: int, zero: int, words: bool
+) -> tuple[Nest, Access]:
     """A nest that copies the elements A reads, with its padding, and A read from there.
 
-    The copy holds unsigned bytes, channels innermost, and some bytes more than it needs, so that words may be
-    read beyond the last element.
+    The copy holds unsigned bytes and some more than it needs, so that words may be read beyond the last
+    element. With `words` an axis of summed elements is innermost.
     """
     operand, extents = access.operand, nest.extents
     reduced = {d.name for d in nest.reduce_dims if d.extent > 1}
@@ -247,7 +376,7 @@ def _staged(access: Access, nest: Nest, layouts: Layouts, position: int, zero: i
         walked.append(any(name in reduced and c == 1 for name, c in index.terms))
     strides = layouts[operand.key].strides(access.shape)
     order = sorted(range(len(bounds)), key=lambda axis: (-strides[axis], axis))
-    if order and not walked[order[-1]] and any(walked):
+    if words and order and not walked[order[-1]] and any(walked):
         last = next(axis for axis in reversed(order) if walked[axis])
         order = [*(axis for axis in order if axis != last), last]
     steps = [0] * len(bounds)

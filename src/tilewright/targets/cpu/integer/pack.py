@@ -32,8 +32,11 @@ class PackedFactor:
     panel_stride: int  # bytes
 
 
-def pack_factor(problem: IntegerProblem, panels: Panels) -> PackedFactor:
-    """How B and what belongs to it are stored for these panels."""
+def pack_factor(problem: IntegerProblem, panels: Panels, *, widened: bool = False) -> PackedFactor:
+    """How B and what belongs to it are stored for these panels.
+
+    `widened` words hold one step each, its zero point taken off, instead of four bytes.
+    """
     contraction = problem.contraction
     outer: list[Loop] = [x for x in contraction.outer if x.b]
     loops = (*outer, *problem.outer_steps, *problem.run, contraction.vector)
@@ -52,6 +55,12 @@ def pack_factor(problem: IntegerProblem, panels: Panels) -> PackedFactor:
         view = np.lib.stride_tricks.as_strided(flat[offset:], shape, strides)
         given = view.reshape(num_outer, runs, length, extent)
         return (given ^ 0x80).view(np.int8) if flips else given.view(np.int8)
+
+    def widen(array: Array) -> Array:
+        words = np.zeros((num_outer, runs, padded), np.int32)
+        words[:, :, :extent] = signed(array)[:, :, 0].astype(np.int32) - problem.b_zero
+        panels_first = words.reshape(num_outer, runs, -1, width).swapaxes(1, 2)
+        return np.ascontiguousarray(panels_first).reshape(-1).view(np.int8)
 
     def pack(array: Array) -> Array:
         columns = np.zeros((num_outer, runs, words * STEPS_PER_WORD, padded), np.int8)
@@ -77,7 +86,7 @@ def pack_factor(problem: IntegerProblem, panels: Panels) -> PackedFactor:
         return result.reshape(-1)
 
     what = f"lanes={panels.lanes} width={width} shape={shape} strides={strides} offset={offset} flip={flips}"
-    what += f" run={length} steps of {problem.step_bytes}"
+    what += f" zero={problem.b_zero} run={length} steps of {problem.step_bytes}"
     source = contraction.b.operand
     outer_strides: dict[str, int] = {}
     outer_columns: dict[str, int] = {}
@@ -87,7 +96,12 @@ def pack_factor(problem: IntegerProblem, panels: Panels) -> PackedFactor:
         outer_columns[x.name] = positions * padded
         positions *= x.extent
     return PackedFactor(
-        Packed(source, pack, f"words {what}", num_outer * steps * padded * STEPS_PER_WORD),
+        Packed(
+            source,
+            widen if widened else pack,
+            f"{'widened' if widened else 'words'} {what}",
+            num_outer * steps * padded * STEPS_PER_WORD,
+        ),
         Packed(source, sums, f"sums times {factor} plus {constant} {what}", 4 * num_outer * padded),
         Packed(source, ones, f"ones {what}", steps * STEPS_PER_WORD),
         outer_strides,

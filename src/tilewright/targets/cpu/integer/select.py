@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.contraction.tiling import choose_tile
+from tilewright.targets.cpu.integer.depthwise import DepthwiseGenerator
 from tilewright.targets.cpu.integer.frame import IntegerGenerator
 from tilewright.targets.cpu.integer.generate import VectorGenerator
-from tilewright.targets.cpu.integer.match import match_integer, product_of
+from tilewright.targets.cpu.integer.match import IntegerProblem, match_depthwise, match_integer, product_of
 from tilewright.targets.cpu.integer.stage import lower_staging
 from tilewright.targets.cpu.integer.tiles import TileGenerator, tiles_suit
 from tilewright.targets.cpu.isa import Isa
@@ -29,17 +30,26 @@ def lower_integer(
     """
     if product_of(nest) is None:
         return Declined("not a sum of products of bytes")
+    generator: IntegerGenerator
+    problem = match_depthwise(nest, layouts, constants=constants, next_local=next_local)
+    if not isinstance(problem, Declined):
+        return _with_staging(problem, DepthwiseGenerator(problem, isa), layouts)
     problem = match_integer(nest, layouts, constants=constants, next_local=next_local)
     if isinstance(problem, Declined):
         return problem
     contraction = problem.contraction
-    generator: IntegerGenerator
     if tiles_suit(problem, isa):
         generator = TileGenerator(replace(problem, in_tiles=True), isa)
     else:
         rows, columns = contraction.row.extent, contraction.vector.extent
         generator = VectorGenerator(problem, choose_tile(isa, "i32", rows, columns, problem.num_words), isa)
+    return _with_staging(problem, generator, layouts)
+
+
+def _with_staging(
+    problem: IntegerProblem, generator: IntegerGenerator, layouts: Layouts
+) -> tuple[Kernel, ...]:
     kernel = generator.kernel()
     if problem.staging is None:
         return (kernel,)
-    return (*lower_staging(problem.staging, layouts, isa), kernel)
+    return (*lower_staging(problem.staging, layouts, generator.isa), kernel)
