@@ -106,7 +106,12 @@ def plan(graph: Graph, options: Options, clock: PhaseClock | None = None) -> Pla
     clock = clock or PhaseClock(options.timeout_s, None)
     with clock.phase("passes"):
         graph = graph.clone()
-        report = run_passes(graph, disabled=options.disabled_passes, dump_after=options.dump_after)
+        report = run_passes(
+            graph,
+            disabled=options.disabled_passes,
+            dump_after=options.dump_after,
+            accuracy=options.accuracy,
+        )
     with clock.phase("partition"):
         partition = _partition(graph, options)
     with clock.phase("schedule"):

@@ -75,8 +75,9 @@ class MemoryInfo:
 class KernelTuning:
     """What tuning made of one kernel, at all its places together.
 
-    `choice` is what replaced the estimate's, None where that stayed; `after_ns` is the time of the best
-    alternative, taken or not. Times are None where nothing was measured.
+    `nodes` name the first operator of each place. `choice` is what replaced the estimate's, None where that
+    stayed; `after_ns` is the time of the best alternative, taken or not. Times are None where nothing was
+    measured.
     """
 
     nodes: tuple[str, ...]

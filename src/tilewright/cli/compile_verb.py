@@ -135,7 +135,10 @@ def _dumps(model: Model, options: Options) -> Mapping[str, str]:
     from tilewright.passes import run_passes
 
     graph = model.graph.clone()
-    return run_passes(graph, disabled=options.disabled_passes, dump_after=options.dump_after).dumps
+    report = run_passes(
+        graph, disabled=options.disabled_passes, dump_after=options.dump_after, accuracy=options.accuracy
+    )
+    return report.dumps
 
 
 def _print_json(
@@ -173,7 +176,11 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
         planned = f"{format_bytes(memory.peak_bytes)} planned, {slack:.2f} x the least possible"
         rows.append(("activations", planned))
         rows.append(("constants", format_bytes(memory.constant_bytes)))
-    rows += [(f"time: {phase}", format_ms(1000 * seconds)) for phase, seconds in phase_s.items()]
+    rows += [
+        (f"time: {phase}", format_ms(1000 * seconds))
+        for phase, seconds in phase_s.items()
+        if phase != "tune" or compiled.tuning is not None
+    ]
     return rows
 
 

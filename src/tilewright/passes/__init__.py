@@ -8,7 +8,9 @@ from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
 from tilewright.ir.verify import require_valid
+from tilewright.options import Accuracy
 from tilewright.passes.base import Pass, PassReport, PassResult, Remark
+from tilewright.passes.canonicalise import Canonicalise
 from tilewright.registry import Registry
 
 __all__ = ["PASSES", "PIPELINE", "Pass", "PassReport", "PassResult", "Remark", "run_passes"]
@@ -62,8 +64,20 @@ PIPELINE: tuple[str, ...] = (
 )
 
 
-def run_passes(graph: Graph, *, disabled: Sequence[str] = (), dump_after: Sequence[str] = ()) -> PassReport:
+# These compute something else than the model says, equal but for rounding: strict models go without.
+ROUNDING_PASSES = ("fold-batch-norm", "fold-scale-shift", "fold-bias", "recognise-attention")
+
+
+def run_passes(
+    graph: Graph,
+    *,
+    disabled: Sequence[str] = (),
+    dump_after: Sequence[str] = (),
+    accuracy: Accuracy = "default",
+) -> PassReport:
     """Run the pipeline on a graph it may edit, checking every invariant after each pass that edited it.
+
+    With `accuracy` strict no pass changes how a result is rounded.
 
     Raises:
         UsageError: `disabled` or `dump_after` names no pass.
@@ -74,8 +88,8 @@ def run_passes(graph: Graph, *, disabled: Sequence[str] = (), dump_after: Sequen
     results: list[tuple[str, PassResult]] = []
     dumps: dict[str, str] = {}
     for name in PIPELINE:
-        if name not in disabled:
-            result = PASSES.get(name).run(graph)
+        if name not in disabled and not (accuracy == "strict" and name in ROUNDING_PASSES):
+            result = _pass(name, accuracy).run(graph)
             results.append((name, result))
             if result.num_changes:
                 require_valid(graph, after=name)
@@ -83,3 +97,10 @@ def run_passes(graph: Graph, *, disabled: Sequence[str] = (), dump_after: Sequen
             dumps[name] = print_graph(graph)
     require_valid(graph, after="the passes")
     return PassReport(tuple(results), dumps)
+
+
+def _pass(name: str, accuracy: Accuracy) -> Pass:
+    found = PASSES.get(name)
+    if accuracy == "strict" and isinstance(found, Canonicalise):
+        return Canonicalise(exact_reciprocals=True)
+    return found

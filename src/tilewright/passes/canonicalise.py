@@ -23,7 +23,8 @@ class Canonicalise:
 
     `x / c` becomes `x * (1/c)`, since a division takes ten times as long as a product. That is exact for
     powers of two; for other float32 and float64 constants the result is within 1.5 units in the last place
-    of the quotient, which is why `exact_reciprocals` can demand powers of two. Other types are always exact.
+    of the quotient, which is why `exact_reciprocals` can demand powers of two, as it then does of the factors
+    that Gemm's constants take in. Other types are always exact.
     """
 
     exact_reciprocals: bool = False
@@ -38,7 +39,7 @@ class Canonicalise:
                 Rule(("Add", "Mul"), _match_swapped, _build_swapped),
                 Rule(("Sub",), _match_difference, _build_difference),
                 Rule(("Div",), self._match_quotient, _build_quotient),
-                Rule(("Gemm",), _match_gemm, _build_gemm),
+                Rule(("Gemm",), self._match_gemm, _build_gemm),
                 Rule(("Clip",), _match_relu, _build_relu),
                 Rule(("Sum",), _match_sum, _build_sum),
                 Rule(("Pow",), _match_power, _build_power),
@@ -57,10 +58,20 @@ class Canonicalise:
             tiny = np.finfo(divisor.dtype).tiny
         if not np.all(np.isfinite(inverse)) or np.any(np.abs(inverse) < tiny):
             return Kept("a reciprocal of its divisor is no normal number")
-        exact = bool(np.all(np.frexp(divisor)[0] == np.copysign(0.5, divisor)))
-        if not exact and (self.exact_reciprocals or divisor.dtype == np.float16):
+        if not _are_powers_of_two(divisor) and (self.exact_reciprocals or divisor.dtype == np.float16):
             return Kept("a reciprocal of its divisor would be rounded")
         return inverse
+
+    def _match_gemm(self, editor: Editor, node: Node) -> _PlainGemm | Kept | None:
+        found = _match_gemm(editor, node)
+        if not isinstance(found, _PlainGemm) or not self.exact_reciprocals:
+            return found
+        factors = np.array([found.alpha, found.beta])
+        return found if _are_powers_of_two(factors) else Kept("alpha or beta would round its constants")
+
+
+def _are_powers_of_two(numbers: Array) -> bool:
+    return bool(np.all(np.frexp(numbers)[0] == np.copysign(0.5, numbers)))
 
 
 def _match_shape(editor: Editor, node: Node) -> tuple[int, ...] | None:

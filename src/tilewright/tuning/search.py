@@ -34,7 +34,7 @@ Samples = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Work that occurs in a model, once or several times, and the ways to do it: the plain one first."""
+    """Work that occurs in a model, and the ways to do it: the plain one first. `nodes` names its places."""
 
     signature: str
     candidates: tuple[Choice, ...]

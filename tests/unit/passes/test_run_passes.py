@@ -10,7 +10,7 @@ from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.options import Options
-from tilewright.passes import PASSES, PIPELINE, Pass, run_passes
+from tilewright.passes import PASSES, PIPELINE, ROUNDING_PASSES, Pass, run_passes
 
 
 def silu_graph() -> Graph:
@@ -74,3 +74,24 @@ def test_an_unknown_pass_is_an_error_that_lists_the_passes(keyword: str) -> None
         UsageError, match=r"unknown pass 'fold-bn': the passes are merge-quantization, .*dead-code"
     ):
         run_passes(silu_graph(), **{keyword: ["fold-bn"]})
+
+
+def rounding_graph() -> Graph:
+    b = GraphBuilder()
+    x = b.input(2, 3, 4, 4)
+    y = b.op("Mul", b.conv(x, 5), b.constant(5, 1, 1, value=0.7))
+    return b.finish(b.op("Div", y, b.constant(value=3.0)))
+
+
+def test_strict_passes_leave_every_rounding_where_the_model_has_it() -> None:
+    strict, default = rounding_graph(), rounding_graph()
+    report = run_passes(strict, accuracy="strict")
+    run_passes(default)
+    assert [n.op_type for n in strict.nodes] == ["Conv", "Mul", "Div"]
+    assert [n.op_type for n in default.nodes] == ["Conv"]
+    assert {name for name, _ in report.results}.isdisjoint(ROUNDING_PASSES)
+
+
+def test_options_decide_how_exact_passes_are() -> None:
+    planned = plan(rounding_graph(), Options(accuracy="strict"))
+    assert len(planned.program.graph.nodes) == 3

@@ -259,11 +259,9 @@ class Tuner:
 
     def _sites(self) -> tuple[Site, ...]:
         nodes: dict[str, dict[str, None]] = {}
-        templates: dict[str, str] = {}
         for launch in self._launches():
             signature = launch.kernel.signature
-            nodes.setdefault(signature, {}).update(dict.fromkeys(n.name for n in launch.nodes))
-            templates[signature] = launch.kernel.template
+            nodes.setdefault(signature, {})[launch.nodes[0].name] = None
         sites: list[Site] = []
         for signature, names in nodes.items():
             product = self.plain.lowered.products[signature]

@@ -1,0 +1,142 @@
+"""Every candidate computes the same; tuning a small model gives a plan that the next compilation uses."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.models import small_net
+
+import tilewright as tw
+from tilewright.compiler import plan
+from tilewright.errors import UsageError
+from tilewright.ir.interpret import run_graph
+from tilewright.options import Accuracy, Options
+from tilewright.program import Program
+from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cpu.lower import LoweredModel, lower_schedule
+from tilewright.targets.cpu.select import product_candidates
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.tuning import Choice, Choices
+
+MODEL = tw.load(small_net(channels=40, size=20))
+OPTIONS = Options(threads=2)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def lowered(choices: Choices | None = None, accuracy: Accuracy = "default") -> LoweredModel:
+    program = plan(MODEL.graph, OPTIONS).program
+    return lower_schedule(program.schedule, host_isa(), accuracy=accuracy, choices=choices or {})
+
+
+def candidates(accuracy: Accuracy = "default") -> dict[str, tuple[Choice, ...]]:
+    return {
+        signature: product_candidates(
+            product.nest, product.layouts, host_isa(), constants=product.constants, accuracy=accuracy
+        )
+        for signature, product in lowered().products.items()
+    }
+
+
+def texts(model: LoweredModel) -> dict[str, str]:
+    steps = [step for step in model.steps if isinstance(step, tuple)]
+    return {launch.kernel.signature: launch.kernel.text for step in steps for launch in step}
+
+
+def test_the_first_candidate_is_what_the_estimate_chooses() -> None:
+    first = {signature: choices[0] for signature, choices in candidates().items()}
+    assert len(first) == 3
+    assert texts(lowered(first)) == texts(lowered())
+
+
+def test_every_candidate_is_a_kernel_of_its_own() -> None:
+    for signature, choices in candidates().items():
+        made = {texts(lowered({signature: choice}))[signature] for choice in choices}
+        assert len(made) == len(choices)
+
+
+def test_strict_has_no_candidate_that_reassociates() -> None:
+    templates = {c.template for choices in candidates("strict").values() for c in choices}
+    assert templates == {"contraction"}
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice.of("contraction", rows=99, vectors=9, row_parts=1, panel_parts=1),
+        Choice.of("contraction", rows=0, vectors=1, row_parts=1, panel_parts=1),
+        Choice.of("contraction", rows=4, vectors=1, row_parts=100000, panel_parts=1),
+        Choice.of("winograd", tile=3),
+        Choice.of("winograd", tile=4, num_blocks=0, panel_parts=1),
+        Choice.of("winograd", tile=4, num_blocks=1, panel_parts=99),
+        Choice.of("nonsense"),
+    ],
+    ids=str,
+)
+def test_a_choice_that_cannot_be_made_leaves_the_estimates(choice: Choice) -> None:
+    plain = texts(lowered())
+    assert texts(lowered(dict.fromkeys(plain, choice))) == plain
+
+
+def test_all_candidates_agree_with_the_reference() -> None:
+    program = plan(MODEL.graph, OPTIONS).program
+    feed = {
+        v.name: np.random.default_rng(0).standard_normal(v.shape).astype(np.float32)
+        for v in program.graph.inputs
+    }
+    expected = run_graph(MODEL.graph, feed)
+    ways = candidates()
+    for number in range(max(map(len, ways.values()))):
+        choices = {signature: found[number % len(found)] for signature, found in ways.items()}
+        code = CpuTarget().generate(plan_with(choices))
+        executable = code.load(2)
+        got = executable.run(feed)
+        executable.close()
+        for name, array in expected.items():
+            np.testing.assert_allclose(got[name], array, atol=1e-4 * np.abs(array).max())
+
+
+def plan_with(choices: Choices) -> Program:
+    return replace(plan(MODEL.graph, OPTIONS).program, choices=choices)
+
+
+def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:
+    assert tw.compile(MODEL, threads=2).tuning is None
+    tuned = tw.tune(MODEL, threads=2, budget="4trials")
+    assert tuned.tuning is not None
+    assert 0 < tuned.tuning.num_trials <= 4 + 2 * len(candidates()), "and those measured again"
+    again = tw.compile(MODEL, threads=2)
+    assert again.tuning is not None
+    assert again.tuning.is_stored
+    assert [k.symbol for k in again.kernels] == [k.symbol for k in tuned.kernels]
+    budgeted = tw.compile(MODEL, threads=2, budget="1h")
+    assert budgeted.tuning is not None, "no hour is spent: an earlier search counts"
+    assert budgeted.tuning.is_stored
+    assert tw.compile(MODEL, threads=1).tuning is None, "other threads, another measurement"
+    assert tw.compile(MODEL, threads=2, no_cache=True).tuning is None
+
+
+def test_a_frozen_cache_without_the_model_is_an_error() -> None:
+    tw.compile(MODEL, threads=2)
+    with pytest.raises(UsageError, match="frozen"):
+        tw.compile(MODEL, threads=2, frozen=True, budget="1trial")
+
+
+def test_a_damaged_database_is_a_warning_and_no_more(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (cache / "tuning.db").write_bytes(b"junk" * 500)
+    with caplog.at_level(logging.WARNING, logger="tilewright"):
+        assert tw.compile(MODEL, threads=2).tuning is None
+    assert len(caplog.records) == 1
+
+
+def test_only_targets_with_kernels_are_tuned() -> None:
+    with pytest.raises(UsageError, match="interpreter"):
+        tw.tune(MODEL, "interpreter")
