@@ -19,6 +19,7 @@ from tilewright.ir.nest import Access, Affine, Dim, Nest, Opaque, Operand, affin
 from tilewright.options import Accuracy
 from tilewright.progress import Progress
 from tilewright.schedule.base import Schedule
+from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
@@ -172,6 +173,8 @@ class _Lowering:
 
     def _unit(self, work: NestGroup | HostOperator, nodes: tuple[Node, ...]) -> _Unit:
         self.num_units += 1
+        if isinstance(work, NestGroup) and self.accuracy == "strict":
+            work = replace(work, nests=tuple(map(round_products, work.nests)))
         return _Unit(self.num_units - 1, work, nodes)
 
     # Layouts.
