@@ -1,0 +1,283 @@
+"""Integer kernels give exactly what the operators' reference gives, whatever instructions they use."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.kernel_runner import KernelRunner
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Const, Expr, Read, call, cast, evaluate
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
+from tilewright.ir.ops.registry import describe, find_operator
+from tilewright.targets.cpu.integer import lower_integer, product_of
+from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
+from tilewright.targets.cpu.loopnest import lower_nests
+
+Array = np.ndarray[Any, Any]
+
+DOTS = {"tiles": "amx-int8", "vnni": "avx512vnni", "widened": ""}
+
+
+@functools.cache
+def isas() -> dict[str, Isa]:
+    """This processor as it is, without its matrix unit, without byte products, and as the smaller one."""
+    host = host_isa()
+    found = {"host": host}
+    for name, missing in (("no tiles", ("amx",)), ("no byte products", ("amx", "avx512vnni", "avxvnni"))):
+        features = [f for f in host.features.split(",") if not any(m in f for m in missing)]
+        found[name] = replace(host, features=",".join(features))
+    for name in ("avx2", "neon"):
+        if isa_by_name(name).runs_on_host:
+            found[name] = isa_by_name(name)
+    if "avx2" in found and "+avxvnni" in host.features.split(","):
+        found["avx2 with byte products"] = replace(found["avx2"], features="+avxvnni")
+    return found
+
+
+def rng_of(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def random_bytes(rng: np.random.Generator, dtype: type, shape: Sequence[int]) -> Array:
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def pick(rng: np.random.Generator, *options: Any) -> Any:
+    return options[int(rng.integers(len(options)))]
+
+
+def convolution(seed: int) -> tuple[Node, list[Array]]:
+    """A QLinearConv or ConvInteger of any shape that comes to mind."""
+    rng = rng_of(seed)
+    x_type, w_type = pick(rng, np.uint8, np.int8), pick(rng, np.int8, np.int8, np.uint8)
+    groups = pick(rng, 1, 1, 1, 2, 3)
+    per_group, multiplier = int(rng.choice([1, 3, 4, 5, 8, 16, 21, 64, 70])), int(rng.integers(1, 40))
+    if rng.random() < 0.25:  # depthwise
+        groups, per_group, multiplier = int(rng.integers(2, 40)), 1, 1
+    kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+    strides, dilations = (
+        (int(rng.integers(1, 3)) for _ in range(2)),
+        (int(rng.integers(1, 3)) for _ in range(2)),
+    )
+    pads = [int(rng.integers(0, 3)) for _ in range(4)]
+    spatial = (int(rng.integers(5, 12)), int(rng.integers(5, 40)))
+    attributes: dict[str, Any] = {
+        "kernel_shape": kernel,
+        "strides": tuple(strides),
+        "dilations": tuple(dilations),
+        "pads": tuple(pads),
+        "group": groups,
+    }
+    filters = groups * multiplier
+    x = random_bytes(rng, x_type, (int(rng.integers(1, 3)), groups * per_group, *spatial))
+    weight = random_bytes(rng, w_type, (filters, per_group, *kernel))
+    x_zero, w_zero = random_bytes(rng, x_type, ()), random_bytes(rng, w_type, ())
+    if rng.random() < 0.6:
+        w_zero = np.asarray(128 if w_type is np.uint8 else 0, w_type)
+    if rng.random() < 0.3:
+        return node_of("ConvInteger", [x, weight, x_zero, w_zero], attributes)
+    steps = np.sqrt(weight[0].size) * 5000
+    channels = filters if rng.random() < 0.6 else 1
+    inputs = [
+        x,
+        np.float32(0.5),
+        x_zero,
+        weight,
+        np.squeeze(rng.uniform(0.1, 1, channels).astype(np.float32))
+        if channels == 1
+        else rng.uniform(0.1, 1, channels).astype(np.float32),
+        w_zero,
+        np.float32(steps / 100),
+        random_bytes(rng, x_type, ()),
+    ]
+    if rng.random() < 0.7:
+        inputs.append(rng.integers(-9999, 9999, filters).astype(np.int32))
+    return node_of("QLinearConv", [np.asarray(i) for i in inputs], attributes)
+
+
+def product(seed: int) -> tuple[Node, list[Array]]:
+    """A QLinearMatMul or MatMulInteger with a constant matrix."""
+    rng = rng_of(seed)
+    a_type, b_type = pick(rng, np.uint8, np.int8), pick(rng, np.int8, np.uint8)
+    m, k, n = (
+        int(rng.integers(1, 40)),
+        int(rng.choice([1, 3, 4, 24, 63, 64, 100, 200])),
+        int(rng.integers(1, 90)),
+    )
+    a, b = random_bytes(rng, a_type, (*pick(rng, (), (2,)), m, k)), random_bytes(rng, b_type, (k, n))
+    a_zero, b_zero = (
+        random_bytes(rng, a_type, ()),
+        pick(rng, random_bytes(rng, b_type, ()), np.zeros((), b_type)),
+    )
+    if rng.random() < 0.5:
+        return node_of("MatMulInteger", [a, b, a_zero, b_zero], {})
+    scales = rng.uniform(0.1, 1, pick(rng, 1, n)).astype(np.float32)
+    inputs = [
+        *(a, np.float32(0.25), a_zero, b, scales if scales.size > 1 else scales.reshape(()), b_zero),
+        *(np.float32(np.sqrt(k) * 20), random_bytes(rng, a_type, ())),
+    ]
+    return node_of("QLinearMatMul", [np.asarray(i) for i in inputs], {})
+
+
+def node_of(op_type: str, inputs: list[Array], attributes: dict[str, Any]) -> tuple[Node, list[Array]]:
+    values = [
+        Value(f"i{n}", DType.from_numpy(a.dtype), a.shape, a if n else None) for n, a in enumerate(inputs)
+    ]
+    probe = Node(op_type, values, [Value("y", DType.INT32, ())], attributes, opset=21)
+    operator = find_operator(probe)
+    assert operator is not None
+    assert operator.reference is not None
+    (result,) = operator.reference(probe, inputs)
+    made = Value("y", DType.from_numpy(result.dtype), result.shape)
+    return Node(op_type, values, [made], attributes, opset=21), [*inputs, result]
+
+
+def lower(
+    node: Node, isa: Isa, *, known: bool = True, channels_last: bool = True
+) -> tuple[tuple[Kernel, ...] | Declined, dict[tuple[str, int], Layout]]:
+    nests = describe(node)
+    assert isinstance(nests, tuple)
+    layouts: dict[tuple[str, int], Layout] = {
+        ("table", 0): Layout.row_major(1),
+        ("local", 0): Layout.row_major(1),
+    }
+    for position, value in enumerate(node.inputs):
+        assert value is not None
+        layouts["input", position] = Layout.row_major(len(value.shape))
+    if channels_last and node.op_type in ("QLinearConv", "ConvInteger"):
+        layouts["input", 0] = layouts["output", 0] = Layout((0, 2, 3, 1))
+    else:
+        layouts["output", 0] = Layout.row_major(len(node.output.shape))
+    constants = frozenset(("input", i) for i in range(1, len(node.inputs))) if known else frozenset()
+    return lower_integer(nests[0], layouts, isa, constants=constants, next_local=0), layouts
+
+
+def check(node: Node, arrays: list[Array], isa: Isa) -> str:
+    kernels, layouts = lower(node, isa)
+    if isinstance(kernels, Declined):
+        return kernels.reason
+    operands: dict[tuple[str, int], Array] = {("input", i): a for i, a in enumerate(arrays[:-1])}
+    operands["output", 0] = np.zeros_like(arrays[-1])
+    runner = KernelRunner(kernels, operands, layouts, isa)
+    runner()
+    np.testing.assert_array_equal(
+        runner.result(("output", 0)), arrays[-1], err_msg=f"{node} {kernels[-1].notes}"
+    )
+    return kernels[-1].template
+
+
+@pytest.mark.parametrize("name", isas())
+def test_convolutions_are_exact(name: str) -> None:
+    templates = {check(*convolution(seed), isas()[name]) for seed in range(24)}
+    assert sum(t.startswith("integer-depthwise") for t in templates) == 1
+    assert sum(t.startswith("integer-") for t in templates) >= 2
+
+
+@pytest.mark.parametrize("name", isas())
+def test_matrix_products_are_exact(name: str) -> None:
+    templates = {check(*product(1000 + seed), isas()[name]) for seed in range(14)}
+    assert any(t.startswith("integer-") for t in templates)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", isas())
+def test_many_convolutions_and_products_are_exact(name: str) -> None:
+    for seed in range(24, 400):
+        check(*convolution(seed), isas()[name])
+        check(*product(1000 + seed), isas()[name])
+
+
+@pytest.mark.parametrize("dot", DOTS)
+def test_the_widest_instruction_is_taken(dot: str) -> None:
+    missing = list(DOTS.values())[: list(DOTS).index(dot)]
+    features = host_isa().features.split(",")
+    isa = replace(host_isa(), features=",".join(f for f in features if f[1:] not in missing))
+    if DOTS[dot] and f"+{DOTS[dot]}" not in features:
+        pytest.skip(f"this processor has no {DOTS[dot]}")
+    rng = rng_of(0)
+    x, weight = random_bytes(rng, np.uint8, (1, 64, 8, 16)), random_bytes(rng, np.int8, (64, 64, 1, 1))
+    assert check(*node_of("ConvInteger", [x, weight], {"kernel_shape": (1, 1)}), isa) == f"integer-{dot}"
+
+
+def test_a_zero_point_known_at_run_time_is_exact() -> None:
+    """What DynamicQuantizeLinear gives: the zero point is data."""
+    rng = rng_of(5)
+    a, b = random_bytes(rng, np.uint8, (9, 70)), random_bytes(rng, np.int8, (70, 33))
+    for b_zero in (0, 3):
+        node, arrays = node_of("MatMulInteger", [a, b, np.uint8(77), np.int8(b_zero)], {})
+        inputs = list(node.inputs)
+        inputs[2] = Value("zero", DType.UINT8, ())
+        node = Node("MatMulInteger", inputs, node.outputs, {}, opset=21)
+        for isa in isas().values():
+            assert check(node, arrays, isa).startswith("integer-")
+
+
+@pytest.mark.parametrize("name", isas())
+def test_stems_read_channels_first(name: str) -> None:
+    rng = rng_of(6)
+    x, weight = random_bytes(rng, np.uint8, (1, 3, 21, 30)), random_bytes(rng, np.int8, (20, 3, 7, 7))
+    attributes = {"kernel_shape": (7, 7), "pads": (3, 3, 3, 3), "strides": (2, 2)}
+    node, arrays = node_of("ConvInteger", [x, weight, np.uint8(9), np.int8(0)], attributes)
+    kernels, layouts = lower(node, isas()[name])
+    layouts["input", 0] = Layout.row_major(4)
+    nests = describe(node)
+    assert isinstance(nests, tuple)
+    constants = frozenset(("input", i) for i in range(1, 4))
+    kernels = lower_integer(nests[0], layouts, isas()[name], constants=constants, next_local=0)
+    assert not isinstance(kernels, Declined)
+    operands: dict[tuple[str, int], Array] = {("input", i): a for i, a in enumerate(arrays[:-1])}
+    operands["output", 0] = np.zeros_like(arrays[-1])
+    runner = KernelRunner(kernels, operands, layouts, isas()[name])
+    runner()
+    np.testing.assert_array_equal(runner.result(("output", 0)), arrays[-1])
+
+
+def test_products_of_two_computed_factors_are_declined() -> None:
+    node, _ = product(1000)
+    kernels, _ = lower(node, host_isa(), known=False)
+    assert isinstance(kernels, Declined)
+    assert "constant" in kernels.reason
+
+
+def test_float_products_are_not_mistaken_for_integers() -> None:
+    values = [Value("a", DType.FLOAT32, (3, 4)), Value("b", DType.FLOAT32, (4, 5))]
+    nests = describe(Node("MatMul", values, [Value("y", DType.FLOAT32, (3, 5))]))
+    assert isinstance(nests, tuple)
+    assert product_of(nests[0]) is None
+
+
+def rounded(low: float, high: float, zero: Expr | float | None, dtype: DType) -> Expr:
+    value: Expr = call("round", Read(0, DType.FLOAT32) * 0.5)
+    if zero is not None:
+        value = value + zero
+    return cast(call("max", call("min", value, Const(high, DType.FLOAT32)), low), dtype)
+
+
+@pytest.mark.parametrize("name", isas())
+@pytest.mark.parametrize("dtype", [DType.UINT8, DType.INT8])
+def test_quantising_saturates_and_rounds_halves_to_even(name: str, dtype: DType) -> None:
+    low, high = (0.0, 255.0) if dtype is DType.UINT8 else (-128.0, 127.0)
+    given = np.concatenate([np.arange(-1200, 1200) / 2, [np.inf, -np.inf, 1e30, -1e30]]).astype(np.float32)
+    zeros = np.full(given.shape, 7, dtype.numpy)
+    reads = [cast(Read(1, dtype), DType.FLOAT32), None, 3.0, -5.0]
+    for zero in reads:
+        body = rounded(low, high, zero, dtype)
+        operands = [Operand("input", 0, DType.FLOAT32, given.shape), Operand("input", 1, dtype, given.shape)]
+        accesses = tuple(Access(o, (affine("i"),)) for o in operands)
+        target = Operand("output", 0, dtype, given.shape)
+        nest = Nest((Dim("i", given.size),), accesses, Access(target, (affine("i"),)), body)
+        layouts = {o.key: Layout.row_major(1) for o in (*operands, target)}
+        kernels = lower_nests((nest,), layouts, isas()[name])
+        data = {("input", 0): given, ("input", 1): zeros, ("output", 0): np.zeros_like(zeros)}
+        runner = KernelRunner(kernels, data, layouts, isas()[name])
+        runner()
+        np.testing.assert_array_equal(runner.result(("output", 0)), evaluate(body, [given, zeros]))
