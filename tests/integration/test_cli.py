@@ -92,6 +92,46 @@ def test_options_reach_the_compiler() -> None:
     assert list(options["disabled_passes"]) == ["fold-bias"]
 
 
+def test_compile_says_which_algorithms_it_took_and_how_far_off_they_are() -> None:
+    result = done("compile small.onnx -o e.tw --accuracy strict --error")
+    assert re.search(r"algorithms +\d+ ", result.out)
+    assert re.search(
+        r"largest error +\d\.\de-0[678] of the largest value of '\w+', on random inputs", result.out
+    )
+    document = report("compile small.onnx -o e.tw --error -i x.npz")
+    assert sum(document["algorithms"].values()) == len([k for s in document["steps"] for k in s["kernels"]])
+    assert 0 < document["error"]["relative"] < 1e-4
+    assert document["error"]["inputs"] == "the inputs of x.npz"
+    opened = tw.open("e.tw")
+    assert opened.error is not None, "the artifact keeps it"
+    assert opened.error.relative == document["error"]["relative"]
+    refused = tilewright("compile", "small.onnx", "-i", "x.npz")
+    assert (refused.code, "--error" in refused.err) == (2, True)
+
+
+def test_tune_measures_and_later_compilations_know(tmp_path: Path) -> None:
+    cache = f"--cache {tmp_path} --threads 1"
+    document = report(f"tune small.onnx -o tuned.tw --budget 3trials {cache}")
+    assert document["kernels"]
+    assert document["num_trials"] > 0
+    assert "choice" in done(f"tune small.onnx --budget 3trials {cache}").out
+    again = report(f"compile small.onnx -o again.tw {cache}")
+    assert again["tuning"]["is_stored"]
+    assert report(f"cache ls --cache {tmp_path}")["tuning"]["num_plans"] == 1
+    assert report(f"cache verify --cache {tmp_path}")["num_damaged_findings"] == 0
+    assert report(f"cache forget --cache {tmp_path}")["num_removed"] > 1
+    assert report(f"compile small.onnx -o again.tw {cache}")["tuning"] is None
+
+
+@pytest.mark.parametrize("budget", ["0", "0s", "0trials", "-1s", "soon"])
+def test_a_budget_of_nothing_is_one_line(budget: str) -> None:
+    for verb in ("compile", "tune"):
+        result = tilewright(verb, "small.onnx", f"--budget={budget}")
+        assert result.code == 2
+        assert "budget" in result.err
+        assert result.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("file", ["small.tw", "small.onnx"])
 def test_run_computes_what_the_library_computes(file: str) -> None:
     result = done(f"run {file} -i x.npz -o y.npz --threads 1")

@@ -16,6 +16,7 @@ import pytest
 from tests.support.models import small_net
 
 from tilewright import zoo
+from tilewright.tuning import TuningDatabase
 
 COMMAND = (sys.executable, "-m", "tilewright.cli.main")
 # What a user must not wait for before there is anything to compute.
@@ -113,6 +114,36 @@ def test_an_impatient_second_interrupt_ends_the_process(network: Path, tmp_path:
         process.communicate(timeout=STOP_S)
     assert process.returncode in (130, -signal.SIGTERM)
     assert {Path(n).suffix for n in os.listdir(tmp_path)} <= {".part"}
+
+
+def test_an_interrupted_search_keeps_what_it_measured_and_writes_the_artifact(tmp_path: Path) -> None:
+    network = tmp_path / "squeezenet.onnx"
+    network.write_bytes(zoo.build("squeezenet1_1", image=96).SerializeToString())
+    artifact, cache = tmp_path / "m.tw", tmp_path / "cache"
+    command = [
+        *COMMAND,
+        "tune",
+        str(network),
+        "-o",
+        str(artifact),
+        "--cache",
+        str(cache),
+        "--budget",
+        "1h",
+        "-v",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("tilewright: measure kernels") for line in process.stderr)
+        while TuningDatabase.in_folder(cache).summary().num_trials == 0:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "goes on from there" in err
+    assert artifact.exists()
+    assert TuningDatabase.in_folder(cache).summary().num_trials > 0
 
 
 # Terminals and pipes.
