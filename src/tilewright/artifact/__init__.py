@@ -38,6 +38,7 @@ from tilewright.targets import TARGETS
 from tilewright.targets.base import Executable, GeneratingTarget
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.validate import require_valid_program
+from tilewright.tuning import NO_CHOICES
 
 __all__ = ["FORMAT_VERSION", "Archive", "read_artifact", "save_artifact"]
 
@@ -142,11 +143,17 @@ def _refusal(archive: Archive, native: dict[str, Any], trust: bool, cache_dir: P
 def _generated_again(
     path: Path, stored: _Stored, reason: str, num_threads: int | None, cache_dir: Path | None
 ) -> CompiledModel:
+    from tilewright.targets.cpu.isa import host_isa
+
     start_s = time.monotonic()
     options = replace(stored.facts.options, isa=None, cache_dir=cache_dir, max_memory_bytes=None)
     target = TARGETS.get(stored.facts.target)
     assert isinstance(target, GeneratingTarget)
     program = replace(stored.bounded_program(), options=options)
+    if (
+        stored.archive.manifest["native"]["isa"] != host_isa().name
+    ):  # what was measured there says nothing here
+        program = replace(program, choices=NO_CHOICES)
     code = target.generate(program)
     remark = f"{path}: {reason}; generated again here in {time.monotonic() - start_s:.1f} s."
     logger.warning("%s", remark)

@@ -11,6 +11,7 @@ from tilewright.partition.base import EdgeDecision, Partition, Reason, make_subg
 from tilewright.planning import Provenance, Quality, Status
 from tilewright.program import Program
 from tilewright.schedule.base import Group, Instance, Schedule, Slice, Stage
+from tilewright.tuning import Choice
 
 
 def encode_plan(program: Program) -> dict[str, Any]:
@@ -33,6 +34,7 @@ def encode_plan(program: Program) -> dict[str, Any]:
             "provenance": _provenance(schedule.provenance),
         },
         "remarks": list(program.remarks),
+        "choices": {signature: choice.to_json() for signature, choice in program.choices.items()},
     }
 
 
@@ -59,7 +61,10 @@ def decode_plan(document: Mapping[str, Any], graph: Graph, options: Options) -> 
     stages = tuple(Stage(tuple(_read_group(g) for g in stage)) for stage in described["stages"])
     quality, provenance = _read_quality(described["quality"]), Provenance(**described["provenance"])
     schedule = Schedule(partition, stages, quality, provenance)
-    return Program(graph, partition, schedule, options, remarks=tuple(document["remarks"]))
+    found = {s: Choice.from_json(choice) for s, choice in document.get("choices", {}).items()}
+    choices = {s: choice for s, choice in found.items() if choice is not None}
+    remarks = tuple(document["remarks"])
+    return Program(graph, partition, schedule, options, remarks=remarks, choices=choices)
 
 
 def _quality(quality: Quality) -> dict[str, Any]:

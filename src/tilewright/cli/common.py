@@ -40,6 +40,11 @@ def open_or_compile(path: Path, options: Options, update: Update) -> CompiledMod
     return tw.open(path, threads=options.threads)
 
 
+def algorithms_text(compiled: CompiledModel) -> str:
+    """How many kernels each template made."""
+    return ", ".join(f"{count} {name}" for name, count in compiled.algorithms.items()) or "none"
+
+
 def read_arrays(path: Path, specs: Sequence[TensorInfo] = ()) -> dict[str, Array]:
     """Named arrays of an .npz file, without pickles; `specs` say which are of a type the format lacks.
 

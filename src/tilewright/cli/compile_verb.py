@@ -165,7 +165,7 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
         ("operators", f"{len(compiled.program.graph.nodes)} after the passes"),
         ("kernels", f"{len(compiled.kernels)}" + (f", {on_host} of them on the host" if on_host else "")),
     ]
-    rows.append(("algorithms", ", ".join(f"{n} {name}" for name, n in compiled.algorithms.items())))
+    rows.append(("algorithms", common.algorithms_text(compiled)))
     if compiled.tuning is not None:
         rows.append(("measured", tuning_text(compiled.tuning)))
     if compiled.error is not None:

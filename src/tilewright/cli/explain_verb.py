@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,11 +45,16 @@ def explain(
         hint(f"written to {report}")
     if as_json:
         facts = common.model_facts(compiled.model_sha256, compiled.target)
-        print_json("explain", {**facts, **explanation.to_json()})
+        error = None if compiled.error is None else dataclasses.asdict(compiled.error)
+        chosen = {"algorithms": compiled.algorithms, "error": error}
+        print_json("explain", {**facts, **explanation.to_json(), **chosen})
     elif name is not None:
         say(str(explanation))
     else:
         _print_everything(explanation)
+        say(f"algorithms: {common.algorithms_text(compiled)}")
+        if compiled.error is not None:
+            say(f"largest error: {compiled.error}")
         hint(f"next: tilewright explain {model} NAME, of a node, a value or a kernel; --json has every edge")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +54,8 @@ def _onnx(path: Path, shapes: Mapping[str, tuple[int, ...]], as_json: bool) -> N
             "planned_peak_bytes": planned.peak_bytes,
             "memory": None,
             "num_kernels": None,
+            "algorithms": None,
+            "error": None,
         }
         print_json("inspect", document)
         return
@@ -96,6 +99,8 @@ def _artifact(path: Path, as_json: bool) -> None:
             "planned_peak_bytes": None if memory is None else memory.peak_bytes,
             "memory": memory_json(compiled),
             "num_kernels": len(compiled.kernels),
+            "algorithms": compiled.algorithms,
+            "error": None if compiled.error is None else dataclasses.asdict(compiled.error),
         }
         print_json("inspect", document)
         return
@@ -106,6 +111,8 @@ def _artifact(path: Path, as_json: bool) -> None:
         ("outputs", ", ".join(map(str, compiled.get_outputs()))),
         ("operators", str(len(compiled.program.graph.nodes))),
         ("kernels", str(len(compiled.kernels))),
+        ("algorithms", common.algorithms_text(compiled)),
+        ("largest error", "not measured" if compiled.error is None else str(compiled.error)),
     ]
     if memory is not None:
         rows.append(("activations", f"{format_bytes(memory.peak_bytes)} planned"))

@@ -117,6 +117,14 @@ class DoctorReport(Report):
     host: Host
 
 
+class Error(Part):
+    """The error against the reference in float64, over the largest value of the output."""
+
+    relative: float | None
+    output: str
+    inputs: str
+
+
 class LoadedModel(Part):
     """A model as it was loaded. Multiply-accumulates and operations are of one inference."""
 
@@ -159,6 +167,8 @@ class InspectReport(ModelReport):
     planned_peak_bytes: int | None
     memory: MemorySummary | None
     num_kernels: int | None
+    algorithms: dict[str, int] | None = Field(description="Kernels by the template that made them.")
+    error: Error | None = Field(description="Measured when the artifact was made.")
 
 
 class Operator(Part):
@@ -215,14 +225,6 @@ class Step(Part):
 
     index: int
     kernels: list[Kernel]
-
-
-class Error(Part):
-    """The error against the reference in float64, over the largest value of the output."""
-
-    relative: float | None
-    output: str
-    inputs: str
 
 
 class TunedKernel(Part):
@@ -433,6 +435,8 @@ class ExplainReport(ModelReport):
     nodes: list[NodeStory]
     kernels: list[Kernel]
     edges: list[Edge]
+    algorithms: dict[str, int] = Field(description="Kernels of the model by the template that made them.")
+    error: Error | None = Field(description="Where it was measured.")
 
 
 class CacheEntry(Part):
