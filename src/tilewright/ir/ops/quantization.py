@@ -69,6 +69,20 @@ def _parameter_accesses(node: Node, dims: Sequence[Dim]) -> list[Access] | None:
     return found if len(found) == len(accesses) else None
 
 
+def _parameters(node: Node, accesses: Sequence[Access], reads: list[Access]) -> tuple[Expr, Expr | None]:
+    """Scale and zero point: literals where they are one known number, else reads that are added."""
+    values: list[Expr] = []
+    given = [position for position in (1, 2) if node.input(position) is not None]
+    for position, access in zip(given, accesses, strict=True):
+        data, dtype = node.constant(position), access.operand.dtype.compute
+        if data is not None and data.size == 1:
+            values.append(Const(data.reshape(()).item(), dtype))
+        else:
+            reads.append(access)
+            values.append(read(len(reads) - 1, access))
+    return values[0], values[1] if len(values) > 1 else None
+
+
 def saturated(value: Expr, dtype: DType) -> Expr:
     """A rounded floating-point value clipped into an integer type."""
     low, high = limits(dtype)
@@ -85,12 +99,12 @@ def quantize_linear(node: Node) -> Description:
         return Opaque("QuantizeLinear's scale fits neither tensor, axis nor block")
     if not out.dtype.is_integer or out.dtype.size_bytes > 2:
         return Opaque(f"QuantizeLinear to {out.dtype} is not known")
-    reads = (Access(input_operand(node, 0), identity(dims)), *parameters)
-    scale = read(1, reads[1])
+    reads = [Access(input_operand(node, 0), identity(dims))]
+    scale, zero = _parameters(node, parameters, reads)
     value = call("round", cast(read(0, reads[0]), scale.result) / scale)
-    if len(reads) > 2:
-        value = value + cast(read(2, reads[2]), scale.result)
-    return (Nest(dims, reads, Access(out, identity(dims)), saturated(value, out.dtype)),)
+    if zero is not None:
+        value = value + cast(zero, scale.result)
+    return (Nest(dims, tuple(reads), Access(out, identity(dims)), saturated(value, out.dtype)),)
 
 
 def _dequantize_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -111,12 +125,13 @@ def dequantize_linear(node: Node) -> Description:
     parameters = _parameter_accesses(node, dims)
     if parameters is None:
         return Opaque("DequantizeLinear's scale fits neither tensor, axis nor block")
-    reads = (Access(source, identity(dims)), *parameters)
-    value, scale = cast(read(0, reads[0]), DType.INT32), read(1, reads[1])
-    if len(reads) > 2:
-        value = value - cast(read(2, reads[2]), DType.INT32)
+    reads = [Access(source, identity(dims))]
+    value = cast(read(0, reads[0]), DType.INT32)
+    scale, zero = _parameters(node, parameters, reads)
+    if zero is not None:
+        value = value - cast(zero, DType.INT32)
     body = cast(cast(value, scale.result) * scale, out.dtype.compute)
-    return (Nest(dims, reads, Access(out, identity(dims)), body),)
+    return (Nest(dims, tuple(reads), Access(out, identity(dims)), body),)
 
 
 def _dynamic_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:

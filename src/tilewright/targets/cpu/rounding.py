@@ -9,24 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.values import Val
 
+# Divisors between this and its inverse neither overflow nor vanish with bytes as quotients.
+_SMALLEST = 2.0**-60
 # Beyond this, rounded values plus any byte saturate whatever they are.
 _FAR = float(1 << 24)
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """`min(max(round(value) + zero, low), high)`; `zero_expr` is a byte known when the kernel runs."""
+    """`min(max(round(value / divisor) + zero, low), high)`; `zero_expr` is a byte known only at run time."""
 
     value: Expr
     zero: int
     zero_expr: Expr | None
     low: int
     high: int
+    divisor: float = 1.0
 
 
 def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
@@ -60,7 +65,11 @@ def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
             expr, zero_expr = rounded, inner
     match expr:
         case Call("round", (value,)) if abs(zero) <= 255 and low.is_integer() and high.is_integer():
-            return Rounding(value, zero, zero_expr, int(low), int(high))
+            divisor = 1.0
+            match value:
+                case Call("div", (dividend, Const(number, _))) if _SMALLEST < number < 1 / _SMALLEST:
+                    value, divisor = dividend, float(number)
+            return Rounding(value, zero, zero_expr, int(low), int(high), divisor)
     return None
 
 
@@ -71,7 +80,10 @@ def emit_rounding(e: Emitter, rounding: Rounding, value: Callable[[Expr], Val]) 
     runtime = rounding.zero_expr
     low = -_FAR if runtime is not None else float(rounding.low - rounding.zero)
     high = _FAR if runtime is not None else float(rounding.high - rounding.zero)
-    bounded = e.minimum(e.maximum(x, low), high)
+    divisor = rounding.divisor
+    bounded = e.minimum(e.maximum(x, low * divisor), high * divisor)
+    if divisor != 1.0:
+        bounded = _quotient(e, bounded, divisor)
     name = f"{integer.text} @llvm.lrint.{integer.suffix}.{x.type.suffix}("
     e.declare(f"declare {name}{x.type.text})")
     steps = e.op(f"call {name}{bounded.typed})", integer)
@@ -81,3 +93,15 @@ def emit_rounding(e: Emitter, rounding: Rounding, value: Callable[[Expr], Val]) 
     elif rounding.zero:
         steps = e.iadd(steps, rounding.zero)
     return e.cast("trunc", steps, "i8")
+
+
+def _quotient(e: Emitter, x: Val, divisor: float) -> Val:
+    """`x / divisor` as division rounds it, by multiplication and one correction (Markstein, 1990).
+
+    The divisor is a usual float32 and `x` bounded, so that nothing overflows; quotients too small for the
+    correction round to 0 anyway.
+    """
+    inverse = float(np.float32(1 / np.float64(divisor)))
+    quotient = e.fmul(x, inverse)
+    rest = e.fma(quotient, -divisor, x)
+    return e.fma(rest, inverse, quotient)
