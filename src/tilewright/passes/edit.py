@@ -73,6 +73,7 @@ class Editor:
         *,
         since: int = 1,
         name: str | None = None,
+        domain: str = "",
     ) -> None:
         """Make a node another operator with the same results; what only its old inputs needed goes.
 
@@ -80,7 +81,7 @@ class Editor:
         """
         old = list(node.operands())
         node.op_type = op_type
-        node.domain = ""
+        node.domain = domain
         node.opset = max(node.opset, since)
         node.name = name or node.name
         node.attributes = dict(attributes or {})

@@ -30,14 +30,18 @@ class RecogniseQuantized:
     or, with a bias of its own, `MatMulInteger` and one product per element: the int32 sum times
     `x_scale * w_scale / y_scale` in float32, rounded with halves to even, plus the zero point, saturated.
     Elsewhere it is the int32 sum times `x_scale * w_scale`. Relu and Clip become bounds on the bytes, which
-    is the same because rounding keeps order.
+    is the same because rounding keeps order. A sum of two dequantised tensors that is quantised again becomes
+    `QLinearAdd`, the same float operations without float tensors in memory.
     """
 
     name: ClassVar[str] = "recognise-quantized"
 
     def run(self, graph: Graph) -> PassResult:
         """Edit the graph in place."""
-        rules: list[Rule[Any]] = [Rule(("Conv", "MatMul", "Gemm"), _match, _build)]
+        rules: list[Rule[Any]] = [
+            Rule(("Conv", "MatMul", "Gemm"), _match, _build),
+            Rule(("Add",), _match_sum, _build_sum_of_bytes),
+        ]
         return apply_rules(graph, rules)
 
 
@@ -105,6 +109,32 @@ def _match(editor: Editor, node: Node) -> _Layer | Kept | None:
     if node.input(2) is not None and integer_bias is None and float_bias is None:
         return Kept("its bias is not constant")
     return _Layer(x, weight, integer_bias, float_bias, _target(editor, node))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    a: Quantized
+    b: Quantized
+    target: _Target
+
+
+def _match_sum(editor: Editor, node: Node) -> _Sum | None:
+    a, b = dequantized(editor, node.input(0)), dequantized(editor, node.input(1))
+    if a is None or b is None or editor.data(a.value) is not None or editor.data(b.value) is not None:
+        return None
+    for side in (a, b):
+        if side.value.dtype not in _BYTES or side.scale.size != 1 or side.zero.size != 1:
+            return None
+    target = _target(editor, node)
+    return None if target is None else _Sum(a, b, target)
+
+
+def _build_sum_of_bytes(editor: Editor, node: Node, found: _Sum) -> str:
+    inputs: list[Value | None] = []
+    for side in (found.a, found.b):
+        inputs += [side.value, *_constants(editor, node, side)]
+    inputs += _target_constants(editor, node, found.target)
+    return _quantised_as(editor, node, found.target, "QLinearAdd", inputs, {}, "com.microsoft")
 
 
 def weight_node(node: Node) -> Node:
@@ -209,8 +239,24 @@ def _build(editor: Editor, node: Node, found: _Layer) -> str:
     else:
         op_type, inputs, attributes = _linear(editor, node, found, target)
         what = f"recognised as {op_type}"
+    return _quantised_as(editor, node, target, op_type, inputs, attributes, what=what)
+
+
+def _quantised_as(
+    editor: Editor,
+    node: Node,
+    target: _Target,
+    op_type: str,
+    inputs: Sequence[Value | None],
+    attributes: dict[str, Any],
+    domain: str = "",
+    what: str = "",
+) -> str:
+    """Make the target's QuantizeLinear the operator, with a Clip behind it where bounds are left."""
+    anchor = target.node
+    what = what or f"recognised as {op_type}"
     if target.low is None and target.high is None:
-        editor.become(anchor, op_type, inputs, attributes, since=10, name=node.name)
+        editor.become(anchor, op_type, inputs, attributes, since=10, name=node.name, domain=domain)
         return what
     output = anchor.output
     whole = editor.insert(
@@ -221,12 +267,29 @@ def _build(editor: Editor, node: Node, found: _Layer) -> str:
         attributes,
         since=10,
     )
+    assert whole.producer is not None
+    whole.producer.domain = domain
     info = np.iinfo(target.zero.dtype)
     low = info.min if target.low is None else target.low
     high = info.max if target.high is None else target.high
     limits = [editor.constant(np.asarray(v), output.dtype, f"{node.name}_limit") for v in (low, high)]
     editor.become(anchor, "Clip", [whole, *limits], since=13)
     return f"{what}, with bounds"
+
+
+def _constants(editor: Editor, node: Node, which: Quantized) -> list[Value]:
+    """Scale and zero point of a tensor as operands."""
+    return [
+        editor.constant(_flat(which.scale), DType.FLOAT32, f"{node.name}_scale"),
+        editor.constant(which.zero.reshape(-1)[:1].reshape(()), which.value.dtype, f"{node.name}_zero"),
+    ]
+
+
+def _target_constants(editor: Editor, node: Node, target: _Target) -> list[Value]:
+    return [
+        editor.constant(target.scale, DType.FLOAT32, f"{node.name}_scale"),
+        editor.constant(target.zero, target.node.output.dtype, f"{node.name}_zero"),
+    ]
 
 
 _Operator = tuple[str, Sequence[Value | None], dict[str, Any]]
@@ -236,15 +299,8 @@ def _linear(editor: Editor, node: Node, found: _Layer, target: _Target) -> _Oper
     """QLinearConv or QLinearMatMul with the layer's attributes."""
     inputs: list[Value | None] = []
     for which in (found.x, found.weight):
-        inputs += [
-            which.value,
-            editor.constant(_flat(which.scale), DType.FLOAT32, f"{node.name}_scale"),
-            editor.constant(which.zero.reshape(-1)[:1].reshape(()), which.value.dtype, f"{node.name}_zero"),
-        ]
-    inputs += [
-        editor.constant(target.scale, DType.FLOAT32, f"{node.name}_scale"),
-        editor.constant(target.zero, target.node.output.dtype, f"{node.name}_zero"),
-    ]
+        inputs += [which.value, *_constants(editor, node, which)]
+    inputs += _target_constants(editor, node, target)
     if found.integer_bias is not None:
         inputs.append(editor.constant(found.integer_bias, DType.INT32, f"{node.name}_bias"))
     op_type = "QLinearConv" if node.op_type == "Conv" else "QLinearMatMul"

@@ -11,7 +11,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Read, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, Nest, Opaque, Operand, affine
-from tilewright.ir.ops.build import dims_of, identity, input_operand, local, output_operand, read
+from tilewright.ir.ops.build import broadcast, dims_of, identity, input_operand, local, output_operand, read
 from tilewright.ir.ops.movement import optional, present
 from tilewright.ir.ops.registry import operator
 
@@ -132,6 +132,43 @@ def dequantize_linear(node: Node) -> Description:
         value = value - cast(zero, DType.INT32)
     body = cast(cast(value, scale.result) * scale, out.dtype.compute)
     return (Nest(dims, tuple(reads), Access(out, identity(dims)), body),)
+
+
+def _qlinear_add_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (np.asarray(x) for x in inputs[:8])
+
+    def real(x: Array, scale: Array, zero: Array) -> Array:
+        return np.asarray((x.astype(np.int32) - zero.astype(np.int32)).astype(scale.dtype) * scale)
+
+    total = real(a, a_scale, a_zero) + real(b, b_scale, b_zero)
+    value = np.rint(total / y_scale) + y_zero.astype(y_scale.dtype)
+    return (np.clip(value, *limits(node.output.dtype)).astype(node.output.dtype.numpy),)
+
+
+@operator("QLinearAdd", reference=_qlinear_add_reference, domain="com.microsoft")
+def qlinear_add(node: Node) -> Description:
+    """The sum of two dequantised tensors, quantised; every scale and zero point is one number."""
+    out = output_operand(node)
+    dims = dims_of(out.shape)
+    reads: list[Access] = []
+
+    def parameter(position: int) -> Expr:
+        operand, data = input_operand(node, position), node.constant(position)
+        if data is not None and data.size == 1:
+            return Const(data.reshape(()).item(), operand.dtype.compute)
+        reads.append(Access(operand, tuple(affine() for _ in operand.shape)))
+        return read(len(reads) - 1, reads[-1])
+
+    def real(position: int) -> Expr:
+        reads.append(broadcast(input_operand(node, position), dims))
+        value = cast(read(len(reads) - 1, reads[-1]), DType.INT32)
+        scale = parameter(position + 1)
+        return cast(value - cast(parameter(position + 2), DType.INT32), scale.result) * scale
+
+    total = real(0) + real(3)
+    scale = parameter(6)
+    value = call("round", total / scale) + cast(parameter(7), scale.result)
+    return (Nest(dims, tuple(reads), Access(out, identity(dims)), saturated(value, out.dtype)),)
 
 
 def _dynamic_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -140,16 +141,24 @@ class IntegerGenerator(ABC):
         first_panel, last_panel = self.part(panel_part, cut.num_panel_parts, self.panels.num_panels)
         first_unit, last_unit = self.part(row_part, cut.num_row_parts, self.num_units)
         lanes, tail = self.panels.lanes, self.panels.tail
+        ranges: list[tuple[Int, Int, Panel]] = []
         if self.panels.num_full:
             full = Panel(self.panels.num_vectors, lanes)
-            stop = e.min(last_panel, self.panels.num_full)
-            e.loop(first_panel, stop, 1, lambda panel, _: self.units(panel, full, first_unit, last_unit))
+            ranges.append((first_panel, e.min(last_panel, self.panels.num_full), full))
         if tail:
             last = Panel(self.panels.tail_vectors, (tail - 1) % lanes + 1)
-            e.if_(
-                e.compare("eq", last_panel, self.panels.num_panels),
-                lambda: self.units(self.panels.num_full, last, first_unit, last_unit),
-            )
+            # The tail belongs to the part that ends last.
+            ranges.append((e.max(first_panel, self.panels.num_full), last_panel, last))
+        self.panels_of(ranges, first_unit, last_unit)
+
+    def panels_of(self, panels: Sequence[tuple[Int, Int, Panel]], first: Int, last: Int) -> None:
+        """Ranges of panels, each with its shape, for the units of rows in `[first, last)`."""
+        for low, high, panel in panels:
+
+            def one(index: Int, _: Sequence[Val], panel: Panel = panel) -> None:
+                self.units(index, panel, first, last)
+
+            self.emitter.loop(low, high, 1, one)
 
     def part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
         """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""

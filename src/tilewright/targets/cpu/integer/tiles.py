@@ -18,6 +18,7 @@ from tilewright.targets.cpu.contraction.tiling import Cut, Panels, choose_cut
 from tilewright.targets.cpu.integer.frame import IntegerGenerator, Panel, Position
 from tilewright.targets.cpu.integer.match import STEPS_PER_WORD, IntegerProblem
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import TARGET_CHUNKS, choose_num_chunks
 from tilewright.targets.cpu.values import Int, Val, vec, vector_literal
 
 TILE_ROWS = 16
@@ -29,6 +30,9 @@ _FIRST_A, _FIRST_B = 4, 6
 # With fewer rows in all the weights are read for little work, at the speed of memory either way.
 _MIN_ROWS = 4
 _MIN_COLUMNS = 8
+_LINE_BYTES = 64
+# Pairs of tiles that together fetch the next panel.
+_SHARES = 4
 # Rows finished together: they share what varies by column only.
 _ROWS_TOGETHER = 4
 # Byte products of a tile instruction per cycle, in those of one fused multiply-add.
@@ -69,6 +73,7 @@ class TileGenerator(IntegerGenerator):
         self.tiles_per_line = -(-extent // TILE_ROWS)
         self.rows = -(-extent // self.tiles_per_line)
         self.num_tiles = self.tiles_per_line * prod(x.extent for x in self.contraction.outer)
+        self.share: Int | None = None
         self.operation = "tdpbssd" if problem.a_is_signed else "tdpbusd"
 
     @property
@@ -78,15 +83,24 @@ class TileGenerator(IntegerGenerator):
 
     @property
     def cut(self) -> Cut:
-        """How the kernel is cut into chunks."""
+        """How the kernel is cut into chunks: by rows alone while all of B stays in a private cache."""
         contraction = self.contraction
+        operations = contraction.num_macs // _PRODUCTS_PER_OPERATION
+        wanted = choose_num_chunks(TARGET_CHUNKS, operations)
+        if self.walks_panels and self.num_units >= 2 * wanted:
+            return Cut(num_row_parts=wanted, num_panel_parts=1)
         return choose_cut(
             self.num_units,
             self.panels.num_panels,
             contraction.a.operand.num_elements,
             contraction.b.operand.num_elements,
-            contraction.num_macs // _PRODUCTS_PER_OPERATION,
+            operations,
         )
+
+    @property
+    def walks_panels(self) -> bool:
+        """Whether a pair of tiles meets all panels before the next pair: results are written line by line."""
+        return self.factor.bytes.size_bytes <= self.isa.caches.l2_bytes // 3
 
     @property
     def tile_note(self) -> str:
@@ -120,16 +134,36 @@ class TileGenerator(IntegerGenerator):
 
     def units(self, index: Int, panel: Panel, first: Int, last: Int) -> None:
         """One panel of columns for the pairs of tiles in `[first, last)`."""
+        self.emitter.loop(first, last, 1, lambda number, _: self._pair(number, index, panel))
+
+    def panels_of(self, panels: Sequence[tuple[Int, Int, Panel]], first: Int, last: Int) -> None:
+        """Ranges of panels for units of rows: panel by panel, or row by row."""
+        e = self.emitter
+        if not self.walks_panels:
+            super().panels_of(panels, first, last)
+            return
+
+        def unit(number: Int, _: Sequence[Val]) -> None:
+            for low, high, panel in panels:
+
+                def one(index: Int, _: Sequence[Val], panel: Panel = panel) -> None:
+                    self._pair(number, index, panel)
+
+                e.loop(low, high, 1, one)
+
+        e.loop(first, last, 1, unit)
+
+    def _pair(self, number: Int, index: Int, panel: Panel) -> None:
         e = self.emitter
         b, column = e.mul(index, self.factor.panel_stride), e.mul(index, self.panels.width)
+        tiles = [self._tile_at(e.add(e.mul(number, _ROW_TILES), i), b, column) for i in range(_ROW_TILES)]
+        self.share = e.urem(number, _SHARES) if self.prefetches else None
+        self._block(tiles, b, panel)
 
-        def pair(number: Int, _: Sequence[Val]) -> None:
-            tiles = []
-            for i in range(_ROW_TILES):
-                tiles.append(self._tile_at(e.add(e.mul(number, _ROW_TILES), i), b, column))
-            self._block(tiles, b, panel)
-
-        e.loop(first, last, 1, pair)
+    @property
+    def prefetches(self) -> bool:
+        """Whether the next panel is fetched meanwhile, a share of it by each of a few pairs."""
+        return not self.walks_panels and self.panels.num_panels > 1 and self.num_units >= _SHARES
 
     def _tile_at(self, number: Int, b: Int, column: Int) -> _Tile:
         """A tile by number; one behind the last is the last again, all of it skipped."""
@@ -191,6 +225,13 @@ class TileGenerator(IntegerGenerator):
     def _multiply(self, a: Sequence[Int], b: Int, panel: Panel, row_bytes: int) -> None:
         e = self.emitter
         at_b = e.gep(self.pointers["b"], b)
+        if self.share is not None:
+            lines = self.problem.step_bytes // STEPS_PER_WORD * row_bytes // _LINE_BYTES
+            ahead = e.gep(
+                at_b, e.add(e.mul(self.share, lines // _SHARES * _LINE_BYTES), self.factor.panel_stride)
+            )
+            for line in range(lines // _SHARES):
+                e.prefetch(e.gep(ahead, line * _LINE_BYTES), locality=2)
         for i, offset in enumerate(a):
             self._load(_FIRST_A + i, e.gep(self.pointers["a"], offset), self.contraction.row.a)
             for j in range(panel.num_vectors):
