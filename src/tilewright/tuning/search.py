@@ -8,6 +8,7 @@ one, which takes every estimate's choice, in a race of whole models. Otherwise t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +21,15 @@ from tilewright.tuning.database import Trial, TunedPlan
 # To be tried again a candidate must win by this much, and to be taken by this much the second time.
 _MARGIN = 0.04
 _CONFIRMED_MARGIN = 0.02
-# The tuned plan must win the race by this much, in this share of the rounds.
+# The tuned plan must win the race by this much in the middle, and two standard deviations more rounds than a
+# fair coin would give it. A race that says neither yes nor no is run again.
 _RACE_MARGIN = 0.01
-_RACE_SHARE = 0.75
+_NUM_RACES = 3
 # A kernel with a smaller share of the model's time is not worth a measurement.
 _MIN_SHARE = 0.004
 _NUM_CONFIRMATIONS = 2
-# Rounds of the race, in multiples of a measurement's time: what is kept of the budget for the end.
-_END_SHARE = 3.0
+# Confirmation and race, each of two plans, in measurements of one plan: what is kept of the budget.
+_END_SHARE = 6.0
 
 Samples = Sequence[float]
 
@@ -94,7 +96,7 @@ class _Search:
         interrupted = False
         try:
             (times,) = self.bench.profile([NO_CHOICES])
-            self.round_s = self.clock() - start_s
+            self.round_s = (self.clock() - start_s) * self.bench.max_plans
             self.plain_ns = {site: typical(samples) for site, samples in times.items()}
             todo = self._todo()
             is_complete = self._measure_all(todo)
@@ -126,7 +128,7 @@ class _Search:
                 plan = {site: left.pop(0) for site, left in todo.items() if left and self.meter.spend()}
                 if plan:
                     plans.append(plan)
-            if not plans or not self._has_time(1.0 + _END_SHARE / self.bench.max_plans):
+            if not plans or not self._has_time(1.0 + self._end_rounds()):
                 return False
             self.report("measure kernels", self.num_trials, total)
             for site, trial in self._profile(plans):
@@ -158,7 +160,7 @@ class _Search:
                 promising = [t for c, t in found.items() if t.ratio < 1 - _MARGIN and c not in rejected[site]]
                 if site not in plan and promising:
                     plan[site] = min(promising, key=_ratio).choice
-            if plan == confirmed or not self._has_time(_END_SHARE / self.bench.max_plans):
+            if plan == confirmed or not self._has_time(self._end_rounds()):
                 return confirmed
             self.report("measure the best again", attempt, _NUM_CONFIRMATIONS)
             confirmed = {}
@@ -173,10 +175,25 @@ class _Search:
     def _race(self, choices: Choices, is_complete: bool) -> TunedPlan:
         if not choices:
             return TunedPlan(NO_CHOICES, 0.0, 0.0, is_complete)
-        self.report("compare whole models", 0, 1)
-        plain, tuned = self.bench.race([NO_CHOICES, choices])
-        times = typical(plain), typical(tuned)
-        return TunedPlan(choices if is_faster(tuned, plain) else NO_CHOICES, *times, is_complete)
+        plain: list[float] = []
+        tuned: list[float] = []
+        for attempt in range(_NUM_RACES):
+            self.report("compare whole models", attempt, _NUM_RACES)
+            start_s = self.clock()
+            more = self.bench.race([NO_CHOICES, choices])
+            plain += more[0]
+            tuned += more[1]
+            took_s = self.clock() - start_s
+            left_s = self.meter.left_s
+            if is_faster(tuned, plain) or is_faster(plain, tuned) or (left_s is not None and left_s < took_s):
+                break
+        wins = is_faster(tuned, plain)
+        return TunedPlan(choices if wins else NO_CHOICES, typical(plain), typical(tuned), is_complete)
+
+    def _end_rounds(self) -> float:
+        """What confirmation and race take, in rounds of measuring; nothing if nothing is promising."""
+        promising = any(t.ratio < 1 - _MARGIN for found in self.trials.values() for t in found.values())
+        return _END_SHARE / self.bench.max_plans if promising else 0.0
 
     def _has_time(self, num_rounds: float) -> bool:
         """Whether the deadline leaves time for so many rounds of measuring all plans."""
@@ -215,14 +232,15 @@ def typical(samples: Samples) -> float:
 
 
 def is_faster(candidate: Samples, incumbent: Samples) -> bool:
-    """Whether the candidate wins a race clearly: by a margin in the middle, and in most rounds.
+    """Whether the candidate wins a race clearly: by a margin in the middle, and in more rounds than by luck.
 
-    >>> is_faster([9.0, 9.0, 9.0, 9.0], [10.0] * 4), is_faster([9.0, 9.0, 11.0, 11.0], [10.0] * 4)
+    >>> is_faster([9.0] * 9, [10.0] * 9), is_faster([9.0, 9.0, 9.0, 11.0, 11.0], [10.0] * 5)
     (True, False)
     """
     ratios = sorted(c / i for c, i in zip(candidate, incumbent, strict=True))
     wins = sum(ratio < 1 for ratio in ratios)
-    return bool(ratios) and ratios[len(ratios) // 2] < 1 - _RACE_MARGIN and wins >= _RACE_SHARE * len(ratios)
+    middle = ratios[len(ratios) // 2]
+    return middle < 1 - _RACE_MARGIN and wins >= len(ratios) / 2 + math.sqrt(len(ratios))
 
 
 def _ratio(trial: Trial) -> float:

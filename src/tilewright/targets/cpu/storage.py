@@ -27,13 +27,34 @@ WEIGHTS_BASE = 1
 FIRST_CALLER_BASE = 2
 
 
+class Arrangements:
+    """Rearranged constants, kept for the next code generated for the same graph, up to a limit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._left_bytes = max_bytes
+        self._kept: dict[tuple[Value, str], Array] = {}
+
+    def of(self, tensor: PackedTensor) -> Array:
+        """The tensor as its kernel wants it."""
+        key = (tensor.value, tensor.packed.signature)
+        found = self._kept.get(key)
+        if found is None:
+            found = np.ascontiguousarray(_constant_data(tensor))
+            if found.nbytes <= self._left_bytes:
+                self._left_bytes -= found.nbytes
+                self._kept[key] = found
+        return found
+
+
 class Weights:
     """The arena of constants: what kernels read, each arrangement of a tensor once.
 
-    Offsets are allotted in order of first use, so that equal models give equal bytes.
+    Offsets are allotted in order of first use, so that equal models give equal bytes. `arrangements` saves
+    the work of rearranging where code is generated several times.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, arrangements: Arrangements | None = None) -> None:
+        self._arrangements = arrangements
         self._offsets: dict[tuple[object, str], int] = {}
         self._sources: list[tuple[int, Storage]] = []
         self.size_bytes = 0
@@ -60,7 +81,10 @@ class Weights:
     def fill(self, target: Array) -> None:
         """Write all constants into `target` (uint8, at least `size_bytes`)."""
         for offset, storage in self._sources:
-            data = np.ascontiguousarray(_constant_data(storage))
+            if isinstance(storage, PackedTensor) and self._arrangements is not None:
+                data = self._arrangements.of(storage)
+            else:
+                data = np.ascontiguousarray(_constant_data(storage))
             target[offset : offset + data.nbytes] = data.reshape(-1).view(np.uint8)
 
 

@@ -32,6 +32,7 @@ from tilewright.targets.cpu.runtime import ArgRef, HostCall, Launch, Stage, buil
 from tilewright.targets.cpu.runtime import Step as MainStep
 from tilewright.targets.cpu.storage import (
     FIRST_CALLER_BASE,
+    Arrangements,
     Placement,
     Weights,
     caller_homes,
@@ -113,8 +114,11 @@ class CpuTarget:
         *,
         profile: bool = False,
         progress: Progress | None = None,
+        arrangements: Arrangements | None = None,
     ) -> CpuCode:
         """Lower, place and compile a program.
+
+        `arrangements` are shared by calls for the same graph that rearrange its constants alike.
 
         Raises:
             UnsupportedOp: a node that this target declines.
@@ -139,7 +143,7 @@ class CpuTarget:
         bases = {v: FIRST_CALLER_BASE + i for i, v in enumerate(graph.inputs)}
         for position, value in enumerate(graph.outputs):
             bases.setdefault(value, FIRST_CALLER_BASE + len(graph.inputs) + position)
-        weights = Weights()
+        weights = Weights(arrangements)
         placement = Placement(lowered, bases, plan.offsets, names, caller_homes(lowered, graph), weights)
         steps, host_steps = _main_steps(lowered, placement)
         main = build_main(steps, isa, profile=profile)

@@ -7,7 +7,7 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel
 from tilewright.targets.cpu.pool import resolve_threads
 from tilewright.targets.cpu.select import product_candidates
+from tilewright.targets.cpu.storage import Arrangements
 from tilewright.tuning import Choices, Outcome, Site, Trial, TunedPlan, TuningDatabase, search
 from tilewright.tuning.database import FORMAT_VERSION
 
@@ -65,7 +66,9 @@ class GeneratedCode(Protocol):
 class Generator(Protocol):
     """What tuning needs of `CpuTarget`."""
 
-    def generate(self, program: Program, *, profile: bool = False) -> GeneratedCode: ...  # noqa: D102
+    def generate(  # noqa: D102
+        self, program: Program, *, profile: bool = False, arrangements: Arrangements | None = None
+    ) -> GeneratedCode: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +79,7 @@ class ModelBench:
     program: Program
     feed: Mapping[str, Array]
     weight_bytes: int
+    arrangements: Arrangements = field(default_factory=lambda: Arrangements(_MAX_WEIGHT_BYTES))
 
     @property
     def max_plans(self) -> int:
@@ -126,7 +130,8 @@ class ModelBench:
         with contextlib.ExitStack() as stack:
             found: list[tuple[LoweredModel, CpuExecutable]] = []
             for plan in plans:
-                code = self.target.generate(replace(self.program, choices=plan), profile=profile)
+                program = replace(self.program, choices=plan)
+                code = self.target.generate(program, profile=profile, arrangements=self.arrangements)
                 executable = code.load(self.program.options.threads)
                 stack.callback(executable.close)
                 found.append((code.lowered, executable))
