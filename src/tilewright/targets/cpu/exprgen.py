@@ -235,6 +235,11 @@ class _Generator:
                 rounding = match_rounding(inner, dtype)
                 if rounding is not None:
                     return emit_rounding(self._emitter, rounding, self.value)
+                if dtype is DType.INT32 and isinstance(inner, Call) and inner.function == "cast":
+                    # A byte that is used as a number again need not become one in between.
+                    rounding = match_rounding(inner.args[0], inner.dtype)
+                    if rounding is not None and id(inner) not in self._made:
+                        return emit_rounding(self._emitter, rounding, self.value, wide=True)
                 return convert(self._emitter, self.value(inner), inner.result, dtype)
             case Call("add" | "sub", (left, right), dtype) if dtype.is_float:
                 return self._fused(expr.function, left, right)

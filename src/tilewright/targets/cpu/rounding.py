@@ -73,8 +73,8 @@ def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
     return None
 
 
-def emit_rounding(e: Emitter, rounding: Rounding, value: Callable[[Expr], Val]) -> Val:
-    """The bytes; a NaN gives some byte."""
+def emit_rounding(e: Emitter, rounding: Rounding, value: Callable[[Expr], Val], *, wide: bool = False) -> Val:
+    """The bytes, or with `wide` the same values as i32; a NaN gives some byte."""
     x = value(rounding.value)
     integer = x.type.with_element("i32")
     runtime = rounding.zero_expr
@@ -92,7 +92,7 @@ def emit_rounding(e: Emitter, rounding: Rounding, value: Callable[[Expr], Val]) 
         steps = e.smin(e.smax(e.iadd(steps, zero), rounding.low), rounding.high)
     elif rounding.zero:
         steps = e.iadd(steps, rounding.zero)
-    return e.cast("trunc", steps, "i8")
+    return steps if wide else e.cast("trunc", steps, "i8")
 
 
 def _quotient(e: Emitter, x: Val, divisor: float) -> Val:
