@@ -26,6 +26,11 @@ class Choice:
         """A parameter; None if it is left to the template's estimate."""
         return next((value for key, value in self.parameters if key == name), None)
 
+    @property
+    def algorithm(self) -> tuple[str, int | None]:
+        """What it computes, whatever the sizes of its pieces: the template, and the tile of Winograd's."""
+        return self.template, self.get("tile")
+
     def to_json(self) -> dict[str, str | int]:
         """Plain values."""
         return {"template": self.template, **dict(self.parameters)}

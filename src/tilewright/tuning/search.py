@@ -25,6 +25,8 @@ _CONFIRMED_MARGIN = 0.02
 # fair coin would give it. A race that says neither yes nor no is run again.
 _RACE_MARGIN = 0.01
 _NUM_RACES = 3
+# An algorithm whose best estimate takes so much longer is not measured with other sizes.
+_HOPELESS_RATIO = 1.3
 # A kernel with a smaller share of the model's time is not worth a measurement.
 _MIN_SHARE = 0.004
 _NUM_CONFIRMATIONS = 2
@@ -133,7 +135,14 @@ class _Search:
             self.report("measure kernels", self.num_trials, total)
             for site, trial in self._profile(plans):
                 self.trials[site][trial.choice] = trial
+            for site, left in todo.items():
+                todo[site] = [choice for choice in left if not self._is_hopeless(site, choice)]
         return True
+
+    def _is_hopeless(self, site: str, choice: Choice) -> bool:
+        """Whether the best estimates of the same algorithm were so slow that other sizes will not help."""
+        ratios = [t.ratio for c, t in self.trials[site].items() if c.algorithm == choice.algorithm]
+        return bool(ratios) and min(ratios) > _HOPELESS_RATIO
 
     def _profile(self, plans: Sequence[Mapping[str, Choice]]) -> list[tuple[str, Trial]]:
         """Trials of the plans' choices, recorded."""

@@ -77,6 +77,28 @@ def test_the_fastest_of_each_site_is_taken() -> None:
     assert {(site, t.choice) for site, t in recorded} == {("a", SLOW), ("a", FAST), ("b", FASTER)}
 
 
+def test_an_algorithm_far_behind_is_not_measured_in_other_sizes() -> None:
+    bad = [Choice.of("other", number=i) for i in range(9)]
+    sites = (Site("a", (PLAIN, *bad, FAST)),)
+
+    def times(site: str, choice: Choice, call: int) -> float:
+        return SPEED.get(choice, 200.0)
+
+    bench = Bench(times)
+    search(
+        sites,
+        bench,
+        NO_LIMIT.start(),
+        record=lambda _: None,
+        report=lambda *_: None,
+        known={},
+        clock=lambda: bench.now_s,
+    )
+    tried = [choice for _, choice in bench.seen]
+    assert FAST in tried
+    assert 0 < sum(choice.template == "other" for choice in tried) <= bench.max_plans
+
+
 def test_sites_that_take_no_time_are_not_measured() -> None:
     bench = Bench()
     run(bench)
