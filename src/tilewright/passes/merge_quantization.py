@@ -9,11 +9,14 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_node
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
 from tilewright.passes.recognise_quantized import dequantized
 from tilewright.passes.rules import Kept, Rule, apply_rules
+
+Array = np.ndarray[Any, Any]
 
 # Operators that move their first input's elements, or take the largest of some.
 _FIRST = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather", "Expand", "MaxPool")
@@ -24,7 +27,7 @@ _ALL = ("Concat",)
 class MergeQuantization:
     """QuantizeLinear moves before operators that only move or compare values, and a DequantizeLinear of the
     same scale and zero point before it cancels it. Both are exact: quantising keeps order, and bytes survive
-    the round trip.
+    the round trip. Weights that exporters quantise or transpose in the graph become constants of bytes here.
     """
 
     name: ClassVar[str] = "merge-quantization"
@@ -32,10 +35,54 @@ class MergeQuantization:
     def run(self, graph: Graph) -> PassResult:
         """Edit the graph in place."""
         rules: list[Rule[Any]] = [
+            Rule(("QuantizeLinear",), _match_constant, _build_constant),
+            Rule(("Transpose",), _match_weights, _build_weights),
             Rule(("QuantizeLinear",), _match_same, _build_same),
             Rule(("QuantizeLinear",), _match_movement, _build_movement),
         ]
         return apply_rules(graph, rules)
+
+
+def _match_constant(editor: Editor, node: Node) -> Array | None:
+    if any(editor.data(v) is None for v in node.operands()) or node.require(1).dtype is not DType.FLOAT32:
+        return None
+    (result,) = run_node(node, [None if v is None else v.data for v in node.inputs])
+    return result
+
+
+def _build_constant(editor: Editor, node: Node, data: Array) -> str | None:
+    stem = f"{node.require(0).name}_bytes"
+    if not editor.replace(node.output, editor.constant(data, node.output.dtype, stem)):
+        return None
+    editor.discard([node])
+    return "computed now"
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    data: Array
+    dequantize: Node
+    order: tuple[int, ...]
+
+
+def _match_weights(editor: Editor, node: Node) -> _Weights | None:
+    dequantize = made_by(node.input(0), "DequantizeLinear")
+    if dequantize is None or dequantize.int_attr("block_size", 0):
+        return None
+    data = editor.data(dequantize.input(0))
+    if data is None or data.ndim == 0:
+        return None
+    return _Weights(data, dequantize, node.ints_attr("perm") or tuple(reversed(range(data.ndim))))
+
+
+def _build_weights(editor: Editor, node: Node, found: _Weights) -> str:
+    source = found.dequantize
+    turned = np.ascontiguousarray(found.data.transpose(found.order))
+    data = editor.constant(turned, source.require(0).dtype, f"{source.require(0).name}_t")
+    axis = found.order.index(source.int_attr("axis", 1) % found.data.ndim)
+    inputs = [data, *source.inputs[1:]]
+    editor.become(node, "DequantizeLinear", inputs, {**source.attributes, "axis": axis}, since=source.opset)
+    return "transposed before it is dequantised"
 
 
 def _match_same(editor: Editor, node: Node) -> Value | None:
