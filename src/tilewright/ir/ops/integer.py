@@ -165,13 +165,13 @@ def _integer_loops(
     zero = reads.zero_point(x_zero, parameter)
     left = centred(read(0, loops.x), zero)
     if isinstance(zero, Expr) and loops.x.fill is not None:
-        left = select(_inside(loops.x), left, 0)
+        left = select(inside(loops.x), left, 0)
     weight_point = reads.zero_point(weight_zero, lambda operand: parameter(operand, loops.out_channel))
     return loops, reads, left * centred(read(1, loops.weight), weight_point)
 
 
-def _inside(access: Access) -> Expr:
-    """Whether the current iteration's spatial index lies within the tensor."""
+def inside(access: Access) -> Expr:
+    """Whether the current iteration's spatial index (the axes from the third on) lies within the tensor."""
     conditions: list[Expr] = []
     for index, extent in zip(access.index[2:], access.shape[2:], strict=True):
         assert isinstance(index, Affine)

@@ -142,7 +142,7 @@ def node_of(op_type: str, inputs: list[Array], attributes: dict[str, Any]) -> tu
 
 
 def lower(
-    node: Node, isa: Isa, *, known: bool = True, channels_last: bool = True
+    node: Node, isa: Isa, *, known: bool = True, planar: bool = False
 ) -> tuple[tuple[Kernel, ...] | Declined, dict[tuple[str, int], Layout]]:
     nests = describe(node)
     assert isinstance(nests, tuple)
@@ -153,16 +153,17 @@ def lower(
     for position, value in enumerate(node.inputs):
         assert value is not None
         layouts["input", position] = Layout.row_major(len(value.shape))
-    if channels_last and node.op_type in ("QLinearConv", "ConvInteger"):
-        layouts["input", 0] = layouts["output", 0] = Layout((0, 2, 3, 1))
+    if node.op_type in ("QLinearConv", "ConvInteger"):
+        layouts["output", 0] = Layout((0, 2, 3, 1))
+        layouts["input", 0] = Layout.row_major(4) if planar else layouts["output", 0]
     else:
         layouts["output", 0] = Layout.row_major(len(node.output.shape))
     constants = frozenset(("input", i) for i in range(1, len(node.inputs))) if known else frozenset()
     return lower_integer(nests[0], layouts, isa, constants=constants, next_local=0), layouts
 
 
-def check(node: Node, arrays: list[Array], isa: Isa) -> str:
-    kernels, layouts = lower(node, isa)
+def check(node: Node, arrays: list[Array], isa: Isa, *, planar: bool = False) -> str:
+    kernels, layouts = lower(node, isa, planar=planar)
     if isinstance(kernels, Declined):
         return kernels.reason
     operands: dict[tuple[str, int], Array] = {("input", i): a for i, a in enumerate(arrays[:-1])}
@@ -221,24 +222,27 @@ def test_a_zero_point_known_at_run_time_is_exact() -> None:
             assert check(node, arrays, isa).startswith("integer-")
 
 
+@pytest.mark.parametrize("planar", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_padding_is_the_zero_point_also_where_that_is_data(dtype: type, planar: bool) -> None:
+    rng = rng_of(7)
+    x, weight = random_bytes(rng, dtype, (1, 12, 9, 11)), random_bytes(rng, np.int8, (20, 12, 3, 3))
+    attributes = {"kernel_shape": (3, 3), "pads": (1, 2, 0, 1)}
+    node, arrays = node_of("ConvInteger", [x, weight, dtype(55), np.int8(0)], attributes)
+    inputs = list(node.inputs)
+    inputs[2] = Value("zero", DType.from_numpy(np.dtype(dtype)), ())
+    node = Node("ConvInteger", inputs, node.outputs, attributes, opset=21)
+    for isa in isas().values():
+        assert check(node, arrays, isa, planar=planar).startswith("integer-")
+
+
 @pytest.mark.parametrize("name", isas())
 def test_stems_read_channels_first(name: str) -> None:
     rng = rng_of(6)
     x, weight = random_bytes(rng, np.uint8, (1, 3, 21, 30)), random_bytes(rng, np.int8, (20, 3, 7, 7))
     attributes = {"kernel_shape": (7, 7), "pads": (3, 3, 3, 3), "strides": (2, 2)}
     node, arrays = node_of("ConvInteger", [x, weight, np.uint8(9), np.int8(0)], attributes)
-    kernels, layouts = lower(node, isas()[name])
-    layouts["input", 0] = Layout.row_major(4)
-    nests = describe(node)
-    assert isinstance(nests, tuple)
-    constants = frozenset(("input", i) for i in range(1, 4))
-    kernels = lower_integer(nests[0], layouts, isas()[name], constants=constants, next_local=0)
-    assert not isinstance(kernels, Declined)
-    operands: dict[tuple[str, int], Array] = {("input", i): a for i, a in enumerate(arrays[:-1])}
-    operands["output", 0] = np.zeros_like(arrays[-1])
-    runner = KernelRunner(kernels, operands, layouts, isas()[name])
-    runner()
-    np.testing.assert_array_equal(runner.result(("output", 0)), arrays[-1])
+    assert check(node, arrays, isas()[name], planar=True).startswith("integer-")
 
 
 def test_products_of_two_computed_factors_are_declined() -> None:

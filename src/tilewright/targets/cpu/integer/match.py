@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Call, Const, Expr, Read, cast, reads_of
+from tilewright.ir.expr import Call, Const, Expr, Read, cast, reads_of, select
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
+from tilewright.ir.ops.integer import inside
 from tilewright.targets.cpu.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.contraction.match import Loop
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
@@ -32,11 +33,15 @@ _SLACK_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Centred:
-    """A factor `value - zero`: the read of the value, and the zero point as a number or as another read."""
+    """A factor `value - zero`: the read of the value, and the zero point as a number or as another read.
+
+    `guarded` factors are zero outside the tensor: padding reads as the zero point, whatever that is.
+    """
 
     read: int
     zero: int = 0
     zero_read: int | None = None
+    guarded: bool = False
 
 
 def product_of(nest: Nest) -> tuple[Centred, Centred] | None:
@@ -57,6 +62,11 @@ def _centred(expr: Expr, nest: Nest) -> Centred | None:
             dtype in BYTES and nest.reads[index].operand.dtype is dtype
         ):
             return Centred(index)
+        case Call("select", (condition, value, Const(0, _))):
+            inner = _centred(value, nest)
+            if inner is None or not _is_inside(condition, nest.reads[inner.read]):
+                return None
+            return replace(inner, guarded=True)
         case Call("sub", (value, Const(number, _))):
             inner = _centred(value, nest)
             return None if inner is None else replace(inner, zero=int(number))
@@ -66,6 +76,10 @@ def _centred(expr: Expr, nest: Nest) -> Centred | None:
                 return None
             return replace(inner, zero_read=index)
     return None
+
+
+def _is_inside(condition: Expr, access: Access) -> bool:
+    return all(isinstance(i, Affine) for i in access.index) and condition == inside(access)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,13 +319,13 @@ def _sides(
     access = nest.reads[a.read]
     if access.view is not None or any(not isinstance(i, Affine) for i in access.index):
         return Declined("a factor read through a reshape or a table")
-    if access.fill is not None and (a.zero_read is not None or access.fill != a.zero):
+    if access.fill is not None and not a.guarded and (a.zero_read is not None or access.fill != a.zero):
         return Declined("padding with something else than the zero point")
     if any(i in reads_of(nest.init, nest.finish) for i in (a.read, b.read)):
         return Declined("a factor is also read by the epilogue")
     in_words = not words or _run_of(access, nest, layouts)[1] % STEPS_PER_WORD == 0
     if _leaves(access, nest) or not in_words:
-        staging, source = _staged(access, nest, layouts, next_local, a.zero, words)
+        staging, source = _staged(access, nest, layouts, next_local, a, words)
         return _Sides(a, b, source, staging)
     return _Sides(a, b, replace(access, fill=None), None)
 
@@ -359,7 +373,7 @@ def _run_of(access: Access, nest: Nest, layouts: Layouts) -> tuple[list[str], in
 
 
 def _staged(
-    access: Access, nest: Nest, layouts: Layouts, position: int, zero: int, words: bool
+    access: Access, nest: Nest, layouts: Layouts, position: int, a: Centred, words: bool
 ) -> tuple[Nest, Access]:
     """A nest that copies the elements A reads, with its padding, and A read from there.
 
@@ -386,12 +400,16 @@ def _staged(
         total *= bounds[axis][1] - bounds[axis][0] + 1
     dims = tuple(Dim(f"s{axis}", bounds[axis][1] - bounds[axis][0] + 1) for axis in order)
     target = Operand("local", position, DType.UINT8, (total + _SLACK_BYTES,))
-    source = Access(
-        operand, tuple(affine(f"s{axis}", low) for axis, (low, _) in enumerate(bounds)), fill=zero
-    )
+    place = tuple(affine(f"s{axis}", low) for axis, (low, _) in enumerate(bounds))
+    source = Access(operand, place, fill=a.zero)
     if all(low >= 0 and high < size for (low, high), size in zip(bounds, access.shape, strict=True)):
         source = replace(source, fill=None)
+    reads: tuple[Access, ...] = (source,)
     value: Expr = Read(0, operand.dtype)
+    if source.fill is not None and a.zero_read is not None:
+        zero = nest.reads[a.zero_read]
+        reads = (source, zero)
+        value = select(inside(source), value, Read(1, zero.operand.dtype))
     if operand.dtype is DType.INT8:
         value = cast(cast(value, DType.INT32) + 128, DType.UINT8)
     write = Access(target, (affine(*((f"s{axis}", step) for axis, step in enumerate(steps))),))
@@ -400,4 +418,4 @@ def _staged(
         assert isinstance(index, Affine)
         terms += [(name, c * step) for name, c in index.terms]
         terms.append((index.offset - low) * step)
-    return Nest(dims, (source,), write, value), Access(target, (affine(*terms),))
+    return Nest(dims, reads, write, value), Access(target, (affine(*terms),))

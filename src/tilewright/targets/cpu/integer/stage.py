@@ -58,7 +58,7 @@ def lower_staging(nest: Nest, layouts: Layouts, isa: Isa) -> tuple[Kernel, ...]:
 
 def _axes(nest: Nest, layouts: Layouts) -> tuple[_Axis, ...] | None:
     """The axes from outermost to innermost, if the copy keeps the order in which they lie."""
-    (access,) = nest.reads
+    access = nest.reads[0]
     (written,) = nest.write.index
     assert isinstance(written, Affine)
     strides = layouts[access.operand.key].strides(access.shape)
@@ -90,6 +90,7 @@ class _LineCopy:
         self.line = line
         self.num_lines = prod(x.extent for x in self.outer)
         self.emitter = Emitter(attributes=isa.function_attributes)
+        self.zero: Val | None = None  # what padding reads as, where that is data
         self.vector_bytes = isa.vector_bytes[0]
         operand = nest.reads[0].operand
         self.flips = operand.dtype is DType.INT8
@@ -108,6 +109,8 @@ class _LineCopy:
         params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
         with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, _):
             source, target = (e.load(PTR, e.gep(block, 8 * i)) for i in range(2))
+            if len(self.nest.reads) > 1:
+                self.zero = e.load(vec("i8"), e.load(PTR, e.gep(block, 16)))
             low = e.udiv(e.mul(chunk, self.num_lines), num_chunks)
             high = e.udiv(e.mul(e.add(chunk, 1), self.num_lines), num_chunks)
             e.loop(low, high, 1, lambda number, _: self._line(number, source, target))
@@ -116,7 +119,11 @@ class _LineCopy:
             symbol=symbol,
             text=text,
             num_chunks=num_chunks,
-            args=(self.nest.reads[0].operand, self.nest.write.operand),
+            args=(
+                self.nest.reads[0].operand,
+                self.nest.write.operand,
+                *(r.operand for r in self.nest.reads[1:]),
+            ),
             template="integer-stage",
             notes=(f"{self.num_lines} lines of {self.line.extent} bytes",),
         )
@@ -169,7 +176,11 @@ class _LineCopy:
         signed = self.fill - 256 if self.fill > 127 else self.fill
 
         def put(offset: Int, size: int) -> None:
-            e.store(e.constant(vec("i8", size), signed), e.gep(target, offset))
+            value = e.constant(vec("i8", size), signed)
+            if self.zero is not None:
+                value = e.splat(self.zero, size)
+                value = e.xor(value, _FLIP) if self.flips else value
+            e.store(value, e.gep(target, offset))
 
         self._pieces(first, last, put)
 
