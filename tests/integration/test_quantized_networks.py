@@ -76,6 +76,44 @@ def test_a_saved_model_computes_the_same(tmp_path: Any) -> None:
     np.testing.assert_array_equal(tw.open(path).run(None, feeds)[0], expected)
 
 
+def test_ranges_found_at_run_time() -> None:
+    """The operator form: DynamicQuantizeLinear, ConvInteger with padding, MatMulInteger."""
+    rng = np.random.default_rng(4)
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("ConvInteger", ["q", "w", "z", "wz"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Cast", ["c"], ["cf"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["cf", "s"], ["cs"]),
+        helper.make_node("Reshape", ["cs", "shape"], ["rows"]),
+        helper.make_node("DynamicQuantizeLinear", ["rows"], ["q2", "s2", "z2"]),
+        helper.make_node("MatMulInteger", ["q2", "v", "z2", "vz"], ["m"]),
+        helper.make_node("Cast", ["m"], ["mf"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["mf", "s2"], ["y"]),
+    ]
+    constants = {
+        "w": rng.integers(-20, 20, (24, 8, 3, 3)).astype(np.int8),
+        "wz": np.int8(0),
+        "shape": np.array([48, 72]),
+        "v": rng.integers(0, 255, (72, 40)).astype(np.uint8),
+        "vz": np.uint8(131),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "dynamic",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8, 12, 12))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (48, 40))],
+        [onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    feeds = {"x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)}
+    with tw.compile(model, no_cache=True) as compiled:
+        found = np.asarray(compiled.run(None, feeds)[0])
+        assert sum(k.template.startswith("integer-") and k.macs > 0 for k in compiled.kernels) == 2
+    scale = np.abs(found).max()
+    np.testing.assert_allclose(found, output(model, feeds, "interpreter"), rtol=0, atol=1e-5 * scale)
+    np.testing.assert_allclose(found, runtime_output(model, feeds), rtol=0, atol=1e-5 * scale)
+
+
 def small_network(activation: type, per_channel: bool) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A stem, a residual sum, a depthwise layer with bounds, a pool, a concatenation; bytes come out."""
     rng = np.random.default_rng(3)
