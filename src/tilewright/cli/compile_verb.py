@@ -188,6 +188,8 @@ def tuning_text(tuning: TuningInfo) -> str:
     """What measuring brought, in a line."""
     source = "an earlier search" if tuning.is_stored else f"{tuning.num_trials} measurements"
     rest = "" if tuning.is_complete else "; not all candidates were measured"
+    if not tuning.num_trials and not tuning.is_stored and not tuning.is_complete:
+        return "nothing: the budget is too small to run this model often enough; give a larger --budget"
     if not tuning.choices:
         return f"the estimates' choices are the best known, by {source}{rest}"
     times = f"{format_ms(tuning.plain_ns / 1e6)} became {format_ms(tuning.tuned_ns / 1e6)}"

@@ -12,12 +12,15 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tilewright.errors import UsageError
+from tilewright.planning import Budget
 from tilewright.tuning.choice import Choice, Choices
 
 logger = logging.getLogger(__name__)
@@ -51,13 +54,23 @@ class Trial:
 class TunedPlan:
     """The outcome of tuning a model: the choices that won (none if the plain plan did), and both times.
 
-    `is_complete`: every candidate was measured, so that searching again finds nothing new.
+    `is_complete`: every candidate was measured, so that searching again finds nothing new. `budget` is what
+    the search might spend.
     """
 
     choices: Choices
     plain_ns: float
     tuned_ns: float
     is_complete: bool
+    budget: Budget = field(default_factory=lambda: Budget(0))
+
+    def satisfies(self, budget: Budget) -> bool:
+        """Whether a search with this budget has nothing to add: it would spend no more than the last did."""
+        last_s = math.inf if self.budget.deadline_s is None else self.budget.deadline_s
+        wanted_s = math.inf if budget.deadline_s is None else budget.deadline_s
+        return self.is_complete or (
+            wanted_s <= last_s and budget.max_evaluations <= self.budget.max_evaluations
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,8 @@ class TuningDatabase:
                 "plain_ns": plan.plain_ns,
                 "tuned_ns": plan.tuned_ns,
                 "is_complete": plan.is_complete,
+                "max_trials": plan.budget.max_evaluations,
+                "deadline_s": plan.budget.deadline_s,
             }
         )
         row = (context, model, body, _digest(context, model, body))
@@ -255,8 +270,15 @@ def _plan(row: tuple[object, ...]) -> TunedPlan | None:
     try:
         found = {site: Choice.from_json(document) for site, document in body["choices"].items()}
         choices = {site: choice for site, choice in found.items() if choice is not None}
-        plan = TunedPlan(choices, float(body["plain_ns"]), float(body["tuned_ns"]), bool(body["is_complete"]))
-    except (AttributeError, KeyError, TypeError, ValueError):
+        deadline_s = body["deadline_s"]
+        plan = TunedPlan(
+            choices,
+            float(body["plain_ns"]),
+            float(body["tuned_ns"]),
+            bool(body["is_complete"]),
+            Budget(int(body["max_trials"]), None if deadline_s is None else float(deadline_s)),
+        )
+    except (AttributeError, KeyError, TypeError, UsageError, ValueError):
         return None
     return plan if len(choices) == len(found) else None
 

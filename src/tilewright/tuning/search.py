@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tilewright.planning import Meter
@@ -30,8 +30,9 @@ _HOPELESS_RATIO = 1.3
 # A kernel with a smaller share of the model's time is not worth a measurement.
 _MIN_SHARE = 0.004
 _NUM_CONFIRMATIONS = 2
-# Confirmation and race, each of two plans, in measurements of one plan: what is kept of the budget.
-_END_SHARE = 6.0
+# What is kept of the budget for confirmation and race, each of two plans, in measurements of one plan.
+_END_PLANS = 6
+_MANY = 1 << 30
 
 Samples = Sequence[float]
 
@@ -88,7 +89,7 @@ class _Search:
     clock: Callable[[], float]
     trials: dict[str, dict[Choice, Trial]] = field(default_factory=dict)
     plain_ns: dict[str, float] = field(default_factory=dict)
-    round_s: float = 0.0
+    plan_s: float = 0.0
     num_trials: int = 0
 
     def run(self) -> Outcome:
@@ -98,7 +99,7 @@ class _Search:
         interrupted = False
         try:
             (times,) = self.bench.profile([NO_CHOICES])
-            self.round_s = (self.clock() - start_s) * self.bench.max_plans
+            self.plan_s = self.clock() - start_s
             self.plain_ns = {site: typical(samples) for site, samples in times.items()}
             todo = self._todo()
             is_complete = self._measure_all(todo)
@@ -106,6 +107,7 @@ class _Search:
         except KeyboardInterrupt:
             interrupted = True
         best = {site: min(found.values(), key=_ratio) for site, found in self.trials.items() if found}
+        plan = replace(plan, budget=self.meter.budget)
         return Outcome(plan, best, self.plain_ns, self.num_trials, interrupted)
 
     def _todo(self) -> dict[str, list[Choice]]:
@@ -124,13 +126,15 @@ class _Search:
         """Measure candidates, some for every site at a time; whether none is left."""
         total = sum(map(len, todo.values()))
         while any(todo.values()):
-            num_plans = max(1, self.bench.max_plans - 1)
+            num_plans = min(self.bench.max_plans, self._num_affordable() - self._end_plans())
+            if num_plans < 2:
+                return False
             plans: list[dict[str, Choice]] = []
-            for _ in range(num_plans):
+            for _ in range(num_plans - 1):
                 plan = {site: left.pop(0) for site, left in todo.items() if left and self.meter.spend()}
                 if plan:
                     plans.append(plan)
-            if not plans or not self._has_time(1.0 + self._end_rounds()):
+            if not plans:
                 return False
             self.report("measure kernels", self.num_trials, total)
             for site, trial in self._profile(plans):
@@ -148,7 +152,7 @@ class _Search:
         """Trials of the plans' choices, recorded."""
         start_s = self.clock()
         plain, *others = self.bench.profile([NO_CHOICES, *plans])
-        self.round_s = (self.clock() - start_s) * self.bench.max_plans / (1 + len(plans))
+        self.plan_s = (self.clock() - start_s) / (1 + len(plans))
         found = [
             (site, Trial(choice, typical(times[site]), typical(plain[site])))
             for plan, times in zip(plans, others, strict=True)
@@ -162,23 +166,20 @@ class _Search:
     def _confirmed(self) -> dict[str, Choice]:
         """Choices that win again when they are built anew, together."""
         confirmed: dict[str, Choice] = {}
-        rejected: dict[str, set[Choice]] = {site: set() for site in self.trials}
         for attempt in range(_NUM_CONFIRMATIONS):
             plan = dict(confirmed)
             for site, found in self.trials.items():
-                promising = [t for c, t in found.items() if t.ratio < 1 - _MARGIN and c not in rejected[site]]
-                if site not in plan and promising:
-                    plan[site] = min(promising, key=_ratio).choice
-            if plan == confirmed or not self._has_time(self._end_rounds()):
+                best = min(found.values(), key=_ratio, default=None)
+                if site not in plan and best is not None and best.ratio < 1 - _MARGIN:
+                    plan[site] = best.choice
+            if plan == confirmed or self._num_affordable() < _END_PLANS:
                 return confirmed
             self.report("measure the best again", attempt, _NUM_CONFIRMATIONS)
             confirmed = {}
             for site, trial in self._profile([plan]):
+                self.trials[site][trial.choice] = trial
                 if trial.ratio < 1 - _CONFIRMED_MARGIN:
                     confirmed[site] = trial.choice
-                    self.trials[site][trial.choice] = trial
-                else:
-                    rejected[site].add(trial.choice)
         return confirmed
 
     def _race(self, choices: Choices, is_complete: bool) -> TunedPlan:
@@ -199,18 +200,19 @@ class _Search:
         wins = is_faster(tuned, plain)
         return TunedPlan(choices if wins else NO_CHOICES, typical(plain), typical(tuned), is_complete)
 
-    def _end_rounds(self) -> float:
-        """What confirmation and race take, in rounds of measuring; nothing if nothing is promising."""
+    def _end_plans(self) -> int:
+        """What to keep for confirmation and race; nothing if nothing is promising."""
         promising = any(t.ratio < 1 - _MARGIN for found in self.trials.values() for t in found.values())
-        return _END_SHARE / self.bench.max_plans if promising else 0.0
+        return _END_PLANS if promising else 0
 
-    def _has_time(self, num_rounds: float) -> bool:
-        """Whether the deadline leaves time for so many rounds of measuring all plans."""
+    def _num_affordable(self) -> int:
+        """How many plans can be measured until the deadline."""
         left_s = self.meter.left_s
-        if left_s is not None and left_s < num_rounds * self.round_s:
-            self.meter.cut_off = True
-            return False
-        return True
+        if left_s is None:
+            return _MANY
+        found = int(left_s / self.plan_s) if self.plan_s > 0 else _MANY
+        self.meter.cut_off |= found < _END_PLANS
+        return found
 
 
 def search(

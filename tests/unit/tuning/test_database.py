@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tilewright.planning import Budget
 from tilewright.tuning import Choice, Trial, TunedPlan, TuningDatabase
 
 DIRECT, FAST = Choice.of("contraction", rows=8), Choice.of("winograd", tile=4)
 TRIAL = Trial(FAST, 80.0, 100.0)
-PLAN = TunedPlan({"site": FAST}, 1000.0, 900.0, is_complete=True)
+PLAN = TunedPlan({"site": FAST}, 1000.0, 900.0, is_complete=True, budget=Budget.parse("30s"))
 
 
 @pytest.fixture
@@ -40,6 +42,24 @@ def test_a_later_finding_replaces_the_earlier(database: TuningDatabase) -> None:
     database.record("context", [("site", TRIAL)])
     database.record("context", [("site", later)])
     assert database.trials("context", "site") == (later,)
+
+
+@pytest.mark.parametrize(
+    ("last", "wanted", "satisfied"),
+    [
+        ("30s", "30s", True),
+        ("30s", "10s", True),
+        ("30s", "31s", False),
+        ("30s", "5trials", False),
+        ("50trials", "50trials", True),
+        ("50trials", "51trials", False),
+        ("50trials", "1s", False),
+    ],
+)
+def test_a_plan_satisfies_budgets_up_to_its_own(last: str, wanted: str, satisfied: bool) -> None:
+    plan = TunedPlan({}, 0.0, 0.0, is_complete=False, budget=Budget.parse(last))
+    assert plan.satisfies(Budget.parse(wanted)) == satisfied
+    assert replace(plan, is_complete=True).satisfies(Budget.parse(wanted))
 
 
 def test_it_counts_and_forgets(database: TuningDatabase) -> None:

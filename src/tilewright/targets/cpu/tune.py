@@ -292,14 +292,15 @@ class Tuner:
 def tune(tuner: Tuner, *, anew: bool, afresh: bool, progress: Progress) -> TuningInfo | None:
     """The choices for a program: an earlier search's, or a new one's if there is a budget; None without.
 
-    `anew` searches though there is a plan, from what was measured then; `afresh` forgets that too.
+    A search with a larger budget than the last goes on where that one ended. `anew` searches though there is
+    a plan, from what was measured then; `afresh` forgets that too.
 
     Raises:
         UsageError: a budget, no plan, and the cache is frozen.
     """
     options = tuner.program.options
     plan = None if anew or afresh else tuner.stored()
-    if plan is not None:
+    if plan is not None and (options.budget is None or plan.satisfies(options.budget)):
         return tuner.describe(plan)
     if options.budget is None and not anew and not afresh:
         return None

@@ -117,8 +117,8 @@ def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:
     assert again.tuning is not None
     assert again.tuning.is_stored
     assert [k.symbol for k in again.kernels] == [k.symbol for k in tuned.kernels]
-    budgeted = tw.compile(MODEL, threads=2, budget="1h")
-    assert budgeted.tuning is not None, "no hour is spent: an earlier search counts"
+    budgeted = tw.compile(MODEL, threads=2, budget="4trials")
+    assert budgeted.tuning is not None, "an earlier search counts"
     assert budgeted.tuning.is_stored
     assert tw.compile(MODEL, threads=1).tuning is None, "other threads, another measurement"
     assert tw.compile(MODEL, threads=2, no_cache=True).tuning is None
