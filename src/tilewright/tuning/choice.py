@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A template and the numbers that it leaves open, in the template's own order.
+    """A template and the numbers that it leaves open, sorted by name.
 
     >>> str(Choice.of("contraction", rows=8, vectors=3))
     'contraction rows=8 vectors=3'
@@ -20,7 +20,7 @@ class Choice:
     @classmethod
     def of(cls, template: str, **parameters: int) -> Choice:
         """A choice with parameters by name."""
-        return cls(template, tuple(parameters.items()))
+        return cls(template, tuple(sorted(parameters.items())))
 
     def get(self, name: str) -> int | None:
         """A parameter; None if it is left to the template's estimate."""
@@ -50,7 +50,7 @@ class Choice:
             isinstance(k, str) and type(v) is int for k, v in values.items()
         ):
             return None
-        return cls(template, tuple(values.items()))
+        return cls(template, tuple(sorted(values.items())))
 
     def __str__(self) -> str:
         return " ".join((self.template, *(f"{name}={value}" for name, value in self.parameters)))

@@ -17,10 +17,11 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.program import Program
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower import LoweredModel, lower_schedule
+from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel, Step, lower_schedule
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.tuning import Choice, Choices
+from tilewright.targets.cpu.tune import Tuner
+from tilewright.tuning import Choice, Choices, TunedPlan, TuningDatabase
 
 MODEL = tw.load(small_net(channels=40, size=20))
 OPTIONS = Options(threads=2)
@@ -122,6 +123,28 @@ def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:
     assert budgeted.tuning.is_stored
     assert tw.compile(MODEL, threads=1).tuning is None, "other threads, another measurement"
     assert tw.compile(MODEL, threads=2, no_cache=True).tuning is None
+
+
+def test_a_stored_plan_decides_kernels_and_the_artifact_keeps_it(cache: Path) -> None:
+    choices = {signature: found[-1] for signature, found in candidates().items()}
+    code = CpuTarget().generate(plan(MODEL.graph, OPTIONS).program)
+    tuner = Tuner(CpuTarget(), code)
+    stored = TunedPlan(choices, 100.0, 50.0, is_complete=True)
+    TuningDatabase.in_folder(cache).store_plan(tuner.context, tuner.model, stored)
+    compiled = tw.compile(MODEL, threads=2)
+    assert compiled.tuning is not None
+    assert compiled.tuning.speedup == 2.0
+    assert texts(lowered(choices)) != texts(lowered())
+    made = {k.symbol for k in compiled.kernels}
+    assert made == {launch.kernel.symbol for step in lowered(choices).steps for launch in launches_of(step)}
+    assert any("measured to be the best" in note for k in compiled.kernels for note in k.notes)
+    opened = tw.open(compiled.save(cache / "m.tw"))
+    assert opened.program.choices == choices
+    assert tw.compile(MODEL, threads=2).save(cache / "n.tw").read_bytes() == (cache / "m.tw").read_bytes()
+
+
+def launches_of(step: Step) -> tuple[KernelLaunch, ...]:
+    return step if isinstance(step, tuple) else ()
 
 
 def test_a_frozen_cache_without_the_model_is_an_error() -> None:
