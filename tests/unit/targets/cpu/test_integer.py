@@ -16,6 +16,7 @@ from tilewright.ir.expr import Const, Expr, Read, call, cast, evaluate
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
 from tilewright.ir.ops.registry import describe, find_operator
+from tilewright.targets.cpu.codegen import compile_object
 from tilewright.targets.cpu.integer import lower_integer, product_of
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
@@ -23,7 +24,7 @@ from tilewright.targets.cpu.loopnest import lower_nests
 
 Array = np.ndarray[Any, Any]
 
-DOTS = {"tiles": "amx-int8", "vnni": "avx512vnni", "widened": ""}
+DOTS = {"tiles": "amx-int8", "vnni": "avx512vnni", "pairs": ""}
 
 
 @functools.cache
@@ -202,6 +203,8 @@ def test_the_widest_instruction_is_taken(dot: str) -> None:
     missing = list(DOTS.values())[: list(DOTS).index(dot)]
     features = host_isa().features.split(",")
     isa = replace(host_isa(), features=",".join(f for f in features if f[1:] not in missing))
+    if host_isa().arch != "x86_64":
+        pytest.skip("these are instructions of x86")
     if DOTS[dot] and f"+{DOTS[dot]}" not in features:
         pytest.skip(f"this processor has no {DOTS[dot]}")
     rng = rng_of(0)
@@ -243,6 +246,15 @@ def test_stems_read_channels_first(name: str) -> None:
     attributes = {"kernel_shape": (7, 7), "pads": (3, 3, 3, 3), "strides": (2, 2)}
     node, arrays = node_of("ConvInteger", [x, weight, np.uint8(9), np.int8(0)], attributes)
     assert check(node, arrays, isas()[name], planar=True).startswith("integer-")
+
+
+def test_other_processors_get_code_too() -> None:
+    for make, seed in ((convolution, 3), (product, 1001)):
+        kernels, _ = lower(make(seed)[0], isa_by_name("neon"))
+        assert not isinstance(kernels, Declined)
+        assert kernels[-1].template.endswith("widened")
+        for kernel in kernels:
+            assert compile_object(kernel.text, isa_by_name("neon"))
 
 
 def test_products_of_two_computed_factors_are_declined() -> None:

@@ -28,7 +28,7 @@ class DepthwiseGenerator(IntegerGenerator):
         columns = problem.contraction.vector.extent
         lanes = next((n for n in reversed(isa.lane_choices("i32")) if n >= columns), isa.lanes("i32"))
         super().__init__(problem, Panels(lanes, 1, columns), isa, widened=True)
-        self.dot = dot_of(isa)
+        self.dot = dot_of(isa, lanes)
         self.template = f"integer-depthwise-{self.dot.name}"
         self.row_tiles = split_rows(self.contraction.row.extent, _MAX_ROWS[isa.num_vector_registers])
         self.num_tiles = sum(t.count for t in self.row_tiles)

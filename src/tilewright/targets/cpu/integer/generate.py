@@ -15,7 +15,6 @@ from tilewright.targets.cpu.values import I32, Int, Val
 
 # Byte products of one instruction per product of floats: what a chunk must hold to be worth a region.
 _PRODUCTS_PER_OPERATION = 4
-_FLIP = -0x7F7F7F80  # 0x80808080: the top bit of each byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class VectorGenerator(IntegerGenerator):
 
     def __init__(self, problem: IntegerProblem, tile: Tile, isa: Isa) -> None:
         super().__init__(problem, tile.panels, isa)
-        self.dot = dot_of(isa)
+        self.dot = dot_of(isa, tile.panels.lanes)
         self.template = f"integer-{self.dot.name}"
         self.row_tiles = split_rows(self.contraction.row.extent, tile.max_rows)
         self.num_tiles = sum(t.count for t in self.row_tiles)
@@ -147,17 +146,17 @@ class VectorGenerator(IntegerGenerator):
         """One word: the panel's vectors of B, and for each row one word of A times them."""
         e, lanes, problem = self.emitter, self.panels.lanes, self.problem
         at_b = e.gep(self.pointers["b"], b)
-        vectors = [e.load(self.type, e.gep(at_b, 4 * lanes * j)) for j in range(panel.num_vectors)]
+        words = [e.load(self.type, e.gep(at_b, 4 * lanes * j)) for j in range(panel.num_vectors)]
+        vectors = [self.dot.widen_b(e, w) for w in words]
         at_a = e.gep(self.pointers["a"], a)
         ones = None
         if self.sums_rows:
-            ones = e.splat(e.load(I32, e.gep(self.pointers["ones"], word, "i32")), lanes)
+            loaded = e.load(I32, e.gep(self.pointers["ones"], word, "i32"))
+            ones = self.dot.widen_b(e, e.splat(loaded, lanes))
         result = list(sums)
         for r in range(num_rows):
             loaded = e.load(I32, e.gep(at_a, r * self.contraction.row.a), align_bytes=1)
-            spread = e.splat(loaded, lanes)
-            if problem.flips_a:
-                spread = e.xor(spread, _FLIP)
+            spread = self.dot.spread_a(e, loaded, lanes, flips=problem.flips_a)
             for j, vector in enumerate(vectors):
                 at = r * len(vectors) + j
                 result[at] = self.dot.step(e, spread, vector, result[at])

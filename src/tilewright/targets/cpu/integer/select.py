@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir.nest import Nest
-from tilewright.targets.cpu.contraction.tiling import choose_tile
+from tilewright.targets.cpu.contraction.tiling import Panels, Tile, choose_tile
 from tilewright.targets.cpu.integer.depthwise import DepthwiseGenerator
+from tilewright.targets.cpu.integer.dot import PAIRS_TILE, dot_of
 from tilewright.targets.cpu.integer.frame import IntegerGenerator
 from tilewright.targets.cpu.integer.generate import VectorGenerator
 from tilewright.targets.cpu.integer.match import IntegerProblem, match_depthwise, match_integer, product_of
@@ -42,7 +43,13 @@ def lower_integer(
         generator = TileGenerator(replace(problem, in_tiles=True), isa)
     else:
         rows, columns = contraction.row.extent, contraction.vector.extent
-        generator = VectorGenerator(problem, choose_tile(isa, "i32", rows, columns, problem.num_words), isa)
+        tile = choose_tile(isa, "i32", rows, columns, problem.num_words)
+        lanes = tile.panels.lanes
+        if dot_of(isa, lanes).name == "pairs":
+            most_rows, most_vectors = PAIRS_TILE[isa.num_vector_registers]
+            vectors = min(most_vectors, -(-columns // lanes))
+            tile = Tile(Panels(lanes, vectors, columns), most_rows * most_vectors // vectors)
+        generator = VectorGenerator(problem, tile, isa)
     return _with_staging(problem, generator, layouts)
 
 
