@@ -28,8 +28,10 @@ def _about(help_text: str, *, key: bool = True) -> dict[str, Any]:
 class Options:
     """See each field's help, `Options.help(name)`.
 
-    `accuracy`: `strict` computes as the model says; `default` may re-associate sums within the stated error
-    (Winograd); `fast` may also use cheaper elementary functions and narrower types.
+    `accuracy`: `strict` computes as the model says: no pass folds one constant into another, products are
+    plain dot products in float32, and every product is rounded before it is added to another. `default` may
+    compute sums of products in other ways, within 1e-4 of the exact result (Winograd's, pieces of bfloat16);
+    `fast` may also use narrower types.
 
     >>> Options(threads=2).effort
     2

@@ -180,7 +180,7 @@ class CpuTarget:
         self, code: CpuCode, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
     ) -> TuningInfo | None:
         """How to make the kernels of a model for which the estimates made `code`: see `tune.tune`."""
-        return tune(Tuner(self, code), anew=anew, afresh=afresh, progress=progress or _silent)
+        return tune(Tuner.of(self, code), anew=anew, afresh=afresh, progress=progress or _silent)
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 # A plan runs this long in one call of the bench, in blocks that begin with a run nobody counts: the one
 # before it had the caches.
-_PROFILE_S = 0.5
+_PROFILE_S = 0.4
 _RACE_S = 1.2
 _BLOCK_RUNS = 4
 _MIN_BLOCKS = 2
@@ -150,10 +150,18 @@ def _by_signature(lowered: LoweredModel, durations: Mapping[int, float]) -> dict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tuner:
-    """Tunes one model; `plain` is what the estimates alone made of it."""
+    """Tunes one model; `plain` is what the estimates alone made of it, `database` keeps what is found."""
 
     target: Generator
     plain: GeneratedCode
+    database: TuningDatabase
+
+    @classmethod
+    def of(cls, target: Generator, plain: GeneratedCode) -> Tuner:
+        """The tuner whose database lies in the cache that the program's options name."""
+        options = plain.program.options
+        folder = None if options.no_cache else options.cache_dir or default_cache_directory()
+        return cls(target, plain, TuningDatabase.in_folder(folder))
 
     @property
     def program(self) -> Program:
@@ -180,21 +188,19 @@ class Tuner:
 
     def stored(self) -> TunedPlan | None:
         """The plan that an earlier search found."""
-        return None if self.program.options.no_cache else self._database().plan(self.context, self.model)
+        return self.database.plan(self.context, self.model)
 
     def search(self, budget: Budget, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""
         if not self.program.options.no_cache:
-            return self._search(self.program, self._database(), budget, afresh, progress)
+            return self._search(self.program, budget, afresh, progress)
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
             options = replace(self.program.options, no_cache=False, cache_dir=Path(folder))
             program = replace(self.program, options=options)
-            return self._search(program, TuningDatabase(None), budget, afresh, progress)
+            return self._search(program, budget, afresh, progress)
 
-    def _search(
-        self, program: Program, database: TuningDatabase, budget: Budget, afresh: bool, progress: Progress
-    ) -> TuningInfo:
-        context = self.context
+    def _search(self, program: Program, budget: Budget, afresh: bool, progress: Progress) -> TuningInfo:
+        database, context = self.database, self.context
         sites = self._sites()
         known = {
             site.signature: {t.choice: t for t in database.trials(context, site.signature)}
@@ -222,7 +228,7 @@ class Tuner:
 
     def describe(self, plan: TunedPlan) -> TuningInfo:
         """A stored plan with the measurements that led to it."""
-        database, context, sites = self._database(), self.context, self._sites()
+        database, context, sites = self.database, self.context, self._sites()
         trials: dict[str, Trial] = {}
         for site in sites:
             found = {t.choice: t for t in database.trials(context, site.signature)}
@@ -284,9 +290,6 @@ class Tuner:
     def _launches(self) -> list[KernelLaunch]:
         steps = [step for step in self.plain.lowered.steps if isinstance(step, tuple)]
         return [launch for step in steps for launch in step if launch.kernel.signature]
-
-    def _database(self) -> TuningDatabase:
-        return TuningDatabase.in_folder(self.program.options.cache_dir or default_cache_directory())
 
 
 def tune(tuner: Tuner, *, anew: bool, afresh: bool, progress: Progress) -> TuningInfo | None:

@@ -128,7 +128,7 @@ def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:
 def test_a_stored_plan_decides_kernels_and_the_artifact_keeps_it(cache: Path) -> None:
     choices = {signature: found[-1] for signature, found in candidates().items()}
     code = CpuTarget().generate(plan(MODEL.graph, OPTIONS).program)
-    tuner = Tuner(CpuTarget(), code)
+    tuner = Tuner.of(CpuTarget(), code)
     stored = TunedPlan(choices, 100.0, 50.0, is_complete=True)
     TuningDatabase.in_folder(cache).store_plan(tuner.context, tuner.model, stored)
     compiled = tw.compile(MODEL, threads=2)
@@ -157,6 +157,17 @@ def test_a_damaged_database_is_a_warning_and_no_more(cache: Path, caplog: pytest
     (cache / "tuning.db").write_bytes(b"junk" * 500)
     with caplog.at_level(logging.WARNING, logger="tilewright"):
         assert tw.compile(MODEL, threads=2).tuning is None
+    assert len(caplog.records) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning_and_no_more(
+    cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (cache / "tuning.db").mkdir()
+    with caplog.at_level(logging.WARNING, logger="tilewright"):
+        tuned = tw.tune(MODEL, threads=2, budget="2trials")
+    assert tuned.tuning is not None
+    assert tuned.tuning.num_trials > 0
     assert len(caplog.records) == 1
 
 
