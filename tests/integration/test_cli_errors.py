@@ -54,7 +54,10 @@ class Shelf:
         tw.compile(net(helper.make_node("Relu", ["x"], ["y"], "r"), 4)).save(folder / "other.tw")
         whole = (folder / "good.tw").read_bytes()
         middle = len(whole) // 2
-        self.put("flipped.tw", whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+        with zipfile.ZipFile(folder / "good.tw") as archive:
+            graph = archive.getinfo("graph.txt")
+        at = graph.header_offset + 30 + len(graph.filename) + graph.compress_size // 2
+        self.put("flipped.tw", whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         self.put("cut.tw", whole[:middle])
         self.put("text.tw", b"this is not an artifact\n")
         self.put("empty.tw", b"")

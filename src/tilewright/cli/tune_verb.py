@@ -10,6 +10,7 @@ from tilewright.cli import common
 from tilewright.cli.compile_verb import artifact_path, end_if_interrupted, tuning_text
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, format_ms, hint, print_json, print_table, progress, say
+from tilewright.errors import UnsupportedOp
 from tilewright.steps import KernelTuning
 
 
@@ -44,7 +45,8 @@ def tune(
         if output is not None:
             compiled.save(path)
     tuning = compiled.tuning
-    assert tuning is not None
+    if tuning is None:
+        raise UnsupportedOp(f"{model}: does not run on random inputs, so that nothing can be measured.")
     kernels = sorted(tuning.kernels, key=lambda k: -(k.before_ns or 0.0))
     if as_json:
         document = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import tilewright
-from tilewright.errors import UsageError
+from tilewright.errors import ModelRejected, UnsupportedOp, UsageError
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -29,6 +30,8 @@ from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.storage import Arrangements
 from tilewright.tuning import Choices, Outcome, Site, Trial, TunedPlan, TuningDatabase, search
 from tilewright.tuning.database import FORMAT_VERSION
+
+logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 
@@ -311,7 +314,12 @@ def tune(tuner: Tuner, *, anew: bool, afresh: bool, progress: Progress) -> Tunin
         raise UsageError(
             "this model is not in the tuning database, which is frozen; tune once without --frozen."
         )
-    return tuner.search(options.budget or Budget(UNLIMITED, None), afresh=afresh, progress=progress)
+    try:
+        return tuner.search(options.budget or Budget(UNLIMITED, None), afresh=afresh, progress=progress)
+    except (ModelRejected, UnsupportedOp, UsageError) as error:
+        # Operators on the host may refuse random inputs; the model itself is none the worse for it.
+        logger.warning("nothing was measured, estimates choose all kernels: %s", error)
+        return None
 
 
 def random_feed(program: Program) -> dict[str, Array]:

@@ -171,6 +171,18 @@ def test_a_cache_that_cannot_be_written_is_a_warning_and_no_more(
     assert len(caplog.records) == 1
 
 
+def test_a_model_that_refuses_random_inputs_is_compiled_by_estimate(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tilewright.targets.cpu.tune.random_feed", lambda program: {})
+    with caplog.at_level(logging.WARNING, logger="tilewright"):
+        assert tw.compile(MODEL, threads=2, budget="9trials").tuning is None
+    assert [r.message for r in caplog.records] == [
+        "nothing was measured, estimates choose all kernels: "
+        "input 'image' is missing: this model needs image."
+    ]
+
+
 def test_only_targets_with_kernels_are_tuned() -> None:
     with pytest.raises(UsageError, match="interpreter"):
         tw.tune(MODEL, "interpreter")
