@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import tilewright
-from tilewright.errors import ModelRejected, UnsupportedOp, UsageError
+from tilewright.errors import BudgetExceeded, ModelRejected, UnsupportedOp, UsageError
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -134,7 +134,10 @@ class ModelBench:
             found: list[tuple[LoweredModel, CpuExecutable]] = []
             for plan in plans:
                 program = replace(self.program, choices=plan)
-                code = self.target.generate(program, profile=profile, arrangements=self.arrangements)
+                try:
+                    code = self.target.generate(program, profile=profile, arrangements=self.arrangements)
+                except BudgetExceeded as error:  # the plain plan fits, or there would be nothing to tune
+                    raise UsageError(f"other ways to make the kernels need more memory: {error}") from error
                 executable = code.load(self.program.options.threads)
                 stack.callback(executable.close)
                 found.append((code.lowered, executable))
