@@ -31,8 +31,7 @@ _HOPELESS_RATIO = 1.3
 _MIN_SHARE = 0.004
 _NUM_CONFIRMATIONS = 2
 # What is kept of the budget for confirmation and race, each of two plans, in measurements of one plan.
-_END_PLANS = 6
-_MANY = 1 << 30
+_END_PLANS = 5
 
 Samples = Sequence[float]
 
@@ -89,7 +88,8 @@ class _Search:
     clock: Callable[[], float]
     trials: dict[str, dict[Choice, Trial]] = field(default_factory=dict)
     plain_ns: dict[str, float] = field(default_factory=dict)
-    plan_s: float = 0.0
+    plan_s: float = 0.0  # what a plan took in the last measurement
+    least_s: float = math.inf  # and in the quickest, when its kernels were compiled already
     num_trials: int = 0
 
     def run(self) -> Outcome:
@@ -99,7 +99,7 @@ class _Search:
         interrupted = False
         try:
             (times,) = self.bench.profile([NO_CHOICES])
-            self.plan_s = self.clock() - start_s
+            self._note_time(start_s, num_plans=1)
             self.plain_ns = {site: typical(samples) for site, samples in times.items()}
             todo = self._todo()
             is_complete = self._measure_all(todo)
@@ -126,8 +126,9 @@ class _Search:
         """Measure candidates, some for every site at a time; whether none is left."""
         total = sum(map(len, todo.values()))
         while any(todo.values()):
-            num_plans = min(self.bench.max_plans, self._num_affordable() - self._end_plans())
+            num_plans = min(self.bench.max_plans, self._num_affordable(self._end_s()))
             if num_plans < 2:
+                self.meter.cut_off = True
                 return False
             plans: list[dict[str, Choice]] = []
             for _ in range(num_plans - 1):
@@ -152,7 +153,7 @@ class _Search:
         """Trials of the plans' choices, recorded."""
         start_s = self.clock()
         plain, *others = self.bench.profile([NO_CHOICES, *plans])
-        self.plan_s = (self.clock() - start_s) / (1 + len(plans))
+        self._note_time(start_s, num_plans=1 + len(plans))
         found = [
             (site, Trial(choice, typical(times[site]), typical(plain[site])))
             for plan, times in zip(plans, others, strict=True)
@@ -172,7 +173,10 @@ class _Search:
                 best = min(found.values(), key=_ratio, default=None)
                 if site not in plan and best is not None and best.ratio < 1 - _MARGIN:
                     plan[site] = best.choice
-            if plan == confirmed or self._num_affordable() < _END_PLANS:
+            if plan == confirmed:
+                return confirmed
+            if self.meter.left_s is not None and self.meter.left_s < self._end_s():
+                self.meter.cut_off = True
                 return confirmed
             self.report("measure the best again", attempt, _NUM_CONFIRMATIONS)
             confirmed = {}
@@ -200,19 +204,21 @@ class _Search:
         wins = is_faster(tuned, plain)
         return TunedPlan(choices if wins else NO_CHOICES, typical(plain), typical(tuned), is_complete)
 
-    def _end_plans(self) -> int:
+    def _note_time(self, start_s: float, *, num_plans: int) -> None:
+        self.plan_s = (self.clock() - start_s) / num_plans
+        self.least_s = min(self.least_s, self.plan_s)
+
+    def _end_s(self) -> float:
         """What to keep for confirmation and race; nothing if nothing is promising."""
         promising = any(t.ratio < 1 - _MARGIN for found in self.trials.values() for t in found.values())
-        return _END_PLANS if promising else 0
+        return _END_PLANS * self.least_s if promising else 0.0
 
-    def _num_affordable(self) -> int:
-        """How many plans can be measured until the deadline."""
+    def _num_affordable(self, kept_s: float) -> int:
+        """How many plans can be measured if so much time is kept."""
         left_s = self.meter.left_s
-        if left_s is None:
-            return _MANY
-        found = int(left_s / self.plan_s) if self.plan_s > 0 else _MANY
-        self.meter.cut_off |= found < _END_PLANS
-        return found
+        if left_s is None or self.plan_s <= 0:
+            return self.bench.max_plans
+        return max(0, int((left_s - kept_s) / self.plan_s))
 
 
 def search(
