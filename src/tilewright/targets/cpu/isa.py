@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import platform
@@ -46,6 +47,11 @@ class Isa:
     def arch(self) -> str:
         """First word of the triple, e.g. `x86_64`."""
         return self.triple.split("-", 1)[0]
+
+    @property
+    def has_matrix_unit(self) -> bool:
+        """Whether tiles of bfloat16 can be multiplied: the processor's AMX, allowed to this process."""
+        return all(f"+{need}" in self.features.split(",") for need in _AMX_NEEDS)
 
     @property
     def fingerprint(self) -> str:
@@ -125,6 +131,7 @@ _TILES = {
 }
 _AVX2_NEEDS = ("avx2", "fma", "f16c", "bmi", "bmi2")
 _AVX512_NEEDS = (*_AVX2_NEEDS, "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd")
+_AMX_NEEDS = ("amx-tile", "amx-bf16", "avx512bf16")
 _X86_TRIPLE = "x86_64-unknown-linux-gnu"
 _ARM_TRIPLE = "aarch64-unknown-linux-gnu"
 _KINDS = {
@@ -157,12 +164,36 @@ def host_isa() -> Isa:
                 kind,
                 triple=llvm.get_process_triple(),
                 cpu=llvm.get_host_cpu_name(),
-                features=llvm.get_host_cpu_features().flatten(),
+                features=_host_features(),
             )
     raise UsageError(
         f"this {platform.machine()} processor has none of {', '.join(ISA_NAMES)}: "
         "use --target interpreter, or compile for another machine"
     )
+
+
+def _host_features() -> str:
+    """LLVM's list for this processor, less the tile registers where the system does not give them."""
+    features: str = llvm.get_host_cpu_features().flatten()
+    if allow_tile_registers():
+        return features
+    return ",".join(f"-{f[1:]}" if f.startswith("+amx") else f for f in features.split(","))
+
+
+@functools.cache
+def allow_tile_registers() -> bool:
+    """Ask Linux for AMX's tile registers, which every process must before it uses them. Cheap."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    try:
+        asked = ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA)
+        return int(asked) == 0
+    except (AttributeError, OSError):
+        return False
+
+
+# Linux's numbers on x86-64 (asm/unistd_64.h, asm/prctl.h) and the processor's for tile data.
+_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 
 @functools.cache

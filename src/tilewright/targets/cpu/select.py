@@ -16,6 +16,7 @@ from tilewright.targets.cpu.contraction import (
 from tilewright.targets.cpu.integer import lower_integer, product_of
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
+from tilewright.targets.cpu.matrix import lower_matrix, match_matrix, matrix_candidates, matrix_gain
 from tilewright.targets.cpu.products import product_signature
 from tilewright.targets.cpu.winograd import (
     lower_winograd,
@@ -27,8 +28,11 @@ from tilewright.tuning import NO_CHOICES, Choice, Choices
 
 # Output tiles by accuracy: 2x2 errs as the direct kernel does, 4x4 about three times as much.
 WINOGRAD_TILES: dict[Accuracy, tuple[int, ...]] = {"strict": (), "default": (2, 4), "fast": (2, 4)}
+# Products of bfloat16 pieces on the matrix unit, by accuracy: three leave 2^-17 of each factor out, one 2^-8.
+MATRIX_PRODUCTS: dict[Accuracy, int | None] = {"strict": None, "default": 3, "fast": 1}
 # An estimate below this may be wrong about which is faster.
 MIN_WINOGRAD_GAIN = 1.15
+MIN_MATRIX_GAIN = 1.15
 
 
 def lower_product(
@@ -69,12 +73,25 @@ def _lower_by_estimate(
 ) -> tuple[Kernel, ...] | Declined:
     if product_of(nest) is not None:
         return lower_integer(nest, layouts, isa, constants=constants, next_local=next_local)
-    tile = _winograd_tile(nest, layouts, isa, accuracy)
-    if tile is not None:
-        kernels = lower_winograd(nest, layouts, isa, constants=constants, tile=tile)
+    for choice in _templates(nest, layouts, isa, accuracy):
+        kernels = _lower_as(choice, nest, layouts, isa, constants, next_local, accuracy)
         if not isinstance(kernels, Declined):
             return kernels
     return lower_contraction(nest, layouts, isa, constants=constants, next_local=next_local)
+
+
+def _templates(nest: Nest, layouts: Layouts, isa: Isa, accuracy: Accuracy) -> tuple[Choice, ...]:
+    """Templates that are worth it beside the direct kernel, the best estimate first; cuts are left open."""
+    tile, gain = _winograd_tile(nest, layouts, isa, accuracy)
+    winograd = () if tile is None else (Choice.of("winograd", tile=tile),)
+    num_products = MATRIX_PRODUCTS[accuracy]
+    if num_products is None or not isa.has_matrix_unit:
+        return winograd
+    problem = match_matrix(nest, layouts)
+    if isinstance(problem, Declined):
+        return winograd
+    matrix_is_best = matrix_gain(problem, num_products, isa) >= max(MIN_MATRIX_GAIN, gain)
+    return (Choice.of("matrix", products=num_products), *winograd) if matrix_is_best else winograd
 
 
 def product_candidates(
@@ -83,32 +100,49 @@ def product_candidates(
     """Ways to compute a nest, best estimate first; none for a nest that is no contraction.
 
     Each gives the kernels of `lower_product` with that choice. Templates alternate, so that the first few
-    hold the best of each.
+    hold the best of each; the one with the best estimate has two at a time.
     """
     direct = contraction_candidates(nest, layouts, isa, constants=constants)
+    lists = [direct]
+    num_products = MATRIX_PRODUCTS[accuracy]
+    if num_products is not None and isa.has_matrix_unit:
+        matrix = match_matrix(nest, layouts)
+        if not isinstance(matrix, Declined) and matrix.contraction.b.operand.key in constants:
+            lists.append(matrix_candidates(matrix, num_products, isa))
     problem = match_winograd(nest, layouts)
-    if isinstance(problem, Declined) or problem.contraction.b.operand.key not in constants:
-        return direct
-    best = _winograd_tile(nest, layouts, isa, accuracy)
-    tiles = sorted(WINOGRAD_TILES[accuracy], key=lambda tile: (tile != best, tile))
-    lists = [winograd_candidates(problem, tile, isa) for tile in tiles]
-    return _alternating([direct, *lists] if best is None else [*lists, direct])
+    if not isinstance(problem, Declined) and problem.contraction.b.operand.key in constants:
+        lists += [winograd_candidates(problem, tile, isa) for tile in WINOGRAD_TILES[accuracy]]
+    preferred = [c.algorithm for c in _templates(nest, layouts, isa, accuracy)]
+    preferred.append(("contraction", None))
+
+    def rank(found: tuple[Choice, ...]) -> int:
+        algorithm = found[0].algorithm
+        return preferred.index(algorithm) if algorithm in preferred else len(preferred)
+
+    return _alternating(sorted(filter(None, lists), key=rank))
 
 
 def _alternating(lists: list[tuple[Choice, ...]]) -> tuple[Choice, ...]:
-    """The first of each list, then the second of each, ..."""
-    most = max(map(len, lists))
-    return tuple(found[i] for i in range(most) for found in lists if i < len(found))
+    """The first two of the first list, the first of each other, the next two of the first list, ..."""
+    if not lists:
+        return ()
+    best, *others = lists
+    turns = max(-(-len(best) // 2), *map(len, others)) if others else len(best)
+    found: list[Choice] = []
+    for turn in range(turns):
+        found += best[2 * turn : 2 * turn + 2]
+        found += [other[turn] for other in others if turn < len(other)]
+    return tuple(found)
 
 
-def _winograd_tile(nest: Nest, layouts: Layouts, isa: Isa, accuracy: Accuracy) -> int | None:
-    """The tile with the largest estimated gain over the direct kernel, if it is worth it."""
+def _winograd_tile(nest: Nest, layouts: Layouts, isa: Isa, accuracy: Accuracy) -> tuple[int | None, float]:
+    """The tile with the largest estimated gain over the direct kernel, if it is worth it, and the gain."""
     problem = match_winograd(nest, layouts)
     if isinstance(problem, Declined):
-        return None
+        return None, 1.0
     gains = {tile: winograd_gain(problem, tile, isa) for tile in WINOGRAD_TILES[accuracy]}
     tile = max(gains, key=lambda t: gains[t], default=None)
-    return tile if tile is not None and gains[tile] >= MIN_WINOGRAD_GAIN else None
+    return (tile, gains[tile]) if tile is not None and gains[tile] >= MIN_WINOGRAD_GAIN else (None, 1.0)
 
 
 def _lower_as(
@@ -130,4 +164,11 @@ def _lower_as(
             if tile is None or tile not in WINOGRAD_TILES[accuracy]:
                 return Declined(f"{choice} is not {accuracy} enough")
             return lower_winograd(nest, layouts, isa, constants=constants, tile=tile, choice=choice)
+        case "matrix":
+            num_products = choice.get("products")
+            if num_products is None or num_products != MATRIX_PRODUCTS[accuracy]:
+                return Declined(f"{choice} is not {accuracy}")
+            return lower_matrix(
+                nest, layouts, isa, constants=constants, num_products=num_products, choice=choice
+            )
     return Declined(f"unknown template {choice.template!r}")

@@ -65,7 +65,7 @@ def program(net: Net, *outputs: Value, whole: bool = False) -> Program:
     partitioner = RandomPartitioner(0, 1.0) if whole else NonePartitioner()
     partition = partitioner.solve(problem, Budget(1000))
     schedule = Sequential().solve(ScheduleProblem(partition), Budget(0))
-    options = Options(no_cache=True, threads=2)
+    options = Options(no_cache=True, threads=2, accuracy="strict")
     return Program(net.graph, partition, schedule, options)
 
 
@@ -257,8 +257,8 @@ def test_a_chain_of_convolutions_is_reordered_at_its_ends_only() -> None:
     first = net.conv(x, 32)
     second = net.conv(net.op("Relu", [first], first.shape), 16)
     lowered = lower(net, second)
-    templates = [launch.kernel.template for launch in launches(lowered)]
-    assert templates == ["loop-nest", "contraction", "loop-nest", "contraction", "loop-nest"]
+    is_product = [launch.kernel.template != "loop-nest" for launch in launches(lowered)]
+    assert is_product == [False, True, False, True, False]
     assert lowered.layouts[first].order == (0, 2, 3, 1)
     agrees(net, second)
 

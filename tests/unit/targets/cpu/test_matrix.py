@@ -1,0 +1,307 @@
+"""Products on the matrix unit: exact where bfloat16 is, within derived bounds elsewhere, at every edge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.kernel_runner import KernelRunner
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.targets.cpu.emitter import Emitter
+from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
+from tilewright.targets.cpu.matrix import lower_matrix, match_matrix
+from tilewright.targets.cpu.matrix.pack import split_bfloat16
+from tilewright.targets.cpu.matrix.plan import Plan, choose_plan
+from tilewright.targets.cpu.matrix.tiles import NUM_TILES, PRODUCTS, Block, multiply, num_pieces
+from tilewright.targets.cpu.values import PTR, Val
+
+F32 = DType.FLOAT32
+needs_matrix_unit = pytest.mark.skipif(
+    not host_isa().has_matrix_unit, reason="this processor, or its system, offers no AMX tiles"
+)
+
+
+def conv(
+    c: int,
+    k: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int] = (3, 3),
+    *,
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1),
+    strides: tuple[int, int] = (1, 1),
+    dilations: tuple[int, int] = (1, 1),
+    batch: int = 1,
+    residual: bool = False,
+) -> Graph:
+    """A convolution with small whole numbers for weights and bias; with `residual`, added to and clipped."""
+    g = Graph("conv")
+    rng = np.random.default_rng(0)
+    x = g.add_input(Value("x", F32, (batch, c, *size)))
+    w = g.constant(rng.integers(-4, 5, (k, c, *kernel)).astype(np.float32), "w")
+    b = g.constant(rng.integers(-9, 10, k).astype(np.float32), "b")
+    out = [
+        (s + pads[i] + pads[i + 2] - d * (f - 1) - 1) // stride + 1
+        for i, (s, f, stride, d) in enumerate(zip(size, kernel, strides, dilations, strict=True))
+    ]
+    attributes = {"pads": pads, "strides": strides, "dilations": dilations, "kernel_shape": kernel}
+    shape = (batch, k, *out)
+    y = g.append(Node("Conv", [x, w, b], [g.value("y", F32, shape)], attributes)).output
+    if residual:
+        r = g.add_input(Value("r", F32, shape))
+        y = g.append(Node("Add", [y, r], [g.value("sum", F32, shape)])).output
+        y = g.append(Node("Relu", [y], [g.value("relu", F32, shape)])).output
+    g.outputs = [y]
+    return g
+
+
+def product(m: int, n: int, k: int) -> Graph:
+    g = Graph("product")
+    x = g.add_input(Value("x", F32, (m, k)))
+    w = g.constant(np.random.default_rng(0).integers(-4, 5, (k, n)).astype(np.float32), "w")
+    g.outputs = [g.append(Node("MatMul", [x, w], [g.value("y", F32, (m, n))])).output]
+    return g
+
+
+def layout(shape: tuple[int, ...]) -> Layout:
+    return Layout((0, 2, 3, 1)) if len(shape) == 4 else Layout.row_major(len(shape))
+
+
+def layouts_of(group: NestGroup) -> dict[tuple[str, int], Layout]:
+    layouts = {
+        ("input", i): Layout.row_major(len(v.shape)) if v.is_constant else layout(v.shape)
+        for i, v in enumerate(group.inputs)
+    }
+    return {**layouts, ("output", 0): layout(group.outputs[0].shape)}
+
+
+def lower(graph: Graph, isa: Isa, num_products: int) -> tuple[Any, NestGroup, dict[tuple[str, int], Layout]]:
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    (nest,) = group.nests
+    layouts = layouts_of(group)
+    constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
+    kernels = lower_matrix(nest, layouts, isa, constants=constants, num_products=num_products)
+    return kernels, group, layouts
+
+
+def run(graph: Graph, num_products: int, *, whole: bool, scale: float = 1.0) -> tuple[Any, Any, Kernel]:
+    """(The kernel's output, the output in float64, the kernel); `whole` numbers as inputs, or any."""
+    kernels, group, layouts = lower(graph, host_isa(), num_products)
+    assert not isinstance(kernels, Declined), kernels
+    rng = np.random.default_rng(1)
+    feed = {
+        v.name: (rng.integers(-4, 5, v.shape) if whole else scale * rng.standard_normal(v.shape)).astype(
+            np.float32
+        )
+        for v in graph.inputs
+    }
+    operands = {
+        ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
+    }
+    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
+    runner = KernelRunner(kernels, operands, layouts, host_isa())
+    runner()
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)[group.outputs[0].name]
+    return runner.result(("output", 0)), expected, kernels[0]
+
+
+EDGES = {
+    "one block": lambda: conv(32, 32, (6, 6)),
+    "odd channels": lambda: conv(40, 50, (9, 7)),
+    "few columns": lambda: conv(16, 9, (12, 20), (1, 1), pads=(0, 0, 0, 0)),
+    "strided window": lambda: conv(32, 48, (15, 14), strides=(2, 2)),
+    "strided pointwise": lambda: conv(33, 64, (13, 10), (1, 1), pads=(0, 0, 0, 0), strides=(2, 3)),
+    "dilated": lambda: conv(32, 32, (11, 12), pads=(2, 2, 2, 2), dilations=(2, 2)),
+    "uneven padding": lambda: conv(32, 32, (8, 9), pads=(0, 2, 1, 0)),
+    "no padding": lambda: conv(64, 32, (8, 8), pads=(0, 0, 0, 0)),
+    "window along lines": lambda: conv(32, 40, (9, 8), (3, 1), pads=(1, 0, 1, 0)),
+    "window along rows": lambda: conv(32, 40, (9, 8), (1, 3), pads=(0, 1, 0, 1)),
+    "larger window": lambda: conv(24, 32, (9, 9), (5, 5), pads=(2, 2, 2, 2)),
+    "window of the image": lambda: conv(48, 64, (4, 4), (4, 4), pads=(0, 0, 0, 0)),
+    "batch": lambda: conv(32, 32, (5, 6), batch=3),
+    "pointwise batch": lambda: conv(32, 48, (5, 6), (1, 1), pads=(0, 0, 0, 0), batch=3),
+    "residual": lambda: conv(48, 48, (7, 7), residual=True),
+    "pointwise residual": lambda: conv(64, 96, (7, 9), (1, 1), pads=(0, 0, 0, 0), residual=True),
+    "strided stem": lambda: conv(48, 64, (17, 17), (4, 4), pads=(1, 1, 2, 2), strides=(2, 2)),
+    "long sums": lambda: conv(520, 48, (4, 5)),
+    "rows": lambda: product(37, 80, 130),
+    "few rows": lambda: product(5, 200, 96),
+    "one row": lambda: product(1, 64, 64),
+    "many panels": lambda: product(64, 700, 300),
+}
+
+
+@needs_matrix_unit
+@pytest.mark.parametrize("num_products", sorted(PRODUCTS))
+@pytest.mark.parametrize("name", EDGES)
+def test_whole_numbers_give_exact_sums(name: str, num_products: int) -> None:
+    got, expected, _ = run(EDGES[name](), num_products, whole=True)
+    np.testing.assert_array_equal(got, expected.astype(np.float32))
+
+
+@needs_matrix_unit
+@settings(max_examples=25, deadline=None)
+@given(
+    c=st.integers(2, 70),
+    k=st.integers(2, 70),
+    size=st.tuples(st.integers(3, 14), st.integers(3, 14)),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    pads=st.tuples(*[st.integers(0, 2)] * 4),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    dilations=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    batch=st.integers(1, 2),
+)
+def test_any_convolution_that_is_matched_is_exact_on_whole_numbers(
+    c: int, k: int, size: Any, kernel: Any, pads: Any, strides: Any, dilations: Any, batch: int
+) -> None:
+    for i in (0, 1):
+        if size[i] + pads[i] + pads[i + 2] < dilations[i] * (kernel[i] - 1) + 1:
+            return
+    graph = conv(c, k, size, kernel, pads=pads, strides=strides, dilations=dilations, batch=batch)
+    kernels, _, _ = lower(graph, host_isa(), 3)
+    if isinstance(kernels, Declined):
+        return
+    got, expected, _ = run(graph, 3, whole=True)
+    np.testing.assert_array_equal(got, expected.astype(np.float32))
+
+
+@needs_matrix_unit
+@pytest.mark.parametrize("num_products", sorted(PRODUCTS))
+def test_errors_stay_within_what_the_pieces_leave_out(num_products: int) -> None:
+    graph = product(48, 64, 512)
+    got, expected, _ = run(graph, num_products, whole=False, scale=1.0)
+    weights = next(v.data for v in graph.nodes[0].inputs if v is not None and v.data is not None)
+    # Weights are whole and have one piece: what the inputs' pieces leave out counts, and rounding of sums.
+    rounding = 512 * 2.0**-24
+    left_out = 2.0 ** (1 - 9 * num_pieces(num_products)) + rounding
+    rng = np.random.default_rng(1)
+    inputs = rng.standard_normal((48, 512)).astype(np.float32)
+    bound = left_out * (np.abs(inputs).astype(np.float64) @ np.abs(weights).astype(np.float64))
+    assert (np.abs(got - expected) <= bound).all()
+
+
+@needs_matrix_unit
+def test_values_that_round_to_infinity_stay_where_they_are() -> None:
+    graph = product(16, 32, 32)
+    kernels, group, layouts = lower(graph, host_isa(), 3)
+    x = np.ones((16, 32), np.float32)
+    x[3, 5] = np.inf
+    operands = {("input", 0): x, ("input", 1): group.inputs[1].data, ("output", 0): np.zeros((16, 32), "f4")}
+    runner = KernelRunner(kernels, operands, layouts, host_isa())
+    runner()
+    got = runner.result(("output", 0))
+    assert np.isfinite(np.delete(got, 3, axis=0)).all()
+    assert not np.isfinite(got[3]).any()
+
+
+def test_without_the_unit_it_declines() -> None:
+    kernels, _, _ = lower(conv(32, 32, (6, 6)), isa_by_name("avx512"), 3)
+    assert isinstance(kernels, Declined)
+    assert "no matrix unit" in kernels.reason
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (conv(32, 32, (12, 12), (6, 6)), "taps"),
+        (conv(32, 32, (6, 6), dilations=(1, 1), pads=(1, 1, 1, 1), batch=1), None),
+    ],
+)
+def test_what_is_matched(graph: Graph, reason: str | None) -> None:
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    problem = match_matrix(group.nests[0], layouts_of(group))
+    if reason is None:
+        assert not isinstance(problem, Declined)
+    else:
+        assert isinstance(problem, Declined)
+        assert reason in problem.reason
+
+
+def plans() -> list[Plan]:
+    found: list[Plan] = []
+    for make in EDGES.values():
+        graph = make()
+        group = fuse_nodes(graph.nodes, graph.outputs)
+        assert isinstance(group, NestGroup)
+        problem = match_matrix(group.nests[0], layouts_of(group))
+        assert not isinstance(problem, Declined)
+        found += [choose_plan(problem, num, isa_by_name("avx512")) for num in PRODUCTS]
+    return found
+
+
+def test_every_tap_of_every_block_reads_within_the_planes() -> None:
+    for plan in plans():
+        grid = plan.grid
+        if not grid.has_window:
+            continue
+        furthest_line = max(grid.line.tap_step * t // grid.line.step for t in range(grid.line.num_taps))
+        furthest_row = max(grid.row.tap_step * t // grid.row.step for t in range(grid.row.num_taps))
+        last = plan.num_blocks * plan.block.num_positions - 1
+        assert last + furthest_line * grid.pitch + furthest_row < plan.plane_positions
+
+
+def test_the_zeros_between_lines_serve_both() -> None:
+    (plan, *_) = [p for p in plans() if p.grid.has_window and p.grid.row.num_taps == 3]
+    assert plan.grid.width == plan.grid.row.extent + 2
+    assert plan.grid.pitch == plan.grid.width - 1
+
+
+@pytest.mark.parametrize("num_products", sorted(PRODUCTS))
+@pytest.mark.parametrize("block", [Block(2, 2), Block(4, 1), Block(1, 4), Block(2, 1), Block(1, 1)])
+def test_every_product_of_pieces_is_added_once_from_tiles_that_hold_them(
+    block: Block, num_products: int
+) -> None:
+    e = Emitter()
+    names: dict[str, tuple[str, int, int]] = {}
+
+    def tile(side: str, piece: int, index: int) -> Val:
+        name = f"%{side}{piece}x{index}"
+        names[name] = (side, piece, index)
+        return Val(name, PTR)
+
+    lines: list[str] = []
+    e.line = lines.append  # type: ignore[method-assign]
+    multiply(e, block, num_products, lambda p, i: tile("a", p, i), lambda q, j: tile("b", q, j))
+    registers: dict[int, tuple[str, int, int]] = {}
+    added: list[tuple[int, int, int, int]] = []
+    for line in lines:
+        operands = [part.split()[-1] for part in line[line.index("(") + 1 : line.rindex(")")].split(",")]
+        if "tileloadd64" in line:
+            assert block.rows * block.columns <= int(operands[0]) < NUM_TILES
+            registers[int(operands[0])] = names[operands[1]]
+        else:
+            sums, a, b = map(int, operands)
+            (side_a, p, i), (side_b, q, j) = registers[a], registers[b]
+            assert (side_a, side_b, i * block.columns + j) == ("a", "b", sums)
+            added.append((p, q, i, j))
+    wanted = [
+        (p, q, i, j)
+        for p, q in PRODUCTS[num_products]
+        for i in range(block.rows)
+        for j in range(block.columns)
+    ]
+    assert sorted(added) == sorted(wanted)
+
+
+def test_pieces_add_up() -> None:
+    rng = np.random.default_rng(0)
+    values = (rng.standard_normal(2000) * 2.0 ** rng.integers(-60, 60, 2000)).astype(np.float32)
+    for count in (1, 2, 3):
+        pieces = (split_bfloat16(values, count).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        assert (np.abs(pieces.sum(axis=0) - values) <= 2.0 ** (1 - 9 * count) * np.abs(values)).all()
+
+
+def test_pieces_of_what_is_not_finite_hold_it_once() -> None:
+    values = np.array([np.inf, -np.inf, np.nan, 3.4028235e38], np.float32)
+    first, second = (split_bfloat16(values, 2).astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(first, [np.inf, -np.inf, np.nan, np.inf])
+    np.testing.assert_array_equal(second, [0, 0, 0, 0])
