@@ -1,9 +1,10 @@
-"""The zoo beside onnxruntime and OpenVINO: every network, in turns, in one table.
+"""The zoo beside onnxruntime and OpenVINO: every network, in turns, one table for each set of networks.
 
     python benchmarks/zoo.py --threads 1,2 --duration 6 --page docs/benchmarks.md
 
-Writes `OUTPUT.json` (all samples) and `OUTPUT.md` (the table) after each network, so that an interrupted run
-goes on where it stopped; in the end the table goes into `--page`. Before each measurement it waits for the
+A network may be given another size: `mobilenet_v2@112` is 112 pixels wide, `bert_base@384` reads 384 tokens.
+Writes `OUTPUT.json` (all samples) and `OUTPUT.md` (the tables) after each network, so that an interrupted run
+goes on where it stopped; in the end the tables go into `--page`. Before each measurement it waits for the
 machine to be idle; a row measured on a busy machine all the same is marked `*`, and the geometric means leave
 it out.
 """
@@ -17,9 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tilewright as tw
 from tilewright import zoo
 from tilewright.benchmark import Entrant, Plan, compare_engines
 from tilewright.benchmark.api import expected_outputs
@@ -27,39 +31,77 @@ from tilewright.benchmark.machine_state import BUSY_SHARE, busy_share
 from tilewright.files import write_atomically
 from tilewright.frontend.onnx import load_onnx
 
-# The convolutional networks and BERT, over which the speed goals are stated.
-DEFAULT_NETWORKS = (
-    "resnet18", "resnet34", "resnet50", "resnext50_32x4d", "vgg16", "inception_v3", "densenet121",
-    "googlenet", "squeezenet1_0", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_large", "mnasnet1_0",
-    "shufflenet_v2_x1_0", "efficientnet_b0", "mobilevit_s", "convnext_tiny", "vit_b_16", "bert_tiny",
-    "minilm_l6", "bert_base", "yolov4_tiny", "yolov5s", "yolox_nano", "yolox_tiny", "yolox_s", "conformer_s",
-    "dlrm_s", "resnet18_tailor", "ios_inception_v3", "ios_squeezenet", "ios_randwire", "ios_nasnet_a",
-)  # fmt: skip
 
+@dataclass(frozen=True)
+class Set:
+    """Networks with one goal: how many times faster than the faster peer each should be at least."""
+
+    title: str
+    goal: float
+    networks: tuple[str, ...]
+
+
+_MOBILE = ("mobilenet_v2", "mnasnet1_0", "squeezenet1_1", "shufflenet_v2_x1_0")
+SETS = (
+    Set("ResNet-18 and 34", 1.6, ("resnet18", "resnet34")),
+    Set(
+        "Larger convolutional networks",
+        1.2,
+        ("resnet50", "resnext50_32x4d", "vgg16", "inception_v3", "densenet121", "yolov5s"),
+    ),
+    Set("Mobile networks", 1.15, (*_MOBILE, *(f"{name}@112" for name in _MOBILE))),
+    Set("Mobile networks at 56 pixels", 1.4, tuple(f"{name}@56" for name in _MOBILE)),
+    Set("Transformers", 1.15, ("bert_tiny", "minilm_l6", "bert_base", "vit_b_16", "mobilevit_s")),
+    Set(
+        "The rest of the zoo",
+        0.97,
+        (
+            "googlenet", "squeezenet1_0", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny",
+            "yolov4_tiny", "yolox_nano", "yolox_tiny", "yolox_s", "conformer_s", "dlrm_s", "gpt2_small", "resnet18_tailor",
+            "ios_inception_v3", "ios_squeezenet", "ios_randwire", "ios_nasnet_a",
+        ),
+    ),
+)  # fmt: skip
 
 SEED = 0
 LOOK_S = 1.0
 
 
-def measure(name: str, peers: list[str], num_threads: int, duration_s: float) -> dict[str, Any]:
-    """One row: figures, samples, versions, the state of the machine, and the commit measured."""
-    model = zoo.build(name, seed=SEED)
+def measure(
+    name: str, peers: list[str], threads: list[int], duration_s: float, accuracy: str
+) -> Iterator[dict[str, Any]]:
+    """A row for each number of threads: figures, samples, versions, the state of the machine, the commit."""
+    model = built(name)
     feed = zoo.example_inputs(model, SEED)
     graph = load_onnx(model)
     expected = expected_outputs(graph, feed, [o.name for o in graph.outputs])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.onnx"
         path.write_bytes(model.SerializeToString(deterministic=True))
-        entrants = [Entrant(engine, engine, path) for engine in ("tilewright", *peers)]
-        plan = Plan(num_threads, duration_s)
-        comparison = compare_engines(entrants, feed, plan, model=name, expected=expected)
-    return {
-        **comparison.to_json(),
-        "seed": SEED,
-        "commit": commit(),
-        "warnings": list(comparison.machine.warnings()),
-        "is_busy": comparison.machine.is_busy,
-    }
+        for num_threads in threads:
+            start = time.perf_counter()
+            ours = tw.compile(path, threads=num_threads, accuracy=accuracy).save(Path(folder) / "ours.tw")
+            entrants = [Entrant("tilewright", "tilewright", ours, time.perf_counter() - start)]
+            entrants += [Entrant(peer, peer, path) for peer in peers]
+            plan = Plan(num_threads, duration_s)
+            comparison = compare_engines(entrants, feed, plan, model=name, expected=expected)
+            yield {
+                **comparison.to_json(),
+                "seed": SEED,
+                "accuracy": accuracy,
+                "commit": commit(),
+                "warnings": list(comparison.machine.warnings()),
+                "is_busy": comparison.machine.is_busy,
+            }
+
+
+def built(name: str) -> Any:
+    """The network of a name such as `resnet18` or `resnet18@112`."""
+    network, at, size = name.partition("@")
+    if not at:
+        return zoo.build(network, seed=SEED)
+    is_image = any(len(shape) == 4 for shape in zoo.entry(network).input_shapes.values())
+    return zoo.build(network, seed=SEED, **{"image" if is_image else "sequence": int(size)})
 
 
 def commit() -> str:
@@ -79,36 +121,79 @@ def wait_for_idle(limit_s: float) -> None:
         pass
 
 
-def table(rows: list[dict[str, Any]], peers: list[str]) -> str:
-    heads = ["network", "threads", "tilewright ms", "error"]
+def tables(rows: list[dict[str, Any]], peers: list[str]) -> str:
+    """A table for each set with rows, the networks of no set last; then means and what was measured where."""
+    parts: list[str] = []
+    named = {name for one in SETS for name in one.networks}
+    for one in SETS:
+        own = [row for row in rows if row["model"] in one.networks]
+        if own:
+            parts.append(f"### {one.title}: at least {one.goal:.2f} times\n\n{table(own, peers, one.goal)}")
+    others = [row for row in rows if row["model"] not in named]
+    if others:
+        parts.append(f"### Others\n\n{table(others, peers, None)}")
+    return "\n".join([*parts, summary(rows, peers)])
+
+
+def table(rows: list[dict[str, Any]], peers: list[str], goal: float | None) -> str:
+    heads = ["network", "threads", "tilewright ms", "error", "MB"]
     for peer in peers:
-        heads += [f"{peer} ms", f"{peer} error", f"{peer} / tilewright", "verdict"]
+        heads += [f"{peer} ms", "error", "MB", f"{peer} / tilewright"]
+    heads += ["faster peer / tilewright", "goal"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    ratios: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         ours, *others = row["contestants"]
         mark = " *" if row["is_busy"] else ""
-        cells = [row["model"] + mark, str(row["num_threads"]), number(ours, "median_ms"), error(ours)]
+        cells = [row["model"] + mark, str(row["num_threads"]), *figures(ours)]
         for other in others:
-            cells += [number(other, "median_ms"), error(other)]
             ratio = other.get("ratio")
-            if ratio is None:
-                cells += ["-", other.get("error") or "-"]
-                continue
-            if not row["is_busy"]:
-                ratios.setdefault((other["engine"], row["num_threads"]), []).append(ratio["median"])
-            cells += [f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})", ratio["verdict"]]
+            cells += [*figures(other), spread(ratio) if ratio else other.get("error") or "-"]
+        least = least_ratio(row)
+        cells.append("-" if least is None else f"{least['median']:.2f}, {least['verdict']}")
+        met = least is not None and goal is not None and least["median"] >= goal
+        cells.append("-" if least is None or goal is None else "met" if met else "missed")
         lines.append("| " + " | ".join(cells) + " |")
-    lines.append("")
-    for (peer, threads), values in sorted(ratios.items()):
-        mean = math.exp(sum(map(math.log, values)) / len(values))
+    return "\n".join(lines) + "\n"
+
+
+def least_ratio(row: dict[str, Any]) -> dict[str, Any] | None:
+    """The ratio to the fastest of the others."""
+    ratios = [other["ratio"] for other in row["contestants"][1:] if other.get("ratio")]
+    return min(ratios, key=lambda ratio: ratio["median"], default=None)
+
+
+def spread(ratio: dict[str, Any]) -> str:
+    return f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
+
+
+def summary(rows: list[dict[str, Any]], peers: list[str]) -> str:
+    """Geometric means over undisturbed rows, and the conditions."""
+    lines: list[str] = []
+    quiet = [row for row in rows if not row["is_busy"]]
+    for threads in sorted({row["num_threads"] for row in rows}):
+        own = [row for row in quiet if row["num_threads"] == threads]
+        ratios = {
+            peer: [
+                other["ratio"]["median"]
+                for row in own
+                for other in row["contestants"][1:]
+                if other["engine"] == peer and other.get("ratio")
+            ]
+            for peer in peers
+        }
+        if len(peers) > 1:
+            ratios["faster peer"] = [least["median"] for row in own if (least := least_ratio(row))]
+        for peer, values in ratios.items():
+            if values:
+                mean = math.exp(sum(map(math.log, values)) / len(values))
+                lines.append(
+                    f"Geometric mean, {peer} / tilewright, {threads} thread{'s' if threads > 1 else ''}, "
+                    f"{len(values)} networks: {mean:.2f}\n"
+                )
+    if len(quiet) < len(rows):
         lines.append(
-            f"Geometric mean, {peer} / tilewright, {threads} thread{'s' if threads > 1 else ''}, "
-            f"{len(values)} networks: {mean:.2f}\n"
+            f"{len(rows) - len(quiet)} rows marked * were measured on a busy machine and are in no mean.\n"
         )
-    num_busy = sum(row["is_busy"] for row in rows)
-    if num_busy:
-        lines.append(f"{num_busy} rows marked * were measured on a busy machine and are in no mean.\n")
     shares = [100 * (r["machine"]["busy_share_before"] or 0.0) for r in rows]
     latencies = [
         r["machine"]["core_latency_before_ns"] for r in rows if r["machine"]["core_latency_before_ns"]
@@ -119,11 +204,18 @@ def table(rows: list[dict[str, Any]], peers: list[str]) -> str:
             f"{min(shares, default=0):.0f}-{max(shares, default=0):.0f} % of them; core to core "
             f"{min(latencies, default=0):.0f}-{max(latencies, default=0):.0f} ns. "
             + ", ".join(f"{c['engine']} {c['version']}" for c in rows[0]["contestants"])
+            + f"; accuracy {', '.join(sorted({row['accuracy'] for row in rows}))}"
             + f"; commits {', '.join(sorted({row['commit'] for row in rows}))}. Times are medians in ms; a "
             "ratio above 1 means that tilewright is faster, with a 95 % interval over the rounds; errors are "
-            "against float64, relative to the largest value."
+            "against float64, relative to the largest value; MB is the most memory that the process had."
         )
     return "\n".join(lines) + "\n"
+
+
+def figures(contestant: dict[str, Any]) -> list[str]:
+    """Time, error, memory."""
+    peak = contestant.get("peak_bytes")
+    return [number(contestant, "median_ms"), error(contestant), f"{peak / 1e6:.0f}" if peak else "-"]
 
 
 def number(contestant: dict[str, Any], key: str) -> str:
@@ -136,10 +228,12 @@ def error(contestant: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", default=",".join(DEFAULT_NETWORKS), help="names, by commas")
+    every = ",".join(name for one in SETS for name in one.networks)
+    parser.add_argument("--networks", default=every, help="names, by commas, as in resnet18@112")
+    parser.add_argument("--accuracy", default="default", help="ours: strict, default or fast")
     parser.add_argument("--threads", default="1,2", help="numbers of threads, by commas")
     parser.add_argument("--duration", type=float, default=6.0, help="seconds for each row")
-    parser.add_argument("--peers", default="onnxruntime", help="onnxruntime,openvino")
+    parser.add_argument("--peers", default="onnxruntime,openvino", help="by commas")
     parser.add_argument(
         "--wait", type=float, default=60.0, help="seconds to wait for an idle machine, at most"
     )
@@ -152,16 +246,16 @@ def main() -> None:
     rows: list[dict[str, Any]] = json.loads(samples.read_text()) if samples.exists() else []
     done = {(r["model"], r["num_threads"]) for r in rows}
     for name in arguments.networks.split(","):
-        for threads in map(int, arguments.threads.split(",")):
-            if (name, threads) in done:
-                continue
-            wait_for_idle(arguments.wait)
-            row = measure(name, peers, threads, arguments.duration)
+        threads = [n for n in map(int, arguments.threads.split(",")) if (name, n) not in done]
+        if not threads:
+            continue
+        wait_for_idle(arguments.wait)
+        for row in measure(name, peers, threads, arguments.duration, arguments.accuracy):
             rows.append(row)
             write_atomically(samples, json.dumps(rows).encode())
-            write_atomically(arguments.output.with_suffix(".md"), table(rows, peers).encode())
-            print(table([row], peers).splitlines()[2], file=sys.stderr, flush=True)
-    text = table(rows, peers)
+            write_atomically(arguments.output.with_suffix(".md"), tables(rows, peers).encode())
+            print(table([row], peers, None).splitlines()[2], file=sys.stderr, flush=True)
+    text = tables(rows, peers)
     print(text)
     if arguments.page is not None:
         write_atomically(arguments.page, with_table(arguments.page.read_text(), text).encode())

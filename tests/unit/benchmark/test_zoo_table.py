@@ -19,12 +19,13 @@ def script() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
 def row(name: str, ratio: float, *, is_busy: bool = False, error: str | None = None) -> dict[str, Any]:
-    ours = {"engine": "tilewright", "version": "1", "median_ms": 2.0, "max_error": 1e-7}
+    ours = {"engine": "tilewright", "version": "1", "median_ms": 2.0, "max_error": 1e-7, "peak_bytes": 5e6}
     theirs: dict[str, Any] = {"engine": "peer", "version": "2", "median_ms": 2.0 * ratio, "max_error": None}
     theirs["ratio"] = {"median": ratio, "low": ratio - 0.1, "high": ratio + 0.1, "verdict": "faster"}
     if error is not None:
@@ -42,21 +43,43 @@ def row(name: str, ratio: float, *, is_busy: bool = False, error: str | None = N
         "machine": machine,
         "is_busy": is_busy,
         "commit": "abc",
+        "accuracy": "default",
     }
 
 
 def test_the_mean_is_geometric_and_leaves_out_rows_of_a_busy_machine(script: ModuleType) -> None:
-    text = script.table([row("a", 1.0), row("b", 4.0), row("c", 100.0, is_busy=True)], ["peer"])
+    text = script.tables([row("a", 1.0), row("b", 4.0), row("c", 100.0, is_busy=True)], ["peer"])
     assert "1 thread, 2 networks: 2.00" in text
     assert "| c * | 1 |" in text
-    assert "| b | 1 | 2.00 | 1.0e-07 | 8.00 | - | 4.00 (3.90-4.10) | faster |" in text
+    assert "| b | 1 | 2.00 | 1.0e-07 | 5 | 8.00 | - | - | 4.00 (3.90-4.10) | 4.00, faster | - |" in text
     assert "commits abc" in text
 
 
 def test_a_peer_that_fails_is_a_cell_not_a_crash(script: ModuleType) -> None:
-    text = script.table([row("a", 1.0, error="peer: no kernel")], ["peer"])
-    assert "| a | 1 | 2.00 | 1.0e-07 | - | - | - | peer: no kernel |" in text
+    text = script.tables([row("a", 1.0, error="peer: no kernel")], ["peer"])
+    assert "| a | 1 | 2.00 | 1.0e-07 | 5 | - | - | - | peer: no kernel | - | - |" in text
     assert "Geometric mean" not in text
+
+
+def test_a_set_names_its_goal_and_whether_each_network_meets_it(script: ModuleType) -> None:
+    fast, slow = row("resnet18", 1.7), row("resnet34", 1.5)
+    text = script.tables([fast, slow], ["peer"])
+    assert "at least 1.60" in text
+    assert "| 1.70, faster | met |" in text
+    assert "| 1.50, faster | missed |" in text
+
+
+def test_the_faster_of_two_peers_counts(script: ModuleType) -> None:
+    both = row("resnet18", 1.7)
+    both["contestants"].append({**row("resnet18", 1.2)["contestants"][1], "engine": "other"})
+    text = script.tables([both], ["peer", "other"])
+    assert "| 1.20, faster | missed |" in text
+    assert "faster peer / tilewright, 1 thread, 1 networks: 1.20" in text
+
+
+def test_a_name_may_carry_a_size(script: ModuleType) -> None:
+    assert script.built("squeezenet1_1@56").graph.input[0].type.tensor_type.shape.dim[3].dim_value == 56
+    assert script.built("bert_tiny@24").graph.input[0].type.tensor_type.shape.dim[1].dim_value == 24
 
 
 def test_a_page_keeps_what_is_around_the_table(script: ModuleType) -> None:
@@ -73,11 +96,11 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     measured: list[str] = []
     is_interrupted = True
 
-    def measure(name: str, peers: list[str], num_threads: int, duration_s: float) -> dict[str, Any]:
+    def measure(name: str, *arguments: Any) -> list[dict[str, Any]]:
         if name == "b" and is_interrupted:
             raise KeyboardInterrupt
         measured.append(name)
-        return row(name, 1.0)
+        return [row(name, 1.0)]
 
     monkeypatch.setattr(script, "measure", measure)
     arguments = ["zoo.py", "--networks", "a,b", "--threads", "1", "--peers", "peer", "--wait", "0"]
@@ -94,4 +117,5 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 def test_every_network_named_is_in_the_zoo(script: ModuleType) -> None:
     from tilewright import zoo
 
-    assert set(script.DEFAULT_NETWORKS) <= set(zoo.names())
+    named = [name.partition("@")[0] for one in script.SETS for name in one.networks]
+    assert set(named) <= set(zoo.names())
