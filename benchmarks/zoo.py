@@ -57,8 +57,9 @@ SETS = (
         0.97,
         (
             "googlenet", "squeezenet1_0", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny",
-            "yolov4_tiny", "yolox_nano", "yolox_tiny", "yolox_s", "conformer_s", "dlrm_s", "gpt2_small", "resnet18_tailor",
-            "ios_inception_v3", "ios_squeezenet", "ios_randwire", "ios_nasnet_a",
+            "yolov4_tiny", "yolox_nano", "yolox_tiny", "yolox_s", "conformer_s", "dlrm_s", "gpt2_small",
+            "resnet18_tailor", "ios_inception_v3", "ios_squeezenet",
+            "ios_randwire", "ios_nasnet_a",
         ),
     ),
 )  # fmt: skip

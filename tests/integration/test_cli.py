@@ -123,6 +123,33 @@ def test_tune_measures_and_later_compilations_know(tmp_path: Path) -> None:
     assert report(f"compile small.onnx -o again.tw {cache}")["tuning"] is None
 
 
+@pytest.mark.parametrize("file", ["small.tw", "small.onnx"])
+def test_profile_times_every_kernel(file: str) -> None:
+    document = report(f"profile {file} --duration 0.05 --threads 1 --trace t.json")
+    steps = report("compile small.onnx -o e.tw")["steps"]
+    assert len(document["kernels"]) == len(steps)
+    assert sum(k["share"] for k in document["kernels"]) <= 1.0001
+    assert sum(document["operator_share"].values()) <= 1.0001
+    events = [e for e in json.loads(Path("t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert len(events) == len(steps)
+    ends = [e["ts"] + e["dur"] for e in events]
+    assert all(end <= e["ts"] + 0.002 for end, e in zip(ends, events[1:], strict=False)), "none overlap"
+    text = done(f"profile {file} --duration 0.05 --threads 1").out
+    assert "of limit" in text
+    assert "between kernels" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [("--duration 0", "duration"), ("--trace t.txt", ".json"), ("--target interpreter", "--target")],
+)
+def test_what_profile_cannot_do_is_one_line(arguments: str, named: str) -> None:
+    result = tilewright("profile", "small.onnx", *arguments.split())
+    assert result.code == 2
+    assert named in result.err
+    assert result.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("budget", ["0", "0s", "0trials", "-1s", "soon"])
 def test_a_budget_of_nothing_is_one_line(budget: str) -> None:
     for verb in ("compile", "tune"):

@@ -46,6 +46,7 @@ VERBS: dict[str, str] = {
     "cache": "Build",
     "run": "Run",
     "bench": "Run",
+    "profile": "Run",
     "compare": "Run",
 }
 

@@ -369,6 +369,53 @@ class BenchReport(ModelReport):
     advice: list[str]
 
 
+class ProfiledKernel(Part):
+    """One step in the running model; `of_limit` is its speed as a share of what the machine would allow."""
+
+    id: str
+    template: str
+    nodes: list[str]
+    operators: list[str]
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    share: float
+    flop: int
+    constant_bytes: int
+    activation_bytes: int
+    limit_ns: float
+    bound: Literal["compute", "memory", "overhead"]
+    notes: list[str]
+    gflop_per_s: float
+    of_limit: float
+
+
+class Limits(Part):
+    """What this machine did at best."""
+
+    num_threads: int
+    fma_flop_per_s: float
+    tile_flop_per_s: float | None
+    memory_bytes_per_s: float
+    cache_bytes_per_s: float
+
+
+class ProfileReport(ModelReport):
+    """Where the time of a run goes."""
+
+    kind: Literal["profile"]
+    kernels: list[ProfiledKernel]
+    run_ns: float
+    between_ns: float
+    limit_ns: float
+    num_runs: int
+    limits: Limits
+    operator_share: dict[str, float]
+    bound_share: dict[str, float]
+    verdict: str
+    trace: str | None
+
+
 class DemoReport(ModelReport):
     """The figures of the demonstration."""
 
@@ -524,6 +571,7 @@ _ALL: tuple[type[Report], ...] = (
     CacheImportReport,
     RunReport,
     BenchReport,
+    ProfileReport,
     CompareReport,
 )
 REPORTS: Mapping[str, type[Report]] = {m.model_fields["kind"].annotation.__args__[0]: m for m in _ALL}  # type: ignore[union-attr]  # each kind is a Literal

@@ -15,13 +15,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
+from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa, host_isa
+from tilewright.targets.cpu.matrix.tiles import (
+    TILE_BYTES_PER_ROW,
+    TILE_COLUMNS,
+    TILE_DEPTH,
+    TILE_ROWS,
+    Block,
+    clear_sums,
+    configure,
+    multiply,
+    release,
+)
 from tilewright.targets.cpu.pool import AlignedBuffer, resolve_threads
 from tilewright.targets.cpu.pool_ir import MAX_CHUNKS, pause_ir
 from tilewright.targets.cpu.runtime import ArgRef, Executor, Launch, build_main, link_main
+from tilewright.targets.cpu.values import I64, PTR, vec
 
 _PROBE_S = 0.05
 _NUM_ACCUMULATORS = 12  # covers FMA latency 4 on two ports with room; fits 16 registers
+_NUM_TILE_SUMS = 4
 _NUM_REGIONS = 64
 _NUM_PASSES = 30  # per sample: few, because each takes a time slice while both threads share a core
 
@@ -42,6 +56,14 @@ class FmaProbe:
     num_threads: int
     peak_flop_per_s: float
     vector_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileProbe:
+    """Products of bfloat16 tiles on registers only, each multiply-add counted as two operations."""
+
+    num_threads: int
+    peak_flop_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +123,19 @@ def probe_fma_peak(num_threads: int = 1) -> FmaProbe:
     out = AlignedBuffer(64 * 4 * num_threads)
     best_s = _best_s(lambda: executor.run([out.address, 0]))
     return FmaProbe(num_threads, 4 * num_threads * flop / best_s, isa.vector_bytes[0])
+
+
+def probe_tile_peak(num_threads: int = 1) -> TileProbe | None:
+    """Independent sums of tile products on the matrix unit; None where there is none."""
+    isa = host_isa()
+    if not isa.has_matrix_unit:
+        return None
+    iterations = 5_000
+    executor = _executor(_tile_ir(isa, iterations), "tile", num_threads, num_chunks=4 * num_threads)
+    out = AlignedBuffer(64)
+    best_s = _best_s(lambda: executor.run([out.address, 0]))
+    flop = 2 * TILE_ROWS * TILE_COLUMNS * TILE_DEPTH * _NUM_TILE_SUMS * iterations
+    return TileProbe(num_threads, 4 * num_threads * flop / best_s)
 
 
 def probe_bandwidth(num_threads: int = 1, buffer_bytes: int = 256 << 20) -> BandwidthProbe:
@@ -224,6 +259,21 @@ exit:
   ret void
 }}
 """
+
+
+def _tile_ir(isa: Isa, iterations: int) -> str:
+    """Four sums, two tiles of each factor, all zero."""
+    e = Emitter(attributes=isa.function_attributes)
+    with e.function("tile", (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))):
+        configure(e)
+        block = Block(2, 2)
+        zeros = e.alloca(vec("i32", 16), TILE_ROWS)
+        for row in range(TILE_ROWS):
+            e.store(e.zero(vec("i32", 16)), e.gep(zeros, TILE_BYTES_PER_ROW * row))
+        clear_sums(e, block)
+        e.loop(0, iterations, 1, lambda i, _: multiply(e, block, 1, lambda p, i: zeros, lambda p, j: zeros))
+        release(e)
+    return e.text()
 
 
 def _read_ir(isa: Isa, chunk_bytes: int) -> str:

@@ -51,6 +51,10 @@ _LOG_ERFC = (
 )  # fmt: skip
 
 
+# exp rounds to zero below.
+_EXP_ZERO = -104.0
+
+
 def horner(e: LaneOps, x: Val, coefficients: Sequence[float]) -> Val:
     """The polynomial with the given coefficients, lowest first, by fused multiply-adds."""
     value = e.constant(x.type, coefficients[-1])
@@ -72,17 +76,22 @@ def _power_of_two(e: LaneOps, biased: Val) -> Val:
     return e.bitcast(e.shl(biased, _MANTISSA_BITS), biased.type.with_element("float"))
 
 
-def _exp_in_range(e: LaneOps, x: Val) -> Val:
-    """exp of -104 <= x <= 89: underflows and overflows by rounding, because 2**n is applied in two halves."""
-    r, bits = _split_exponent(e, x, 2 * 127)
+def _exp_to(e: LaneOps, x: Val, most: float) -> Val:
+    """exp(min(x, most)): underflows and overflows by rounding, because 2**n is applied in two halves.
+
+    Where the result is zero, another argument is computed: x86 takes more than a hundred cycles for each
+    product that underflows, and softmax over masked scores has many.
+    """
+    is_zero = e.fcmp("olt", x, _EXP_ZERO)
+    r, bits = _split_exponent(e, e.minimum(e.select(is_zero, 0.0, x), most), 2 * 127)
     half = e.lshr(bits, 1)
     scaled = e.fmul(horner(e, r, (1.0, 1.0, *_EXP)), _power_of_two(e, half))
-    return e.fmul(scaled, _power_of_two(e, e.isub(bits, half)))
+    return e.select(is_zero, 0.0, e.fmul(scaled, _power_of_two(e, e.isub(bits, half))))
 
 
 def exp(e: LaneOps, x: Val) -> Val:
     """At most 0.9 ulp, denormal results included."""
-    return _exp_in_range(e, e.minimum(e.maximum(x, -104.0), 89.0))
+    return _exp_to(e, x, 89.0)
 
 
 def expm1(e: LaneOps, x: Val) -> Val:
@@ -99,7 +108,7 @@ def expm1(e: LaneOps, x: Val) -> Val:
 
 def sigmoid(e: LaneOps, x: Val) -> Val:
     """1 / (1 + exp(-x)), at most 2.4 ulp."""
-    small = _exp_in_range(e, e.maximum(e.fneg(e.fabs(x)), -104.0))
+    small = _exp_to(e, e.fneg(e.fabs(x)), 0.0)
     return e.fdiv(e.select(e.fcmp("olt", x, 0.0), small, 1.0), e.fadd(small, 1.0))
 
 
