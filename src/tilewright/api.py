@@ -8,6 +8,7 @@ import html
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
 from tilewright.compiler import Compilation, Tuning, compile_graph
 from tilewright.errors import UsageError
 from tilewright.explain import OnnxNode, origins_of, with_loaded_nodes
-from tilewright.frontend.onnx import Source, load_onnx, source_digest
-from tilewright.frontend.onnx.read import read_model
+from tilewright.frontend.onnx import Opened, Source, import_model, open_model
 from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
@@ -216,9 +216,18 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
 
         graph = load_torch(source, example_inputs)
         return Model(graph, _graph_digest(graph), type(source).__name__)
-    graph = load_onnx(source, shapes=fixed)
+    opened = open_model(source)
+    listed = _listed(opened)
+    if opened.locations:
+        graph = import_model(opened, shapes=fixed)
+        digest = opened.sha256()
+    else:
+        with ThreadPoolExecutor(1) as hashing:  # beside the import: hashing lets go of the interpreter
+            hashed = hashing.submit(opened.sha256)
+            graph = import_model(opened, shapes=fixed)
+        digest = hashed.result()
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else graph.name
-    return Model(graph, source_digest(source), str(name), fixed, _listed(source))
+    return Model(graph, digest, str(name), fixed, listed)
 
 
 def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None = None) -> CheckReport:
@@ -396,12 +405,11 @@ def _compiled(model: Model, options: Options, compilation: Compilation) -> Compi
     )
 
 
-def _listed(source: Source) -> tuple[OnnxNode, ...]:
+def _listed(opened: Opened) -> tuple[OnnxNode, ...]:
     """Nodes of the file, named as the frontend names them: by their first result if they have no name."""
-    model, _ = read_model(source)
     return tuple(
         OnnxNode(n.name or next(filter(None, n.output), n.op_type), n.op_type, tuple(n.output))
-        for n in model.graph.node
+        for n in opened.model.graph.node
     )
 
 

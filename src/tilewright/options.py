@@ -77,6 +77,8 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        if self.cache_dir is not None:
+            object.__setattr__(self, "cache_dir", Path(self.cache_dir))  # a text is a path too
         _check_choice("hint", self.hint, get_args(Hint))
         _check_choice("accuracy", self.accuracy, get_args(Accuracy))
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))

@@ -127,9 +127,10 @@ def test_a_damaged_member_is_refused_where_it_is_used(path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_and_an_older_one_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    newer = rewritten(path, path, lambda manifest, members: manifest.update(format_version=2))
-    assert "made by a newer tilewright (format 2" in refusal(newer)
-    monkeypatch.setattr(artifact, "FORMAT_VERSION", 3)
+    version = artifact.FORMAT_VERSION + 1
+    newer = rewritten(path, path, lambda manifest, members: manifest.update(format_version=version))
+    assert f"made by a newer tilewright (format {version}" in refusal(newer)
+    monkeypatch.setattr(artifact, "FORMAT_VERSION", version + 1)
     assert tw.open(newer).run(None, feed_for(small_net()))
 
 

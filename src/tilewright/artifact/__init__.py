@@ -44,7 +44,7 @@ __all__ = ["FORMAT_VERSION", "Archive", "read_artifact", "save_artifact"]
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raise it when an older release could no longer read what this one writes; older ones stay readable."""
 
 GRAPH = "graph.txt"

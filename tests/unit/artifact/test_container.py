@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.artifact.container import Archive, Entry, Member, write_archive
+from tilewright.artifact.container import PIECE_BYTES, Archive, Entry, Member, write_archive
 from tilewright.errors import ArtifactCorrupt, UsageError
 
 MEMBERS = [
@@ -173,3 +173,23 @@ def test_reading_goes_on_when_the_file_is_replaced(path: Path) -> None:
     archive = Archive(path)
     write_archive(path, {"format_version": 1}, [Member("other.txt", (b"x",))])
     assert archive.read("a.txt") == b"hello"
+
+
+def test_a_member_of_several_pieces_is_verified_in_each_of_them(tmp_path: Path) -> None:
+    content = np.random.default_rng(0).integers(0, 256, 2 * PIECE_BYTES + 777, np.uint8)
+    path = tmp_path / "large.tw"
+    chunks = (content[:5].data, content[5 : PIECE_BYTES + 3].data, content[PIECE_BYTES + 3 :].data)
+    write_archive(path, {"format_version": 2}, [Member("large.bin", chunks)])
+    whole = path.read_bytes()
+    target = bytearray(len(content))
+    Archive(path).read_into("large.bin", target)
+    assert bytes(target) == content.tobytes() == Archive(path).read("large.bin")
+    start = whole.index(content[:64].tobytes())
+    for at in (0, PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES, len(content) - 1):
+        damaged = bytearray(whole)
+        damaged[start + at] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ArtifactCorrupt, match=r"large\.bin"):
+            Archive(path).read_into("large.bin", bytearray(len(content)))
+        with pytest.raises(ArtifactCorrupt, match=r"large\.bin"):
+            Archive(path).read("large.bin")

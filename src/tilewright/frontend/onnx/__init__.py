@@ -13,12 +13,12 @@ from tilewright.frontend.onnx.build import build_graph
 from tilewright.frontend.onnx.external import check_external_data, embed_external_attributes
 from tilewright.frontend.onnx.prepare import prepare_model
 from tilewright.frontend.onnx.protos import bounded_messages
-from tilewright.frontend.onnx.read import Source, read_model, source_digest
+from tilewright.frontend.onnx.read import Opened, Source, open_model
 from tilewright.frontend.onnx.validate import run_checker, validate_model
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
 
-__all__ = ["Source", "load_onnx", "source_digest"]
+__all__ = ["Opened", "Source", "import_model", "load_onnx", "open_model"]
 
 
 def load_onnx(source: Source, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
@@ -37,7 +37,18 @@ def load_onnx(source: Source, *, shapes: Mapping[str, Sequence[int]] | None = No
     >>> load_onnx(parse_model(text), shapes={"x": (3, 2)}).outputs
     [%y: float32[3, 2]]
     """
-    model, origin = read_model(source)
+    return import_model(open_model(source), shapes=shapes)
+
+
+def import_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """`load_onnx` of a model that was read already; it is changed on the way.
+
+    Raises:
+        ModelRejected: the file is malformed, inconsistent or unsafe to read.
+        UnsupportedOp: a valid model that uses something this version does not run.
+        UsageError: open dimensions, or `shapes` that do not fit.
+    """
+    model, origin = opened.model, opened.origin
     with error_context(f"in {origin.label}"), bounded_messages():
         validate_model(model)
         check_external_data(model, origin)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from tilewright.errors import ModelRejected, UsageError
+from tilewright.errors import ModelRejected, UsageError, error_context
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -28,46 +28,59 @@ class Origin:
     folder: Path | None
 
 
-def read_model(source: Source) -> tuple[onnx.ModelProto, Origin]:
-    """Parse a model. A `ModelProto` is copied, so that the caller's object is never changed.
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """A model that was read and parsed: `data` are the bytes it was parsed from, `locations` other files."""
+
+    model: onnx.ModelProto
+    origin: Origin
+    data: bytes
+    locations: tuple[str, ...] = ()
+
+    def sha256(self) -> str:
+        """Of everything the model consists of, in hex: its bytes and those of its external data.
+
+        Reads external data whatever they are: call it when the model has been checked.
+        """
+        from tilewright.frontend.onnx.external import open_external
+
+        digest = hashlib.sha256(self.data)
+        for location in self.locations:
+            with open_external(self.origin, location) as file:
+                digest.update(location.encode())
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
+
+
+def open_model(source: Source) -> Opened:
+    """Read and parse a model. A `ModelProto` is copied, so that the caller's object is never changed.
 
     Raises:
         UsageError: the file does not exist or cannot be read.
         ModelRejected: it is not an ONNX model.
+
+    >>> len(open_model(onnx.ModelProto(ir_version=8)).sha256())
+    64
     """
+    from tilewright.frontend.onnx.external import external_files
+
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
-        return copy, Origin("the given model", None)
+        return Opened(copy, Origin("the given model", None), source.SerializeToString(deterministic=True))
     if isinstance(source, bytes | bytearray | memoryview):
-        return _parse(bytes(source), "the given bytes"), Origin("the given bytes", None)
+        data = bytes(source)
+        return Opened(_parse(data, "the given bytes"), Origin("the given bytes", None), data)
     if not isinstance(source, str | os.PathLike):
         raise UsageError(
             f"cannot load a model from {type(source).__name__}: give a path, bytes or an onnx.ModelProto."
         )
     path = Path(source)
-    return _parse(read_regular_file(path), str(path)), Origin(str(path), path.parent)
-
-
-def source_digest(source: Source) -> str:
-    """SHA-256 (hex) of everything the model consists of: its bytes and those of its external data.
-
-    >>> len(source_digest(onnx.ModelProto()))
-    64
-    """
-    from tilewright.frontend.onnx.external import external_files, open_external
-
-    if isinstance(source, onnx.ModelProto):
-        return hashlib.sha256(source.SerializeToString(deterministic=True)).hexdigest()
-    if not isinstance(source, str | os.PathLike):
-        return hashlib.sha256(bytes(source)).hexdigest()
-    model, origin = read_model(source)
-    digest = hashlib.sha256(read_regular_file(Path(source)))
-    for location in external_files(model):
-        with open_external(origin, location) as file:
-            digest.update(location.encode())
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+    data = read_regular_file(path)
+    model = _parse(data, str(path))
+    with error_context(f"in {path}"):
+        locations = tuple(external_files(model))
+    return Opened(model, Origin(str(path), path.parent), data, locations)
 
 
 def read_regular_file(path: Path) -> bytes:

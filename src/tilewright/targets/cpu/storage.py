@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryProblem, aligned
 from tilewright.targets.cpu.layouts import Tensor
@@ -79,13 +81,20 @@ class Weights:
         return self._offsets[key]
 
     def fill(self, target: Array) -> None:
-        """Write all constants into `target` (uint8, at least `size_bytes`)."""
-        for offset, storage in self._sources:
+        """Write all constants into `target` (uint8, at least `size_bytes`), on all cores: numpy lets go of
+        the interpreter while it rearranges."""
+
+        def place(source: tuple[int, Storage]) -> None:
+            offset, storage = source
             if isinstance(storage, PackedTensor) and self._arrangements is not None:
                 data = self._arrangements.of(storage)
             else:
                 data = np.ascontiguousarray(_constant_data(storage))
             target[offset : offset + data.nbytes] = data.reshape(-1).view(np.uint8)
+
+        with ThreadPoolExecutor(num_threads_default()) as threads:
+            for _ in threads.map(place, self._sources):
+                pass
 
 
 def _constant_data(storage: Storage) -> Array:

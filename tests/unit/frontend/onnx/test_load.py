@@ -12,7 +12,7 @@ from onnx.parser import parse_model
 from onnx.reference import ReferenceEvaluator
 
 from tilewright.errors import ModelRejected, UnsupportedOp, UsageError
-from tilewright.frontend.onnx import build, load_onnx, source_digest
+from tilewright.frontend.onnx import build, load_onnx, open_model
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
@@ -260,9 +260,9 @@ def test_external_data_are_read_from_a_folder_below_the_model(tmp_path: Path) ->
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     assert load_onnx(path).initializers[0].data.tolist() == [3, 4]  # type: ignore[union-attr]  # a constant
-    before = source_digest(path)
+    before = open_model(path).sha256()
     (tmp_path / "data" / "w.bin").write_bytes(bytes(16))
-    assert source_digest(path) != before
+    assert open_model(path).sha256() != before
     with pytest.raises(ModelRejected, match="load it by its path"):
         load_onnx(path.read_bytes())
 
@@ -273,7 +273,7 @@ def test_path_bytes_and_message_give_the_same_graph_and_digest(tmp_path: Path) -
     path = tmp_path / "model.onnx"
     path.write_bytes(data)
     assert [operators(load_onnx(s)) for s in (model, data, path, str(path))] == [["Relu"]] * 4
-    assert len({source_digest(s) for s in (model, data, path)}) == 1
+    assert len({open_model(s).sha256() for s in (model, data, path)}) == 1
 
 
 def test_the_callers_message_is_not_changed() -> None:

@@ -18,6 +18,9 @@ from tilewright.targets.cpu.matrix.tiles import TILE_BYTES, TILE_COLUMNS, TILE_D
 
 Array = np.ndarray[Any, Any]
 
+# Values below round to finite bfloat16.
+_LARGEST_PIECE = 3e38
+
 
 def pack_weights(problem: MatrixProblem, plan: Plan) -> Packed:
     """The constant factor as the kernel reads it."""
@@ -27,27 +30,31 @@ def pack_weights(problem: MatrixProblem, plan: Plan) -> Packed:
     offset, pieces = problem.b_offset, plan.num_pieces
     steps, panel_tiles = plan.num_steps, plan.block.columns
     num_tiles = -(-problem.columns // TILE_COLUMNS)
+    size_bytes = pieces * problem.num_taps * steps * num_tiles * TILE_BYTES
 
     def pack(array: Array) -> Array:
         flat = np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
         view = np.lib.stride_tricks.as_strided(
             flat[offset:], shape, tuple(s * flat.itemsize for s in strides)
         )
-        padded = np.zeros((*shape[:2], steps * TILE_DEPTH, num_tiles * TILE_COLUMNS), np.float32)
-        padded[:, :, : problem.depth, : problem.columns] = view
-        split = split_bfloat16(padded, pieces).reshape(
-            pieces, *shape[:2], steps, TILE_DEPTH // 2, 2, num_tiles, TILE_COLUMNS
-        )
-        # tile, line tap, step, row tap, piece, pair of rows, column, row
-        tiles = split.transpose(6, 1, 3, 2, 0, 4, 7, 5)
-        parts: list[Array] = []
+        packed = np.empty(size_bytes // 2, np.uint16)
+        done = 0
+        # Panel by panel: what one needs stays in the caches.
         for first in range(0, num_tiles, panel_tiles):
-            panel = tiles[first : first + panel_tiles]
-            parts.append(np.ascontiguousarray(np.moveaxis(panel, 0, 4)).reshape(-1))
-        return np.concatenate(parts)
+            count = min(panel_tiles, num_tiles - first)
+            columns = view[..., TILE_COLUMNS * first : TILE_COLUMNS * (first + count)]
+            padded = np.zeros((*shape[:2], steps * TILE_DEPTH, count * TILE_COLUMNS), np.float32)
+            padded[:, :, : problem.depth, : columns.shape[-1]] = columns
+            split = split_bfloat16(padded, pieces).reshape(
+                pieces, *shape[:2], steps, TILE_DEPTH // 2, 2, count, TILE_COLUMNS
+            )
+            # line tap, step, row tap, piece, tile, pair of rows, column, row
+            tiles = split.transpose(1, 3, 2, 0, 6, 4, 7, 5)
+            packed[done : done + tiles.size].reshape(tiles.shape)[...] = tiles
+            done += tiles.size
+        return packed
 
     signature = f"matrix pieces={pieces} panel={panel_tiles} shape={shape} strides={strides} offset={offset}"
-    size_bytes = pieces * problem.num_taps * steps * num_tiles * TILE_BYTES
     return Packed(problem.contraction.b.operand, pack, signature, size_bytes)
 
 
@@ -61,12 +68,20 @@ def split_bfloat16(values: Array, count: int) -> Array:
     """
     pieces = np.empty((count, *values.shape), np.uint16)
     rest = values.astype(np.float32)
+    is_plain = bool(np.abs(rest).max(initial=0.0) < _LARGEST_PIECE)  # not so for a NaN
     for number in range(count):
         bits = rest.view(np.uint32)
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-        rounded[np.isnan(rest)] = 0x7FC0
-        pieces[number] = rounded
-        with np.errstate(invalid="ignore"):
-            rest = rest - (rounded.astype(np.uint32) << 16).view(np.float32)
-        rest[~np.isfinite(rest)] = 0
+        rounded = bits >> 16
+        rounded &= 1
+        rounded += 0x7FFF
+        rounded += bits
+        rounded &= 0xFFFF0000
+        if not is_plain:
+            rounded[np.isnan(rest)] = 0x7FC00000
+        pieces[number] = rounded >> 16
+        if number + 1 < count:
+            with np.errstate(invalid="ignore"):
+                rest = rest - rounded.view(np.float32)
+            if not is_plain:
+                rest[~np.isfinite(rest)] = 0
     return pieces
