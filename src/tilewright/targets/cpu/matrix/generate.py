@@ -45,7 +45,6 @@ from tilewright.tuning import Choice
 
 _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 _INDEX_TYPES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
-_LINE_BYTES = 64
 # Rows finished together: enough to hide latencies, few enough for the registers.
 _FINISH_ROWS = 4
 
@@ -107,7 +106,6 @@ class _Generator:
         self.grid = plan.grid
         self.emitter = Emitter(attributes=isa.function_attributes)
         self.weights = pack_weights(problem, plan)
-        self.prefetches = self.weights.size_bytes > isa.caches.l1_bytes
         self.type: Type = vec("float", TILE_COLUMNS)
         self.pointers: dict[str, Val] = {}
         self.extra_pointers: tuple[Val, ...] = ()
@@ -441,19 +439,8 @@ class _Generator:
         e, plan = self.emitter, self.plan
         step_bytes = plan.num_pieces * block.columns * TILE_BYTES
         a = e.gep(self.pointers["planes"], self._origin(e.mul(number, block.num_positions)))
-        # Each block fetches its share of the weights that the next pass begins with.
-        pass_bytes = min(plan.steps_together, plan.num_steps) * len(taps) * step_bytes
-        per_step = -(-pass_bytes // (_LINE_BYTES * plan.num_blocks * plan.steps_together))
-        share = per_step * plan.steps_together * _LINE_BYTES
-        ahead_of = e.add(e.mul(first, len(taps) * step_bytes), pass_bytes)
-        start = e.min(e.mul(number, share), pass_bytes)
-        following = e.gep(e.gep(b, ahead_of), start)
 
         def step(index: Int, _: Sequence[Val]) -> None:
-            if self.prefetches:
-                at = e.gep(following, e.mul(e.sub(index, first), per_step * _LINE_BYTES))
-                for line in range(per_step):
-                    e.prefetch(e.gep(at, line * _LINE_BYTES), locality=2)
             for tap, (phase, ahead) in enumerate(taps):
                 at_a = e.gep(e.gep(a, ahead * TILE_BYTES_PER_ROW), self._plane(index, phase, 0))
                 at_b = e.gep(b, e.mul(e.add(e.mul(index, len(taps)), tap), step_bytes))

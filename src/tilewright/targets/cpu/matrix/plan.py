@@ -31,6 +31,7 @@ _BLOCKS = (Block(2, 2), Block(1, 4), Block(4, 1), Block(1, 3), Block(3, 1))
 _MAX_CANDIDATES = 8
 # Weights that stay in the L1 cache while blocks of inputs pass.
 _L1_WEIGHT_BYTES = 24 * 1024
+_ENOUGH_BLOCKS = 4
 # Share of the L2 cache for the split inputs: a panel of weights and the result need the rest.
 _SCRATCH_SHARE = 0.6
 _PRODUCT_CYCLES = 16.0
@@ -186,8 +187,11 @@ class Plan:
     def steps_together(self) -> int:
         """Steps of the depth, all taps along the row in each, whose weights stay in the L1 cache together.
 
-        Meanwhile all blocks of the chunk are multiplied: weights from L2 would halve the unit's rate.
+        Meanwhile all blocks of the chunk are multiplied: weights from L2 would halve the unit's rate. A few
+        blocks do not pay for storing their sums and loading them again.
         """
+        if self.num_blocks < _ENOUGH_BLOCKS:
+            return self.num_steps
         step_bytes = self.grid.row.num_taps * self.num_pieces * self.block.columns * TILE_BYTES
         most = max(1, _L1_WEIGHT_BYTES // step_bytes)
         return -(-self.num_steps // -(-self.num_steps // most))
