@@ -30,6 +30,8 @@ from tilewright.tuning import NO_CHOICES, Choice, Choices
 WINOGRAD_TILES: dict[Accuracy, tuple[int, ...]] = {"strict": (), "default": (2, 4), "fast": (2, 4)}
 # Products of bfloat16 pieces on the matrix unit, by accuracy: three leave 2^-17 of each factor out, one 2^-8.
 MATRIX_PRODUCTS: dict[Accuracy, int | None] = {"strict": None, "default": 3, "fast": 1}
+# Whether weights that few rows share may be rounded to 24 bits, which errs as three products do.
+MAY_ROUND_WEIGHTS: dict[Accuracy, bool] = {"strict": False, "default": True, "fast": True}
 # An estimate below this may be wrong about which is faster.
 MIN_WINOGRAD_GAIN = 1.15
 MIN_MATRIX_GAIN = 1.15
@@ -77,7 +79,14 @@ def _lower_by_estimate(
         kernels = _lower_as(choice, nest, layouts, isa, constants, next_local, accuracy)
         if not isinstance(kernels, Declined):
             return kernels
-    return lower_contraction(nest, layouts, isa, constants=constants, next_local=next_local)
+    return lower_contraction(
+        nest,
+        layouts,
+        isa,
+        constants=constants,
+        next_local=next_local,
+        may_round=MAY_ROUND_WEIGHTS[accuracy],
+    )
 
 
 def _templates(nest: Nest, layouts: Layouts, isa: Isa, accuracy: Accuracy) -> tuple[Choice, ...]:
@@ -157,7 +166,13 @@ def _lower_as(
     match choice.template:
         case "contraction":
             return lower_contraction(
-                nest, layouts, isa, constants=constants, next_local=next_local, choice=choice
+                nest,
+                layouts,
+                isa,
+                constants=constants,
+                next_local=next_local,
+                choice=choice,
+                may_round=MAY_ROUND_WEIGHTS[accuracy],
             )
         case "winograd":
             tile = choice.get("tile")

@@ -14,6 +14,7 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.contraction import lower_contraction
+from tilewright.targets.cpu.contraction.pack import compact
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
 
@@ -65,7 +66,9 @@ def conv_graph(
     return g
 
 
-def build(graph: Graph, isa: Isa, layout: Any = channels_last) -> tuple[KernelRunner, dict[str, Any]]:
+def build(
+    graph: Graph, isa: Isa, layout: Any = channels_last, *, may_round: bool = False
+) -> tuple[KernelRunner, dict[str, Any]]:
     group = fuse_nodes(graph.nodes, graph.outputs)
     assert isinstance(group, NestGroup)
     assert len(group.nests) == 1
@@ -83,8 +86,16 @@ def build(graph: Graph, isa: Isa, layout: Any = channels_last) -> tuple[KernelRu
     out = group.outputs[0]
     layouts["output", 0] = layout(len(out.shape))
     operands["output", 0] = np.full(out.shape, np.nan, np.float32)
-    kernels = lower_contraction(group.nests[0], layouts, isa, constants=frozenset(constants), next_local=0)
+    kernels = lower_contraction(
+        group.nests[0],
+        layouts,
+        isa,
+        constants=frozenset(constants),
+        next_local=0,
+        may_round=may_round,
+    )
     assert not isinstance(kernels, Declined), kernels
+    assert ("B of 24 bits" in kernels[-1].notes) == may_round
     return KernelRunner(kernels, operands, layouts, isa), feed
 
 
@@ -211,3 +222,44 @@ def test_small_groups_fill_the_vectors() -> None:
     kernels = lower_contraction(group.nests[0], layouts, isa, constants=constants, next_local=0)
     assert not isinstance(kernels, Declined)
     assert int(kernels[0].notes[0].split("x")[1]) % isa.lanes() == 0
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        conv_graph(96, 200, (2, 2), (1, 1), relu=True),
+        conv_graph(40, 61, (2, 2), (3, 3), pads=(1, 1, 1, 1), residual=True),
+        matmul_graph((1, 1000), (1000, 97)),
+        matmul_graph((3, 600), (600, 70)),
+    ],
+    ids=["pointwise", "window", "one row", "long sums"],
+)
+def test_weights_of_24_bits_err_by_2_to_the_minus_17_of_them(graph: Graph, isa: Isa) -> None:
+    runner, feed = build(graph, isa, may_round=True)
+    runner()
+    name = graph.outputs[0].name
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)[name]
+    got = runner.result(("output", 0))
+    # The most that rounding can change: every product by 2^-17 of it. Here sums of magnitudes bound it.
+    magnitudes = {key: np.abs(value) for key, value in feed.items()}
+    node = graph.nodes[0]
+    weights = next(v for v in node.inputs if v is not None and v.data is not None)
+    assert weights.data is not None
+    of_magnitudes = Graph("magnitudes")
+    values = [of_magnitudes.add_input(Value("x", F32, node.inputs[0].shape))]  # type: ignore[union-attr]
+    values.append(of_magnitudes.constant(np.abs(weights.data), "w"))
+    y = of_magnitudes.append(
+        Node(node.op_type, values, [of_magnitudes.value("y", F32, node.output.shape)], dict(node.attributes))
+    ).output
+    of_magnitudes.outputs = [y]
+    x = magnitudes[node.inputs[0].name]  # type: ignore[union-attr]
+    bound = run_graph(of_magnitudes, {"x": x}, dtype=DType.FLOAT64)["y"]
+    assert (np.abs(got - expected) <= (2.0**-17 + 2.0**-20) * bound + 1e-5).all()
+
+
+def test_rounded_weights_keep_what_24_bits_hold() -> None:
+    values = np.array([1.0, -3.5, 2.0**-126, 0.0, -0.0, np.inf, -np.inf, np.nan, 1 + 2.0**-16], np.float32)
+    stored = compact(values).reshape(-1, 3)
+    back = np.pad(stored, ((0, 0), (1, 0))).reshape(-1).view("<f4")
+    np.testing.assert_array_equal(back[:8], values[:8])
+    assert back[8] == 1.0, "halves go to even"

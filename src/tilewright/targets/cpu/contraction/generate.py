@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.nest import Nest, Operand
 from tilewright.targets.cpu.contraction.choose import (
@@ -25,6 +26,7 @@ from tilewright.targets.cpu.contraction.choose import (
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.contraction.match import Contraction, Loop, Spread
 from tilewright.targets.cpu.contraction.pack import (
+    COMPACT_BYTES,
     FactorB,
     in_place,
     packed_at_run_time,
@@ -54,6 +56,10 @@ _BLOCK_STEPS = 256
 # A panel of this size is worth fetching while the one before it is multiplied: weights come from memory
 # that is too slow to keep up with the FMAs (ResNet-50: 57.9 → 55.3 ms, BERT-base: 176 → 166 ms, one thread).
 _MIN_PREFETCH_BYTES = 64 * 1024
+# With more rows than this, widening compact weights takes longer than reading whole ones; fewer bytes of them
+# stay in the L2 cache from run to run.
+_MAX_COMPACT_ROWS = 4
+_MIN_COMPACT_BYTES = 64 * 1024
 
 
 def lower_contraction(
@@ -64,12 +70,14 @@ def lower_contraction(
     constants: frozenset[OperandKey],
     next_local: int,
     choice: Choice | None = None,
+    may_round: bool = False,
 ) -> tuple[Kernel, ...] | Declined:
     """Kernels of one contraction nest: the packing of B where it must happen at run time, then the product.
 
     `constants` are the operands whose data are known now. A packed B is a new local operand numbered
     `next_local` that appears in the kernels' arguments. `choice` is one of `contraction_candidates`; what it
-    leaves open the estimate decides.
+    leaves open the estimate decides. `may_round` allows weights of 24 bits where reading them takes longer
+    than multiplying.
     """
     design = design_contraction(nest, layouts, isa, constants=constants, choice=choice)
     if isinstance(design, Declined):
@@ -78,7 +86,8 @@ def lower_contraction(
     order = _summed_order(problem)
     before: tuple[Kernel, ...] = ()
     if problem.b.operand.key in constants:
-        factor = packed_constant(problem, tile.panels, order)
+        is_compact = may_round and _is_bound_by_weights(problem)
+        factor = packed_constant(problem, tile.panels, order, is_compact=is_compact)
     elif problem.vector.b == 1 and all(x.b for x in problem.inner):
         factor = in_place(problem, tile.panels)
     else:
@@ -95,6 +104,14 @@ def lower_contraction(
         before = lower_nests((pack,), {**layouts, operand.key: _row_major(operand)}, isa)
     generator = _Generator(design, factor, order, isa)
     return (*before, generator.kernel())
+
+
+def _is_bound_by_weights(problem: Contraction) -> bool:
+    """Whether few rows share constants that do not stay in a private cache."""
+    rows = prod(x.extent for x in (problem.row, *problem.outer) if not x.b)
+    size_bytes = problem.b.operand.num_elements * problem.dtype.size_bytes
+    is_plain = problem.dtype is DType.FLOAT32 and problem.spread is None
+    return is_plain and rows <= _MAX_COMPACT_ROWS and size_bytes >= _MIN_COMPACT_BYTES
 
 
 def _row_major(operand: Operand) -> Layout:
@@ -154,6 +171,7 @@ class _Generator:
         panel_bytes = factor.panel_stride * problem.dtype.size_bytes
         self.prefetches = (
             factor.is_packed
+            and not factor.is_compact
             and isinstance(factor.arg, Packed)
             and self.panels.num_panels > 1
             and self.num_units * self.num_tiles >= 2 * self.panels.num_vectors
@@ -193,7 +211,11 @@ class _Generator:
             notes=(
                 f"tile {max(t.rows for t in self.row_tiles)}x{self.panels.num_vectors * self.panels.lanes}",
                 f"{self.cut.num_row_parts}x{self.cut.num_panel_parts} chunks",
-                "B packed" if self.factor.is_packed else "B in place",
+                "B of 24 bits"
+                if self.factor.is_compact
+                else "B packed"
+                if self.factor.is_packed
+                else "B in place",
             ),
         )
 
@@ -532,8 +554,8 @@ class _Generator:
         b_dtype = problem.dtype if self.factor.is_packed else b_operand.dtype
         lanes = self.panels.lanes
         at_b = self._pointer("b", b, b_dtype.size_bytes)
-        vectors = []
-        for j in range(panel.num_vectors):
+        vectors = self._compact_vectors(b, panel) if self.factor.is_compact else []
+        for j in range(panel.num_vectors if not vectors else 0):
             is_last = j == panel.num_vectors - 1
             active = panel.active if is_last and not self.factor.is_packed else lanes
             pointer = e.gep(at_b, j * lanes * b_dtype.size_bytes)
@@ -551,6 +573,21 @@ class _Generator:
             for j, vector in enumerate(vectors):
                 result.append(e.fma(spread, vector, accumulators[number * len(vectors) + j]))
         return result
+
+    def _compact_vectors(self, b: Int, panel: _Panel) -> list[Val]:
+        """A panel's vectors of B, whose elements lack their lowest byte."""
+        e, lanes = self.emitter, self.panels.lanes
+        at = e.op(f"getelementptr i8, ptr {self.pointers['b']}, i64 {e.mul(b, COMPACT_BYTES)}", PTR)
+        size = 4 * lanes
+        zeros = e.zero(vec("i8", size))
+        picked = [size if i % 4 == 0 else i // 4 * COMPACT_BYTES + i % 4 - 1 for i in range(size)]
+        vectors: list[Val] = []
+        for j in range(panel.num_vectors):
+            # A whole vector of bytes, of which the last quarter belongs to the next: one instruction then
+            # puts all bytes in place.
+            loaded = e.load(vec("i8", size), e.gep(at, COMPACT_BYTES * lanes * j))
+            vectors.append(e.bitcast(e.shuffle(loaded, zeros, picked), self.type))
+        return vectors
 
     def _multiply_groups(
         self,

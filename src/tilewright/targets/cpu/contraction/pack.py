@@ -32,10 +32,23 @@ class FactorB:
     tail_step_strides: dict[str, int]
     offset: int
     is_packed: bool
+    is_compact: bool = False
 
 
-def packed_constant(problem: Contraction, panels: Panels, order: Sequence[Loop]) -> FactorB:
-    """B as a constant packed at compile time; `order` is the kernel's order of the summed loops."""
+# Of a compact element: 16 bits of float32's significand are left, which errs by 2^-17 at most.
+COMPACT_BYTES = 3
+COMPACT_BEHIND_BYTES = 16
+_SLICE = 1 << 16
+
+
+def packed_constant(
+    problem: Contraction, panels: Panels, order: Sequence[Loop], *, is_compact: bool = False
+) -> FactorB:
+    """B as a constant packed at compile time; `order` is the kernel's order of the summed loops.
+
+    `is_compact` keeps the upper three bytes of each float32, rounded. Behind them lies room for a kernel to
+    read whole vectors of bytes.
+    """
     outer = [x for x in problem.outer if x.b]
     steps = prod(x.extent for x in order)
     loops = (*outer, *order, problem.vector)
@@ -49,16 +62,28 @@ def packed_constant(problem: Contraction, panels: Panels, order: Sequence[Loop])
         flat = np.ascontiguousarray(array).reshape(-1)
         size = flat.itemsize
         view = np.lib.stride_tricks.as_strided(flat[offset:], shape, tuple(s * size for s in strides))
-        columns = np.zeros((num_outer, steps, panels.padded_extent), dtype)
-        columns[:, :, :extent] = view.reshape(num_outer, steps, extent)
-        full = panels.num_full * width
-        parts = [columns[:, :, :full].reshape(num_outer, steps, -1, width).transpose(0, 2, 1, 3)]
-        pieces = [parts[0].reshape(num_outer, -1)]
-        if panels.tail:
-            pieces.append(columns[:, :, full:].reshape(num_outer, -1))
-        return np.concatenate(pieces, axis=1).reshape(-1)
+        per_element = COMPACT_BYTES if is_compact else 1
+        whole = num_outer * steps * panels.padded_extent * per_element
+        packed = np.zeros(whole + behind, np.uint8 if is_compact else dtype)
+        by_outer = packed[:whole].reshape(num_outer, -1)
+        done = 0
+        # Panel by panel: what one needs stays in the caches.
+        for first in range(0, extent, width):
+            columns = view[..., first : first + width].reshape(num_outer, steps, -1)
+            missing = -columns.shape[-1] % lanes
+            if missing:
+                columns = np.pad(columns, ((0, 0), (0, 0), (0, missing)))
+            stored = (compact(columns) if is_compact else columns).reshape(num_outer, -1)
+            by_outer[:, done : done + stored.shape[1]] = stored
+            done += stored.shape[1]
+        return packed
 
-    signature = f"panels lanes={lanes} width={width} shape={shape} strides={strides} offset={offset} {dtype}"
+    behind = COMPACT_BEHIND_BYTES if is_compact else 0
+    form = "compact " if is_compact else ""
+    signature = (
+        f"{form}panels lanes={lanes} width={width} shape={shape} strides={strides} offset={offset} {dtype}"
+    )
+    element_bytes = COMPACT_BYTES if is_compact else dtype.itemsize
     outer_strides: dict[str, int] = {}
     step = steps * panels.padded_extent
     for x in reversed(outer):
@@ -69,7 +94,7 @@ def packed_constant(problem: Contraction, panels: Panels, order: Sequence[Loop])
             problem.b.operand,
             pack,
             signature,
-            num_outer * steps * panels.padded_extent * dtype.itemsize,
+            num_outer * steps * panels.padded_extent * element_bytes + behind,
         ),
         outer_strides=outer_strides,
         panel_stride=steps * width,
@@ -77,7 +102,30 @@ def packed_constant(problem: Contraction, panels: Panels, order: Sequence[Loop])
         tail_step_strides=_row_major_strides(order, panels.tail_vectors * lanes),
         offset=0,
         is_packed=True,
+        is_compact=is_compact,
     )
+
+
+def compact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The upper three bytes of every float32, rounded to nearest even, lowest byte first.
+
+    >>> compact(np.array([1.0, -2.0], np.float32)).tolist()
+    [0, 128, 63, 0, 0, 192]
+    """
+    flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+    stored = np.empty((flat.size, COMPACT_BYTES), np.uint8)
+    for start in range(0, flat.size, _SLICE):  # what a slice needs stays in the caches
+        part = flat[start : start + _SLICE]
+        bits = part.view(np.uint32)
+        rounded = bits >> 8
+        rounded &= 1
+        rounded += 0x7F
+        rounded += bits
+        rounded[np.isnan(part)] = 0x7FC00000
+        stored[start : start + _SLICE] = (
+            rounded.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)[:, 1:]
+        )
+    return stored.reshape(*values.shape[:-1], COMPACT_BYTES * values.shape[-1])
 
 
 def in_place(problem: Contraction, panels: Panels) -> FactorB:
