@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from tilewright.ir.derive import flops
 from tilewright.ir.graph import Graph
-from tilewright.targets.cpu.topology import probe_bandwidth, probe_fma_peak
+from tilewright.options import Accuracy
+from tilewright.targets.cpu.select import MATRIX_PRODUCTS
+from tilewright.targets.cpu.topology import probe_bandwidth, probe_fma_peak, probe_tile_peak
 
 OVERHEAD_PERCENT = 3.0
 
@@ -26,13 +28,21 @@ class Roofline:
     num_threads: int
 
     @classmethod
-    def of(cls, graph: Graph, num_threads: int) -> Roofline:
-        """Measure the machine (about a second) for the work of a graph."""
+    def of(cls, graph: Graph, num_threads: int, accuracy: Accuracy = "default") -> Roofline:
+        """Measure the machine (about a second) for the work of a graph.
+
+        The peak is that of the fastest unit on which a product of this accuracy may run.
+        """
+        peak = probe_fma_peak(num_threads).peak_flop_per_s
+        num_products = MATRIX_PRODUCTS[accuracy]
+        tiles = None if num_products is None else probe_tile_peak(num_threads)
+        if tiles is not None and num_products is not None:
+            peak = max(peak, tiles.peak_flop_per_s / num_products)
         values = (*graph.initializers, *graph.inputs, *graph.outputs)
         return cls(
             flop=sum(flops(node) for node in graph.nodes),
             traffic_bytes=sum(v.size_bytes for v in dict.fromkeys(values)),
-            peak_flop_per_s=probe_fma_peak(num_threads).peak_flop_per_s,
+            peak_flop_per_s=peak,
             read_bytes_per_s=probe_bandwidth(num_threads).read_bytes_per_s,
             num_threads=num_threads,
         )
@@ -75,5 +85,10 @@ class Roofline:
             )
             lever = "more --threads help if the machine has them"
         if share > 100:
-            return f"{what} on {threads}; measured is faster, because caches keep part of it between runs."
+            why = (
+                "caches keep part of it between runs"
+                if self.is_memory_bound
+                else "some products need less arithmetic than counted"
+            )
+            return f"{what} on {threads}; measured is faster, because {why}."
         return f"{what} on {threads}; measured is {share:.0f} % of that speed ({lever})."

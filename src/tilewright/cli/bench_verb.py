@@ -94,7 +94,7 @@ def bench(
         roofline = None
         if advice:
             update("measuring this machine")
-            roofline = Roofline.of(subject.graph, plan.num_threads)
+            roofline = Roofline.of(subject.graph, plan.num_threads, options.accuracy)
     lines = _advice(comparison, roofline)
     if as_json:
         document = {
