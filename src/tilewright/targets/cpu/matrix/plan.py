@@ -95,8 +95,9 @@ class Grid:
 
     @property
     def pitch(self) -> int:
-        """Positions from one line to the next in a plane."""
-        return self.width - min(min(lead, trail) for lead, _, trail in map(self.columns, self.row_phases))
+        """Positions from one line to the next in a plane: each position belongs to one line only."""
+        shared = min(min(lead, trail) for lead, _, trail in map(self.columns, self.row_phases))
+        return max(self.row.extent, self.width - shared)
 
     @property
     def width(self) -> int:
