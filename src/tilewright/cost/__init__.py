@@ -1,0 +1,1 @@
+"""What work costs, computed rather than observed."""

@@ -1,0 +1,57 @@
+"""What a cost model says of a mapping: accesses per level and tensor, cycles, energy; all estimated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCount:
+    """Words of one tensor at one level, for one of the level's used instances.
+
+    Reads serve the levels inside (or the parent, for an output on its way out), updates are partial sums that
+    arrive from inside, fills are words that arrive from outside. `tile_words` lie there at once,
+    `partition_words` is the instance's share of the whole tensor.
+    """
+
+    tile_words: int
+    partition_words: int
+    num_instances: int
+    reads: int
+    updates: int
+    fills: int
+    temporal_reductions: int
+    energy_pj: float  # of all instances
+
+
+@dataclass(frozen=True, slots=True)
+class LevelCount:
+    """One level: its tensors by name, the cycles it needs, the share of the full rate it allows."""
+
+    level: str
+    tensors: dict[str, TensorCount]
+    cycles: int
+    throttling: float
+    vector_access_pj: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Estimated cost of one operator under one mapping.
+
+    `cycles` is the largest of the levels' and of `compute_cycles`; `utilization` the share of the machine's
+    units that would be busy if every unit worked on real (not padded) operations all the time.
+    """
+
+    cycles: int
+    compute_cycles: int
+    energy_pj: float
+    mac_energy_pj: float
+    num_units_used: int
+    utilization: float
+    levels: tuple[LevelCount, ...]  # outermost first
+
+    @property
+    def edp(self) -> float:
+        """Energy times delay, in pJ * cycles."""
+        return self.energy_pj * self.cycles

@@ -1,0 +1,128 @@
+"""What a mapper maps: loops, and which element of each operand an iteration touches.
+
+A problem is a nest of `ir/` reduced to what placement on a memory hierarchy needs: every operand's axes are
+sums of loop indices with positive steps. Convolutions (stride, dilation, groups), products, pooling and
+depthwise layers all are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.errors import UsageError
+from tilewright.hardware.machine import TensorKind
+
+Term = tuple[str, int]  # a dim and the step with which it moves along an axis
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tensor of a problem. Along each axis the index is the sum of `step * dim` over the axis's terms."""
+
+    name: str
+    kind: TensorKind
+    axes: tuple[tuple[Term, ...], ...]
+
+    def dims(self) -> tuple[str, ...]:
+        """The dims it depends on, in order of appearance."""
+        return tuple(dict.fromkeys(dim for axis in self.axes for dim, _ in axis))
+
+    def box(self, tile: MappingOf[str, int]) -> tuple[int, ...]:
+        """Extents of the smallest box around the elements that a tile of the dims touches.
+
+        Elements that strides skip inside the box are counted, as Timeloop does.
+        """
+        return tuple(1 + sum(step * (tile.get(dim, 1) - 1) for dim, step in axis) for axis in self.axes)
+
+    def num_words(self, tile: MappingOf[str, int]) -> int:
+        """Elements of that box."""
+        return prod(self.box(tile))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Loops and operands of one operator. `dims` are names with extents; one operand is the output."""
+
+    name: str
+    dims: tuple[tuple[str, int], ...]
+    operands: tuple[Operand, ...]
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extent of every dim by its name."""
+        return dict(self.dims)
+
+    @property
+    def num_macs(self) -> int:
+        """Multiply-accumulates: iterations of all loops."""
+        return prod(extent for _, extent in self.dims)
+
+    @property
+    def output(self) -> Operand:
+        """The operand that is accumulated."""
+        return next(o for o in self.operands if o.kind is TensorKind.OUTPUT)
+
+    def num_words(self, operand: Operand) -> int:
+        """Elements of a whole operand."""
+        return operand.num_words(self.extents)
+
+
+def convolution(
+    dims: MappingOf[str, int],
+    *,
+    stride: tuple[int, int] = (1, 1),
+    dilation: tuple[int, int] = (1, 1),
+    name: str = "conv",
+) -> Problem:
+    """A convolution: R, S (window), P, Q (output), C, K (channels), N (batch), G (groups).
+
+    The letters are Timeloop's. `stride` and `dilation` are those of P and R, then of Q and S. G may be left out; C and K are per group.
+
+    Raises:
+        UsageError: an unknown letter, or an extent below 1.
+    """
+    known = ("R", "S", "P", "Q", "C", "K", "N", "G")
+    for letter, extent in dims.items():
+        if letter not in known:
+            raise UsageError(f"layer {name}: unknown dim {letter!r}; a convolution has {', '.join(known)}.")
+        if extent < 1:
+            raise UsageError(f"layer {name}: {letter} is {extent}; an extent is at least 1.")
+    if min(*stride, *dilation) < 1:
+        raise UsageError(f"layer {name}: stride {stride} and dilation {dilation} are at least 1.")
+    extents = {letter: dims.get(letter, 1) for letter in known if letter != "G" or "G" in dims}
+    group: tuple[tuple[Term, ...], ...] = ((("G", 1),),) if "G" in dims else ()
+    rows = (("P", stride[0]), ("R", dilation[0]))
+    columns = (("Q", stride[1]), ("S", dilation[1]))
+
+    def one(letter: str) -> tuple[Term, ...]:
+        return ((letter, 1),)
+
+    return Problem(
+        name,
+        tuple(extents.items()),
+        (
+            Operand("Weights", TensorKind.WEIGHT, (*group, one("C"), one("K"), one("R"), one("S"))),
+            Operand("Inputs", TensorKind.INPUT, (*group, one("N"), one("C"), rows, columns)),
+            Operand("Outputs", TensorKind.OUTPUT, (*group, one("N"), one("K"), one("P"), one("Q"))),
+        ),
+    )
+
+
+def layer(text: str) -> Problem:
+    """A layer written `R_P_C_K_stride`: a square window, a square output, one image.
+
+    >>> layer("3_14_256_256_1").num_macs
+    115605504
+
+    Raises:
+        UsageError: the text is anything else.
+    """
+    match = re.fullmatch(r"(\d+)_(\d+)_(\d+)_(\d+)_(\d+)", text)
+    if match is None:
+        raise UsageError(f"layer {text!r}: expected R_P_C_K_stride such as 3_14_256_256_1.")
+    r, p, c, k, stride = (int(x) for x in match.groups())
+    dims = {"R": r, "S": r, "P": p, "Q": p, "C": c, "K": k, "N": 1}
+    return convolution(dims, stride=(stride, stride), name=text)
