@@ -79,7 +79,8 @@ def convolution(
 ) -> Problem:
     """A convolution: R, S (window), P, Q (output), C, K (channels), N (batch), G (groups).
 
-    The letters are Timeloop's. `stride` and `dilation` are those of P and R, then of Q and S. G may be left out; C and K are per group.
+    The letters are Timeloop's. `stride` and `dilation` are those of P and R, then of Q and S. G may be left
+    out; C and K are per group.
 
     Raises:
         UsageError: an unknown letter, or an extent below 1.
