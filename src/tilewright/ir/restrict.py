@@ -1,0 +1,154 @@
+"""The part of a nest group that one region of its results needs, as nests on windows of the operands.
+
+A window is the box of an operand that the part touches. Restricted nests address windows as if they were
+whole tensors: where a window ends because the tensor does, the access's own padding applies. This is how
+fused kernels work block by block, with the halos that `region` derives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Call, Const, Expr, Iter, substitute
+from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Lookup, Nest, Operand, operands_of
+from tilewright.ir.region import Interval, Region, dim_intervals, full_region, hull, nest_input_regions
+
+OperandKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Nests on windows. `windows` gives the box of each operand that the part touches, in its full tensor."""
+
+    nests: tuple[Nest, ...]
+    windows: Mapping[OperandKey, Region]
+
+
+def restrict(
+    nests: Sequence[Nest], wanted: Mapping[OperandKey, Region], whole: Collection[OperandKey] = ()
+) -> Part | None:
+    """What of a group of nests `wanted` regions of its results need; tables and `whole` operands stay whole.
+
+    None where that cannot be said as nests on windows: a part of a reshaped operand, results that come in
+    strides, reads of nothing but padding.
+    """
+    windows = _windows(nests, wanted, whole)
+    restricted: list[Nest] = []
+    for nest in nests:
+        region = windows.get(nest.write.operand.key)
+        intervals = None if region is None else dim_intervals(nest, region)
+        if intervals is None:
+            continue
+        found = _restrict_nest(nest, intervals, windows)
+        if found is None:
+            return None
+        restricted.append(found)
+    return Part(tuple(restricted), windows)
+
+
+def _windows(
+    nests: Sequence[Nest], wanted: Mapping[OperandKey, Region], whole: Collection[OperandKey]
+) -> dict[OperandKey, Region]:
+    """The box of each operand, from the results backwards."""
+    windows = dict(wanted)
+    whole = {*whole, *(o.key for o in operands_of(nests) if o.kind == "table")}
+    for nest in reversed(nests):
+        region = windows.get(nest.write.operand.key)
+        if region is None:
+            continue
+        for access, needed in zip(nest.reads, nest_input_regions(nest, region), strict=True):
+            key = access.operand.key
+            if key in whole:
+                windows[key] = full_region(access.operand.shape)
+            elif needed is not None:
+                windows[key] = hull(windows[key], needed) if key in windows else needed
+    return windows
+
+
+def _restrict_nest(
+    nest: Nest, intervals: Mapping[str, Interval], windows: Mapping[OperandKey, Region]
+) -> Nest | None:
+    lows = {d: low for d, (low, _) in intervals.items()}
+    dims = tuple(Dim(d.name, intervals[d.name][1] - intervals[d.name][0], d.role) for d in nest.dims)
+    extents = {d.name: d.extent for d in dims}
+    reads = [_restrict_access(a, intervals, windows) for a in nest.reads]
+    write = _restrict_access(nest.write, intervals, windows)
+    if write is None or not _is_inside(write, extents):
+        return None
+    kept = [a for a in reads if a is not None]
+    if len(kept) != len(reads):
+        return None
+
+    def moved(expr: Expr | None) -> Expr | None:
+        return None if expr is None else substitute(expr, iters=lambda i: _later(i, lows[i.dim]))
+
+    body = moved(nest.body)
+    assert body is not None
+    return replace(
+        nest,
+        dims=dims,
+        reads=tuple(kept),
+        write=write,
+        body=body,
+        init=moved(nest.init),
+        finish=moved(nest.finish),
+    )
+
+
+def _later(index: Iter, low: int) -> Expr:
+    return index if low == 0 else Call("add", (index, Const(low, DType.INT64)), DType.INT64)
+
+
+def _restrict_access(
+    access: Access, intervals: Mapping[str, Interval], windows: Mapping[OperandKey, Region]
+) -> Access | None:
+    """The access on the operand's window, by dims that start at 0; None where there is no such access."""
+    operand = access.operand
+    window = windows.get(operand.key)
+    if window is None:
+        return None  # it only ever reads padding
+    is_whole = window == full_region(operand.shape)
+    if access.view is not None and not is_whole:
+        return None
+    starts = [0] * len(access.shape) if access.view is not None else [start for start, _ in window]
+    index = tuple(_moved_index(i, intervals, start) for i, start in zip(access.index, starts, strict=True))
+    if not is_whole:
+        if any(isinstance(i, Indirect) and start for i, start in zip(index, starts, strict=True)):
+            return None
+        operand = on_window(operand, window)
+    return replace(access, operand=operand, index=index)
+
+
+def _moved_index(index: Index, intervals: Mapping[str, Interval], start: int) -> Index:
+    match index:
+        case Affine(terms, offset):
+            moved = sum(c * intervals[d][0] for d, c in terms)
+            return Affine(terms, offset + moved - start)
+        case Lookup(table, dim):
+            low, high = intervals[dim]
+            return Lookup(tuple(v - start for v in table[low:high]), dim)
+        case Indirect():
+            return index
+
+
+def _is_inside(write: Access, extents: Mapping[str, int]) -> bool:
+    """Whether every iteration writes into the window: intervals of merged axes are rounded outwards."""
+    for index, extent in zip(write.index, write.shape, strict=True):
+        match index:
+            case Affine():
+                low, high = index.bounds(extents)
+                if low < 0 or high >= extent:
+                    return False
+            case Lookup(table, _):
+                if min(table, default=0) < 0 or max(table, default=0) >= extent:
+                    return False
+            case Indirect():
+                return False
+    return True
+
+
+def on_window(operand: Operand, window: Region) -> Operand:
+    """The operand as restricted nests see it."""
+    return replace(operand, shape=tuple(stop - start for start, stop in window))
