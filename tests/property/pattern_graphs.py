@@ -240,6 +240,25 @@ class PatternMaker:
             y = self.typed("DequantizeLinear", [made, *parameters], DType.FLOAT32, out)
         return self.typed("Cast", [y], self.dtype, out)
 
+    # Layers over time.
+
+    def recurrent(self, x: Value) -> Value:
+        """The last two axes as steps and inputs; the state they leave is made of x's shape again."""
+        batch, size = x.num_elements // (x.shape[-2] * x.shape[-1]), x.shape[-2]
+        given = self.op("Reshape", x, self.ints(batch, *x.shape[-2:]), shape=(batch, *x.shape[-2:]))
+        by_time = self.op("Transpose", given, shape=(size, batch, x.shape[-1]), perm=(1, 0, 2))
+        op_type = ("RNN", "GRU", "LSTM")[int(self.rng.integers(3))]
+        gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
+        rows = gates * size
+        inputs = [by_time, self.random(1, rows, x.shape[-1]), self.random(1, rows, size)]
+        if self.flag():
+            inputs.append(self.random(1, 2 * rows))
+        direction = "reverse" if self.flag() else "forward"
+        every = self.op(op_type, *inputs, shape=(size, 1, batch, size), hidden_size=size, direction=direction)
+        turned = self.op("Transpose", every, shape=(1, batch, size, size), perm=(1, 2, 0, 3))
+        shape = (*x.shape[:-1], size)
+        return self.op("Reshape", turned, self.ints(*shape), shape=shape)
+
     # What does nothing, or the same twice.
 
     def nothing(self, x: Value) -> Value:
@@ -293,6 +312,7 @@ STEPS: tuple[Callable[[PatternMaker, Value], Value], ...] = (
     PatternMaker.dense,
     PatternMaker.product,
     PatternMaker.quantized,
+    PatternMaker.recurrent,
     PatternMaker.nothing,
     PatternMaker.there_and_back,
     PatternMaker.reshapes,

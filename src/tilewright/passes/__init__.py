@@ -22,6 +22,7 @@ PASSES.add_class("fold-constants", "tilewright.passes.fold_constants:FoldConstan
 PASSES.add_class("canonicalise", "tilewright.passes.canonicalise:Canonicalise")
 PASSES.add_class("common-subexpressions", "tilewright.passes.common_subexpressions:CommonSubexpressions")
 PASSES.add_class("eliminate-identity", "tilewright.passes.eliminate_identity:EliminateIdentity")
+PASSES.add_class("expand-recurrent", "tilewright.passes.expand_recurrent:ExpandRecurrent")
 PASSES.add_class("merge-reshapes", "tilewright.passes.merge_reshapes:MergeReshapes")
 PASSES.add_class("merge-transposes", "tilewright.passes.merge_transposes:MergeTransposes")
 PASSES.add_class("fold-pad", "tilewright.passes.fold_pad:FoldPad")
@@ -46,6 +47,7 @@ PIPELINE: tuple[str, ...] = (
     "canonicalise",
     "common-subexpressions",
     "eliminate-identity",
+    "expand-recurrent",
     "merge-reshapes",
     "merge-transposes",
     "fold-pad",

@@ -32,6 +32,7 @@ FAMILIES = (
     "resize",
     "indexing",
     "quantization",
+    "cells",
     "recurrent",
     "misc",
 )
