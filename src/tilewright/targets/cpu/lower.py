@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey, 
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import lower_nests
 from tilewright.targets.cpu.products import Product, Products
+from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.views import TensorOf, find_views
 from tilewright.tuning import NO_CHOICES, Choices
@@ -142,6 +144,7 @@ class _Lowering:
         self.offsets: dict[Tensor, int] = {}
         self.locals: dict[Tensor, Operand] = {}
         self.num_units = 0
+        self.repeats = Repeats()
         # Model inputs and outputs that kernels use in another layout than the caller: the copy they use.
         self.shadows: dict[Value, Tensor] = {}
 
@@ -271,7 +274,8 @@ class _Lowering:
             if kernels is None:
                 nests = tuple(names.escape(nest) for nest in nests)
                 names.arrange_constants(nests)
-                kernels = lower_nests(nests, names.layouts(nests), self.isa)
+                layouts = names.layouts(nests)
+                kernels = self.repeats.nests(nests, layouts, partial(lower_nests, nests, layouts, self.isa))
             launches.extend((self._launch(k, names, unit, nests),) for k in kernels)
             names.forget_arrangements()
         return launches
@@ -317,7 +321,8 @@ class _Lowering:
         next_local: int,
     ) -> tuple[Kernel, ...] | Declined:
         """Kernels of a contraction, which carry its signature, or why it is none."""
-        kernels = lower_product(
+        make = partial(
+            lower_product,
             nest,
             layouts,
             self.isa,
@@ -326,6 +331,7 @@ class _Lowering:
             accuracy=self.accuracy,
             choices=self.choices,
         )
+        kernels = self.repeats.product(nest, layouts, constants, next_local, make)
         if isinstance(kernels, Declined):
             return kernels
         if kernels[-1].signature:

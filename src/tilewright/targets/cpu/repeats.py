@@ -1,0 +1,75 @@
+"""Kernels by what they compute, so that the code of equal work is generated once per model.
+
+The layers of a transformer and the steps of a recurrent layer differ in nothing but their tensors. Their nests
+are equal, because operands are numbered within a group, and kernels name operands by these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from tilewright.ir.expr import Expr, format_expr
+from tilewright.ir.nest import Access, Nest
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
+
+Kernels = tuple[Kernel, ...]
+
+
+class Repeats:
+    """Remembers what was generated for one model: one ISA, one accuracy, one set of choices."""
+
+    def __init__(self) -> None:
+        self._products: dict[Hashable, Kernels | Declined] = {}
+        self._nests: dict[Hashable, Kernels] = {}
+
+    def product(
+        self,
+        nest: Nest,
+        layouts: Layouts,
+        constants: frozenset[OperandKey],
+        next_local: int,
+        make: Callable[[], Kernels | Declined],
+    ) -> Kernels | Declined:
+        """What `make` gives for a nest; `next_local` is the first free number for temporaries."""
+        facts = nest_facts(nest, layouts)
+        if facts is None:
+            return make()
+        operands = {a.operand.key for a in (*nest.reads, nest.write)}
+        key = (facts, constants & operands, next_local)
+        if key not in self._products:
+            self._products[key] = make()
+        return self._products[key]
+
+    def nests(self, nests: Sequence[Nest], layouts: Layouts, make: Callable[[], Kernels]) -> Kernels:
+        """What `make` gives for nests that run in this order."""
+        key = tuple(nest_facts(nest, layouts) for nest in nests)
+        if None in key:
+            return make()
+        if key not in self._nests:
+            self._nests[key] = make()
+        return self._nests[key]
+
+
+def nest_facts(nest: Nest, layouts: Layouts) -> Hashable | None:
+    """Everything that generators see of a nest; None where it brings tables along: these are data."""
+    accesses = (*nest.reads, nest.write)
+    if any(a.operand.data is not None for a in accesses):
+        return None
+    return (
+        nest.dims,
+        tuple(_access(a, layouts) for a in accesses),
+        nest.combine,
+        tuple(_expression(e) for e in (nest.body, nest.init, nest.finish)),
+    )
+
+
+def _access(access: Access, layouts: Layouts) -> Hashable:
+    operand = access.operand
+    # The text of a fill tells 0.0 from -0.0 and True from 1, which are equal.
+    fill = None if access.fill is None else repr(access.fill)
+    layout = layouts.get(operand.key)
+    return operand.key, operand.dtype, operand.shape, access.index, fill, access.view, layout
+
+
+def _expression(expr: Expr | None) -> Hashable:
+    return None if expr is None else (expr, format_expr(expr))
