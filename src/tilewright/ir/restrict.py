@@ -34,7 +34,7 @@ def restrict(
     None where that cannot be said as nests on windows: a part of a reshaped operand, results that come in
     strides, reads of nothing but padding.
     """
-    windows = _windows(nests, wanted, whole)
+    windows = windows_of(nests, wanted, whole)
     restricted: list[Nest] = []
     for nest in nests:
         region = windows.get(nest.write.operand.key)
@@ -48,10 +48,10 @@ def restrict(
     return Part(tuple(restricted), windows)
 
 
-def _windows(
-    nests: Sequence[Nest], wanted: Mapping[OperandKey, Region], whole: Collection[OperandKey]
+def windows_of(
+    nests: Sequence[Nest], wanted: Mapping[OperandKey, Region], whole: Collection[OperandKey] = ()
 ) -> dict[OperandKey, Region]:
-    """The box of each operand, from the results backwards."""
+    """The box of each operand that `wanted` regions of results need; all of `whole` operands and tables."""
     windows = dict(wanted)
     whole = {*whole, *(o.key for o in operands_of(nests) if o.kind == "table")}
     for nest in reversed(nests):

@@ -14,7 +14,7 @@ same bits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,13 @@ class Kernel:
     notes: tuple[str, ...] = field(default=())
     signature: str = ""  # of the product that it computes: see `select.product_signature`
     choice: Choice | None = None  # that was asked for; None where the estimate decided
+    parts: tuple[Kernel, ...] = ()  # kernels that this one calls
+
+    def all_kernels(self) -> Iterator[Kernel]:
+        """This kernel and those it calls: all code that it needs."""
+        for part in self.parts:
+            yield from part.all_kernels()
+        yield self
 
 
 @dataclass(frozen=True, slots=True)

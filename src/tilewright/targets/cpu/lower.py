@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
@@ -20,7 +18,9 @@ from tilewright.ir.nest import Access, Affine, Dim, Nest, Opaque, Operand, affin
 from tilewright.options import Accuracy
 from tilewright.progress import Progress
 from tilewright.schedule.base import Schedule
+from tilewright.targets.cpu.arrange import arrange_constants, transposed
 from tilewright.targets.cpu.exact import round_products
+from tilewright.targets.cpu.fused import Blocking, Chain, find_chains, lower_fused
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
@@ -123,11 +123,12 @@ def lower_schedule(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
-    """One subgraph's work: nests, or a node for the host."""
+    """One subgraph's work, or that of a chain: nests, or a node for the host."""
 
     index: int
     work: NestGroup | HostOperator
     nodes: tuple[Node, ...]
+    blocking: Blocking | None = None  # of one fused kernel
 
 
 class _Lowering:
@@ -149,10 +150,8 @@ class _Lowering:
         self.shadows: dict[Value, Tensor] = {}
 
     def run(self, progress: Progress) -> LoweredModel:
-        for stage in self.schedule.stages:
-            self.stages.append(
-                [[u for i in g.instances for u in self._units(i.subgraph_id)] for g in stage.groups]
-            )
+        for stage in find_chains(self.schedule, self.isa):
+            self.stages.append([[u for chain in group for u in self._units(chain)] for group in stage])
         self._choose_layouts()
         self._choose_views()
         steps: list[Step] = [(launch,) for launch in self._reorder_inputs()]
@@ -162,23 +161,27 @@ class _Lowering:
         steps.extend((launch,) for launch in self._reorder_outputs())
         return LoweredModel(tuple(steps), self.alias, self.offsets, self.layouts, self.locals, self.products)
 
-    def _units(self, subgraph_id: int) -> list[_Unit]:
-        subgraph = self.schedule.partition.subgraphs[subgraph_id]
-        fused = fuse_nodes(subgraph.nodes, subgraph.outputs)
+    def _units(self, chain: Chain) -> list[_Unit]:
+        """The work of a chain: the results of its last subgraph are wanted."""
+        subgraphs = [self.schedule.partition.subgraphs[i] for i in chain.subgraph_ids]
+        nodes = tuple(node for subgraph in subgraphs for node in subgraph.nodes)
+        fused = fuse_nodes(nodes, subgraphs[-1].outputs)
         if not isinstance(fused, Opaque):
-            return [self._unit(fused, subgraph.nodes)]
+            return [self._unit(fused, nodes, chain.blocking)]
         units: list[_Unit] = []
-        for node in subgraph.nodes:
+        for node in nodes:
             own = fuse_nodes((node,), tuple(node.results()))
             work = HostOperator(node, own.reason) if isinstance(own, Opaque) else own
             units.append(self._unit(work, (node,)))
         return units
 
-    def _unit(self, work: NestGroup | HostOperator, nodes: tuple[Node, ...]) -> _Unit:
+    def _unit(
+        self, work: NestGroup | HostOperator, nodes: tuple[Node, ...], blocking: Blocking | None = None
+    ) -> _Unit:
         self.num_units += 1
         if isinstance(work, NestGroup) and self.accuracy == "strict":
             work = replace(work, nests=tuple(map(round_products, work.nests)))
-        return _Unit(self.num_units - 1, work, nodes)
+        return _Unit(self.num_units - 1, work, nodes, blocking)
 
     # Layouts.
 
@@ -269,6 +272,9 @@ class _Lowering:
             return [unit.work]
         group = unit.work
         names = _Names(self, unit.index, group)
+        fused = None if unit.blocking is None else self._fused(group, unit.blocking, names)
+        if fused is not None:
+            return [(self._launch(fused, names, unit, group.nests),)]
         launches: list[Step] = []
         for nests, kernels in self._segments(group, names):
             if kernels is None:
@@ -279,6 +285,15 @@ class _Lowering:
             launches.extend((self._launch(k, names, unit, nests),) for k in kernels)
             names.forget_arrangements()
         return launches
+
+    def _fused(self, group: NestGroup, blocking: Blocking, names: _Names) -> Kernel | None:
+        """One kernel that computes the group block by block, if there is one."""
+        own = {t for o in group.locals if (t := names.tensor(o)) is not None}
+        if own & (set(self.alias) | set(self.alias.values())):
+            return None
+        layouts = names.layouts(group.nests)
+        kernel = lower_fused(group, layouts, self.isa, blocking, accuracy=self.accuracy)
+        return None if isinstance(kernel, Declined) else kernel
 
     def _segments(
         self, group: NestGroup, names: _Names
@@ -502,7 +517,7 @@ class _Names:
             return PackedTensor(value, arg)
         tensor = self.tensor(arg)
         if isinstance(tensor, Value) and arg.key in self._arranged:
-            return PackedTensor(tensor, _transposed(arg, self._arranged[arg.key]))
+            return PackedTensor(tensor, transposed(arg, self._arranged[arg.key]))
         return Table(arg) if tensor is None else tensor
 
     def forget_arrangements(self) -> None:
@@ -510,39 +525,8 @@ class _Names:
         self._arranged.clear()
 
     def arrange_constants(self, nests: Sequence[Nest]) -> None:
-        """Choose layouts in which the constants of loop nests are contiguous along the vector dim.
-
-        They are rearranged at compile time (the weights of a depthwise convolution, say).
-        """
-        layouts = self.layouts(nests)
-        for nest in nests:
-            strides = layouts[nest.write.operand.key].strides(nest.write.shape)
-            extents = nest.extents
-            contiguous = next(
-                (
-                    d
-                    for index, stride in zip(nest.write.index, strides, strict=True)
-                    if isinstance(index, Affine) and stride == 1
-                    for d in index.dims()
-                    if index.coefficient(d) == 1 and extents[d] > 1
-                ),
-                None,
-            )
-            for access in nest.reads:
-                key, rank = access.operand.key, len(access.shape)
-                if key not in self.constants or key in self._arranged or access.view is not None:
-                    continue
-                axes = [
-                    axis
-                    for axis, index in enumerate(access.index)
-                    if isinstance(index, Affine)
-                    and contiguous is not None
-                    and index.coefficient(contiguous) == 1
-                ]
-                row_major = Layout.row_major(rank).strides(access.shape)
-                if axes and row_major[axes[0]] != 1:
-                    order = (*(a for a in range(rank) if a != axes[0]), axes[0])
-                    self._arranged[key] = Layout(order)
+        """Choose the layouts of the constants that the next kernel reads."""
+        self._arranged = arrange_constants(nests, self.layouts(nests), self.constants)
 
     def layouts(self, nests: Sequence[Nest]) -> dict[OperandKey, Layout]:
         """The layout of every operand the nests touch."""
@@ -556,13 +540,6 @@ class _Names:
                     layout = self._lowering.layouts.get(tensor, layout)
                 result[operand.key] = self._arranged.get(operand.key, layout)
         return result
-
-
-def _transposed(operand: Operand, layout: Layout) -> Packed:
-    """A constant stored in another layout."""
-    order = layout.order
-    size_bytes = operand.num_elements * operand.dtype.size_bytes
-    return Packed(operand, lambda array: np.transpose(array, order), f"layout {order}", size_bytes)
 
 
 _EMPTY = NestGroup((), (), (), (), ())

@@ -1,7 +1,7 @@
 """Kernels by what they compute, so that the code of equal work is generated once per model.
 
-The layers of a transformer and the steps of a recurrent layer differ in nothing but their tensors. Their nests
-are equal, because operands are numbered within a group, and kernels name operands by these numbers.
+The layers of a transformer and the steps of a recurrent layer differ in nothing but their tensors. Their
+nests are equal, because operands are numbered within a group, and kernels name operands by these numbers.
 """
 
 from __future__ import annotations

@@ -16,7 +16,13 @@ from tilewright.targets.cpu.contraction import (
 from tilewright.targets.cpu.integer import lower_integer, product_of
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
-from tilewright.targets.cpu.matrix import lower_matrix, match_matrix, matrix_candidates, matrix_gain
+from tilewright.targets.cpu.matrix import (
+    lower_matrix,
+    match_matrix,
+    matrix_candidates,
+    matrix_gain,
+    undivided,
+)
 from tilewright.targets.cpu.products import product_signature
 from tilewright.targets.cpu.winograd import (
     lower_winograd,
@@ -46,11 +52,13 @@ def lower_product(
     next_local: int,
     accuracy: Accuracy,
     choices: Choices = NO_CHOICES,
+    divide: bool = True,
 ) -> tuple[Kernel, ...] | Declined:
     """Kernels of a contraction nest, which carry its signature and choice, or why it is none.
 
     Without a choice, and for one that the nest or the accuracy does not allow, the template with the least
-    estimated time computes it.
+    estimated time computes it. Unless it may `divide` them, all chunks run on one thread: chunks that repeat
+    each other's work do not pay then.
     """
     signature = product_signature(nest, layouts, constants)
     choice = choices.get(signature)
@@ -59,7 +67,7 @@ def lower_product(
         kernels = _lower_as(choice, nest, layouts, isa, constants, next_local, accuracy)
     if isinstance(kernels, Declined):
         choice = None
-        kernels = _lower_by_estimate(nest, layouts, isa, constants, next_local, accuracy)
+        kernels = _lower_by_estimate(nest, layouts, isa, constants, next_local, accuracy, divide)
     if isinstance(kernels, Declined):
         return kernels
     return tuple(replace(kernel, signature=signature, choice=choice) for kernel in kernels)
@@ -72,10 +80,11 @@ def _lower_by_estimate(
     constants: frozenset[OperandKey],
     next_local: int,
     accuracy: Accuracy,
+    divide: bool,
 ) -> tuple[Kernel, ...] | Declined:
     if product_of(nest) is not None:
         return lower_integer(nest, layouts, isa, constants=constants, next_local=next_local)
-    for choice in _templates(nest, layouts, isa, accuracy):
+    for choice in _templates(nest, layouts, isa, accuracy, divide):
         kernels = _lower_as(choice, nest, layouts, isa, constants, next_local, accuracy)
         if not isinstance(kernels, Declined):
             return kernels
@@ -89,7 +98,9 @@ def _lower_by_estimate(
     )
 
 
-def _templates(nest: Nest, layouts: Layouts, isa: Isa, accuracy: Accuracy) -> tuple[Choice, ...]:
+def _templates(
+    nest: Nest, layouts: Layouts, isa: Isa, accuracy: Accuracy, divide: bool = True
+) -> tuple[Choice, ...]:
     """Templates that are worth it beside the direct kernel, the best estimate first; cuts are left open."""
     tile, gain = _winograd_tile(nest, layouts, isa, accuracy)
     winograd = () if tile is None else (Choice.of("winograd", tile=tile),)
@@ -100,7 +111,10 @@ def _templates(nest: Nest, layouts: Layouts, isa: Isa, accuracy: Accuracy) -> tu
     if isinstance(problem, Declined):
         return winograd
     matrix_is_best = matrix_gain(problem, num_products, isa) >= max(MIN_MATRIX_GAIN, gain)
-    return (Choice.of("matrix", products=num_products), *winograd) if matrix_is_best else winograd
+    if not matrix_is_best:
+        return winograd
+    whole = None if divide else undivided(problem, num_products, isa)
+    return (whole or Choice.of("matrix", products=num_products), *winograd)
 
 
 def product_candidates(

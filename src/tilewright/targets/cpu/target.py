@@ -147,7 +147,8 @@ class CpuTarget:
         placement = Placement(lowered, bases, plan.offsets, names, caller_homes(lowered, graph), weights)
         steps, host_steps = _main_steps(lowered, placement)
         main = build_main(steps, isa, profile=profile)
-        kernels = {k.kernel.symbol: k.kernel for s in lowered.steps if isinstance(s, tuple) for k in s}
+        launches = (launch for step in lowered.steps if isinstance(step, tuple) for launch in step)
+        kernels = {k.symbol: k for launch in launches for k in launch.kernel.all_kernels()}
         jobs = [CompileJob(k.text, k.needs_optimizer) for k in kernels.values()]
         jobs.append(CompileJob(main.ir_text))
         cache = None if options.no_cache else ObjectCache(options.cache_dir or default_cache_directory())

@@ -2,6 +2,6 @@
 
 from tilewright.targets.cpu.matrix.generate import lower_matrix
 from tilewright.targets.cpu.matrix.match import MatrixProblem, match_matrix
-from tilewright.targets.cpu.matrix.plan import matrix_candidates, matrix_gain
+from tilewright.targets.cpu.matrix.plan import matrix_candidates, matrix_gain, undivided
 
-__all__ = ["MatrixProblem", "lower_matrix", "match_matrix", "matrix_candidates", "matrix_gain"]
+__all__ = ["MatrixProblem", "lower_matrix", "match_matrix", "matrix_candidates", "matrix_gain", "undivided"]

@@ -291,6 +291,14 @@ def matrix_candidates(problem: MatrixProblem, num_products: int, isa: Isa) -> tu
     return tuple(_choice(plan) for plan in list(plans.values())[:_MAX_CANDIDATES])
 
 
+def undivided(problem: MatrixProblem, num_products: int, isa: Isa) -> Choice | None:
+    """All work in one chunk, for a caller that cuts it up itself; None where it outgrows the cache."""
+    shape = _shape(problem, num_products)
+    block = _block(shape)
+    plan = _plan(shape, block, _num_units(shape, block), 1, 1)
+    return _choice(plan) if plan.scratch_bytes <= _SCRATCH_SHARE * isa.caches.l2_bytes else None
+
+
 def chosen_plan(problem: MatrixProblem, num_products: int, choice: Choice, isa: Isa) -> Plan | Declined:
     """The plan of a choice; what it leaves open the estimate decides."""
     shape = _shape(problem, num_products)
