@@ -23,10 +23,11 @@ from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
 from tilewright.options import Options, parse_bytes, parse_shapes
+from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
 from tilewright.targets import TARGETS
-from tilewright.targets.base import TuningTarget
+from tilewright.targets.base import Support, TuningTarget
 
 __all__ = [
     "CheckReport",
@@ -231,7 +232,9 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
 
 
 def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None = None) -> CheckReport:
-    """Ask a target about every operator of a model, as it is before any pass, without compiling it.
+    """Ask a target about every operator of a model, without compiling it.
+
+    Operators are those of the model, before any pass; a recurrent layer counts as the steps it is written as.
 
     Raises:
         ModelRejected: the model itself cannot be loaded. An unsupported operator raises nothing.
@@ -241,6 +244,9 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
     found: dict[tuple[str, int, str, str], list[str]] = {}
     for node in model.graph.nodes:
         support = asked.supports(node)
+        steps = num_steps_of(model.graph, node) if support.is_on_host else None
+        if steps is not None:
+            support = Support.yes(f"written as its {steps} steps")
         verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
         found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
     operators = tuple(OperatorSupport(*key, tuple(names)) for key, names in found.items())

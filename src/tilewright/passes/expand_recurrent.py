@@ -40,6 +40,14 @@ class ExpandRecurrent:
         return apply_rules(graph, [Rule(("RNN", "GRU", "LSTM"), partial(_match, self.max_steps), _build)])
 
 
+def num_steps_of(graph: Graph, node: Node) -> int | None:
+    """As how many steps a layer is written; None for what stays whole or is no such layer."""
+    if node.op_type not in DEFAULT_ACTIVATIONS or node.domain:
+        return None
+    found = _match(ExpandRecurrent().max_steps, Editor(graph), node)
+    return found.steps if isinstance(found, _Layer) else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """Extents of a layer, and what its cells have in common."""

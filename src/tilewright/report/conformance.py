@@ -89,10 +89,13 @@ def run_cases(
 
 
 def graph_path(graph: Graph) -> Path:
-    """`generated` if loop nests describe every node, else `reference`."""
+    """`generated` if loop nests describe every node, or the steps that it is written as, else `reference`."""
     from tilewright.ir.ops.registry import describe
+    from tilewright.passes.expand_recurrent import num_steps_of
 
-    opaque = any(isinstance(describe(node), Opaque) for node in graph.nodes)
+    opaque = any(
+        isinstance(describe(node), Opaque) and num_steps_of(graph, node) is None for node in graph.nodes
+    )
     return "reference" if opaque else "generated"
 
 
