@@ -26,16 +26,17 @@ class Repeats:
         self,
         nest: Nest,
         layouts: Layouts,
-        constants: frozenset[OperandKey],
+        sets: Sequence[frozenset[OperandKey]],
         next_local: int,
         make: Callable[[], Kernels | Declined],
     ) -> Kernels | Declined:
-        """What `make` gives for a nest; `next_local` is the first free number for temporaries."""
+        """What `make` gives for a nest: `sets` are the operands that are constant or otherwise special,
+        `next_local` is the first free number for temporaries."""
         facts = nest_facts(nest, layouts)
         if facts is None:
             return make()
         operands = {a.operand.key for a in (*nest.reads, nest.write)}
-        key = (facts, constants & operands, next_local)
+        key = (facts, tuple(chosen & operands for chosen in sets), next_local)
         if key not in self._products:
             self._products[key] = make()
         return self._products[key]

@@ -53,21 +53,24 @@ def lower_product(
     accuracy: Accuracy,
     choices: Choices = NO_CHOICES,
     divide: bool = True,
+    cached: frozenset[OperandKey] = frozenset(),
 ) -> tuple[Kernel, ...] | Declined:
     """Kernels of a contraction nest, which carry its signature and choice, or why it is none.
 
     Without a choice, and for one that the nest or the accuracy does not allow, the template with the least
     estimated time computes it. Unless it may `divide` them, all chunks run on one thread: chunks that repeat
-    each other's work do not pay then.
+    each other's work do not pay then. `cached` are constants that lie in a private cache already: reading
+    fewer bits of them saves nothing.
     """
+    may_round = MAY_ROUND_WEIGHTS[accuracy] and not any(a.operand.key in cached for a in nest.reads)
     signature = product_signature(nest, layouts, constants)
     choice = choices.get(signature)
     kernels: tuple[Kernel, ...] | Declined = Declined("nothing is chosen")
     if choice is not None:
-        kernels = _lower_as(choice, nest, layouts, isa, constants, next_local, accuracy)
+        kernels = _lower_as(choice, nest, layouts, isa, constants, next_local, accuracy, may_round)
     if isinstance(kernels, Declined):
         choice = None
-        kernels = _lower_by_estimate(nest, layouts, isa, constants, next_local, accuracy, divide)
+        kernels = _lower_by_estimate(nest, layouts, isa, constants, next_local, accuracy, divide, may_round)
     if isinstance(kernels, Declined):
         return kernels
     return tuple(replace(kernel, signature=signature, choice=choice) for kernel in kernels)
@@ -81,11 +84,12 @@ def _lower_by_estimate(
     next_local: int,
     accuracy: Accuracy,
     divide: bool,
+    may_round: bool,
 ) -> tuple[Kernel, ...] | Declined:
     if product_of(nest) is not None:
         return lower_integer(nest, layouts, isa, constants=constants, next_local=next_local)
     for choice in _templates(nest, layouts, isa, accuracy, divide):
-        kernels = _lower_as(choice, nest, layouts, isa, constants, next_local, accuracy)
+        kernels = _lower_as(choice, nest, layouts, isa, constants, next_local, accuracy, may_round)
         if not isinstance(kernels, Declined):
             return kernels
     return lower_contraction(
@@ -94,7 +98,7 @@ def _lower_by_estimate(
         isa,
         constants=constants,
         next_local=next_local,
-        may_round=MAY_ROUND_WEIGHTS[accuracy],
+        may_round=may_round,
     )
 
 
@@ -176,6 +180,7 @@ def _lower_as(
     constants: frozenset[OperandKey],
     next_local: int,
     accuracy: Accuracy,
+    may_round: bool,
 ) -> tuple[Kernel, ...] | Declined:
     match choice.template:
         case "contraction":
@@ -186,7 +191,7 @@ def _lower_as(
                 constants=constants,
                 next_local=next_local,
                 choice=choice,
-                may_round=MAY_ROUND_WEIGHTS[accuracy],
+                may_round=may_round,
             )
         case "winograd":
             tile = choice.get("tile")
