@@ -36,7 +36,8 @@ class KernelRunner:
         self.layouts = layouts
         for key, array in operands.items():
             self.stored[key] = aligned(np.transpose(array, layouts[key].order))
-        images = {k.symbol: compile_object(k.text, isa, optimize=k.needs_optimizer) for k in kernels}
+        needed = {k.symbol: k for kernel in kernels for k in kernel.all_kernels()}
+        images = {s: compile_object(k.text, isa, optimize=k.needs_optimizer) for s, k in needed.items()}
         self._library = JitLibrary(list(images.values()), exports=list(images))
         self._calls: list[tuple[Callable[..., None], Array, int]] = []
         self._keep: list[Array] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr, Iter, substitute
@@ -16,28 +17,36 @@ from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Lookup, Nes
 from tilewright.ir.region import Interval, Region, dim_intervals, full_region, hull, nest_input_regions
 
 OperandKey = tuple[str, int]
+_NOTHING: Mapping[OperandKey, Region] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Nests on windows. `windows` gives the box of each operand that the part touches, in its full tensor."""
+    """Nests on windows. `windows` gives the box of each operand that the part touches, in its full tensor.
+
+    Of temporaries whose windows were there in part, the nests make the rest.
+    """
 
     nests: tuple[Nest, ...]
     windows: Mapping[OperandKey, Region]
 
 
 def restrict(
-    nests: Sequence[Nest], wanted: Mapping[OperandKey, Region], whole: Collection[OperandKey] = ()
+    nests: Sequence[Nest],
+    wanted: Mapping[OperandKey, Region],
+    whole: Collection[OperandKey] = (),
+    present: Mapping[OperandKey, Region] = _NOTHING,
 ) -> Part | None:
     """What of a group of nests `wanted` regions of its results need; tables and `whole` operands stay whole.
 
+    Regions of temporaries that are `present` are not made again: their elements are expected in the windows.
     None where that cannot be said as nests on windows: a part of a reshaped operand, results that come in
     strides, reads of nothing but padding.
     """
-    windows = windows_of(nests, wanted, whole)
+    windows = windows_of(nests, wanted, whole, present)
     restricted: list[Nest] = []
     for nest in nests:
-        region = windows.get(nest.write.operand.key)
+        region = missing(windows, nest.write.operand.key, present)
         intervals = None if region is None else dim_intervals(nest, region)
         if intervals is None:
             continue
@@ -49,13 +58,19 @@ def restrict(
 
 
 def windows_of(
-    nests: Sequence[Nest], wanted: Mapping[OperandKey, Region], whole: Collection[OperandKey] = ()
+    nests: Sequence[Nest],
+    wanted: Mapping[OperandKey, Region],
+    whole: Collection[OperandKey] = (),
+    present: Mapping[OperandKey, Region] = _NOTHING,
 ) -> dict[OperandKey, Region]:
-    """The box of each operand that `wanted` regions of results need; all of `whole` operands and tables."""
+    """The box of each operand that `wanted` regions of results need; all of `whole` operands and tables.
+
+    What is `present` of a temporary needs nothing any more.
+    """
     windows = dict(wanted)
     whole = {*whole, *(o.key for o in operands_of(nests) if o.kind == "table")}
     for nest in reversed(nests):
-        region = windows.get(nest.write.operand.key)
+        region = missing(windows, nest.write.operand.key, present)
         if region is None:
             continue
         for access, needed in zip(nest.reads, nest_input_regions(nest, region), strict=True):
@@ -65,6 +80,31 @@ def windows_of(
             elif needed is not None:
                 windows[key] = hull(windows[key], needed) if key in windows else needed
     return windows
+
+
+def missing(
+    windows: Mapping[OperandKey, Region], key: OperandKey, present: Mapping[OperandKey, Region]
+) -> Region | None:
+    """What of an operand's window is to be made: all, what lies behind the part that is there, or nothing."""
+    window = windows.get(key)
+    if window is None or key not in present:
+        return window
+    differing = [
+        axis
+        for axis, (new, old) in enumerate(zip(window, present[key], strict=True))
+        if not _covers(old, new)
+    ]
+    if not differing:
+        return None
+    (axis, *others) = differing
+    (start, stop), (_, end) = window[axis], present[key][axis]
+    if others or not present[key][axis][0] <= start < end < stop:
+        return window
+    return (*window[:axis], (end, stop), *window[axis + 1 :])
+
+
+def _covers(outer: Interval, inner: Interval) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def _restrict_nest(

@@ -16,12 +16,14 @@ def arrange_constants(
     """Other layouts for constants of nests, which are then rearranged at compile time."""
     arranged: dict[OperandKey, Layout] = {}
     for nest in nests:
-        strides = layouts[nest.write.operand.key].strides(nest.write.shape)
+        write = nest.write
+        layout = layouts[write.operand.key] if write.view is None else Layout.row_major(len(write.view))
+        strides = layout.strides(write.shape)
         extents = nest.extents
         contiguous = next(
             (
                 d
-                for index, stride in zip(nest.write.index, strides, strict=True)
+                for index, stride in zip(write.index, strides, strict=True)
                 if isinstance(index, Affine) and stride == 1
                 for d in index.dims()
                 if index.coefficient(d) == 1 and extents[d] > 1

@@ -2,84 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
+from tilewright.ir.derive import is_contraction, reuse_dims
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Nest, Operand, operands_of
-from tilewright.ir.region import Region
+from tilewright.ir.region import Region, intersect
 from tilewright.ir.restrict import Part, restrict
-from tilewright.targets.cpu.kernel import Layout, OperandKey
+from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 
 RESULT: OperandKey = ("output", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Extents of a block of the result, by logical axis; the last blocks along an axis may be smaller."""
+    """How a result is cut: the extents of a block by logical axis, and how many of them form a strip.
+
+    The last blocks along an axis may be smaller. Blocks of a strip follow one another along the last axis
+    that is cut; each finds what it shares with the one before (a rolling window of lines) and makes the rest.
+    """
 
     block: tuple[int, ...]
+    strip: int = 1
 
-    def regions(self, shape: Sequence[int]) -> Iterator[Region]:
-        """Every block of a result of this shape, in order."""
+    def strips(self, shape: Sequence[int]) -> Iterator[list[Region]]:
+        """Every strip of blocks of a result of this shape, in order."""
         cuts = [
             [(start, min(start + size, extent)) for start in range(0, extent, size)]
             for extent, size in zip(shape, self.block, strict=True)
         ]
-        yield from product(*cuts)
+        axis = self.axis(shape)
+        for outer in product(*(c if a != axis else [(0, 0)] for a, c in enumerate(cuts))):
+            line = [(*outer[:axis], interval, *outer[axis + 1 :]) for interval in cuts[axis]]
+            for start in range(0, len(line), self.strip):
+                yield line[start : start + self.strip]
+
+    def axis(self, shape: Sequence[int]) -> int:
+        """The axis along which blocks of a strip lie."""
+        cut = [a for a, (extent, size) in enumerate(zip(shape, self.block, strict=True)) if size < extent]
+        return cut[-1] if cut else 0
 
     def num_blocks(self, shape: Sequence[int]) -> int:
-        """How many."""
-        count = 1
-        for extent, size in zip(shape, self.block, strict=True):
-            count *= -(-extent // size)
-        return count
+        """How many blocks there are."""
+        return prod(-(-extent // size) for extent, size in zip(shape, self.block, strict=True))
+
+    def num_strips(self, shape: Sequence[int]) -> int:
+        """How many strips there are."""
+        along = self.num_along(shape)
+        return self.num_blocks(shape) // along * -(-along // self.strip)
+
+    def num_along(self, shape: Sequence[int]) -> int:
+        """How many blocks lie one after the other along the axis of the strips."""
+        axis = self.axis(shape)
+        return -(-shape[axis] // self.block[axis])
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Elements of a temporary that stay: from `source` in the last block's window to `target` in this one."""
+
+    key: OperandKey
+    source: int
+    target: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
-    """Code that several blocks share: the part that the first of them computes."""
+    """Code that several blocks share: what stays of the block before, and the part that is then made."""
 
     part: Part
+    moves: tuple[Move, ...]
     operands: tuple[Operand, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockedWork:
-    """Variants, and for every block its variant and the starts of its windows."""
+    """Variants, and strip by strip for every block its variant and its part.
+
+    `kept` are the temporaries that stay from block to block.
+    """
 
     variants: tuple[Variant, ...]
-    blocks: tuple[tuple[int, Part], ...]
+    strips: tuple[tuple[tuple[int, Part], ...], ...]
+    kept: frozenset[OperandKey]
 
 
-def cut(group: NestGroup, blocking: Blocking, max_variants: int) -> BlockedWork | None:
+def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: int) -> BlockedWork | None:
     """What every block of the group's only result computes.
 
     None where blocks are not nests on windows, or would need more than `max_variants` kinds of code.
     """
     constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
-    variants: dict[str, int] = {}
-    made: list[Variant] = []
-    blocks: list[tuple[int, Part]] = []
-    for region in blocking.regions(group.outputs[0].shape):
-        part = restrict(group.nests, {RESULT: region}, constants)
-        if part is None:
-            return None
-        key = _text(part.nests)
-        if key not in variants:
-            if len(variants) == max_variants:
+    shareable = passed_on(group) if blocking.strip > 1 else frozenset()
+    numbers: dict[str, int] = {}
+    variants: list[Variant] = []
+    strips: list[tuple[tuple[int, Part], ...]] = []
+    for strip in blocking.strips(group.outputs[0].shape):
+        present: dict[OperandKey, Region] = {}
+        blocks: list[tuple[int, Part]] = []
+        for region in strip:
+            part = restrict(group.nests, {RESULT: region}, constants, present)
+            if part is None:
                 return None
-            variants[key] = len(variants)
-            made.append(Variant(part, tuple(operands_of(part.nests))))
-        blocks.append((variants[key], part))
-    return BlockedWork(tuple(made), tuple(blocks))
+            moves = _moves(present, part.windows, layouts)
+            if moves is None:
+                return None
+            key = _text(part.nests, moves)
+            if key not in numbers:
+                if len(variants) == max_variants:
+                    return None
+                numbers[key] = len(variants)
+                variants.append(Variant(part, moves, tuple(operands_of(part.nests))))
+            blocks.append((numbers[key], part))
+            present.update((k, w) for k, w in part.windows.items() if k in shareable)
+        strips.append(tuple(blocks))
+    return BlockedWork(tuple(variants), tuple(strips), shareable)
 
 
-def _text(nests: Sequence[Nest]) -> str:
+def passed_on(group: NestGroup) -> frozenset[OperandKey]:
+    """Temporaries that one kernel writes and another reads: products are kernels of their own."""
+    products = [n for n in group.nests if is_dense_product(n)]
+    return frozenset(
+        a.operand.key for n in products for a in (*n.reads, n.write) if a.operand.kind == "local"
+    )
+
+
+def _moves(
+    present: Mapping[OperandKey, Region], windows: Mapping[OperandKey, Region], layouts: Layouts
+) -> tuple[Move, ...] | None:
+    """What of the windows is there already, and how it gets to its place; None if not as one piece each."""
+    moves: list[Move] = []
+    for key, old in present.items():
+        new = windows.get(key)
+        common = None if new is None else intersect(old, new)
+        if new is None or common is None or old == new:
+            continue
+        order = [a for a in layouts[key].order if old[a] != new[a] or new[a][1] - new[a][0] > 1]
+        if any(old[a] != new[a] for a in order[1:]):
+            return None
+        extents = [stop - start for start, stop in common]
+        axis = order[0]
+        line = prod(extents) // extents[axis]
+        source, target = common[axis][0] - old[axis][0], common[axis][0] - new[axis][0]
+        moves.append(Move(key, source * line, target * line, extents[axis] * line))
+    return tuple(moves)
+
+
+def is_dense_product(nest: Nest) -> bool:
+    """Whether every factor is used again along a parallel dim: a depthwise convolution's input is not."""
+    if not is_contraction(nest):
+        return False
+    parallel = {d.name for d in nest.parallel_dims}
+    return all(reused & parallel for reused in reuse_dims(nest)[:2])
+
+
+def _text(nests: Sequence[Nest], moves: Sequence[Move]) -> str:
     shapes = [(o.key, o.shape) for o in operands_of(nests)]
     tables = [i for n in nests for a in (*n.reads, n.write) for i in a.index]
-    return "\n".join([*map(str, nests), str(shapes), str(tables)])
+    return "\n".join([*map(str, nests), str(shapes), str(tables), str(moves)])
 
 
 def window_layout(layout: Layout, shape: Sequence[int], window: Region) -> Layout:

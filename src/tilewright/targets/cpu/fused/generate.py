@@ -10,19 +10,32 @@ own where what lies between them does not fit the cache; halos are computed twic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
 
 from tilewright.ir.fuse import NestGroup
+from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Nest, Operand
 from tilewright.ir.region import Region
+from tilewright.ir.restrict import Part
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.options import Accuracy
 from tilewright.planning import Budget, Infeasible
 from tilewright.targets.cpu.arrange import arrange_constants, transposed
 from tilewright.targets.cpu.emitter import Emitter, Param
-from tilewright.targets.cpu.fused.blocks import BlockedWork, Blocking, Variant, cut, start_of, window_layout
+from tilewright.targets.cpu.fused.blocks import (
+    BlockedWork,
+    Blocking,
+    Move,
+    Variant,
+    cut,
+    start_of,
+    window_layout,
+)
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     SYMBOL_PLACEHOLDER,
@@ -40,8 +53,8 @@ from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.values import I64, PTR, Int, Val
 
 TEMPLATE = "fused"
-# First, last and inner blocks along two axes, the last of them smaller.
-MAX_VARIANTS = 6
+# First, inner and last blocks along two axes.
+MAX_VARIANTS = 9
 _ALIGNMENT_BYTES = 64
 
 
@@ -59,23 +72,19 @@ def lower_fused(
     """
     if len(group.outputs) != 1:
         return Declined(f"{len(group.outputs)} results")
-    work = cut(group, blocking, MAX_VARIANTS)
+    work = cut(group, layouts, blocking, MAX_VARIANTS)
     if work is None:
         return Declined(f"blocks of {blocking.block} are not {MAX_VARIANTS} kinds of nests on windows")
-    variants = [_lower_variant(group, v, layouts, isa, accuracy) for v in work.variants]
-    lowered = [v for v in variants if not isinstance(v, Declined)]
-    if len(lowered) != len(variants):
-        return next(v for v in variants if isinstance(v, Declined))
+    lowered: list[tuple[Kernel, ...]] = []
+    for variant in work.variants:
+        made = _lower_variant(group, variant, work.kept, layouts, isa, accuracy)
+        if isinstance(made, Declined):
+            return made
+        lowered.append(made)
+    passed = {a.key for kernels in lowered for k in kernels for a in k.args if isinstance(a, Operand)}
+    if not {m.key for v in work.variants for m in v.moves} <= passed:
+        return Declined("what should stay from block to block lies within a kernel")
     return _Driver(group, layouts, isa, work, lowered, blocking).kernel()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Lowered:
-    """Kernels of a variant, in order; `scratch` has the offset of each temporary, `size_bytes` their area."""
-
-    kernels: tuple[Kernel, ...]
-    scratch: Mapping[OperandKey, int]
-    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -87,13 +96,18 @@ class _Segment:
 
 
 def _lower_variant(
-    group: NestGroup, variant: Variant, layouts: Layouts, isa: Isa, accuracy: Accuracy
-) -> _Lowered | Declined:
+    group: NestGroup,
+    variant: Variant,
+    kept: frozenset[OperandKey],
+    layouts: Layouts,
+    isa: Isa,
+    accuracy: Accuracy,
+) -> tuple[Kernel, ...] | Declined:
     part = variant.part
     constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
     on_windows = {o.key: _layout(group, o, layouts, part.windows) for o in variant.operands}
     segments = _segments(part.nests, on_windows, isa, constants, len(group.locals), accuracy)
-    shared = _shared_locals(segments)
+    shared = _shared_locals(segments) | kept
     kernels: list[Kernel] = []
     for segment in segments:
         if segment.kernels is not None:
@@ -103,11 +117,12 @@ def _lower_variant(
         if refusal is not None:
             return refusal
         escaped = [_escape(n, shared, len(group.outputs)) for n in segment.nests]
-        renamed = {**on_windows, **{_escaped(k, len(group.outputs)): on_windows[k] for k in shared}}
+        renamed = dict(on_windows)
+        renamed |= {_escaped(k, len(group.outputs)): on_windows[k] for k in shared if k in on_windows}
         arranged = arrange_constants(escaped, renamed, constants)
         for kernel in lower_nests(escaped, {**renamed, **arranged}, isa):
             kernels.append(replace(kernel, args=tuple(_arranged(a, arranged) for a in kernel.args)))
-    return _with_scratch([_local_again(k, len(group.outputs)) for k in kernels])
+    return tuple(_local_again(k, len(group.outputs)) for k in kernels)
 
 
 def _layout(
@@ -201,26 +216,60 @@ def _arranged(arg: KernelArg, arranged: Mapping[OperandKey, Layout]) -> KernelAr
     return arg
 
 
-def _with_scratch(kernels: Sequence[Kernel]) -> _Lowered | Declined:
-    """Places for the temporaries: each lives from the first kernel that has it to the last."""
-    first: dict[OperandKey, int] = {}
-    last: dict[OperandKey, int] = {}
-    sizes: dict[OperandKey, int] = {}
-    for number, kernel in enumerate(kernels):
-        for arg in kernel.args:
-            if isinstance(arg, Operand) and arg.kind == "local":
-                first.setdefault(arg.key, number)
-                last[arg.key] = number
-                sizes[arg.key] = arg.num_elements * arg.dtype.size_bytes
-    buffers = tuple(Buffer(str(k), sizes[k], first[k], last[k]) for k in first)
-    plan = GreedyBySize().solve(MemoryProblem(buffers), Budget())
-    assert not isinstance(plan, Infeasible)
-    offsets = {k: plan.offsets[str(k)] for k in first}
-    return _Lowered(tuple(kernels), offsets, aligned(plan.peak_bytes, _ALIGNMENT_BYTES))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scratch:
+    """Offsets of the temporaries in the scratch area: of those that stay, and of each variant's others."""
+
+    kept: Mapping[OperandKey, int]
+    others: Sequence[Mapping[OperandKey, int]]
+    size_bytes: int
+
+    @classmethod
+    def of(cls, variants: Sequence[Sequence[Kernel]], kept: frozenset[OperandKey]) -> _Scratch:
+        """Places for the temporaries: the others live from the first kernel that has them to the last."""
+        largest: dict[OperandKey, int] = {}
+        for operand in (o for v in variants for k in v for o in _locals(k)):
+            if operand.key in kept:
+                largest[operand.key] = max(largest.get(operand.key, 0), _size_bytes(operand))
+        places: dict[OperandKey, int] = {}
+        end = 0
+        for key, size_bytes in largest.items():
+            places[key] = end
+            end = aligned(end + size_bytes, _ALIGNMENT_BYTES)
+        others: list[dict[OperandKey, int]] = []
+        size = end
+        for kernels in variants:
+            first: dict[OperandKey, int] = {}
+            last: dict[OperandKey, int] = {}
+            sizes: dict[OperandKey, int] = {}
+            for number, kernel in enumerate(kernels):
+                for operand in _locals(kernel):
+                    if operand.key not in kept:
+                        first.setdefault(operand.key, number)
+                        last[operand.key] = number
+                        sizes[operand.key] = _size_bytes(operand)
+            buffers = tuple(Buffer(str(k), sizes[k], first[k], last[k]) for k in first)
+            plan = GreedyBySize().solve(MemoryProblem(buffers), Budget())
+            assert not isinstance(plan, Infeasible)
+            others.append({k: end + plan.offsets[str(k)] for k in first})
+            size = max(size, aligned(end + plan.peak_bytes, _ALIGNMENT_BYTES))
+        return cls(places, others, size)
+
+    def offset(self, variant: int, key: OperandKey) -> int:
+        """Bytes from the start of the scratch area to a temporary."""
+        return self.kept[key] if key in self.kept else self.others[variant][key]
+
+
+def _locals(kernel: Kernel) -> Iterator[Operand]:
+    return (a for a in kernel.args if isinstance(a, Operand) and a.kind == "local")
+
+
+def _size_bytes(operand: Operand) -> int:
+    return operand.num_elements * operand.dtype.size_bytes
 
 
 class _Driver:
-    """Emits the function that runs a block: its variant's kernels, with the addresses of its windows."""
+    """Emits the function that runs a strip: for each block its variant's kernels on the block's windows."""
 
     def __init__(
         self,
@@ -228,7 +277,7 @@ class _Driver:
         layouts: Layouts,
         isa: Isa,
         work: BlockedWork,
-        variants: Sequence[_Lowered],
+        variants: Sequence[tuple[Kernel, ...]],
         blocking: Blocking,
     ) -> None:
         self.group = group
@@ -237,110 +286,126 @@ class _Driver:
         self.variants = variants
         self.blocking = blocking
         self.emitter = Emitter(attributes=isa.function_attributes)
+        self.scratch = _Scratch.of(variants, work.kept)
         self.args: dict[object, KernelArg] = {}
-        for variant in variants:
-            for kernel in variant.kernels:
-                for arg in kernel.args:
-                    if isinstance(arg, Packed) or arg.kind != "local":
-                        self.args.setdefault(_identity(arg), self._whole(arg))
+        for kernel in (k for v in variants for k in v):
+            for arg in kernel.args:
+                if isinstance(arg, Packed) or arg.kind != "local":
+                    self.args.setdefault(_identity(arg), self._whole(arg))
         # Arguments whose windows move from block to block, and their columns in the table.
-        self.moving = {
-            identity: column
-            for column, identity in enumerate(
-                (i for i, a in self.args.items() if isinstance(a, Operand) and a.key in self._starts(0)),
-                start=1,
-            )
-        }
+        starts = self._starts(work.strips[0][0][1])
+        moving = [i for i, a in self.args.items() if isinstance(a, Operand) and a.key in starts]
+        self.moving = {identity: column for column, identity in enumerate(moving, start=1)}
 
     def _whole(self, arg: KernelArg) -> KernelArg:
         """The argument as the group has it: the whole tensor."""
         if isinstance(arg, Packed) or arg.kind == "table":
             return arg
-        values = self.group.inputs if arg.kind == "input" else self.group.outputs
-        return replace(arg, shape=values[arg.position].shape)
+        return replace(arg, shape=self._value(arg.key).shape)
 
-    def _starts(self, block: int) -> dict[OperandKey, int]:
+    def _value(self, key: OperandKey) -> Value:
+        return (self.group.inputs if key[0] == "input" else self.group.outputs)[key[1]]
+
+    def _starts(self, part: Part) -> dict[OperandKey, int]:
         """Bytes from the start of each of the model's tensors to a block's window."""
-        _, part = self.work.blocks[block]
         starts: dict[OperandKey, int] = {}
         for key, window in part.windows.items():
-            if key[0] not in ("input", "output"):
-                continue
-            value = (self.group.inputs if key[0] == "input" else self.group.outputs)[key[1]]
-            layout = self.layouts.get(key, Layout.row_major(len(value.shape)))
-            starts[key] = start_of(layout, value.shape, window) * value.dtype.size_bytes
+            if key[0] in ("input", "output"):
+                value = self._value(key)
+                layout = self.layouts.get(key, Layout.row_major(len(value.shape)))
+                starts[key] = start_of(layout, value.shape, window) * value.dtype.size_bytes
         return starts
 
     def kernel(self) -> Kernel:
         """The whole kernel."""
-        e = self.emitter
-        rows: list[int] = []
-        for number, (variant, _) in enumerate(self.work.blocks):
-            starts = self._starts(number)
-            moving = [self.args[i] for i in self.moving]
-            rows += [variant, *(starts[a.key] for a in moving if isinstance(a, Operand))]
+        e, strips = self.emitter, self.work.strips
         params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
         with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (args, chunk, scratch):
-            width_bytes = 8 * (1 + len(self.moving))
-            row = e.gep(e.constant_array("i64", rows), e.mul(chunk, width_bytes))
+            table = e.constant_array("i64", self._table())
             pointers = {identity: e.load(PTR, e.gep(args, 8 * i)) for i, identity in enumerate(self.args)}
-            for identity, column in self.moving.items():
-                pointers[identity] = e.gep(pointers[identity], e.load(I64, e.gep(row, 8 * column)))
-            kind = e.load(I64, row)
-            most = max(len(k.args) for v in self.variants for k in v.kernels)
-            block = e.alloca(PTR, most)
-            for number, lowered in enumerate(self.variants):
-                if len(self.variants) == 1:
-                    self._run(lowered, pointers, block, scratch)
-                else:
-                    e.if_(e.compare("eq", kind, number), self._runner(lowered, pointers, block, scratch))
+            most = max(len(k.args) for v in self.variants for k in v)
+            block_args = e.alloca(PTR, most)
+
+            def block(number: Int, _: Sequence[Val]) -> None:
+                row = e.gep(table, e.mul(number, 8 * (1 + len(self.moving))))
+                here = dict(pointers)
+                for identity, column in self.moving.items():
+                    here[identity] = e.gep(pointers[identity], e.load(I64, e.gep(row, 8 * column)))
+                kind = e.load(I64, row)
+                for variant in range(len(self.variants)):
+                    run = partial(self._run, variant, here, block_args, scratch)
+                    if len(self.variants) == 1:
+                        run()
+                    else:
+                        e.if_(e.compare("eq", kind, variant), run)
+
+            if all(len(strip) == 1 for strip in strips):
+                block(chunk, ())
+            else:
+                ends = e.gep(e.constant_array("i64", self._strip_ends()), e.mul(chunk, 8))
+                first, last = (e.load(I64, e.gep(ends, 8 * i)) for i in (0, 1))
+                e.loop(first, last, 1, block, nonempty=True)
         symbol, text = name_by_content(e.text(), TEMPLATE)
-        parts = {k.symbol: k for v in self.variants for k in v.kernels}
-        counts = [0] * len(self.variants)
-        for number, _ in self.work.blocks:
-            counts[number] += 1
+        counts = Counter(variant for strip in strips for variant, _ in strip)
+        most_own = max(k.scratch_bytes for v in self.variants for k in v)
         return Kernel(
             symbol=symbol,
             text=text,
-            num_chunks=len(self.work.blocks),
+            num_chunks=len(strips),
             args=tuple(self.args.values()),
-            scratch_bytes=max(_scratch_bytes(v) for v in self.variants),
+            scratch_bytes=self.scratch.size_bytes + most_own,
             template=TEMPLATE,
-            macs=sum(n * k.macs for n, v in zip(counts, self.variants, strict=True) for k in v.kernels),
-            notes=(
-                f"blocks of {'x'.join(map(str, self.blocking.block))}",
-                " > ".join(k.template for k in self.variants[0].kernels),
-            ),
-            parts=tuple(parts.values()),
+            macs=sum(counts[i] * k.macs for i, v in enumerate(self.variants) for k in v),
+            notes=self._notes(),
+            parts=tuple({k.symbol: k for v in self.variants for k in v}.values()),
         )
 
-    def _runner(
-        self, lowered: _Lowered, pointers: Mapping[object, Val], block: Val, scratch: Val
-    ) -> Callable[[], None]:
-        return lambda: self._run(lowered, pointers, block, scratch)
+    def _notes(self) -> tuple[str, ...]:
+        blocks = f"blocks of {'x'.join(map(str, self.blocking.block))}"
+        strips = f", {self.blocking.strip} in a row share lines" if self.blocking.strip > 1 else ""
+        return blocks + strips, " > ".join(k.template for k in self.variants[0])
 
-    def _run(self, lowered: _Lowered, pointers: Mapping[object, Val], block: Val, scratch: Val) -> None:
+    def _table(self) -> list[int]:
+        """A row per block: its variant, and the start of each moving window in bytes."""
+        keys = [a.key for i in self.moving if isinstance(a := self.args[i], Operand)]
+        rows: list[int] = []
+        for variant, part in (block for strip in self.work.strips for block in strip):
+            starts = self._starts(part)
+            rows += [variant, *(starts.get(key, 0) for key in keys)]
+        return rows
+
+    def _strip_ends(self) -> list[int]:
+        return list(accumulate((len(strip) for strip in self.work.strips), initial=0))
+
+    def _run(self, variant: int, pointers: Mapping[object, Val], block_args: Val, scratch: Val) -> None:
+        """What stays is moved to its place, then the kernels run one after the other."""
         e = self.emitter
-        own = e.gep(scratch, lowered.size_bytes)
-        for kernel in lowered.kernels:
+        for move in self.work.variants[variant].moves:
+            self._move(move, e.gep(scratch, self.scratch.offset(variant, move.key)))
+        own = e.gep(scratch, self.scratch.size_bytes)
+        for kernel in self.variants[variant]:
             for position, arg in enumerate(kernel.args):
                 if isinstance(arg, Operand) and arg.kind == "local":
-                    pointer = e.gep(scratch, lowered.scratch[arg.key])
+                    pointer = e.gep(scratch, self.scratch.offset(variant, arg.key))
                 else:
                     pointer = pointers[_identity(arg)]
-                e.store(pointer, e.gep(block, 8 * position))
+                e.store(pointer, e.gep(block_args, 8 * position))
 
             def chunk(number: Int, _: Sequence[Val], kernel: Kernel = kernel) -> None:
-                e.call(kernel.symbol, (block, e.index(number), own))
+                e.call(kernel.symbol, (block_args, e.index(number), own))
 
             e.loop(0, kernel.num_chunks, 1, chunk)
+
+    def _move(self, move: Move, start: Val) -> None:
+        e = self.emitter
+        element_bytes = self.group.locals[move.key[1]].dtype.size_bytes
+        source, target = (e.gep(start, n * element_bytes) for n in (move.source, move.target))
+        e.declare("declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)")
+        size_bytes = move.count * element_bytes
+        e.line(f"call void @llvm.memmove.p0.p0.i64(ptr {target}, ptr {source}, i64 {size_bytes}, i1 false)")
 
 
 def _identity(arg: KernelArg) -> object:
     if isinstance(arg, Packed):
         return "packed", arg.source.key, arg.signature
     return arg.key
-
-
-def _scratch_bytes(lowered: _Lowered) -> int:
-    return lowered.size_bytes + max(k.scratch_bytes for k in lowered.kernels)

@@ -1,0 +1,212 @@
+"""What computing a group block by block saves and costs, in estimated cycles of one core.
+
+Saved are the bytes between kernels that would not fit the private cache. Paid are halos computed twice, lines
+moved along, the start of every kernel in every block, weights read again, threads that wait. The rates were
+fitted to measured networks; they are rough, so a gain must be well ahead of them to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+
+from tilewright.ir.derive import is_contraction
+from tilewright.ir.fuse import NestGroup
+from tilewright.ir.nest import Affine, Nest, operands_of
+from tilewright.ir.region import Region, dim_intervals, full_region, intersect, volume
+from tilewright.ir.restrict import missing, windows_of
+from tilewright.targets.cpu.fused.blocks import RESULT, Blocking, is_dense_product, passed_on
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import OperandKey
+
+# Shares of the L2 cache from which on a tensor between two kernels begins to leave it, and has left it.
+_LEAVES_CACHE = (0.2, 0.6)
+# Most of the windows of a block, since the kernels' own scratch needs the rest; less than that is roomy.
+_WINDOWS_SHARE = 0.5
+_ROOMY_SHARE = 0.15
+_SHARED_CACHE_BYTES_PER_CYCLE = 10.0
+_MEMORY_BYTES_PER_CYCLE = 5.0
+_PRIVATE_CACHE_BYTES_PER_CYCLE = 30.0
+_MOVE_BYTES_PER_CYCLE = 16.0
+# Iterations per cycle: dense products with and without the matrix unit, other nests.
+_MATRIX_RATE, _PRODUCT_RATE, _LOOP_RATE = 60.0, 28.0, 8.0
+# The depth that the matrix unit fills at least; finishing and storing an element of a product.
+_MATRIX_DEPTH = 32
+_FEW_CHANNELS = 8
+_FINISH_CYCLES = 0.4
+_START_CYCLES = 1000.0
+_USUAL_THREADS = (1, 2, 4)
+# On a busy machine somebody is late with a block: small ones make that cheap.
+_LATE_SHARE = 0.2
+# Parts into which an axis is cut, and numbers of strips: each strip starts with halos of its own.
+_PARTS = (2, 3, 4, 6, 8, 11, 14, 16, 20, 28, 40, 56)
+_STRIPS = (4, 8, 16)
+_MIN_SAVED_OVER_PAID = 1.5
+_MIN_SAVED_SHARE = 0.12
+# Cutting an axis in two must not leave more than this share of the work to each half.
+_MOST_IN_A_HALF = 0.75
+_NOTHING: Mapping[OperandKey, Region] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Cycles that a blocking saves and pays, out of about `total` of the whole group."""
+
+    blocking: Blocking
+    saved: float
+    paid: float
+    total: float
+
+    @property
+    def gain(self) -> float:
+        """Cycles won, 0 if that is not certain enough."""
+        net = self.saved - self.paid
+        certain = self.saved >= _MIN_SAVED_OVER_PAID * self.paid and net >= _MIN_SAVED_SHARE * self.total
+        return net if certain else 0.0
+
+
+def saved_cycles(size_bytes: int, isa: Isa) -> float:
+    """To write a tensor of this size between two kernels and to read it again, beyond the private cache."""
+    low, high = _LEAVES_CACHE
+    leaving = min(1.0, max(0.0, (size_bytes / isa.caches.l2_bytes - low) / (high - low)))
+    in_cache = size_bytes <= isa.caches.l3_bytes
+    rate = _SHARED_CACHE_BYTES_PER_CYCLE if in_cache else _MEMORY_BYTES_PER_CYCLE
+    return 2 * size_bytes * leaving / rate
+
+
+class Work:
+    """A group with one result, and what its blocks are measured by."""
+
+    def __init__(self, group: NestGroup, isa: Isa) -> None:
+        self.nests = group.nests
+        self.shape = group.outputs[0].shape
+        self._isa = isa
+        self._constants = {("input", i): v for i, v in enumerate(group.inputs) if v.is_constant}
+        self._between = passed_on(group)
+        operands = {o.key: o for o in operands_of(group.nests)}
+        self._element_bytes = {k: o.dtype.size_bytes for k, o in operands.items()}
+        sizes = (operands[k].num_elements * self._element_bytes[k] for k in self._between)
+        self.saved = sum(saved_cycles(size, isa) for size in sizes)
+        self._cycles = [_cycles(n, isa) / max(1, n.num_iterations) for n in group.nests]
+        self._whole = sum(c * n.num_iterations for c, n in zip(self._cycles, group.nests, strict=True))
+        # Products, and at most one kernel for the loops around each.
+        self._num_kernels = min(len(group.nests), 2 * sum(map(is_contraction, group.nests)))
+        weights = sum(v.size_bytes for v in self._constants.values())
+        self._block_start = self._num_kernels * _START_CYCLES + weights / _PRIVATE_CACHE_BYTES_PER_CYCLE
+
+    def estimates(self) -> Iterator[Estimate]:
+        """Of every blocking that may be worth it."""
+        for block in self._blocks():
+            yield from self._estimates_of(block)
+
+    def _blocks(self) -> Iterator[tuple[int, ...]]:
+        """Blocks along the axes that can be cut without computing much twice."""
+        block = list(self.shape)
+        for axis, extent in enumerate(self.shape):
+            if extent == 1:
+                continue
+            block[axis] = -(-extent // 2)
+            windows = windows_of(self.nests, {RESULT: self._region(block, 1)})
+            if self._cuts_constants(windows) or self._made(windows) > _MOST_IN_A_HALF * self._whole:
+                block[axis] = extent
+                continue
+            for size in dict.fromkeys(-(-extent // parts) for parts in _PARTS if parts <= extent):
+                yield (*block[:axis], size, *block[axis + 1 :])
+            block[axis] = 1
+
+    def _cuts_constants(self, windows: Mapping[OperandKey, Region]) -> bool:
+        """Whether blocks would have weights of their own, and so each its own code."""
+        return any(k in windows and windows[k] != full_region(v.shape) for k, v in self._constants.items())
+
+    def _region(self, block: Sequence[int], number: int) -> Region:
+        """The block of this number along every axis that is cut, or the last there."""
+        region = []
+        for size, extent in zip(block, self.shape, strict=True):
+            start = min(number, -(-extent // size) - 1) * size
+            region.append((start, min(start + size, extent)))
+        return tuple(region)
+
+    def _estimates_of(self, block: tuple[int, ...]) -> Iterator[Estimate]:
+        """Of blocks of this size on their own and in strips; none if they outgrow the cache themselves."""
+        inner = self._region(block, 1)
+        windows = windows_of(self.nests, {RESULT: inner}, self._constants)
+        filled = self._windows_bytes(windows) / self._isa.caches.l2_bytes
+        if filled > _WINDOWS_SHARE:
+            return
+        alone = Blocking(block)
+        num_blocks, along = alone.num_blocks(self.shape), alone.num_along(self.shape)
+        first = self._made(windows) * prod(block) / volume(inner)
+        # The larger the windows, the more of them leaves the private cache all the same.
+        crowded = self.saved * min(1.0, max(0.0, filled - _ROOMY_SHARE))
+        lengths = {1, *(-(-num_blocks // count) for count in _STRIPS)}
+        steady = self._steady(alone, windows) if along > 1 else first
+        for length in sorted(n for n in lengths if n <= along):
+            blocking = Blocking(block, length)
+            num_strips = blocking.num_strips(self.shape)
+            compute = num_strips * first + (num_blocks - num_strips) * steady
+            waits = sum(-(-num_strips // p) * p / num_strips for p in _USUAL_THREADS) / len(_USUAL_THREADS)
+            paid = max(0.0, compute - self._whole) + num_blocks * self._block_start + crowded
+            paid += (waits - 1 + _LATE_SHARE / num_strips) * self._whole
+            yield Estimate(blocking, self.saved, paid, self._whole + self.saved)
+
+    def _steady(self, blocking: Blocking, before: Mapping[OperandKey, Region]) -> float:
+        """Cycles of a block that finds what it shares with the one before, and moves that to its place."""
+        axis = blocking.axis(self.shape)
+        region = self._region(blocking.block, 1)
+        after = self._region(blocking.block, 2)[axis]
+        if after == region[axis]:
+            return self._made(before)
+        region = (*region[:axis], after, *region[axis + 1 :])
+        present = {k: w for k, w in before.items() if k in self._between}
+        windows = windows_of(self.nests, {RESULT: region}, self._constants, present)
+        stays = 0
+        for key, window in present.items():
+            common = intersect(window, windows[key]) if key in windows else None
+            stays += 0 if common is None else volume(common) * self._element_bytes[key]
+        made = self._made(windows, present) + stays / _MOVE_BYTES_PER_CYCLE
+        return made * prod(blocking.block) / volume(region)
+
+    def _made(
+        self, windows: Mapping[OperandKey, Region], present: Mapping[OperandKey, Region] = _NOTHING
+    ) -> float:
+        """Cycles to make what is missing in the windows."""
+        total = 0.0
+        for nest, cycles in zip(self.nests, self._cycles, strict=True):
+            region = missing(windows, nest.write.operand.key, present)
+            intervals = None if region is None else dim_intervals(nest, region)
+            if intervals is not None:
+                total += cycles * prod(high - low for low, high in intervals.values())
+        return total
+
+    def _windows_bytes(self, windows: Mapping[OperandKey, Region]) -> int:
+        """Of everything that a block touches but the weights."""
+        return sum(
+            volume(window) * self._element_bytes[key]
+            for key, window in windows.items()
+            if key not in self._constants and (key[0] != "local" or key in self._between)
+        )
+
+
+def _cycles(nest: Nest, isa: Isa) -> float:
+    """Rough time of a nest whose operands are at hand."""
+    if not is_dense_product(nest):
+        return nest.num_iterations / _LOOP_RATE
+    depth = max(1, prod(d.extent for d in nest.reduce_dims))
+    finish = nest.num_iterations / depth * _FINISH_CYCLES
+    if isa.has_matrix_unit and _num_channels(nest) > _FEW_CHANNELS:
+        return nest.num_iterations / _MATRIX_RATE * max(1.0, _MATRIX_DEPTH / depth) + finish
+    return nest.num_iterations / _PRODUCT_RATE + finish
+
+
+def _num_channels(nest: Nest) -> int:
+    """The longest reduction that walks an axis on its own: not the window of a convolution."""
+    reduced = {d.name: d.extent for d in nest.reduce_dims}
+    alone = [
+        reduced.get(index.terms[0][0], 1)
+        for access in nest.reads
+        for index in access.index
+        if isinstance(index, Affine) and len(index.terms) == 1
+    ]
+    return max(alone, default=1)

@@ -1,0 +1,277 @@
+"""Fused kernels: any chain, any blocks and strips give what the operators give; where they are chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.kernel_runner import KernelRunner
+
+from tilewright import zoo
+from tilewright.compiler import plan
+from tilewright.frontend.onnx import load_onnx
+from tilewright.ir.dtype import DType
+from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.options import Options
+from tilewright.targets.cpu.fused import Blocking, find_chains, lower_fused
+from tilewright.targets.cpu.fused.blocks import cut, passed_on
+from tilewright.targets.cpu.fused.choose import choose_blocking
+from tilewright.targets.cpu.fused.estimate import Work
+from tilewright.targets.cpu.fused.generate import MAX_VARIANTS
+from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
+
+F32 = DType.FLOAT32
+
+
+class Chain:
+    """A graph of convolutions and pools one after the other, each reading the one before."""
+
+    def __init__(self, channels: int, size: tuple[int, int], *, batch: int = 1) -> None:
+        self.graph = Graph("chain")
+        self.rng = np.random.default_rng(0)
+        self.value = self.graph.add_input(Value("x", F32, (batch, channels, *size)))
+
+    def _weights(self, *shape: int) -> np.ndarray[Any, Any]:
+        return (self.rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+
+    def conv(
+        self, k: int, kernel: int = 1, *, stride: int = 1, depthwise: bool = False, add: bool = False
+    ) -> Chain:
+        """A convolution with a clip behind; with `add`, an input is added to its result."""
+        g, (n, c, h, w) = self.graph, self.value.shape
+        k, group = (c, c) if depthwise else (k, 1)
+        weights = g.constant(self._weights(k, c // group, kernel, kernel), f"w{len(g.nodes)}")
+        bias = g.constant(self._weights(k, 1)[:, 0], f"b{len(g.nodes)}")
+        pad = kernel // 2
+        size = [(s + 2 * pad - kernel) // stride + 1 for s in (h, w)]
+        attributes = {
+            "pads": (pad,) * 4,
+            "strides": (stride,) * 2,
+            "dilations": (1, 1),
+            "kernel_shape": (kernel,) * 2,
+            "group": group,
+        }
+        out = g.value(f"v{len(g.nodes)}", F32, (n, k, *size))
+        self.value = g.append(Node("Conv", [self.value, weights, bias], [out], attributes)).output
+        if add:
+            other = g.add_input(Value(f"r{len(g.nodes)}", F32, out.shape))
+            out = g.value(f"v{len(g.nodes)}", F32, out.shape)
+            self.value = g.append(Node("Add", [self.value, other], [out])).output
+        out = g.value(f"v{len(g.nodes)}", F32, out.shape)
+        self.value = g.append(Node("Relu", [self.value], [out])).output
+        return self
+
+    def pool(self) -> Chain:
+        """A 3x3 maximum over every second position."""
+        g, (n, c, h, w) = self.graph, self.value.shape
+        attributes = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+        out = g.value(f"v{len(g.nodes)}", F32, (n, c, (h - 1) // 2 + 1, (w - 1) // 2 + 1))
+        self.value = g.append(Node("MaxPool", [self.value], [out], attributes)).output
+        return self
+
+    def group(self) -> NestGroup:
+        """All of it as one group."""
+        self.graph.outputs = [self.value]
+        group = fuse_nodes(self.graph.nodes, self.graph.outputs)
+        assert isinstance(group, NestGroup)
+        return group
+
+
+def layouts_of(group: NestGroup) -> dict[OperandKey, Layout]:
+    def layout(shape: tuple[int, ...]) -> Layout:
+        return Layout((0, 2, 3, 1)) if len(shape) == 4 else Layout.row_major(len(shape))
+
+    layouts: dict[OperandKey, Layout] = {}
+    for i, v in enumerate(group.inputs):
+        layouts["input", i] = Layout.row_major(len(v.shape)) if v.is_constant else layout(v.shape)
+    layouts |= {o.key: layout(o.shape) for o in group.locals}
+    return {**layouts, ("output", 0): layout(group.outputs[0].shape)}
+
+
+def run(
+    graph: Graph, group: NestGroup, layouts: dict[OperandKey, Layout], kernel: Kernel, isa: Isa
+) -> tuple[Any, Any]:
+    """(The kernel's result, the result in float64)."""
+    rng = np.random.default_rng(1)
+    feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
+    operands = {
+        ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
+    }
+    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
+    runner = KernelRunner([kernel], operands, layouts, isa)
+    runner()
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)[group.outputs[0].name]
+    return runner.result(("output", 0)), expected
+
+
+def check(chain: Chain, blocking: Blocking, isa: Isa | None = None, *, accuracy: Any = "default") -> Kernel:
+    isa = isa or host_isa()
+    group = chain.group()
+    layouts = layouts_of(group)
+    kernel = lower_fused(group, layouts, isa, blocking, accuracy=accuracy)
+    assert not isinstance(kernel, Declined), kernel
+    got, expected = run(chain.graph, group, layouts, kernel, isa)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5 * scale)
+    return kernel
+
+
+def inverted(stride: int = 1, *, add: bool = False, size: tuple[int, int] = (20, 18)) -> Chain:
+    """A block of MobileNet-v2: pointwise, depthwise, pointwise."""
+    return Chain(16, size).conv(96).conv(0, 3, depthwise=True, stride=stride).conv(24, add=add)
+
+
+CASES = {
+    "lines": (lambda: inverted(), Blocking((1, 24, 4, 18))),
+    "lines that divide unevenly": (lambda: inverted(), Blocking((1, 24, 3, 18))),
+    "one line": (lambda: inverted(), Blocking((1, 24, 1, 18))),
+    "stride": (lambda: inverted(2), Blocking((1, 24, 3, 9))),
+    "an addend": (lambda: inverted(add=True), Blocking((1, 24, 5, 18))),
+    "parts of lines": (lambda: inverted(), Blocking((1, 24, 5, 6))),
+    "a strip of lines": (lambda: inverted(), Blocking((1, 24, 4, 18), 5)),
+    "strips": (lambda: inverted(), Blocking((1, 24, 2, 18), 3)),
+    "strips of single lines": (lambda: inverted(2), Blocking((1, 24, 1, 9), 4)),
+    "strips with an addend": (lambda: inverted(add=True), Blocking((1, 24, 3, 18), 2)),
+    "two windows": (lambda: Chain(24, (17, 15)).conv(32, 3).conv(40, 3), Blocking((1, 40, 4, 15))),
+    "two windows in strips": (
+        lambda: Chain(24, (17, 15)).conv(32, 3).conv(40, 3),
+        Blocking((1, 40, 3, 15), 3),
+    ),
+    "three windows in strips": (
+        lambda: Chain(16, (24, 10)).conv(16, 3).conv(16, 5).conv(16, 3),
+        Blocking((1, 16, 2, 10), 12),
+    ),
+    "a pool": (lambda: Chain(3, (32, 30)).conv(32, 3).pool(), Blocking((1, 32, 4, 15))),
+    "a pool in strips": (lambda: Chain(16, (32, 30)).conv(32, 3).pool(), Blocking((1, 32, 2, 15), 4)),
+    "the whole": (lambda: inverted(), Blocking((1, 24, 20, 18))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_give_what_the_operators_give(name: str) -> None:
+    make, blocking = CASES[name]
+    kernel = check(make(), blocking)
+    assert kernel.num_chunks == blocking.num_strips(make().value.shape)
+    assert len(kernel.parts) >= 2
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+@pytest.mark.parametrize("accuracy", ["strict", "default"])
+def test_other_instruction_sets_and_accuracies(isa: str, accuracy: str) -> None:
+    check(inverted(), Blocking((1, 24, 4, 18), 2), isa_by_name(isa), accuracy=accuracy)
+
+
+def test_images_of_a_batch_are_blocks() -> None:
+    chain = Chain(16, (8, 9), batch=3).conv(48).conv(0, 3, depthwise=True).conv(16)
+    check(chain, Blocking((1, 16, 3, 9)))
+    chain = Chain(16, (8, 9), batch=3).conv(48).conv(0, 3, depthwise=True).conv(16)
+    kernel = check(chain, Blocking((1, 16, 2, 9), 4))
+    assert kernel.num_chunks == 3
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    size=st.tuples(st.integers(5, 20), st.integers(4, 12)),
+    layers=st.lists(
+        st.tuples(st.sampled_from([1, 3, 5]), st.integers(1, 2), st.booleans(), st.integers(4, 40)),
+        min_size=2,
+        max_size=3,
+    ),
+    lines=st.integers(1, 6),
+    strip=st.integers(1, 5),
+)
+def test_any_chain_in_any_blocks(size: Any, layers: Any, lines: int, strip: int) -> None:
+    chain = Chain(12, size)
+    for kernel, stride, depthwise, channels in layers:
+        chain.conv(channels, kernel, stride=stride, depthwise=depthwise)
+    _, k, h, w = chain.value.shape
+    blocking = Blocking((1, k, min(lines, h), w), strip)
+    group = chain.group()
+    if cut(group, layouts_of(group), blocking, MAX_VARIANTS) is not None and passed_on(group):
+        check(chain, blocking)
+
+
+def attention(heads: int, length: int, depth: int) -> Graph:
+    g = Graph("attention")
+    q, k, v = (g.add_input(Value(n, F32, (1, heads, length, depth))) for n in "qkv")
+    g.outputs = [g.append(Node("Attention", [q, k, v], [g.value("y", F32, q.shape)])).output]
+    return g
+
+
+@pytest.mark.parametrize("block", [(1, 1, 40, 16), (1, 2, 40, 16), (1, 1, 8, 16), (1, 1, 12, 16)])
+def test_attention_head_by_head_and_row_by_row(block: tuple[int, ...]) -> None:
+    graph = attention(4, 40, 16)
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    layouts = {("input", i): Layout.row_major(4) for i in range(3)}
+    layouts |= {o.key: Layout.row_major(4) for o in group.locals}
+    layouts["output", 0] = Layout.row_major(4)
+    kernel = lower_fused(group, layouts, host_isa(), Blocking(block), accuracy="default")
+    assert not isinstance(kernel, Declined), kernel
+    got, expected = run(graph, group, layouts, kernel, host_isa())
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+def test_lines_that_stay_are_not_made_again() -> None:
+    """In a strip every line of the expanded tensor is made once; blocks on their own repeat their halos."""
+    group = inverted().group()
+    once = 20 * 18 * 96 * (16 + 9 + 24)
+    macs = {}
+    for strip in (1, 10):
+        kernel = lower_fused(
+            group, layouts_of(group), host_isa(), Blocking((1, 24, 2, 18), strip), accuracy="default"
+        )
+        assert not isinstance(kernel, Declined)
+        macs[strip] = kernel.macs
+    # Of 20 lines in blocks of two, each but the first and the last makes two lines of its neighbours.
+    halos = 18 * 96 * 18 * 16
+    assert macs[1] - macs[10] == halos
+    assert macs[10] == once
+
+
+def test_what_it_declines() -> None:
+    chain = inverted()
+    group = chain.group()
+    made = lower_fused(group, layouts_of(group), host_isa(), Blocking((1, 4, 20, 18)), accuracy="default")
+    if isinstance(made, Kernel):  # panels of output channels are legal, if more code
+        got, expected = run(chain.graph, group, layouts_of(group), made, host_isa())
+        np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max())
+    graph = Graph("two results")
+    x = graph.add_input(Value("x", F32, (1, 4, 8, 8)))
+    a = graph.append(Node("Relu", [x], [graph.value("a", F32, x.shape)])).output
+    b = graph.append(Node("Neg", [x], [graph.value("b", F32, x.shape)])).output
+    graph.outputs = [a, b]
+    two = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(two, NestGroup)
+    refused = lower_fused(two, layouts_of(two), host_isa(), Blocking((1, 4, 2, 8)), accuracy="default")
+    assert isinstance(refused, Declined)
+    assert "2 results" in refused.reason
+
+
+def test_small_tensors_stay_apart_and_large_ones_are_fused() -> None:
+    isa = isa_by_name("avx512")
+    small = Chain(16, (14, 14)).conv(96).conv(0, 3, depthwise=True).conv(24).group()
+    assert choose_blocking(small, isa) is None
+    large = Chain(16, (112, 112)).conv(96).conv(0, 3, depthwise=True, stride=2).conv(24).group()
+    found = choose_blocking(large, isa)
+    assert found is not None
+    assert found.gain > 0
+    assert Work(large, isa).saved == found.saved > found.paid
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "densenet121", "minilm_l6", "ios_squeezenet"])
+def test_chains_hold_every_subgraph_once_and_in_order(name: str) -> None:
+    program = plan(load_onnx(zoo.build(name)), Options()).program
+    stages = find_chains(program.schedule, host_isa())
+    listed = [i for stage in stages for group in stage for chain in group for i in chain.subgraph_ids]
+    assert listed == [i.subgraph_id for i in program.schedule.instances()]
+    for stage in stages:
+        for group in stage:
+            for chain in group:
+                assert chain.blocking is not None or len(chain.subgraph_ids) == 1
