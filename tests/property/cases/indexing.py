@@ -8,6 +8,9 @@ from tests.property.strategies import Array, Case, Draw, case, generator, intege
 
 from tilewright.ir.graph import Attribute
 
+# Positions of inputs that are initializers: none, or the indices.
+_KNOWN = st.sampled_from([(), (1,)])
+
 
 def _indices(draw: Draw, shape: tuple[int, ...], extent: int) -> Array:
     dtype = draw(st.sampled_from([np.int32, np.int64]))
@@ -76,21 +79,57 @@ def scatter_elements(draw: Draw, op_type: str) -> Case:
     extent = data.shape[axis]
     shape = [draw(st.integers(1, e)) for e in data.shape]
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
-    # Without reduction the standard wants every place written once.
-    places = rng.permuted(np.broadcast_to(np.arange(extent), (*np.delete(shape, axis), extent)), axis=-1)
-    indices = np.moveaxis(places[..., : shape[axis]], -1, axis).astype(np.int64)
     attributes: dict[str, Attribute] = {"axis": axis}
+    reduction = "none"
     if op_type == "ScatterElements":
-        attributes["reduction"] = draw(st.sampled_from(["none", "add", "mul", "max", "min"]))
+        reduction = attributes["reduction"] = draw(
+            st.sampled_from(["none", "none", "add", "mul", "max", "min"])
+        )
+    if reduction == "none":
+        # The standard wants every place written once then.
+        places = rng.permuted(np.broadcast_to(np.arange(extent), (*np.delete(shape, axis), extent)), axis=-1)
+        indices = np.moveaxis(places[..., : shape[axis]], -1, axis).astype(np.int64)
+    else:
+        indices = rng.integers(0, extent, shape)
+    indices = np.where(rng.random(shape) < 0.3, indices - extent, indices)
     inputs = [data, indices, integers(draw, shape)]
-    return case(op_type, inputs, attributes, opset=18 if op_type == "ScatterElements" else 10, exact=True)
+    opset = 18 if op_type == "ScatterElements" else 10
+    return case(op_type, inputs, attributes, opset=opset, constants=draw(_KNOWN), exact=True)
 
 
 @generator("ScatterND")
 def scatter_nd(draw: Draw, op_type: str) -> Case:
-    data = integers(draw, shapes(draw, high=3))
-    rows = draw(st.lists(st.integers(0, data.shape[0] - 1), min_size=1, unique=True))
-    indices = np.array(rows, np.int64)[:, None]
-    updates = integers(draw, (len(rows), *data.shape[1:]))
-    reduction = draw(st.sampled_from(["none", "add", "mul", "max", "min"]))
-    return case(op_type, [data, indices, updates], {"reduction": reduction}, opset=18, exact=True)
+    data = integers(draw, shapes(draw))
+    reduction = draw(st.sampled_from(["none", "none", "add", "mul", "max", "min"]))
+    depth = draw(st.integers(1, data.ndim))
+    extents = data.shape[:depth]
+    places = int(np.prod(extents))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    lead = draw(st.sampled_from([(1,), (2,), (3,), (2, 2)]))
+    count = int(np.prod(lead))
+    if reduction == "none" and count > places:
+        lead, count = (places,), places
+    flat = rng.permutation(places)[:count] if reduction == "none" else rng.integers(0, places, count)
+    columns = [
+        np.where(rng.random(count) < 0.3, c - e, c)
+        for c, e in zip(np.unravel_index(flat, extents), extents, strict=True)
+    ]
+    indices = np.stack(columns, axis=-1).reshape(*lead, depth).astype(np.int64)
+    updates = integers(draw, (*lead, *data.shape[depth:]))
+    inputs = [data, indices, updates]
+    return case(op_type, inputs, {"reduction": reduction}, opset=18, constants=draw(_KNOWN), exact=True)
+
+
+@generator("MaxUnpool")
+def max_unpool(draw: Draw, op_type: str) -> Case:
+    shape = (
+        draw(st.integers(1, 2)),
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 4)),
+    )
+    out = (*shape[:2], 2 * shape[2], 2 * shape[3])
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    indices = rng.permutation(int(np.prod(out)))[: int(np.prod(shape))].reshape(shape).astype(np.int64)
+    attributes: dict[str, Attribute] = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    return case(op_type, [integers(draw, shape), indices], attributes, opset=11, exact=True)

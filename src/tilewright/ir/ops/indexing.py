@@ -1,7 +1,7 @@
-"""Operators that select elements by index: gather, scatter, one-hot, top-k and kin.
+"""Operators that select elements by index: gather, one-hot, top-k and kin.
 
-An index that is data is an `Indirect` read, so embeddings are nests like any other. Operators whose
-writes or output sizes depend on data are opaque.
+An index that is data is an `Indirect` read, so embeddings are nests like any other. Operators whose output
+sizes depend on data are opaque.
 """
 
 from __future__ import annotations
@@ -166,38 +166,6 @@ def one_hot(node: Node) -> Description:
     wanted = select(call("lt", wanted, 0), wanted + dims[axis].extent, wanted)
     value = select(call("eq", Iter(dims[axis].name), wanted), read(2, on), read(1, off))
     return (Nest(dims, (where, off, on), Access(out, identity(dims)), value),)
-
-
-def _scatter_elements_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    out, indices, updates = present(inputs).copy(), present(inputs, 1), present(inputs, 2)
-    grid: list[Array] = list(np.indices(indices.shape, sparse=True))
-    grid[node.int_attr("axis", 0) % out.ndim] = indices
-    return (_scatter(node, out, tuple(grid), updates),)
-
-
-def _scatter_nd_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    out, indices, updates = present(inputs).copy(), present(inputs, 1), present(inputs, 2)
-    where = tuple(indices[..., position] for position in range(indices.shape[-1]))
-    return (_scatter(node, out, where, updates),)
-
-
-_REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
-def _scatter(node: Node, out: Array, where: tuple[Array, ...], updates: Array) -> Array:
-    reduction = node.str_attr("reduction", "none")
-    if reduction == "none":
-        out[where] = updates
-    else:
-        _REDUCTIONS[reduction].at(out, where, updates)
-    return out
-
-
-@operator("ScatterElements", "Scatter", reference=_scatter_elements_reference)
-@operator("ScatterND", reference=_scatter_nd_reference)
-def scatter(node: Node) -> Description:
-    """The input with elements replaced or accumulated at indices that are data."""
-    return Opaque(f"{node.op_type} writes where its data says")
 
 
 @operator("TopK")

@@ -188,7 +188,6 @@ _REASONS = {
     "If": "it is control flow",
     "ImageDecoder": "it decodes a file format",
     "Loop": "it is control flow",
-    "MaxUnpool": "it writes where its data says",
     "MelWeightMatrix": "its size is data",
     "Multinomial": "it is random",
     "RandomNormal": "it is random",

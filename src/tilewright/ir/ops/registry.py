@@ -31,6 +31,7 @@ FAMILIES = (
     "attention",
     "resize",
     "indexing",
+    "scatter",
     "quantization",
     "cells",
     "recurrent",

@@ -413,6 +413,8 @@ class _Lowering:
             return False
         if target in self.graph.outputs and self._is_taken(_root(self.alias, source)):
             return False
+        if names.num_writes(nest.write.operand.key) != 1:
+            return False  # what is written over the copy would be written over its source
         self.alias[target] = source
         return True
 
@@ -490,6 +492,10 @@ class _Names:
                     self.num_locals = max(self.num_locals, operand.position + 1)
                 return (self._index, operand.position)
         return None
+
+    def num_writes(self, key: OperandKey) -> int:
+        """Nests of the group that write an operand."""
+        return sum(nest.write.operand.key == key for nest in self._group.nests)
 
     def cached_constants(self, cache_bytes: int) -> frozenset[OperandKey]:
         """Constants that the kernel before may have left in a cache: each step of time reads the same."""

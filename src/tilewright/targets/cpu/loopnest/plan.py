@@ -61,7 +61,9 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> Plan:
         names = tuple(d.name for d in parallel)
         return Plan(names, vector.name, lanes, 4, None, 1, frozenset(), True)
     others = tuple(d for d in parallel if d is not vector)
-    turned = _turning_row(nest, vector, others, lanes) if vector is not None else None
+    turned = None
+    if vector is not None and not nest.write.data:
+        turned = _turning_row(nest, vector, others, lanes)
     if turned is not None and vector is not None:
         edge = min(lanes, 16)
         outer = tuple(d.name for d in others if d is not turned)
@@ -128,8 +130,11 @@ def _nonlinear(nest: LinearNest, ref: Ref) -> frozenset[str]:
 
 def _best_vector(nest: LinearNest, parallel: tuple[Dim, ...], isa: Isa, element: str) -> Dim | None:
     """The loop with the fewest memory operations per element when vectors run along it."""
-    if nest.write.data or nest.write.guards:
+    if nest.write.guards or (nest.write.data and nest.combine is not None):
         return None
+    if nest.write.data:
+        # Lanes lie beside each other, so they never meet; the loops around them keep their order.
+        parallel = tuple(d for d in parallel if nest.write.coefficient(d.name) == 1)
     best: tuple[float, int] | None = None
     chosen: Dim | None = None
     candidates = [*parallel, *(nest.reduce if nest.combine is not None else ())]

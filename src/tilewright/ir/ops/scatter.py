@@ -1,0 +1,211 @@
+"""Operators that write where an index says: ScatterElements, ScatterND, MaxUnpool.
+
+Indices that are known become tables of where each element of the result comes from, so that the operator is
+one elementwise nest. Indices that are data are two nests: a copy, and one whose write is addressed by data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.expr import Const, Expr, call, select
+from tilewright.ir.graph import Node
+from tilewright.ir.nest import Access, Description, Index, Indirect, Lookup, Nest, Opaque, affine
+from tilewright.ir.ops.build import (
+    copy_nest,
+    dims_of,
+    identity,
+    input_operand,
+    output_operand,
+    read,
+    scalar_like,
+    table,
+)
+from tilewright.ir.ops.movement import present
+from tilewright.ir.ops.registry import operator
+
+Array = np.ndarray[Any, Any]
+
+# Entries of a table, and tables of one operator, above which indices count as data.
+MAX_TABLE = 1 << 16
+_MAX_TABLES = 8
+
+_REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _scatter_elements_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    out, indices, updates = present(inputs).copy(), present(inputs, 1), present(inputs, 2)
+    grid: list[Array] = list(np.indices(indices.shape, sparse=True))
+    grid[node.int_attr("axis", 0) % out.ndim] = indices
+    return (_scattered(node, out, tuple(grid), updates),)
+
+
+def _scatter_nd_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    out, indices, updates = present(inputs).copy(), present(inputs, 1), present(inputs, 2)
+    where = tuple(indices[..., position] for position in range(indices.shape[-1]))
+    return (_scattered(node, out, where, updates),)
+
+
+def _scattered(node: Node, out: Array, where: tuple[Array, ...], updates: Array) -> Array:
+    reduction = node.str_attr("reduction", "none")
+    if reduction == "none":
+        out[where] = updates
+    else:
+        _REDUCTIONS[reduction].at(out, where, updates)
+    return out
+
+
+@operator("ScatterElements", "Scatter", reference=_scatter_elements_reference)
+def scatter_elements(node: Node) -> Description:
+    """`out = data; out[indices[i, j], j] = updates[i, j]` for axis 0, and so on."""
+    data, indices, updates = (input_operand(node, i) for i in range(3))
+    axis = node.int_attr("axis", 0) % len(data.shape)
+    constant = node.constant(1)
+    if constant is not None:
+        grid: list[Array] = list(np.indices(indices.shape))
+        grid[axis] = constant
+        known = _known(node, grid, data.shape, updates.num_elements)
+        if known is not None:
+            return known
+    dims = dims_of(indices.shape)
+    index: tuple[Index, ...] = tuple(
+        Indirect(0) if position == axis else affine(d.name) for position, d in enumerate(dims)
+    )
+    reads = (Access(indices, identity(dims)), Access(updates, identity(dims)))
+    return _unknown(node, Nest(dims, reads, Access(output_operand(node), index), read(1, reads[1])))
+
+
+@operator("ScatterND", reference=_scatter_nd_reference)
+def scatter_nd(node: Node) -> Description:
+    """`out = data; out[indices[i, :], ...] = updates[i, ...]`: one indirect index per column."""
+    data, indices, updates = (input_operand(node, i) for i in range(3))
+    depth = indices.shape[-1]
+    constant = node.constant(1)
+    if constant is not None:
+        columns = [constant[..., column] for column in range(depth)]
+        known = _known(node, columns, data.shape[:depth], constant.size // max(depth, 1))
+        if known is not None:
+            return known
+    dims = dims_of(updates.shape)
+    lead = dims[: len(indices.shape) - 1]
+    wheres = tuple(Access(indices, (*identity(lead), affine(column))) for column in range(depth))
+    index: tuple[Index, ...] = (
+        *(Indirect(column) for column in range(depth)),
+        *identity(dims[len(lead) :]),
+    )
+    source = Access(updates, identity(dims))
+    value = read(depth, source)
+    return _unknown(node, Nest(dims, (*wheres, source), Access(output_operand(node), index), value))
+
+
+def _unknown(node: Node, write: Nest) -> Description:
+    """A copy of the data, then what is written over it."""
+    if node.str_attr("reduction", "none") != "none":
+        return Opaque(f"{node.op_type} accumulates where its data says")
+    if write.num_iterations == 0 or node.output.num_elements == 0:
+        return Opaque(f"{node.op_type} of nothing")
+    data, out = input_operand(node, 0), output_operand(node)
+    dims = dims_of(out.shape)
+    return copy_nest(dims, Access(data, identity(dims)), Access(out, identity(dims))), write
+
+
+def _known(node: Node, where: Sequence[Array], extents: Sequence[int], count: int) -> Description | None:
+    """One nest, given the index of each of `count` updates along the axes of these extents.
+
+    An update is what lies behind the axes of `extents`, which become one axis of the result; a table says for
+    each of its places which update goes there, if any. Updates that meet in one place have a table each. None
+    where the tables would be too many or too large.
+    """
+    data, updates, out = input_operand(node, 0), input_operand(node, 2), output_operand(node)
+    places, rest = int(np.prod(extents, dtype=np.int64)), out.shape[len(extents) :]
+    if count == 0 or places == 0 or 0 in rest or places > MAX_TABLE or not where:
+        return None
+    indices = [np.asarray(w, np.int64).ravel() for w in where]
+    if any(((i < -e) | (i >= e)).any() for i, e in zip(indices, extents, strict=True)):
+        return Opaque(f"{node.op_type} indices are out of range")
+    wrapped = [np.where(i < 0, i + e, i) for i, e in zip(indices, extents, strict=True)]
+    reduction = node.str_attr("reduction", "none")
+    tables = _tables(np.ravel_multi_index(wrapped, tuple(extents)), places, reduction == "none")
+    if len(tables) > _MAX_TABLES:
+        return None
+    shape = (places, *rest)
+    view = None if shape == out.shape else shape
+    updates_shape = (count, *rest)
+    updates_view = None if updates_shape == updates.shape else updates_shape
+    dims = dims_of(shape)
+    inner = identity(dims[1:])
+    reads = [Access(data, identity(dims), view=view)]
+    value = read(0, reads[0])
+    fill = scalar_like(0, updates.dtype.compute)
+    for number, sources in enumerate(tables):
+        place = Lookup(tuple(int(s) for s in sources), dims[0].name)
+        reads.append(Access(table(number, sources >= 0), (affine(dims[0].name),)))
+        hit = read(len(reads) - 1, reads[-1])
+        reads.append(Access(updates, (place, *inner), fill, updates_view))
+        update = read(len(reads) - 1, reads[-1])
+        value = select(hit, _combined(reduction, value, update), value)
+    return (Nest(dims, tuple(reads), Access(out, identity(dims), view=view), value),)
+
+
+def _combined(reduction: str, value: Expr, update: Expr) -> Expr:
+    return update if reduction == "none" else call(reduction, value, update)
+
+
+def _tables(positions: Array, places: int, last_only: bool) -> list[Array]:
+    """Which update goes to each place, -1 for none: the first of each place, then the second, ..."""
+    order = np.argsort(positions, kind="stable")
+    ordered = positions[order]
+    starts = np.searchsorted(ordered, ordered, side="left")
+    rank = np.arange(len(ordered)) - starts
+    tables: list[Array] = []
+    for turn in range(int(rank.max()) + 1):
+        chosen = rank == turn
+        found = tables[0] if tables and last_only else np.full(places, -1, np.int64)
+        found[ordered[chosen]] = order[chosen]
+        if not (tables and last_only):
+            tables.append(found)
+    return tables
+
+
+def _max_unpool_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, indices = present(inputs), present(inputs, 1)
+    # Indices count the elements of what was pooled, which an explicit output shape may enlarge.
+    own = _pooled_shape(node, x.shape)
+    flat = np.zeros(int(np.prod(own)), x.dtype)
+    flat[indices.ravel()] = x.ravel()
+    out = np.zeros(node.output.shape, x.dtype)
+    out[tuple(slice(0, e) for e in own)] = flat.reshape(own)
+    return (out,)
+
+
+def _pooled_shape(node: Node, shape: Sequence[int]) -> tuple[int, ...]:
+    kernel = node.ints_attr("kernel_shape") or ()
+    strides = node.ints_attr("strides", (1,) * len(kernel)) or ()
+    pads = node.ints_attr("pads", (0,) * 2 * len(kernel)) or ()
+    spatial = [
+        (extent - 1) * stride + size - before - after
+        for extent, stride, size, before, after in zip(
+            shape[2:], strides, kernel, pads[: len(kernel)], pads[len(kernel) :], strict=True
+        )
+    ]
+    return (*shape[:2], *spatial)
+
+
+@operator("MaxUnpool", reference=_max_unpool_reference)
+def max_unpool(node: Node) -> Description:
+    """Zeros, and each value where its maximum was taken from: an index into the flat result."""
+    x, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
+    if _pooled_shape(node, x.shape) != out.shape:
+        return Opaque("MaxUnpool into a larger result than was pooled")
+    dims = dims_of(x.shape)
+    everywhere = dims_of(out.shape, "z")
+    zero = Const(scalar_like(0, out.dtype.compute), out.dtype.compute)
+    reads = (Access(indices, identity(dims)), Access(x, identity(dims)))
+    target = Access(out, (Indirect(0),), view=(out.num_elements,))
+    return (
+        Nest(everywhere, (), Access(out, identity(everywhere)), zero),
+        Nest(dims, reads, target, read(1, reads[1])),
+    )
