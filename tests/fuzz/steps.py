@@ -469,7 +469,6 @@ def cumulative(m: Maker) -> None:
 
 
 def top_k(m: Maker) -> None:
-    """An operator that runs on the host."""
     x = m.pick(lambda v: is_single(v) and len(v.shape) >= 1)
     if x is not None and m.exact:
         axis = m.number(0, len(x.shape) - 1)

@@ -48,18 +48,18 @@ def small_net(channels: int = 24, size: int = 12, *, seed: int = 0) -> onnx.Mode
 
 
 def host_net() -> onnx.ModelProto:
-    """A product, then the three largest of each row, which only the host finds, then a sum of them."""
+    """A product, then the largest of each row, too many for anything but the host, then the positive ones."""
     rng = np.random.default_rng(3)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["y"], "product"),
         helper.make_node("TopK", ["y", "k"], ["top", "where"], "largest"),
         helper.make_node("Relu", ["top"], ["positive"], "relu"),
     ]
-    weights = [_tensor(rng, "w", 8, 16), numpy_helper.from_array(np.array([3], np.int64), "k")]
+    weights = [_tensor(rng, "w", 8, 2000), numpy_helper.from_array(np.array([12], np.int64), "k")]
     inputs = [helper.make_tensor_value_info("x", F32, [4, 8])]
     outputs = [
-        helper.make_tensor_value_info("positive", F32, [4, 3]),
-        helper.make_tensor_value_info("where", I64, [4, 3]),
+        helper.make_tensor_value_info("positive", F32, [4, 12]),
+        helper.make_tensor_value_info("where", I64, [4, 12]),
     ]
     return model(nodes, inputs, outputs, weights)
 

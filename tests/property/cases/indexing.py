@@ -133,3 +133,18 @@ def max_unpool(draw: Draw, op_type: str) -> Case:
     indices = rng.permutation(int(np.prod(out)))[: int(np.prod(shape))].reshape(shape).astype(np.int64)
     attributes: dict[str, Attribute] = {"kernel_shape": (2, 2), "strides": (2, 2)}
     return case(op_type, [integers(draw, shape), indices], attributes, opset=11, exact=True)
+
+
+@generator("TopK")
+def top_k(draw: Draw, op_type: str) -> Case:
+    shape = draw(st.sampled_from([(5,), (3, 7), (2, 41), (4, 3, 2), (1, 50, 3)]))
+    dtype = draw(st.sampled_from([np.float32, np.float32, np.int64, np.int32]))
+    # Few distinct values, so that many are equal.
+    x = integers(draw, shape, -6, 6, dtype)
+    if dtype is np.float32 and draw(st.booleans()):
+        x[np.random.default_rng(draw(st.integers(0, 99))).random(shape) < 0.3] = -np.inf
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    count = draw(st.integers(1, shape[axis]))
+    attributes: dict[str, Attribute] = {"axis": axis, "largest": draw(st.integers(0, 1))}
+    inputs = [x, np.array([count], np.int64)]
+    return case(op_type, inputs, attributes, opset=11, constants=(1,), outputs=(True, True), exact=True)

@@ -107,7 +107,7 @@ class TestWork:
         assert not is_complex(squares)
 
     def test_opaque_operators_count_no_work(self) -> None:
-        assert macs(node("TopK", [(4,), ints(2)], [(2,), (2,)])) == 0
+        assert macs(node("Compress", [(4,), ints(2)], [(2,), (2,)])) == 0
 
 
 class TestBytes:
@@ -141,7 +141,7 @@ class TestBytes:
         assert read_bytes(split) == write_bytes(split) == 18 * F32_BYTES
 
     def test_an_opaque_operator_reads_everything(self) -> None:
-        assert read_bytes(node("TopK", [(7,), ints(2)], [(2,), (2,)])) == 7 * F32_BYTES + 8
+        assert read_bytes(node("Compress", [(7,), ints(2)], [(2,), (2,)])) == 7 * F32_BYTES + 8
 
 
 class TestReuse:
@@ -194,7 +194,7 @@ class TestClasses:
             ),
             (node("Concat", [(2, 3), (2, 4)], [(2, 7)], {"axis": 1}), OperatorClass.INFUSIBLE),
             (node("Constant", [], [(3,)], {"value_floats": (1.0, 2.0, 3.0)}), OperatorClass.INFUSIBLE),
-            (node("TopK", [(4,), ints(2)], [(2,), (2,)]), OperatorClass.INFUSIBLE),
+            (node("Compress", [(4,), ints(2)], [(2,), (2,)]), OperatorClass.INFUSIBLE),
         ],
         ids=lambda v: v.op_type if isinstance(v, Node) else v.value,
     )
@@ -218,6 +218,6 @@ class TestClasses:
             node("Concat", [(2, 3), (2, 4)], [(2, 7)], {"axis": 1}),
             node("Pad", [(3,), ints(1, 1)], [(5,)]),
         ]
-        neither = [node("Softmax", [(2, 3)], [(2, 3)]), node("TopK", [(4,), ints(2)], [(2,), (2,)])]
+        neither = [node("Softmax", [(2, 3)], [(2, 3)]), node("Compress", [(4,), ints(2)], [(2,), (2,)])]
         assert [is_pointwise(n) for n in pointwise + moving + neither] == [True] * 3 + [False] * 7
         assert [is_injective(n) for n in pointwise + moving + neither] == [True] * 8 + [False] * 2

@@ -1,4 +1,4 @@
-"""Operators that select elements by index: gather, one-hot, top-k and kin.
+"""Operators that select elements by index: gather, one-hot and kin.
 
 An index that is data is an `Indirect` read, so embeddings are nests like any other. Operators whose output
 sizes depend on data are opaque.
@@ -166,12 +166,6 @@ def one_hot(node: Node) -> Description:
     wanted = select(call("lt", wanted, 0), wanted + dims[axis].extent, wanted)
     value = select(call("eq", Iter(dims[axis].name), wanted), read(2, on), read(1, off))
     return (Nest(dims, (where, off, on), Access(out, identity(dims)), value),)
-
-
-@operator("TopK")
-def top_k(node: Node) -> Description:
-    """The largest or smallest elements along an axis, and where they were."""
-    return Opaque("TopK sorts its data")
 
 
 @operator("NonZero", "Unique", "Compress", "NonMaxSuppression")

@@ -32,6 +32,7 @@ FAMILIES = (
     "resize",
     "indexing",
     "scatter",
+    "top_k",
     "quantization",
     "cells",
     "recurrent",
