@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.api import CheckReport, InferenceSession, Model, check, load
     from tilewright.api import compile_model as compile
+    from tilewright.api import export_model as export
     from tilewright.api import open_artifact as open
     from tilewright.api import tune_model as tune
     from tilewright.benchmark import bench
@@ -56,6 +57,7 @@ __all__ = [
     "bench",
     "check",
     "compile",
+    "export",
     "load",
     "open",
     "tune",
@@ -81,6 +83,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "Options": ("tilewright.options", "Options"),
     "bench": ("tilewright.benchmark", "bench"),
     "compile": ("tilewright.api", "compile_model"),
+    "export": ("tilewright.api", "export_model"),
     "open": ("tilewright.api", "open_artifact"),
     "tune": ("tilewright.api", "tune_model"),
 }

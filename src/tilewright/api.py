@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tilewright
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
-from tilewright.compiler import Compilation, Tuning, compile_graph
+from tilewright.compiler import Compilation, Tuning, compile_graph, plan
 from tilewright.errors import UsageError
 from tilewright.explain import OnnxNode, origins_of, with_loaded_nodes
 from tilewright.frontend.onnx import Opened, Source, import_model, open_model
@@ -25,9 +25,13 @@ from tilewright.ir.text import print_graph
 from tilewright.options import Options, parse_bytes, parse_shapes
 from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.planning import UNLIMITED, Budget
-from tilewright.progress import Progress
+from tilewright.progress import PhaseClock, Progress
 from tilewright.targets import TARGETS
 from tilewright.targets.base import Support, TuningTarget
+from tilewright.tuning import NO_CHOICES
+
+if TYPE_CHECKING:
+    from tilewright.embed import ExportedModel
 
 __all__ = [
     "CheckReport",
@@ -320,6 +324,44 @@ def open_artifact(
     from tilewright.artifact import read_artifact
 
     return read_artifact(Path(path), num_threads=threads, trust=trust)
+
+
+def export_model(
+    model: CompiledModel | Model | Source,
+    folder: str | os.PathLike[str],
+    isa: str = "host",
+    *,
+    name: str | None = None,
+    shapes: Shapes | str | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> ExportedModel:
+    """Write a model as an object file, a C header, a file of weights and an example into a folder.
+
+    `isa` is host, avx2, avx512 or neon (aarch64): any machine's code can be written on any. `name` is that of
+    the files and of the C function; the model's by default. The rest is as for `compile`.
+
+    Raises:
+        UsageError: an unknown instruction set, or no such folder.
+        UnsupportedOp: an operator without generated code.
+    """
+    from tilewright.embed import export_object
+    from tilewright.targets.cpu.isa import isa_for_export
+
+    record = isa_for_export(isa)
+    if isinstance(model, CompiledModel):
+        program, digest, stem = model.program, model.model_sha256, "model"
+    else:
+        model, options = _request(model, "cpu", shapes, options, settings)
+        clock = PhaseClock(options.timeout_s, progress)
+        program, digest = plan(model.graph, options, clock).program, model.sha256
+        stem = Path(model.name).stem
+    # Measured choices are another machine's.
+    program = dataclasses.replace(program, choices=NO_CHOICES)
+    return export_object(
+        program, record, Path(folder), name=name or stem, model_sha256=digest, progress=progress
+    )
 
 
 class InferenceSession:

@@ -43,6 +43,7 @@ VERBS: dict[str, str] = {
     "schema": "Look",
     "compile": "Build",
     "tune": "Build",
+    "export": "Build",
     "cache": "Build",
     "run": "Run",
     "bench": "Run",

@@ -416,6 +416,21 @@ class ProfileReport(ModelReport):
     trace: str | None
 
 
+class ExportReport(ModelReport):
+    """Files for a C program: sizes are what it needs at run time."""
+
+    kind: Literal["export"]
+    name: str
+    isa: str
+    object: str
+    header: str
+    weights: str
+    example: str
+    workspace_bytes: int
+    weights_bytes: int
+    num_kernels: int
+
+
 class DemoReport(ModelReport):
     """The figures of the demonstration."""
 
@@ -572,6 +587,7 @@ _ALL: tuple[type[Report], ...] = (
     RunReport,
     BenchReport,
     ProfileReport,
+    ExportReport,
     CompareReport,
 )
 REPORTS: Mapping[str, type[Report]] = {m.model_fields["kind"].annotation.__args__[0]: m for m in _ALL}  # type: ignore[union-attr]  # each kind is a Literal

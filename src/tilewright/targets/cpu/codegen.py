@@ -104,7 +104,7 @@ def compile_object(ir_text: str, isa: CodeTarget, *, optimize: bool = False) -> 
     Raises:
         InternalError: the text is not valid IR; names the complaint of LLVM's parser or verifier.
     """
-    machine, module = _prepared_module(ir_text, isa, optimize=optimize)
+    machine, module = prepared_module(ir_text, isa, optimize=optimize)
     try:
         return bytes(machine.emit_object(module))
     finally:
@@ -113,7 +113,7 @@ def compile_object(ir_text: str, isa: CodeTarget, *, optimize: bool = False) -> 
 
 def emit_assembly(ir_text: str, isa: CodeTarget, *, optimize: bool = False) -> str:
     """The assembly that `compile_object` would encode: for reports and for counting spills."""
-    machine, module = _prepared_module(ir_text, isa, optimize=optimize)
+    machine, module = prepared_module(ir_text, isa, optimize=optimize)
     try:
         return str(machine.emit_assembly(module))
     finally:
@@ -397,9 +397,14 @@ def _read_frame(stream: IO[bytes]) -> bytes | None:
     return frame if len(frame) == size else None
 
 
-def _prepared_module(
-    ir_text: str, isa: CodeTarget, *, optimize: bool
+def prepared_module(
+    ir_text: str, isa: CodeTarget, *, optimize: bool = False
 ) -> tuple[llvm.TargetMachine, llvm.ModuleRef]:
+    """The code generator and the module of a text, checked and ready to be compiled.
+
+    Raises:
+        InternalError: the text is not valid IR.
+    """
     _initialize(native_only=_architecture(isa.triple) == _architecture(llvm.get_default_triple()))
     machine = _target_machine(isa.triple, isa.cpu, isa.features)
     try:

@@ -214,6 +214,32 @@ def isa_by_name(name: str) -> Isa:
     return replace(kind, triple=llvm.get_process_triple(), caches=read_cache_sizes(), runs_on_host=True)
 
 
+# What else people call the instruction sets.
+_ALIASES = {
+    "aarch64": "neon",
+    "arm64": "neon",
+    "x86-64-v3": "avx2",
+    "x86-64-v4": "avx512",
+}
+
+
+def isa_for_export(name: str) -> Isa:
+    """The record for code that other programs run: of `isa_by_name`, by its aliases too.
+
+    The matrix unit is left out: a program must ask its system for the unit's registers before it runs.
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    known = _ALIASES.get(name, name)
+    if known not in (*ISA_NAMES, "host"):
+        listed = ", ".join(("host", *ISA_NAMES, *_ALIASES))
+        raise UsageError(f"unknown instruction set {name!r}: expected one of {listed}")
+    isa = isa_by_name(known)
+    features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in isa.features.split(","))
+    return replace(isa, features=",".join(features))
+
+
 def require_host(isa: Isa) -> Isa:
     """`isa`, if this machine can execute its code.
 

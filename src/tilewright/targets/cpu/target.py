@@ -27,6 +27,7 @@ from tilewright.targets.cpu.describe import describe_memory, describe_steps
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name, require_host
+from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower import HostOperator, KernelLaunch, LoweredModel, lower_schedule
 from tilewright.targets.cpu.runtime import ArgRef, HostCall, Launch, Stage, build_main
 from tilewright.targets.cpu.runtime import Step as MainStep
@@ -86,6 +87,29 @@ class CpuCode:
         return self.image.load(num_threads)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedModel:
+    """A lowered model whose tensors have their addresses: what a main is made of."""
+
+    lowered: LoweredModel
+    steps: tuple[MainStep, ...]
+    host_steps: tuple[HostStep, ...]
+    weights: Weights
+    memory: MemoryPlan
+    problem: MemoryProblem
+
+    @property
+    def kernels(self) -> dict[str, Kernel]:
+        """All code that it needs, by symbol."""
+        launches = (launch for step in self.lowered.steps if isinstance(step, tuple) for launch in step)
+        return {k.symbol: k for launch in launches for k in launch.kernel.all_kernels()}
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of the area that every thread needs for itself."""
+        return max((k.scratch_bytes for k in self.kernels.values()), default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class CpuTarget:
     """Generated code on the processor of this machine."""
@@ -124,31 +148,12 @@ class CpuTarget:
             UnsupportedOp: a node that this target declines.
             BudgetExceeded: the arena would be larger than `options.max_memory_bytes`.
         """
-        graph, options = program.graph, program.options
-        for node in graph.nodes:
-            support = self.supports(node)
-            if not support:
-                raise UnsupportedOp(f"{node.op_type} {node.name!r}: {support.reason}.")
+        options = program.options
         isa = require_host(isa_by_name(options.isa) if options.isa else host_isa())
-        lowered = lower_schedule(
-            program.schedule, isa, progress, accuracy=options.accuracy, choices=program.choices
-        )
-        problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
-        plan = MEMORY_PLANNERS.get(options.memory).solve(problem, options.search_budget)
-        if isinstance(plan, Infeasible):
-            raise BudgetExceeded(str(plan))
-        violations = check_memory(problem, plan)
-        if violations:
-            raise InternalError(f"the memory plan is wrong: {violations[0]}")
-        bases = {v: FIRST_CALLER_BASE + i for i, v in enumerate(graph.inputs)}
-        for position, value in enumerate(graph.outputs):
-            bases.setdefault(value, FIRST_CALLER_BASE + len(graph.inputs) + position)
-        weights = Weights(arrangements)
-        placement = Placement(lowered, bases, plan.offsets, names, caller_homes(lowered, graph), weights)
-        steps, host_steps = _main_steps(lowered, placement)
-        main = build_main(steps, isa, profile=profile)
-        launches = (launch for step in lowered.steps if isinstance(step, tuple) for launch in step)
-        kernels = {k.symbol: k for launch in launches for k in launch.kernel.all_kernels()}
+        placed = self.place(program, isa, progress=progress, arrangements=arrangements)
+        lowered, weights, plan = placed.lowered, placed.weights, placed.memory
+        main = build_main(placed.steps, isa, profile=profile)
+        kernels = placed.kernels
         jobs = [CompileJob(k.text, k.needs_optimizer) for k in kernels.values()]
         jobs.append(CompileJob(main.ir_text))
         cache = None if options.no_cache else ObjectCache(options.cache_dir or default_cache_directory())
@@ -165,17 +170,54 @@ class CpuTarget:
             isa_name=isa.name,
             isa_fingerprint=isa.fingerprint,
             toolchain=toolchain_version(),
-            inputs=tuple(TensorSpec.of(v) for v in graph.inputs),
-            outputs=tuple(TensorSpec.of(v) for v in graph.outputs),
-            passthrough=_passthrough(graph),
+            inputs=tuple(TensorSpec.of(v) for v in program.graph.inputs),
+            outputs=tuple(TensorSpec.of(v) for v in program.graph.outputs),
+            passthrough=passthrough(program.graph),
             main=main,
             objects=tuple(objects),
             constants=weights,
-            host_steps=tuple(host_steps),
+            host_steps=placed.host_steps,
             arena_bytes=plan.peak_bytes,
-            scratch_bytes=max((k.scratch_bytes for k in kernels.values()), default=0),
+            scratch_bytes=placed.scratch_bytes,
         )
-        return CpuCode(program, isa, lowered, image, plan, problem)
+        return CpuCode(program, isa, lowered, image, plan, placed.problem)
+
+    def place(
+        self,
+        program: Program,
+        isa: Isa,
+        *,
+        progress: Progress | None = None,
+        arrangements: Arrangements | None = None,
+    ) -> PlacedModel:
+        """Lower a program for an instruction set and give every tensor its address; nothing is compiled.
+
+        Raises:
+            UnsupportedOp: a node that this target declines.
+            BudgetExceeded: the arena would be larger than `options.max_memory_bytes`.
+        """
+        graph, options = program.graph, program.options
+        for node in graph.nodes:
+            support = self.supports(node)
+            if not support:
+                raise UnsupportedOp(f"{node.op_type} {node.name!r}: {support.reason}.")
+        lowered = lower_schedule(
+            program.schedule, isa, progress, accuracy=options.accuracy, choices=program.choices
+        )
+        problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
+        plan = MEMORY_PLANNERS.get(options.memory).solve(problem, options.search_budget)
+        if isinstance(plan, Infeasible):
+            raise BudgetExceeded(str(plan))
+        violations = check_memory(problem, plan)
+        if violations:
+            raise InternalError(f"the memory plan is wrong: {violations[0]}")
+        bases = {v: FIRST_CALLER_BASE + i for i, v in enumerate(graph.inputs)}
+        for position, value in enumerate(graph.outputs):
+            bases.setdefault(value, FIRST_CALLER_BASE + len(graph.inputs) + position)
+        weights = Weights(arrangements)
+        placement = Placement(lowered, bases, plan.offsets, names, caller_homes(lowered, graph), weights)
+        steps, host_steps = _main_steps(lowered, placement)
+        return PlacedModel(lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
 
     def tune(
         self, code: CpuCode, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
@@ -213,7 +255,7 @@ def _host_step(node: Node, placement: Placement) -> HostStep:
     return HostStep(node, references((*node.inputs, *node.captures)), references(node.outputs))
 
 
-def _passthrough(graph: Graph) -> dict[str, Array | str]:
+def passthrough(graph: Graph) -> dict[str, Array | str]:
     """Outputs that are an initializer, an input, or a repeated output, which no kernel writes."""
     inputs = set(graph.inputs)
     result: dict[str, Array | str] = {}

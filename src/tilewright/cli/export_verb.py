@@ -1,0 +1,87 @@
+"""`tilewright export`: a model for a C program, on this machine or another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tilewright.cli import common
+from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
+from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table, progress
+from tilewright.errors import UsageError
+
+FORMATS = ("object",)
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    add_verb(app, "export", export, panel)
+
+
+def export(
+    model: Path = MODEL,
+    to: str = typer.Option("object", "--to", help="What to write: object (object file, C header, weights)."),
+    isa: str = typer.Option(
+        "host", "--isa", help="Instruction set: host, avx2, avx512, aarch64; none has to be this machine's."
+    ),
+    output: Path = typer.Option(Path(), "--output", "-o", help="Folder to write into; default: this one."),
+    name: str | None = typer.Option(
+        None, "--name", help="Of the files and the C function; default: MODEL's."
+    ),
+    shapes: str | None = SHAPES,
+    accuracy: str = typer.Option(
+        "default", "--accuracy", help="How exactly to compute: strict, default, fast."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Write a model or an artifact as an object file that a C program links, with header and weights.
+
+    The code uses one thread, allocates nothing, and needs neither Python nor this package.
+
+    Example: `tilewright export model.onnx --isa aarch64 -o firmware`.
+    """
+    import tilewright as tw
+    from tilewright.options import Options, parse_accuracy
+
+    if to not in FORMATS:
+        raise UsageError(f"--to {to}: unknown format; expected {', '.join(FORMATS)}.")
+    fixed = parsed_shapes(shapes)
+    options = Options(accuracy=parse_accuracy(accuracy), shapes=fixed)
+    with progress(f"exporting {model.name}") as update:
+        if not common.is_artifact(model):
+            loaded = tw.load(model, shapes=fixed)
+            digest = loaded.sha256
+            made = tw.export(loaded, output, isa, name=name, options=options, progress=update)
+        elif fixed or accuracy != "default":
+            raise UsageError(
+                f"{model}: an artifact's shapes and accuracy are fixed; export the model instead."
+            )
+        else:
+            compiled = tw.open(model)
+            digest = compiled.model_sha256
+            made = tw.export(compiled, output, isa, name=name or model.stem, progress=update)
+    if as_json:
+        document = {
+            **common.model_facts(digest, "cpu"),
+            "name": made.name,
+            "isa": made.isa,
+            "object": made.object_path,
+            "header": made.header_path,
+            "weights": made.weights_path,
+            "example": made.example_path,
+            "workspace_bytes": made.workspace_bytes,
+            "weights_bytes": made.weights_bytes,
+            "num_kernels": made.num_kernels,
+        }
+        print_json("export", document)
+        return
+    rows = [
+        ("code", f"{made.object_path}, {made.num_kernels} kernels for {made.isa}"),
+        ("header", str(made.header_path)),
+        ("weights", f"{made.weights_path}, {format_bytes(made.weights_bytes)}"),
+        ("example", str(made.example_path)),
+        ("memory at run time", f"{format_bytes(made.workspace_bytes)} that the caller gives"),
+    ]
+    print_table(("", ""), rows)
+    hint(f"next: cc -O2 {made.example_path} {made.object_path} -o {made.name} -lm")

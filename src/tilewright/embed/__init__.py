@@ -1,0 +1,10 @@
+"""A network for a C program: one object file, a header, a file of weights, an example.
+
+Nothing of it needs Python or this package at run time. The object has one function that runs the network once
+on one thread, in memory that the caller gives; it allocates nothing, keeps no state and can run any number of
+times at once.
+"""
+
+from tilewright.embed.package import ExportedModel, export_object
+
+__all__ = ["ExportedModel", "export_object"]

@@ -1,0 +1,127 @@
+"""Everything a C program needs of a model, as files in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.embed.header import c_name, example_text, has_c_type, header_text, tensor_bytes
+from tilewright.embed.module import Copy, Workspace, link_object, run_text
+from tilewright.embed.weights import HEADER_BYTES, weights_file
+from tilewright.errors import UnsupportedOp, UsageError
+from tilewright.files import write_atomically
+from tilewright.ir.graph import Graph
+from tilewright.program import Program
+from tilewright.progress import Progress
+from tilewright.targets.cpu.executable import TensorSpec
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.runtime import build_main
+from tilewright.targets.cpu.storage import Weights
+from tilewright.targets.cpu.target import CpuTarget
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """The files that were written, and what they need at run time."""
+
+    name: str
+    isa: str
+    object_path: Path
+    header_path: Path
+    weights_path: Path
+    example_path: Path
+    workspace_bytes: int
+    weights_bytes: int
+    num_kernels: int
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All files."""
+        return self.object_path, self.header_path, self.weights_path, self.example_path
+
+
+def export_object(
+    program: Program,
+    isa: Isa,
+    folder: Path,
+    *,
+    name: str,
+    model_sha256: str,
+    progress: Progress | None = None,
+) -> ExportedModel:
+    """Write `NAME.o`, `NAME.h`, `NAME.weights` and `example.c` of a program into a folder.
+
+    The object is for `isa`, which need not be this machine's. Equal programs give equal bytes.
+
+    Raises:
+        UsageError: the folder does not exist.
+        UnsupportedOp: an operator that has no generated code, or a tensor of a type that C lacks.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: is not a folder; create it, or give another with -o.")
+    graph = program.graph
+    for value in (*graph.inputs, *graph.outputs):
+        if not has_c_type(value.dtype):
+            raise UnsupportedOp(f"{value.name!r} holds {value.dtype} values, which C has no type for.")
+    placed = CpuTarget().place(program, isa, progress=progress)
+    if placed.host_steps:
+        node = placed.host_steps[0].node
+        reason = CpuTarget().supports(node).reason.removeprefix("runs on the host: ")
+        raise UnsupportedOp(f"{node.op_type} {node.name!r} has no generated code to export: {reason}.")
+    symbol = c_name(name)
+    main = build_main(placed.steps, isa)
+    copies = _copies(graph, placed.weights)
+    inputs, outputs = ([TensorSpec.of(v) for v in values] for values in (graph.inputs, graph.outputs))
+    workspace = Workspace(placed.memory.peak_bytes, placed.scratch_bytes, 8 * max(1, len(main.arg_table)))
+    function = f"{symbol}_run"
+    run = run_text(function, main, workspace, len(inputs), len(outputs), copies, isa)
+    if progress is not None:
+        progress("link", 0, 1)
+    image = link_object(run, function, main, tuple(placed.kernels.values()), isa)
+    data = np.zeros(placed.weights.size_bytes, np.uint8)
+    placed.weights.fill(data)
+    identity = hashlib.sha256(hashlib.sha256(image).digest() + hashlib.sha256(data.data).digest()).digest()
+    header = header_text(
+        symbol,
+        isa,
+        inputs,
+        outputs,
+        workspace_bytes=workspace.size_bytes,
+        weights_bytes=data.nbytes,
+        identity=identity,
+        model_sha256=model_sha256,
+    )
+    exported = ExportedModel(
+        name=symbol,
+        isa=isa.name,
+        object_path=folder / f"{symbol}.o",
+        header_path=folder / f"{symbol}.h",
+        weights_path=folder / f"{symbol}.weights",
+        example_path=folder / "example.c",
+        workspace_bytes=workspace.size_bytes,
+        weights_bytes=HEADER_BYTES + data.nbytes,
+        num_kernels=len(placed.kernels),
+    )
+    write_atomically(exported.object_path, image)
+    write_atomically(exported.header_path, header.encode())
+    write_atomically(exported.weights_path, weights_file(data, identity))
+    write_atomically(exported.example_path, example_text(symbol, inputs, outputs).encode())
+    return exported
+
+
+def _copies(graph: Graph, weights: Weights) -> list[Copy]:
+    """Outputs that no kernel computes: an input, a constant, an output given twice."""
+    inputs = {v: i for i, v in enumerate(graph.inputs)}
+    copies: list[Copy] = []
+    for position, value in enumerate(graph.outputs):
+        size_bytes = tensor_bytes(TensorSpec.of(value))
+        if value in inputs:
+            copies.append(Copy(position, size_bytes, input=inputs[value]))
+        elif value.is_constant:
+            copies.append(Copy(position, size_bytes, weights_offset=weights.offset(value)))
+        elif value in graph.outputs[:position]:
+            raise UnsupportedOp(f"output {value.name!r} is given twice; C programs can copy it themselves.")
+    return copies

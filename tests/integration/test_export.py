@@ -1,0 +1,257 @@
+"""Models as C programs: for this machine and others, the object, its header, its weights and its mistakes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.support.cli import tilewright
+from tests.support.models import F32, host_net, model, small_net
+
+import tilewright as tw
+from tilewright import zoo
+from tilewright.embed.header import c_name
+from tilewright.embed.weights import HEADER_BYTES
+from tilewright.ir.interpret import run_graph
+
+CC = shutil.which("gcc") or shutil.which("cc")
+CROSS_CC, QEMU = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler (gcc) on this machine")
+needs_arm = pytest.mark.skipif(
+    CROSS_CC is None or QEMU is None,
+    reason="needs Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user",
+)
+STRICT = ("-O2", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror")
+
+
+def call(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(c) for c in command], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def build(folder: Path, name: str, *compiler: str) -> None:
+    made = call(*compiler, *STRICT, "example.c", f"{name}.o", "-o", name, "-lm", folder=folder)
+    assert made.returncode == 0, made.stderr
+
+
+def run(folder: Path, name: str, loaded: tw.Model, feed: dict[str, Any], *emulator: str) -> dict[str, Any]:
+    """The outputs of the example program."""
+    graph = loaded.graph
+    inputs, outputs = [], []
+    for i, value in enumerate(graph.inputs):
+        np.ascontiguousarray(feed[value.name]).tofile(folder / f"in{i}.bin")
+        inputs.append(f"in{i}.bin")
+    outputs = [f"out{i}.bin" for i in range(len(graph.outputs))]
+    result = call(*emulator, f"./{name}", f"{name}.weights", *inputs, *outputs, folder=folder)
+    assert result.returncode == 0, result.stderr
+    return {
+        v.name: np.fromfile(folder / file, v.dtype.numpy).reshape(v.shape)
+        for v, file in zip(graph.outputs, outputs, strict=True)
+    }
+
+
+def check_outputs(loaded: tw.Model, feed: dict[str, Any], got: dict[str, Any]) -> None:
+    for name, want in run_graph(loaded.graph, feed).items():
+        np.testing.assert_allclose(got[name], want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
+def network(name: str, **settings: int) -> tuple[tw.Model, dict[str, Any]]:
+    proto = zoo.build(name, **settings)
+    return tw.load(proto), zoo.example_inputs(proto, 0)
+
+
+@needs_compiler
+@pytest.mark.parametrize("isa", ["host", "avx2"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("resnet18", {"image": 64}),
+        ("mobilenet_v2", {"image": 96}),
+        ("shufflenet_v2_x1_0", {"image": 64}),
+        ("bert_tiny", {}),
+    ],
+)
+def test_networks_run_as_programs(name: str, settings: dict[str, int], isa: str, tmp_path: Path) -> None:
+    loaded, feed = network(name, **settings)
+    made = tw.export(loaded, tmp_path, isa, name=name)
+    build(tmp_path, name, str(CC))
+    check_outputs(loaded, feed, run(tmp_path, name, loaded, feed))
+    assert made.weights_path.stat().st_size == made.weights_bytes
+
+
+@needs_arm
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("squeezenet1_1", {"image": 64}), ("mobilenet_v2", {"image": 64}), ("bert_tiny", {})],
+)
+def test_networks_run_on_arm(name: str, settings: dict[str, int], tmp_path: Path) -> None:
+    loaded, feed = network(name, **settings)
+    tw.export(loaded, tmp_path, "aarch64", name=name)
+    build(tmp_path, name, str(CROSS_CC), "-static")
+    check_outputs(loaded, feed, run(tmp_path, name, loaded, feed, str(QEMU)))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A folder with a small model and its export for this machine."""
+    onnx.save(small_net(), tmp_path / "small.onnx")
+    tw.export(tmp_path / "small.onnx", tmp_path)
+    return tmp_path
+
+
+@needs_compiler
+def test_the_header_is_c_and_cpp_without_a_warning(small: Path) -> None:
+    (small / "use.c").write_text('#include "small.h"\nint main(void) { return SMALL_OK; }\n')
+    shutil.copy(small / "use.c", small / "use.cpp")
+    assert call(str(CC), *STRICT, "use.c", "-o", "use", folder=small).stderr == ""
+    if cpp := shutil.which("g++"):
+        flags = ("-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic")
+        made = call(cpp, *flags, "use.cpp", "small.o", "-o", "use", "-lm", folder=small)
+        assert made.stderr == ""
+
+
+@needs_compiler
+def test_nothing_but_the_function_is_visible(small: Path) -> None:
+    listed = call("nm", "-g", "--defined-only", "small.o", folder=small).stdout
+    assert [line.split()[-1] for line in listed.splitlines()] == ["small_run"]
+
+
+@needs_compiler
+def test_calls_that_cannot_work_say_so_and_do_nothing(small: Path) -> None:
+    (small / "use.c").write_text(
+        """
+#include <stdio.h>
+#include "small.h"
+static _Alignas(64) char file[SMALL_WEIGHTS_FILE_BYTES + 64];
+static _Alignas(64) char workspace[SMALL_WORKSPACE_BYTES + 64];
+static _Alignas(64) char in[SMALL_INPUT_0_BYTES], out[SMALL_OUTPUT_0_BYTES], r1[SMALL_OUTPUT_1_BYTES];
+int main(void)
+{
+    const void *inputs[] = {in}, *none[] = {NULL};
+    void *outputs[] = {out, r1}, *nowhere[] = {out, NULL};
+    FILE *f = fopen("small.weights", "rb");
+    const void *w;
+    if (fread(file, 1, SMALL_WEIGHTS_FILE_BYTES, f) != SMALL_WEIGHTS_FILE_BYTES)
+        return 1;
+    w = small_open_weights(file, SMALL_WEIGHTS_FILE_BYTES);
+    printf("%d %d %d %d %d %d ", w != NULL, small_run(NULL, workspace, inputs, outputs),
+           small_run(w, workspace + 8, inputs, outputs), small_run(w, workspace, none, outputs),
+           small_run(w, workspace, inputs, nowhere), small_run(w, workspace, inputs, outputs));
+    printf("%d %d ", small_open_weights(file, 100) == NULL, small_open_weights(NULL, 1000) == NULL);
+    printf("%d\\n", small_open_weights(file + 8, SMALL_WEIGHTS_FILE_BYTES) == NULL);
+    return 0;
+}
+"""
+    )
+    assert call(str(CC), "-std=c11", "use.c", "small.o", "-o", "use", "-lm", folder=small).returncode == 0
+    assert call("./use", folder=small).stdout.split() == ["1", "1", "1", "2", "2", "0", "1", "1", "1"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["cut", "magic", "version", "identity", "data", "other"])
+def test_weights_that_do_not_belong_are_refused(small: Path, damage: str) -> None:
+    build(small, "small", str(CC))
+    loaded = tw.load(small / "small.onnx")
+    feed = {v.name: np.zeros(v.shape, v.dtype.numpy) for v in loaded.graph.inputs}
+    run(small, "small", loaded, feed)
+    path = small / "small.weights"
+    data = bytearray(path.read_bytes())
+    match damage:
+        case "cut":
+            del data[-8:]
+        case "magic" | "version" | "identity" | "data":
+            at = {"magic": 3, "version": 8, "identity": 40, "data": HEADER_BYTES + 5}[damage]
+            data[at] ^= 1
+        case "other":
+            proto = small_net()
+            other = proto.graph.initializer[0]
+            values = onnx.numpy_helper.to_array(other) + 1
+            other.CopyFrom(onnx.numpy_helper.from_array(values.astype(np.float32), other.name))
+            (small / "other").mkdir()
+            tw.export(tw.load(proto), small / "other", name="small")
+            data = bytearray((small / "other" / "small.weights").read_bytes())
+    path.write_bytes(bytes(data))
+    result = call("./small", "small.weights", "in0.bin", "out0.bin", "out1.bin", folder=small)
+    assert result.returncode == 1
+    assert "small.weights" in result.stderr
+
+
+def test_equal_models_give_equal_bytes(small: Path) -> None:
+    (small / "again").mkdir()
+    (small / "artifact").mkdir()
+    tw.export(small / "small.onnx", small / "again")
+    tw.compile(small / "small.onnx").save(small / "small.tw")
+    tw.export(tw.open(small / "small.tw"), small / "artifact", name="small")
+    for file in ("small.o", "small.weights", "small.h", "example.c"):
+        assert (small / "again" / file).read_bytes() == (small / file).read_bytes()
+        assert (small / "artifact" / file).read_bytes() == (small / file).read_bytes()
+
+
+@needs_compiler
+def test_outputs_that_no_kernel_computes_are_copied(tmp_path: Path) -> None:
+    x, y, same = (helper.make_tensor_value_info(n, F32, [2, 3]) for n in ("x", "y", "x2"))
+    constant = onnx.numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3), "c")
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Identity", ["x"], ["x2"])]
+    nodes.append(helper.make_node("Identity", ["c"], ["c2"]))
+    outputs = [y, same, helper.make_tensor_value_info("c2", F32, [2, 3])]
+    loaded = tw.load(model(nodes, [x], outputs, [constant]))
+    tw.export(loaded, tmp_path, name="copies")
+    build(tmp_path, "copies", str(CC))
+    feed = {"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}
+    got = run(tmp_path, "copies", loaded, feed)
+    np.testing.assert_array_equal(got["x2"], feed["x"])
+    np.testing.assert_array_equal(got["y"], np.maximum(feed["x"], 0))
+    np.testing.assert_array_equal(got["c2"], np.arange(6).reshape(2, 3))
+
+
+def test_names_become_identifiers() -> None:
+    assert c_name("../../etc/passwd") == "etc_passwd"
+    assert c_name("") == "model"
+    assert c_name("é*/") == "model"
+
+
+def test_the_verb(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(small)
+    (small / "out").mkdir()
+    result = tilewright("export", "small.onnx", "--isa", "aarch64", "-o", "out", "--name", "my-net")
+    assert result.code == 0, result.err
+    assert sorted(p.name for p in (small / "out").iterdir()) == [
+        "example.c",
+        "my_net.h",
+        "my_net.o",
+        "my_net.weights",
+    ]
+    assert "caller gives" in result.out
+    # An object for another machine: ELF, 64 bits, little-endian, machine 183 (AArch64).
+    head = (small / "out" / "my_net.o").read_bytes()[:20]
+    assert (head[:6], head[18]) == (b"\x7fELF\x02\x01", 183)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("small.onnx --isa sparc", "sparc"),
+        ("small.onnx --to tarball", "tarball"),
+        ("small.onnx -o nowhere", "nowhere"),
+        ("host.onnx", "TopK"),
+        ("missing.onnx", "missing.onnx"),
+        ("small.tw --accuracy strict", "small.tw"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: str, named: str, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(small)
+    onnx.save(host_net(), small / "host.onnx")
+    tw.compile(small / "small.onnx").save(small / "small.tw")
+    result = tilewright("export", *arguments.split())
+    assert result.code in (2, 3, 4)
+    assert len(result.err.strip().splitlines()) == 1
+    assert named in result.err
