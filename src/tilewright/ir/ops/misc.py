@@ -195,7 +195,6 @@ _REASONS = {
     "RandomUniform": "it is random",
     "RandomUniformLike": "it is random",
     "ReverseSequence": "its lengths are data",
-    "RoiAlign": "it samples where its data says",
     "Scan": "it is control flow",
     "STFT": "transforms are not loop nests of ours",
     "TensorScatter": "it writes where its data says",

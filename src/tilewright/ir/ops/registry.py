@@ -30,6 +30,7 @@ FAMILIES = (
     "normalization",
     "attention",
     "resize",
+    "sampling",
     "indexing",
     "scatter",
     "top_k",

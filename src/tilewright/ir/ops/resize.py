@@ -1,4 +1,4 @@
-"""Resampling: Resize and Upsample through exact per-axis tables; GridSample and AffineGrid.
+"""Resampling: Resize and Upsample through exact per-axis tables; AffineGrid.
 
 Every mode comes down to the same thing: along each axis, output element o is a weighted sum of a few
 input elements, whose positions and weights depend on o alone. They are computed once, in float64, and
@@ -356,7 +356,7 @@ def resize(node: Node) -> Description:
     return tuple(nests)
 
 
-@operator("GridSample", "AffineGrid")
-def grid(node: Node) -> Description:
-    """Sampling at places that are data."""
-    return Opaque(f"{node.op_type} samples where its data says")
+@operator("AffineGrid")
+def affine_grid(node: Node) -> Description:
+    """Places to sample at, for GridSample."""
+    return Opaque("AffineGrid makes places of its data")
