@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from tests.support.guarded import guarded
 
 from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
@@ -14,15 +15,6 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, Layouts, OperandKey, Packed
 
 Array = np.ndarray[Any, Any]
-
-
-def aligned(array: Array) -> Array:
-    """A copy whose data start at a multiple of 64 bytes."""
-    buffer = np.empty(array.nbytes + 64, np.uint8)
-    offset = -buffer.ctypes.data % 64
-    copy = buffer[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 class KernelRunner:
@@ -35,13 +27,13 @@ class KernelRunner:
         self.stored: dict[OperandKey, Array] = {}
         self.layouts = layouts
         for key, array in operands.items():
-            self.stored[key] = aligned(np.transpose(array, layouts[key].order))
+            self.stored[key] = guarded(np.transpose(array, layouts[key].order))
         needed = {k.symbol: k for kernel in kernels for k in kernel.all_kernels()}
         images = {s: compile_object(k.text, isa, optimize=k.needs_optimizer) for s, k in needed.items()}
         self._library = JitLibrary(list(images.values()), exports=list(images))
         self._calls: list[tuple[Callable[..., None], Array, int]] = []
         self._keep: list[Array] = []
-        scratch = aligned(np.zeros(max([k.scratch_bytes for k in kernels], default=0) + 64, np.uint8))
+        scratch = guarded(np.zeros(max([k.scratch_bytes for k in kernels], default=0), np.uint8))
         self._keep.append(scratch)
         self._scratch = scratch.ctypes.data
         signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
@@ -49,7 +41,7 @@ class KernelRunner:
             pointers = []
             for arg in kernel.args:
                 if isinstance(arg, Packed):
-                    data = aligned(arg.pack(operands[arg.source.key]))
+                    data = guarded(arg.pack(operands[arg.source.key]))
                     self._keep.append(data)
                     pointers.append(data.ctypes.data)
                 else:
@@ -60,7 +52,7 @@ class KernelRunner:
     def _buffer(self, operand: Operand) -> Array:
         if operand.key not in self.stored:
             data = np.zeros(operand.shape, operand.dtype.numpy) if operand.data is None else operand.data
-            self.stored[operand.key] = aligned(data)
+            self.stored[operand.key] = guarded(data)
         return self.stored[operand.key]
 
     def __call__(self) -> None:

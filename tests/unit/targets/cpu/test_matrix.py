@@ -131,7 +131,7 @@ EDGES = {
     "residual": lambda: conv(48, 48, (7, 7), residual=True),
     "pointwise residual": lambda: conv(64, 96, (7, 9), (1, 1), pads=(0, 0, 0, 0), residual=True),
     "strided stem": lambda: conv(48, 64, (17, 17), (4, 4), pads=(1, 1, 2, 2), strides=(2, 2)),
-    # Taps of different phases reach no further than their position: lines have no zeros of their own to share.
+    # Taps of different phases reach no further than their position: lines have no zeros of their own.
     "phases without reach": lambda: conv(24, 56, (8, 8), (1, 2), pads=(0, 2, 1, 2), strides=(3, 2)),
     "long sums": lambda: conv(520, 48, (4, 5)),
     "rows": lambda: product(37, 80, 130),
