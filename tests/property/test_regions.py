@@ -115,7 +115,9 @@ def test_what_lies_outside_the_input_regions_does_not_matter(
 @given(data=st.data())
 def test_every_side_of_an_input_region_is_needed(op_type: str, data: st.DataObject) -> None:
     one = data.draw(generators()["", op_type])
-    assume(not isinstance(describe(one.node), Opaque))
+    nests = describe(one.node)
+    # Running sums in blocks need whole blocks.
+    assume(not isinstance(nests, Opaque) and (op_type != "CumSum" or len(nests) == 1))
     index, region, needed = draw_problem(data.draw, one)
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     base: list[Any] = [

@@ -67,8 +67,24 @@ def eye_like(draw: Draw, op_type: str) -> Case:
 
 @generator("CumSum", "CumProd")
 def running(draw: Draw, op_type: str) -> Case:
-    x = integers(draw, shapes(draw), -3, 3, draw(st.sampled_from([np.float32, np.int32, np.int64])))
+    dtype = draw(st.sampled_from([np.float32, np.int32, np.int64]))
+    if draw(st.booleans()):
+        x = integers(draw, shapes(draw), -3, 3, dtype)
+    else:  # long enough for blocks; products must not overflow
+        shape = list(shapes(draw, low=0, high=2))
+        shape.insert(draw(st.integers(0, len(shape))), draw(st.sampled_from([65, 96, 131, 300])))
+        x = integers(draw, shape, *((-3, 3) if op_type == "CumSum" else (-1, 1)), dtype)
+        x = np.where(x == 0, 1, x).astype(dtype)
     axis = np.array(draw(st.integers(-x.ndim, x.ndim - 1)), np.int64)
     attributes: dict[str, Attribute] = {n: draw(st.integers(0, 1)) for n in ("exclusive", "reverse")}
     opset = 14 if op_type == "CumSum" else 26
     return case(op_type, [x, axis], attributes, opset=opset, constants=(1,), exact=True)
+
+
+@generator("ReverseSequence")
+def reverse_sequence(draw: Draw, op_type: str) -> Case:
+    x = reals(draw, shapes(draw, low=2))
+    time = draw(st.integers(0, 1))
+    lengths = integers(draw, (x.shape[1 - time],), 1, x.shape[time], np.int64)
+    attributes: dict[str, Attribute] = {"time_axis": time, "batch_axis": 1 - time}
+    return case(op_type, [x, lengths], attributes, opset=10, exact=True)

@@ -7,15 +7,30 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Iter, call, cast, select
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Combine, Description, Dim, Nest, Nests, Opaque, affine
+from tilewright.ir.nest import (
+    Access,
+    Combine,
+    Description,
+    Dim,
+    Index,
+    Indirect,
+    Lookup,
+    Nest,
+    Nests,
+    Opaque,
+    Operand,
+    affine,
+)
 from tilewright.ir.ops.build import (
     broadcast,
     copy_nest,
     dims_of,
     identity,
     input_operand,
+    local,
     output_operand,
     read,
     scalar_like,
@@ -26,8 +41,9 @@ from tilewright.ir.ops.registry import operator
 
 Array = np.ndarray[Any, Any]
 
-# A running sum as a nest does the square of its work; above this extent the host is faster.
-LONGEST_RUNNING_NEST = 256
+# A running sum as one nest does the square of its work, in blocks a multiple of it; then the host is faster.
+_LONGEST_SINGLE_NEST = 64
+LONGEST_RUNNING_NEST = 1 << 14
 
 
 # Generators ------------------------------------------------------------------------------------------
@@ -159,19 +175,105 @@ def running(node: Node) -> Description:
     if axis_data is None:
         return Opaque(f"the axis of {node.op_type} is data")
     axis = int(axis_data.reshape(())) % len(out.shape)
-    if out.shape[axis] > LONGEST_RUNNING_NEST:
-        return Opaque(f"{node.op_type} over {out.shape[axis]} elements is a serial chain")
+    extent = out.shape[axis]
+    if extent > LONGEST_RUNNING_NEST:
+        return Opaque(f"{node.op_type} over {extent} elements is a serial chain")
     combine: Combine = "prod" if node.op_type == "CumProd" else "sum"
     dims = dims_of(out.shape)
-    back = Dim("j", out.shape[axis], "reduce")
     direction = 1 if node.int_attr("reverse", 0) else -1
     offset = direction * node.int_attr("exclusive", 0)
+    neutral = scalar_like(combine == "prod", out.dtype.compute)
+    if extent > _LONGEST_SINGLE_NEST:
+        return _running_blocks(source, out, axis, direction, offset, combine)
+    back = Dim("j", extent, "reduce")
     index = tuple(
         affine(d.name, (back.name, direction), offset) if position == axis else affine(d.name)
         for position, d in enumerate(dims)
     )
-    access = Access(source, index, scalar_like(combine == "prod", out.dtype.compute))
+    access = Access(source, index, neutral)
     return (Nest((*dims, back), (access,), Access(out, identity(dims)), read(0, access), combine),)
+
+
+def _running_blocks(
+    source: Operand, out: Operand, axis: int, direction: int, offset: int, combine: Combine
+) -> Nests:
+    """Blocks one by one, then what lies before each block, then both together.
+
+    The first nest lays the elements out in the order in which they are accumulated, in whole blocks.
+    """
+    extent, dtype = out.shape[axis], out.dtype.compute
+    size = next((s for s in (16, 32, 64) if extent <= 64 * s), 128)
+    count = -(-extent // size)
+    neutral = scalar_like(combine == "prod", dtype)
+    before, after = out.shape[:axis], out.shape[axis + 1 :]
+    outer = tuple(Dim(f"d{i}", e) for i, e in enumerate(before))
+    inner = tuple(Dim(f"e{i}", e) for i, e in enumerate(after))
+    b, i, j = Dim("b", count), Dim("i", size), Dim("j", size, "reduce")
+
+    def at(*middle: Index) -> tuple[Index, ...]:
+        return (*identity(outer), *middle, *identity(inner))
+
+    laid = local(0, dtype, (*before, count, size, *after))
+    within = local(1, dtype, laid.shape)
+    ahead = local(2, dtype, (*before, count, *after))
+    first = extent - 1 if direction > 0 else 0
+    element = affine((b.name, -direction * size), (i.name, -direction), first + offset)
+    taken = Access(source, at(element), neutral)
+    blocks = (*outer, b, i, *inner)
+    lay = Nest(blocks, (taken,), Access(laid, at(affine("b"), affine("i"))), read(0, taken))
+    earlier = Access(laid, at(affine("b"), affine("i", ("j", -1))), neutral)
+    accumulate = Nest(
+        (*blocks, j), (earlier,), Access(within, at(affine("b"), affine("i"))), read(0, earlier), combine
+    )
+    totals = Access(within, at(affine("b", ("k", -1), -1), affine(size - 1)), neutral)
+    carry = Nest(
+        (*outer, b, *inner, Dim("k", count, "reduce")),
+        (totals,),
+        Access(ahead, at(affine("b"))),
+        read(0, totals),
+        combine,
+    )
+    p = Dim("p", extent)
+    flat = Access(within, at(affine("p")), view=(*before, count * size, *after))
+    block = Access(ahead, at(Lookup(tuple(n // size for n in range(extent)), "p")))
+    value = call("mul" if combine == "prod" else "add", read(0, flat), read(1, block))
+    place = affine((p.name, -direction), first)
+    join = Nest((*outer, p, *inner), (flat, block), Access(out, at(place)), value)
+    return lay, accumulate, carry, join
+
+
+# Turned sequences ------------------------------------------------------------------------------------
+
+
+def _reverse_sequence_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x, lengths = present(inputs), present(inputs, 1)
+    time, batch = node.int_attr("time_axis", 0), node.int_attr("batch_axis", 1)
+    by_time = np.moveaxis(x, (time, batch), (0, 1))
+    times = np.arange(by_time.shape[0])[:, None]
+    turned = np.where(times < lengths, lengths - 1 - times, times)
+    result = by_time[turned, np.arange(by_time.shape[1])]
+    return (np.moveaxis(result, (0, 1), (time, batch)),)
+
+
+@operator("ReverseSequence", reference=_reverse_sequence_reference)
+def reverse_sequence(node: Node) -> Description:
+    """Where each step comes from, by the length of its sequence, and then the step itself."""
+    x, lengths, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
+    time, batch = node.int_attr("time_axis", 0), node.int_attr("batch_axis", 1)
+    dims = dims_of(out.shape)
+    pair = (dims[time], dims[batch])
+    length = Access(lengths, (affine(dims[batch].name),))
+    now, count = Iter(dims[time].name), read(0, length)
+    turned = local(0, DType.INT64, (out.shape[time], out.shape[batch]))
+    step = select(call("lt", now, count), count - 1 - now, now)
+    where = Access(turned, identity(pair))
+    index: list[Index] = list(identity(dims))
+    index[time] = Indirect(0)
+    source = Access(x, tuple(index))
+    return (
+        Nest(pair, (length,), where, step),
+        Nest(dims, (where, source), Access(out, identity(dims)), read(1, source)),
+    )
 
 
 # Opaque ----------------------------------------------------------------------------------------------
@@ -194,7 +296,6 @@ _REASONS = {
     "RandomNormalLike": "it is random",
     "RandomUniform": "it is random",
     "RandomUniformLike": "it is random",
-    "ReverseSequence": "its lengths are data",
     "Scan": "it is control flow",
     "STFT": "transforms are not loop nests of ours",
     "TensorScatter": "it writes where its data says",
