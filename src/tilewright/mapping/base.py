@@ -75,13 +75,17 @@ class Rules:
     """What the cost model counts. The defaults are Timeloop's rules; see `cost/nest_analysis.py`.
 
     With `link_transfers` an instance may take words from its neighbour; with `skips_pixels` input pixels that
-    a stride jumps over are not counted; with `double_buffered` half of every capacity (but the outermost's)
-    holds the tile in use.
+    a stride jumps over are not counted; with `double_buffered` half of every capacity (but the outermost's,
+    and that of a single word) holds the tile in use.
     """
 
     link_transfers: bool = False
     skips_pixels: bool = False
     double_buffered: bool = False
+
+
+TIMELOOP = Rules()
+"""Timeloop's rules, its transfers between neighbours left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class MappingProblem:
     problem: Problem
     machine: Machine
     objective: Objective = "latency"
-    rules: Rules = Rules()
+    rules: Rules = TIMELOOP
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,361 @@
+"""What a mapping costs on a described machine, counted by Timeloop's rules: the readable reference.
+
+Loops run from the outermost level's temporal loops inwards; the spatial loops of a level spread over
+instances of the next inner one. The rules are those of Timeloop's nest analysis (commit 019f107), which CoSA
+is judged by; the comments number them as `docs/mapping.md` does. What users may want otherwise is in `Rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingOf
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product as cartesian
+from math import ceil, prod
+
+from tilewright.cost.count import Cost, LevelCount, TensorCount
+from tilewright.errors import InfeasibleMapping, MachineError, UsageError
+from tilewright.hardware.machine import Level, Machine, TensorKind
+from tilewright.mapping.base import TIMELOOP, Loop, Mapping, Rules
+from tilewright.mapping.problem import Operand, Problem
+
+Shift = tuple[int, ...]  # elements along each axis of a tensor
+
+
+def evaluate(problem: Problem, machine: Machine, mapping: Mapping, rules: Rules = TIMELOOP) -> Cost:
+    """The estimated cost of a mapping.
+
+    Raises:
+        UsageError: loops of unknown dims or levels, or factors that do not cover the problem.
+        InfeasibleMapping: tiles that do not fit a level, or more instances than there are; says by how much.
+    """
+    nest = _Nest.of(problem, machine, mapping)
+    nest.check(rules)
+    compute = prod(loop.factor for level in nest.levels for loop in level.temporal)
+    used = nest.num_used(len(nest.levels))
+    counts = {o.name: _count(o, nest, rules) for o in problem.operands}
+    levels: list[LevelCount] = []
+    for number, level in enumerate(nest.levels):
+        own = {name: found[number] for name, found in counts.items() if number in found}
+        throttling = _throttling(level.level, machine, own, compute)
+        levels.append(
+            LevelCount(
+                level.level.name,
+                own,
+                ceil(compute / throttling),
+                throttling,
+                level.level.read_pj or 0.0,
+            )
+        )
+    mac_pj = _mac_pj(machine)
+    macs = prod(loop.factor for level in nest.levels for loop in (*level.temporal, *level.spatial))
+    energy = macs * mac_pj + sum(t.energy_pj for level in levels for t in level.tensors.values())
+    cycles = max([compute, *(level.cycles for level in levels)])
+    num_units = sum(machine.num_units(unit) for unit in machine.units if unit.kind in ("mac", "matrix"))
+    return Cost(
+        cycles=cycles,
+        compute_cycles=compute,
+        energy_pj=energy,
+        mac_energy_pj=macs * mac_pj,
+        num_units_used=used,
+        utilization=problem.num_macs / (max(1, num_units) * cycles),
+        levels=tuple(levels),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A level with its loops, each list from the outermost to the innermost."""
+
+    level: Level
+    temporal: tuple[Loop, ...]
+    spatial: tuple[Loop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """A mapping laid onto a machine: levels outermost first, and the tile of each by dim."""
+
+    problem: Problem
+    machine: Machine
+    levels: tuple[_Level, ...]
+    tiles: tuple[MappingOf[str, int], ...]
+
+    @classmethod
+    def of(cls, problem: Problem, machine: Machine, mapping: Mapping) -> _Nest:
+        """The nest; factors of 1 are left out."""
+        given = {loops.level: loops for loops in mapping.levels}
+        known = [level.name for level in machine.levels]
+        for name in given:
+            if name not in known:
+                machine.level(name)
+        for _, _, loop in mapping.loops():
+            if loop.dim not in problem.extents:
+                dims = ", ".join(problem.extents)
+                raise UsageError(f"mapping of {problem.name}: there is no dim {loop.dim!r}; it has {dims}.")
+            if loop.factor < 1:
+                raise UsageError(f"mapping of {problem.name}: a factor of {loop.factor} for {loop.dim}.")
+        levels = []
+        for level in reversed(machine.levels):
+            loops = given.get(level.name)
+            temporal, spatial = ((), ()) if loops is None else (loops.temporal, loops.spatial)
+            levels.append(
+                _Level(
+                    level,
+                    tuple(x for x in temporal if x.factor > 1),
+                    tuple(x for x in spatial if x.factor > 1),
+                )
+            )
+        tiles: list[dict[str, int]] = []
+        tile = dict.fromkeys(problem.extents, 1)
+        for laid in reversed(levels):
+            for loop in (*laid.temporal, *laid.spatial):
+                tile[loop.dim] *= loop.factor
+            tiles.append(dict(tile))
+        return cls(problem, machine, tuple(levels), tuple(reversed(tiles)))
+
+    def num_used(self, number: int) -> int:
+        """Instances of a level that work: those that the spatial loops of all outer levels name.
+
+        With the number of levels, compute units.
+        """
+        return prod(loop.factor for level in self.levels[:number] for loop in level.spatial)
+
+    def check(self, rules: Rules) -> None:
+        """Raise what makes the mapping impossible: first of all the innermost level that does."""
+        extents = self.problem.extents
+        for dim, extent in extents.items():
+            if self.tiles[0][dim] < extent:
+                raise UsageError(
+                    f"mapping of {self.problem.name}: factors of {dim} give {self.tiles[0][dim]} "
+                    f"of {extent}; multiply one by {-(-extent // self.tiles[0][dim])}."
+                )
+        for number in reversed(range(len(self.levels))):
+            level = self.levels[number].level
+            fan_out = self.fan_out(number)
+            asked = prod(loop.factor for loop in self.levels[number].spatial)
+            if asked > fan_out:
+                raise InfeasibleMapping(
+                    f"level {level.name}: spatial loops ask for {asked} instances, there are {fan_out}."
+                )
+            self._check_capacity(number, rules)
+
+    def fan_out(self, number: int) -> int:
+        """Instances of the next inner level, or compute units, that one instance feeds."""
+        if number + 1 < len(self.levels):
+            return self.levels[number + 1].level.num_instances_per_parent
+        units = [u for u in self.machine.units if u.kind in ("mac", "matrix")]
+        return sum(u.num_per_instance for u in units) if units else 1
+
+    def _check_capacity(self, number: int, rules: Rules) -> None:
+        level = self.levels[number].level
+        held = [o for o in self.problem.operands if o.kind in level.holds]
+        words = {o: self.tile_words(o, number, rules) for o in held}
+        groups: list[tuple[tuple[TensorKind, ...], int | None]] = [
+            (share.holds, share.capacity_bytes) for share in level.shares
+        ]
+        shared = {kind for kinds, _ in groups for kind in kinds}
+        rest = tuple(kind for kind in level.holds if kind not in shared)
+        if level.capacity_bytes is not None:
+            taken = sum(share.capacity_bytes for share in level.shares)
+            groups.append((rest, level.capacity_bytes - taken))
+        for kinds, capacity_bytes in groups:
+            if capacity_bytes is None:
+                continue
+            available = capacity_bytes * 8 // level.word_bits
+            halves = 2 if rules.double_buffered and number and available > 1 else 1
+            available //= halves
+            inside = [o for o in held if o.kind in kinds]
+            needed = sum(words[o] for o in inside)
+            if needed > available:
+                largest = max(inside, key=lambda o: words[o])
+                names = " and ".join(o.name for o in inside)
+                need_bytes = -(-needed * level.word_bits // 8) * halves
+                raise InfeasibleMapping(
+                    f"level {level.name}: {names} need {needed} words, there are {available}; most is "
+                    f"{largest.name} with {words[largest]}. Give it {need_bytes} bytes, or a smaller tile."
+                )
+
+    def tile_words(self, operand: Operand, number: int, rules: Rules) -> int:
+        """Words of a tensor that one instance of a level holds at a time (rule 1)."""
+        return prod(self.box(operand, self.tiles[number], rules))
+
+    def box(self, operand: Operand, tile: MappingOf[str, int], rules: Rules) -> Shift:
+        """Extents of a tile of a tensor; with `skips_pixels` without what a stride jumps over."""
+        if not rules.skips_pixels:
+            return operand.box(tile)
+        return tuple(_touched(axis, tile) for axis in operand.axes)
+
+    def temporal_above(self, operand: Operand, number: int) -> list[tuple[int, Shift]]:
+        """Temporal loops outside a level, innermost first: iterations, and how far one moves the tile."""
+        found: list[tuple[int, Shift]] = []
+        inner = dict(self.tiles[number])
+        for outer in reversed(range(number)):
+            for loop in reversed(self.levels[outer].spatial):
+                inner[loop.dim] *= loop.factor
+            for loop in reversed(self.levels[outer].temporal):
+                found.append((loop.factor, _shift(operand, loop.dim, inner[loop.dim])))
+                inner[loop.dim] *= loop.factor
+        return found
+
+    def distinct_boxes(self, operand: Operand, number: int) -> int:
+        """Different tiles of the next inner level among the instances that one instance feeds (rule 3)."""
+        below = self.tiles[number + 1] if number + 1 < len(self.tiles) else dict.fromkeys(self.tiles[0], 1)
+        inner = dict(below)
+        moves: dict[str, list[int]] = {}
+        for loop in reversed(self.levels[number].spatial):
+            moves.setdefault(loop.dim, [0])
+            step = inner[loop.dim]
+            moves[loop.dim] = [p + i * step for p in moves[loop.dim] for i in range(loop.factor)]
+            inner[loop.dim] *= loop.factor
+        total = 1
+        for axis in operand.axes:
+            own = [[step * p for p in moves.get(dim, [0])] for dim, step in axis]
+            total *= len({sum(positions) for positions in cartesian(*own)})
+        return total
+
+    def partition(self, operand: Operand, number: int, rules: Rules) -> int:
+        """Words of a tensor that are one instance's own (rule 5)."""
+        words = prod(self.box(operand, self.tiles[0], rules))
+        for outer in range(number):
+            tile = self.tiles[outer + 1]
+            spread = dict(tile)
+            for loop in self.levels[outer].spatial:
+                spread[loop.dim] *= loop.factor
+            words = words * prod(self.box(operand, tile, rules)) // prod(self.box(operand, spread, rules))
+        return words
+
+
+def _touched(axis: Sequence[tuple[str, int]], tile: MappingOf[str, int]) -> int:
+    positions = {0}
+    for dim, step in axis:
+        positions = {p + step * i for p in positions for i in range(tile.get(dim, 1))}
+    return len(positions)
+
+
+def _shift(operand: Operand, dim: str, distance: int) -> Shift:
+    return tuple(sum(step * distance for d, step in axis if d == dim) for axis in operand.axes)
+
+
+def _count(operand: Operand, nest: _Nest, rules: Rules) -> dict[int, TensorCount]:
+    """Counts of one tensor at every level that holds it, by the level's number."""
+    kept = [n for n, level in enumerate(nest.levels) if operand.kind in level.level.holds]
+    if not kept or kept[0] != 0:
+        outermost = nest.levels[0].level.name
+        raise MachineError(f"level {outermost}: the outermost level must hold {operand.kind}.")
+    # Words that enter one instance; of compute units, one for every iteration (rule 2).
+    entering = {n: _fills(operand, nest, n, rules) for n in kept}
+    num_levels = len(nest.levels)
+    entering[num_levels] = prod(loop.factor for level in nest.levels for loop in level.temporal)
+    counts: dict[int, TensorCount] = {}
+    for place, number in enumerate(kept):
+        child = kept[place + 1] if place + 1 < len(kept) else num_levels
+        accesses = entering[child]
+        for between in range(number, child):
+            accesses *= nest.distinct_boxes(operand, between)
+        is_output = operand.kind is TensorKind.OUTPUT
+        partition = nest.partition(operand, number, rules)
+        reads = max(0, accesses - partition) if is_output else accesses
+        updates = accesses if is_output else 0
+        fills = 0 if number == 0 else entering[number]
+        used = nest.num_used(number)
+        counts[number] = TensorCount(
+            tile_words=nest.tile_words(operand, number, rules),
+            partition_words=partition,
+            num_instances=used,
+            reads=reads,
+            updates=updates,
+            fills=fills,
+            temporal_reductions=reads if is_output else 0,
+            energy_pj=_energy_pj(nest, number, reads, updates, fills, used),
+        )
+    return counts
+
+
+def _fills(operand: Operand, nest: _Nest, number: int, rules: Rules) -> int:
+    """Words that enter one instance of a level while the loops outside it run (rule 2).
+
+    The first tile enters whole. Of a later one only what the last tile lacks, if the tile has moved as it
+    moved before, or has not moved before; otherwise all of it, and the move is forgotten. Tiles that moved
+    along several axes share nothing. Every loop's second iteration stands for the following ones.
+    """
+    box = nest.box(operand, nest.tiles[number], rules)
+    whole = prod(box)
+    loops = nest.temporal_above(operand, number)
+    zero: Shift = (0,) * len(box)
+    memory: dict[tuple[int, Shift | None, Shift | None], tuple[int, Shift | None]] = {}
+
+    def ends() -> list[Shift]:
+        positions = [zero]
+        for _, move in loops:
+            positions.append(_added(positions[-1], move))
+        return positions
+
+    end = ends()
+
+    def visit(depth: int, arrival: Shift | None, before: Shift | None) -> tuple[int, Shift | None]:
+        """Words of the `depth` innermost loops, and the last move: `arrival` is the move to their start."""
+        key = (depth, arrival, before)
+        if key not in memory:
+            memory[key] = _visit(depth, arrival, before)
+        return memory[key]
+
+    def _visit(depth: int, arrival: Shift | None, before: Shift | None) -> tuple[int, Shift | None]:
+        if depth == 0:
+            if arrival is None:
+                return whole, None
+            if before is None or before == arrival:
+                return _difference(box, arrival), arrival
+            return whole, None
+        factor, move = loops[depth - 1]
+        words, last = visit(depth - 1, arrival, before)
+        again, last = visit(depth - 1, _added(move, end[depth - 1], -1), last)
+        return words + (factor - 1) * again, last
+
+    return visit(len(loops), None, None)[0]
+
+
+def _added(a: Shift, b: Shift, sign: int = 1) -> Shift:
+    return tuple(x + sign * y for x, y in zip(a, b, strict=True))
+
+
+def _difference(box: Shift, move: Shift) -> int:
+    """Words of a box that are not in the box it moved from."""
+    moved = [axis for axis, distance in enumerate(move) if distance]
+    if not moved:
+        return 0
+    whole = prod(box)
+    if len(moved) > 1:
+        return whole
+    (axis,) = moved
+    return whole // box[axis] * min(abs(move[axis]), box[axis])
+
+
+def _throttling(level: Level, machine: Machine, tensors: MappingOf[str, TensorCount], compute: int) -> float:
+    """The share of the full rate that a level's bandwidth allows (rule 6)."""
+    reads = sum(t.reads for t in tensors.values()) / compute
+    writes = sum(t.fills + t.updates for t in tensors.values()) / compute
+    share = 1.0
+    for needed, bytes_per_cycle in (
+        (reads, machine.read_bytes_per_cycle(level)),
+        (writes, machine.write_bytes_per_cycle(level)),
+    ):
+        if bytes_per_cycle is not None and needed > 0:
+            share = min(share, bytes_per_cycle * 8 / level.word_bits / needed)
+    return share
+
+
+def _energy_pj(nest: _Nest, number: int, reads: int, updates: int, fills: int, used: int) -> float:
+    """Of all instances of a level: whole accesses, charged for a bank however few of its instances work
+    (rule 7)."""
+    level = nest.levels[number].level
+    block = level.words_per_access
+    instances = min(used, nest.machine.num_instances(level) / level.num_instances_per_access)
+    read = -(-reads // block) * (level.read_pj or 0.0)
+    write_pj = level.write_pj if level.write_pj is not None else level.read_pj or 0.0
+    written = (-(-updates // block) + -(-fills // block)) * write_pj
+    return (read + written) * instances
+
+
+def _mac_pj(machine: Machine) -> float:
+    return next((u.mac_pj for u in machine.units if u.mac_pj is not None), 0.0)

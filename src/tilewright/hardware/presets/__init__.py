@@ -1,0 +1,48 @@
+"""Described machines that come with the package: one YAML file each, every number with its source."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from importlib import resources
+from pathlib import Path
+
+from tilewright.errors import MachineError
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine_file import load_machine, parse_machine
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of all presets, sorted."""
+    files = resources.files(__name__).iterdir()
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+
+
+def preset_text(name: str) -> str:
+    """The YAML text of a preset: something to start from.
+
+    Raises:
+        MachineError: there is no preset of that name.
+    """
+    if name not in preset_names():
+        close = difflib.get_close_matches(name, preset_names(), n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}" if close else f"there are {', '.join(preset_names())}"
+        raise MachineError(f"machine {name!r}: no preset and no YAML file; {hint}.")
+    return resources.files(__name__).joinpath(f"{name}.yaml").read_text("utf-8")
+
+
+@functools.cache
+def load_preset(name: str) -> Machine:
+    """The machine of a preset."""
+    return parse_machine(preset_text(name), f"preset {name}")
+
+
+def find_machine(name: str) -> Machine:
+    """A preset by its name, or the machine of a YAML file by its path.
+
+    Raises:
+        MachineError: neither; or a file that describes no machine.
+    """
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return load_machine(Path(name))
+    return load_preset(name)
