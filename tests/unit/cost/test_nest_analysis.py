@@ -1,4 +1,4 @@
-"""Counts, cycles and energies of mappings: equal to Timeloop's, word for word, and clear where there are none."""
+"""Counts, cycles and energies of mappings: equal to Timeloop's; what cannot be counted is said clearly."""
 
 from __future__ import annotations
 
@@ -92,9 +92,13 @@ def simple(**loops: tuple[list[tuple[str, int]], list[tuple[str, int]]]) -> Mapp
         (simple(DRAM=([("K", 4), ("C", 16)], [])), UsageError, ["K", "4 of 8"]),
         (simple(DRAM=([("K", 8), ("Z", 2)], [])), UsageError, ["Z", "R, S, P"]),
         (simple(Dram=([("K", 8)], [])), MachineError, ["Dram", "DRAM"]),
-        (simple(DRAM=([("K", 8)], [("C", 2)]), InputBuffer=([("C", 8)], [])), InfeasibleMapping, ["DRAM", "2", "1"]),
+        (simple(DRAM=([("K", 8), ("C", 8)], [("C", 2)])), InfeasibleMapping, ["DRAM", "2", "1"]),
         (simple(GlobalBuffer=([], [("K", 8), ("C", 16)])), InfeasibleMapping, ["GlobalBuffer", "128", "16"]),
-        (simple(DRAM=([("C", 16)], []), Registers=([("K", 8)], [])), InfeasibleMapping, ["Registers", "Weights", "8 words", "1"]),
+        (
+            simple(DRAM=([("C", 16)], []), Registers=([("K", 8)], [])),
+            InfeasibleMapping,
+            ["Registers", "Weights", "8 words", "1"],
+        ),
         (simple(DRAM=([("K", 0), ("C", 16)], [])), UsageError, ["0", "K"]),
     ],
 )  # fmt: skip
