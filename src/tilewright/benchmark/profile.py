@@ -24,6 +24,7 @@ from tilewright.errors import UnsupportedOp
 from tilewright.ir.graph import Value
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel, PackedTensor, Storage, Table
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.topology import probe_bandwidth, probe_fma_peak, probe_tile_peak
@@ -35,6 +36,7 @@ Bound = Literal["compute", "memory", "overhead"]
 OVERHEAD_FACTOR = 4.0
 _CACHED_BYTES = 1 << 20
 _LEAST_RUNS = 5
+_LOOKS = 3
 _WARMUP_RUNS = 3
 
 
@@ -50,15 +52,32 @@ class MachineLimits:
 
     @classmethod
     def measure(cls, num_threads: int) -> MachineLimits:
-        """About a second."""
-        tiles = probe_tile_peak(num_threads)
+        """A few seconds: of several looks the best, since a busy machine only ever shows less than it can."""
+        tiles = [probe_tile_peak(num_threads) for _ in range(_LOOKS)]
+        rates = [t.peak_flop_per_s for t in tiles if t is not None]
+        cached = _CACHED_BYTES * num_threads
         return cls(
             num_threads=num_threads,
-            fma_flop_per_s=probe_fma_peak(num_threads).peak_flop_per_s,
-            tile_flop_per_s=None if tiles is None else tiles.peak_flop_per_s,
-            memory_bytes_per_s=probe_bandwidth(num_threads).read_bytes_per_s,
-            cache_bytes_per_s=probe_bandwidth(num_threads, _CACHED_BYTES * num_threads).read_bytes_per_s,
+            fma_flop_per_s=max(probe_fma_peak(num_threads).peak_flop_per_s for _ in range(_LOOKS)),
+            tile_flop_per_s=max(rates, default=None),
+            memory_bytes_per_s=max(probe_bandwidth(num_threads).read_bytes_per_s for _ in range(_LOOKS)),
+            cache_bytes_per_s=max(
+                probe_bandwidth(num_threads, cached).read_bytes_per_s for _ in range(_LOOKS)
+            ),
         )
+
+    def compute_ns(self, kernel: Kernel) -> float:
+        """The time of a kernel's products at the peak of the units that they run on.
+
+        A kernel that calls others spends it as their products do.
+        """
+        if not kernel.macs:
+            return 0.0
+        parts = [part for part in kernel.parts if part.macs]
+        if not parts:
+            return 2e9 * kernel.macs / self.peak_flop_per_s(kernel.template)
+        of_parts = sum(self.compute_ns(part) for part in parts)
+        return of_parts * kernel.macs / sum(part.macs for part in parts)
 
     def peak_flop_per_s(self, template: str) -> float:
         """Of the unit that a template's products run on, in operations of the plain product.
@@ -234,7 +253,7 @@ def profile_program(
         infos = step.kernels
         flop = sum(2 * k.macs for k in infos)
         constants, activations = _bytes(launches, code.lowered)
-        compute_ns = sum(2e9 * k.macs / limits.peak_flop_per_s(k.template) for k in infos)
+        compute_ns = sum(limits.compute_ns(launch.kernel) for launch in launches)
         memory_ns = 1e9 * (constants / limits.memory_bytes_per_s + activations / limits.cache_bytes_per_s)
         median = statistics.median(times)
         kernels.append(

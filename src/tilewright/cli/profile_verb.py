@@ -45,6 +45,7 @@ def profile(
 
     Example: `tilewright profile resnet50.onnx --threads 1 --trace resnet50.json`.
     """
+    from tilewright.benchmark.machine_state import BUSY_SHARE, busy_share
     from tilewright.benchmark.profile import profile_program
     from tilewright.files import write_atomically
 
@@ -61,6 +62,7 @@ def profile(
         if compiled.target != "cpu":
             raise UsageError(f"{model}: is made for {compiled.target}; profile measures the cpu target.")
         feed = common.inputs_or_random(inputs, compiled.get_inputs(), flags.seed)
+        busy = busy_share()
         found = profile_program(
             compiled.program, feed, num_threads=num_threads, duration_s=duration, progress=update
         )
@@ -71,6 +73,8 @@ def profile(
         print_json("profile", {**facts, **found.to_json(), "trace": trace})
         return
     _print(found, model, every=every)
+    if busy is not None and busy > BUSY_SHARE:
+        hint(f"others used {100 * busy:.0f} % of the cores: times, limits and the verdict may be off")
     if trace is not None:
         hint(f"written to {trace}; open it at ui.perfetto.dev")
 

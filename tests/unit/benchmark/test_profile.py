@@ -15,6 +15,7 @@ from tilewright.ir.derive import macs
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
+from tilewright.targets.cpu.kernel import Kernel
 
 LIMITS = MachineLimits(1, 100e9, 1600e9, 10e9, 100e9)
 
@@ -33,6 +34,19 @@ def test_peaks_are_those_of_the_unit_that_computes() -> None:
     assert LIMITS.peak_flop_per_s("winograd-4") == pytest.approx(100e9 * 4)
     assert LIMITS.peak_flop_per_s("matrix-3") == pytest.approx(1600e9 / 3)
     assert LIMITS.peak_flop_per_s("integer-tiles") == 3200e9
+
+
+def test_a_kernel_of_kernels_spends_its_time_as_its_parts_do() -> None:
+    def kernel(template: str, macs: int, *parts: Kernel) -> Kernel:
+        return Kernel("k", "", 1, (), template=template, macs=macs, parts=parts)
+
+    direct, tiles = kernel("contraction", 100), kernel("matrix-3", 300)
+    assert LIMITS.compute_ns(kernel("loop-nest", 0)) == 0
+    assert LIMITS.compute_ns(direct) == pytest.approx(2e9 * 100 / 100e9)
+    # Eight blocks of both, and parts without products.
+    fused = kernel("fused", 3200, direct, kernel("loop-nest", 0), tiles)
+    each = LIMITS.compute_ns(direct) + LIMITS.compute_ns(tiles)
+    assert LIMITS.compute_ns(fused) == pytest.approx(8 * each)
 
 
 def test_products_of_all_kernels_are_those_of_the_model(squeezenet: Profile) -> None:
