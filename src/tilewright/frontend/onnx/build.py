@@ -1,8 +1,9 @@
 """From a validated model to a `Graph`: one walk over the nodes in order, each shape static on the way.
 
 Operators that the registry knows become nodes; others are replaced by the function body ONNX defines for
-them, down to operators that are known. `If` on a constant is replaced by the branch it takes; other
-control flow stays one opaque node whose body reads outer values by their names in the graph.
+them, down to operators that are known. `If` on a constant is replaced by the branch it takes, `Loop` and
+`Scan` of a known number of steps by these; other control flow stays one opaque node whose body reads outer
+values by their names in the graph.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
 from tilewright.frontend.onnx.read import Origin
 from tilewright.frontend.onnx.tensors import checked_shape, embedded_array
+from tilewright.frontend.onnx.unroll import loop_body, unroll
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Attributes, Graph, Node, Value
 from tilewright.ir.ops.registry import find_operator
 
 # Composed operators are defined by composed operators a few levels deep.
 _MAX_EXPANSION_DEPTH = 12
+_LOOPS = frozenset({"Loop", "Scan"})
+# Loops inside the body of one that is unrolled: trying each anew at every level must come to an end.
+_MAX_INNER_LOOPS = 1
 
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -128,6 +133,8 @@ class _Importer:
         if proto.op_type == "If" and condition is not None and condition.data is not None:
             self._take_branch(proto, bool(condition.data.reshape(-1)[0]), scope)
             return
+        if proto.op_type in _LOOPS and self._unrolled(proto, inputs, scope):
+            return
         if proto.output and not proto.output[0]:
             proto = self._with_first_result(proto, scope)
         given = proto
@@ -152,7 +159,7 @@ class _Importer:
             return
         if find_operator(node) is None and self._expanded(proto, schema, inputs, types, scope):
             return
-        if proto.op_type in ("Scan", "Loop") and not _all_known(proto, types):
+        if proto.op_type in _LOOPS and not _all_known(proto, types):
             derived = loop_types(given, inputs, lambda body, values: self._body_results(body, values, scope))
             types = [t if t and t[1] is not None else d for t, d in zip(types, derived, strict=False)]
         self._append(proto, node, types, scope)
@@ -210,6 +217,23 @@ class _Importer:
         graph: GraphProto = next(a.g for a in proto.attribute if a.name == wanted)
         inner = _Scope(scope.opsets, self._inner_prefix(proto, scope), scope.depth, parent=scope)
         self._inline(inner, [v.name for v in graph.output], proto, scope, graph.node, graph.initializer)
+
+    def _unrolled(self, proto: NodeProto, inputs: Sequence[Value | None], scope: _Scope) -> bool:
+        """Put the steps of a loop in its place, if they are known and few."""
+        body = loop_body(proto)
+        if sum(node.op_type in _LOOPS for node, _ in all_nodes(body.node)) > _MAX_INNER_LOOPS:
+            return False
+        num_nodes = len(self._graph.nodes)
+        try:
+            results = unroll(proto, inputs, _Steps(self, proto, scope))
+        except UnsupportedOp:
+            # As one node it may be supported: then only the shapes of its results must be known.
+            results = None
+        if results is None:
+            self._undo(num_nodes)
+            return False
+        scope.values.update({n: v for n, v in zip(proto.output, results, strict=False) if n})
+        return True
 
     def _body_results(self, body: GraphProto, inputs: Sequence[Value], scope: _Scope) -> Sequence[Value]:
         """Results of a loop's body for their types only: what it takes to find them is undone."""
@@ -310,6 +334,43 @@ class _Importer:
 
     def _node_name(self, name: str, scope: _Scope) -> str:
         return _unused(f"{scope.prefix}{name}", self._node_names)
+
+
+class _Steps:
+    """A loop's body, imported step by step; its initializers are shared."""
+
+    def __init__(self, importer: _Importer, proto: NodeProto, scope: _Scope) -> None:
+        self._importer = importer
+        self._body = loop_body(proto)
+        prefix = importer._inner_prefix(proto, scope)
+        self._shared = _Scope(scope.opsets, prefix, scope.depth, parent=scope)
+        importer._initializers(self._body.initializer, self._shared)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self._importer._graph.nodes)
+
+    def step(self, arguments: Sequence[Value]) -> Sequence[Value | None]:
+        shared = self._shared
+        inner = _Scope(shared.opsets, shared.prefix, shared.depth, parent=shared)
+        inner.values.update(zip((v.name for v in self._body.input), arguments, strict=False))
+        self._importer._nodes(self._body.node, inner)
+        return [inner.find(v.name) for v in self._body.output]
+
+    def constant(self, data: np.ndarray[Any, Any]) -> Value:
+        return _constant(self._importer._name("constant", self._shared), data)
+
+    def node(
+        self, op_type: str, inputs: Sequence[Value], shape: Sequence[int], attributes: Attributes
+    ) -> Value:
+        importer, shared = self._importer, self._shared
+        dtype, name = inputs[0].dtype, importer._name(op_type.lower(), shared)
+        value = Value(name, dtype, checked_shape(tuple(shape), dtype, f"{name!r}"))
+        node_name = _unused(name, importer._node_names)
+        importer._graph.append(
+            Node(op_type, inputs, [value], attributes, name=node_name, opset=shared.opsets[""])
+        )
+        return value
 
 
 def _refuse_resizing(proto: NodeProto, node: Node) -> None:
