@@ -1,0 +1,27 @@
+"""Prime factors of extents: what mappers place on levels."""
+
+from __future__ import annotations
+
+import functools
+
+
+@functools.lru_cache(maxsize=4096)
+def prime_factors(number: int) -> tuple[tuple[int, int], ...]:
+    """Primes with their multiplicities, smallest first.
+
+    >>> prime_factors(360), prime_factors(1)
+    (((2, 3), (3, 2), (5, 1)), ())
+    """
+    found: list[tuple[int, int]] = []
+    divisor = 2
+    while divisor * divisor <= number:
+        count = 0
+        while number % divisor == 0:
+            number //= divisor
+            count += 1
+        if count:
+            found.append((divisor, count))
+        divisor += 1 if divisor == 2 else 2
+    if number > 1:
+        found.append((number, 1))
+    return tuple(found)
