@@ -242,7 +242,7 @@ class Program:
                 )
         if not self.places:
             return 0.0, self._mapping([], self.problem.output)
-        solver = highspy.Highs()  # type: ignore[no-untyped-call] # the package leaves it out
+        solver = highspy.Highs()
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("mip_rel_gap", _MIP_GAP)
         solver.setOptionValue("threads", 1)
