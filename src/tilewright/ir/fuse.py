@@ -14,6 +14,7 @@ precision it computes in; a half value that leaves its type (a cast, a compariso
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -113,9 +114,10 @@ def _compose(nests: list[Nest]) -> list[Nest]:
     changed = True
     while changed:
         changed = False
+        num_writes = Counter(n.write.operand.key for n in nests)
         for position, producer in enumerate(nests):
             target = producer.write.operand
-            if target.kind != "local" or sum(n.write.operand.key == target.key for n in nests) != 1:
+            if target.kind != "local" or num_writes[target.key] != 1:
                 continue
             readers = [i for i, n in enumerate(nests) if any(a.operand.key == target.key for a in n.reads)]
             if len(readers) != 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tilewright.memory.base import Buffer, MemoryPlan, MemoryProblem
 from tilewright.planning import Violation
@@ -34,17 +34,24 @@ def _check_places(problem: MemoryProblem, plan: MemoryPlan) -> Iterator[Violatio
 
 def _check_pairs(problem: MemoryProblem, plan: MemoryPlan) -> Iterator[Violation]:
     placed = [b for b in problem.buffers if b.name in plan.offsets and b.size_bytes > 0]
-    for i, a in enumerate(placed):
-        for b in placed[:i]:
-            together = max(a.first_step, b.first_step) <= min(a.last_step, b.last_step)
-            if not together:
-                continue
-            start_a, start_b = plan.offsets[a.name], plan.offsets[b.name]
-            shared = min(start_a + a.size_bytes, start_b + b.size_bytes) - max(start_a, start_b)
-            if shared > 0 and not (_in_place(a, b, start_a, start_b) or _in_place(b, a, start_b, start_a)):
-                yield Violation(
-                    "overlap", f"buffers {a.name!r} and {b.name!r} share {shared} bytes while both are live"
-                )
+    for a, b in _live_together(placed):
+        start_a, start_b = plan.offsets[a.name], plan.offsets[b.name]
+        shared = min(start_a + a.size_bytes, start_b + b.size_bytes) - max(start_a, start_b)
+        if shared > 0 and not (_in_place(a, b, start_a, start_b) or _in_place(b, a, start_b, start_a)):
+            yield Violation(
+                "overlap", f"buffers {a.name!r} and {b.name!r} share {shared} bytes while both are live"
+            )
+
+
+def _live_together(buffers: Sequence[Buffer]) -> list[tuple[Buffer, Buffer]]:
+    """Pairs whose ranges meet, the one that is listed later first; in the order of the list."""
+    pairs: list[tuple[int, int]] = []
+    live: list[int] = []
+    for number in sorted(range(len(buffers)), key=lambda n: buffers[n].first_step):
+        live = [n for n in live if buffers[n].last_step >= buffers[number].first_step]
+        pairs += [(max(n, number), min(n, number)) for n in live]
+        live.append(number)
+    return [(buffers[i], buffers[j]) for i, j in sorted(pairs)]
 
 
 def _in_place(new: Buffer, old: Buffer, new_start: int, old_start: int) -> bool:

@@ -24,14 +24,15 @@ class Placer:
 
     def __post_init__(self) -> None:
         self.items = _join_chains(self.problem)
+        live: list[Item] = []
+        for item in sorted(self.items, key=lambda i: i.first_step):
+            live = [other for other in live if other.last_step >= item.first_step]
+            for other in live:
+                item.neighbours.append(other.number)
+                other.neighbours.append(item.number)
+            live.append(item)
         for item in self.items:
-            item.neighbours = [
-                other.number
-                for other in self.items
-                if other is not item
-                and item.first_step <= other.last_step
-                and other.first_step <= item.last_step
-            ]
+            item.neighbours.sort()
 
     def place(self, order: Sequence[int], fit: Fit = "lowest") -> list[int]:
         """Offset of each item when they are placed in this order, each at the lowest or tightest gap.

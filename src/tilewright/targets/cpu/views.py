@@ -8,6 +8,7 @@ strided again and again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -54,20 +55,26 @@ def find_views(
     """
     search = _Search(layouts, fixed)
     for group, tensor_of in reversed(groups):
-        copies = [copy for nest in group.nests if (copy := _copy_of(nest, tensor_of)) is not None]
-        written = {tensor_of(n.write.operand) for n in group.nests}
-        for target in dict.fromkeys(c.target for c in copies):
-            parts = [c for c in copies if c.target == target]
-            writes = [n for n in group.nests if tensor_of(n.write.operand) == target]
+        parts_of: dict[Tensor, list[CopyNest]] = {}
+        writes_of: dict[Tensor | None, list[Nest]] = {}
+        for nest in group.nests:
+            writes_of.setdefault(tensor_of(nest.write.operand), []).append(nest)
+            copy = _copy_of(nest, tensor_of)
+            if copy is not None:
+                parts_of.setdefault(copy.target, []).append(copy)
+        written = set(writes_of)
+        for target, parts in parts_of.items():
+            writes = writes_of[target]
             # More writes than elements: some are written twice, and which comes last matters.
             if len(parts) < 2 or sum(map(_num_written, writes)) != writes[0].write.operand.num_elements:
                 continue
             if len(parts) < len(writes) or not search.place_whole(target, parts):
                 search.place_parts(parts, written)
     for group, tensor_of in groups:
+        num_writes = Counter(tensor_of(nest.write.operand) for nest in group.nests)
         for nest in group.nests:
             copy = _copy_of(nest, tensor_of)
-            if copy is not None and sum(tensor_of(n.write.operand) == copy.target for n in group.nests) == 1:
+            if copy is not None and num_writes[copy.target] == 1:
                 search.look_at_source(copy)
     return search.views
 
