@@ -18,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,10 @@ from tilewright import zoo
 from tilewright.benchmark import Entrant, Plan, compare_engines
 from tilewright.benchmark.api import expected_outputs
 from tilewright.benchmark.machine_state import BUSY_SHARE, busy_share
+from tilewright.benchmark.profile import MachineLimits, profile_program
 from tilewright.files import write_atomically
 from tilewright.frontend.onnx import load_onnx
+from tilewright.program import Program
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ SETS = (
 
 SEED = 0
 LOOK_S = 1.0
+PROFILE_S = 1.0
 
 
 def measure(
@@ -81,19 +86,53 @@ def measure(
         path.write_bytes(model.SerializeToString(deterministic=True))
         for num_threads in threads:
             start = time.perf_counter()
-            ours = tw.compile(path, threads=num_threads, accuracy=accuracy).save(Path(folder) / "ours.tw")
-            entrants = [Entrant("tilewright", "tilewright", ours, time.perf_counter() - start)]
+            compiled = tw.compile(path, threads=num_threads, accuracy=accuracy)
+            ours = compiled.save(Path(folder) / "ours.tw")
+            compile_s = time.perf_counter() - start
+            entrants = [Entrant("tilewright", "tilewright", ours, compile_s)]
             entrants += [Entrant(peer, peer, path) for peer in peers]
             plan = Plan(num_threads, duration_s)
             comparison = compare_engines(entrants, feed, plan, model=name, expected=expected)
             yield {
                 **comparison.to_json(),
+                "compile_s": compile_s,
+                "roofline": roofline(compiled.program, feed, num_threads),
                 "seed": SEED,
                 "accuracy": accuracy,
                 "commit": commit(),
                 "warnings": list(comparison.machine.warnings()),
                 "is_busy": comparison.machine.is_busy,
             }
+
+
+@cache
+def limits(num_threads: int) -> MachineLimits:
+    """What this machine can do, looked at once."""
+    return MachineLimits.measure(num_threads)
+
+
+def roofline(program: Program, feed: Any, num_threads: int) -> dict[str, Any]:
+    """The share of the machine's limits that a run reaches, and by which kernels most of the rest is lost.
+
+    `lost` gives, for the two ways of computing that are furthest from their limits in sum, the share of the
+    run that they would save if they reached them.
+    """
+    profile = profile_program(
+        program, feed, num_threads=num_threads, duration_s=PROFILE_S, limits=limits(num_threads)
+    )
+    lost: Counter[str] = Counter()
+    for kernel in profile.kernels:
+        operator = next(iter(kernel.operators), "reorder")
+        if len(kernel.operators) > 1 and kernel.template.startswith("fused"):
+            operator = "chain"
+        label = f"{operator} by {kernel.template}"
+        lost[label] += max(0.0, kernel.median_ns - kernel.limit_ns) / profile.run_ns  # type: ignore[assignment]  # counts may be floats
+    lost["between kernels"] = profile.between_ns / profile.run_ns  # type: ignore[assignment]
+    return {
+        "share": profile.limit_ns / profile.run_ns,
+        "bound_share": dict(profile.bound_share),
+        "lost": dict(lost.most_common(2)),
+    }
 
 
 def built(name: str) -> Any:
@@ -140,7 +179,7 @@ def table(rows: list[dict[str, Any]], peers: list[str], goal: float | None) -> s
     heads = ["network", "threads", "tilewright ms", "error", "MB"]
     for peer in peers:
         heads += [f"{peer} ms", "error", "MB", f"{peer} / tilewright"]
-    heads += ["faster peer / tilewright", "goal"]
+    heads += ["faster peer / tilewright", "goal", "compile s", "of the limits", "the rest is lost to"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
         ours, *others = row["contestants"]
@@ -153,6 +192,8 @@ def table(rows: list[dict[str, Any]], peers: list[str], goal: float | None) -> s
         cells.append("-" if least is None else f"{least['median']:.2f}, {least['verdict']}")
         met = least is not None and goal is not None and least["median"] >= goal
         cells.append("-" if least is None or goal is None else "met" if met else "missed")
+        cells += [f"{row['compile_s']:.1f}", f"{100 * row['roofline']['share']:.0f} %"]
+        cells.append("; ".join(f"{what} {100 * of:.0f} %" for what, of in row["roofline"]["lost"].items()))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -208,7 +249,10 @@ def summary(rows: list[dict[str, Any]], peers: list[str]) -> str:
             + f"; accuracy {', '.join(sorted({row['accuracy'] for row in rows}))}"
             + f"; commits {', '.join(sorted({row['commit'] for row in rows}))}. Times are medians in ms; a "
             "ratio above 1 means that tilewright is faster, with a 95 % interval over the rounds; errors are "
-            "against float64, relative to the largest value; MB is the most memory that the process had."
+            "against float64, relative to the largest value; MB is the most memory that the process had. "
+            "The limits of a network are those of its kernels as they were chosen, summed: products at the "
+            "measured peak of the unit they run on, or their bytes at the speed of where they lie, whichever "
+            "takes longer."
         )
     return "\n".join(lines) + "\n"
 
