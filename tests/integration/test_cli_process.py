@@ -104,6 +104,25 @@ def test_an_interrupt_ends_a_compilation_at_once_and_leaves_the_old_artifact(
     assert artifact.read_bytes() == b"what was there before"
 
 
+def test_an_interrupt_while_an_object_is_destroyed_is_not_lost(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import signal, sys, time\n"
+        "from tilewright.cli import main\n"
+        "class Fragile:\n"
+        "    def __del__(self):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "def app(**_):\n"
+        "    Fragile()\n"
+        "    time.sleep(20)\n"
+        "main.app = app\n"
+        "main.main([])\n"
+    )
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=15)
+    assert ended.returncode == 130
+    assert ended.stderr.splitlines() == ["tilewright: interrupted; no half-written file was left behind."]
+
+
 def test_an_impatient_second_interrupt_ends_the_process(network: Path, tmp_path: Path) -> None:
     command = [*COMMAND, "compile", str(network), "-o", str(tmp_path / "m.tw"), "--no-cache", "-v"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

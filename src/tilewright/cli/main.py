@@ -56,6 +56,8 @@ EXIT_USAGE = 2
 EXIT_LIMIT = 5
 EXIT_INTERRUPTED = 130
 
+_SOON_S = 0.01
+
 _ADVICE = {
     errno.ENOENT: "Check the path.",
     errno.ENOTDIR: "Check the path: a folder in it is a file.",
@@ -96,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _speak_safely()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _interrupt)
+        sys.unraisablehook = _interrupt_again
     try:
         code = app(
             args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
@@ -114,6 +117,18 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise KeyboardInterrupt
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """An interrupt that came while an object was being destroyed would be lost: let it come once more."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A real signal, which also wakes a sleeping call.
+    timer = threading.Timer(_SOON_S, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
 
 
 def _speak_safely() -> None:
