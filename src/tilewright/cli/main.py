@@ -44,6 +44,7 @@ VERBS: dict[str, str] = {
     "compile": "Build",
     "tune": "Build",
     "export": "Build",
+    "map": "Build",
     "cache": "Build",
     "run": "Run",
     "bench": "Run",

@@ -431,6 +431,67 @@ class ExportReport(ModelReport):
     num_kernels: int
 
 
+class MappedLevel(Part):
+    """The loops of one level: pairs of a dim and a factor."""
+
+    level: str
+    temporal_outer_to_inner: list[tuple[str, int]]
+    spatial_outer_to_inner: list[tuple[str, int]]
+
+
+class MappedLayer(Part):
+    """One operator on a described machine; all figures are estimates, counts are those of one instance."""
+
+    name: str
+    dims: dict[str, int]
+    stride: dict[str, int] = Field(description="W of P with R, H of Q with S.")
+    steps: dict[str, int] = Field(description="How far one iteration of a dim moves a sliding window.")
+    macs: int
+    mapping: list[MappedLevel]
+    cycles: int
+    compute_cycles: int
+    energy_pJ: float  # noqa: N815  # the unit's symbol
+    edp_pJ_cycles: float  # noqa: N815  # the unit's symbol
+    utilization: float
+    padding: float = Field(description="Iterations beyond the operator's own, as a share of those.")
+    bound_cycles: int
+    bound_energy_pJ: float  # noqa: N815  # the unit's symbol
+    gap: float | None = Field(description="Of the objective: above its bound, relative to the bound.")
+    status: str
+    seconds: float
+    planner: str
+    note: str
+    levels: dict[str, dict[str, Any]]
+
+
+class MapReport(Report):
+    """Operators mapped onto a machine."""
+
+    kind: Literal["map"]
+    machine: str
+    mapper: str
+    objective: Literal["latency", "energy", "edp"]
+    layers: list[MappedLayer]
+
+
+class EvaluatedMapping(Part):
+    """What a given mapping costs, or why it is impossible."""
+
+    id: str
+    error: str | None
+    summary: dict[str, float] | None
+    levels: dict[str, dict[str, Any]]
+
+
+class MapEvaluateReport(Report):
+    """Given mappings, evaluated."""
+
+    kind: Literal["map-evaluate"]
+    machine: str
+    link_transfers: bool
+    cases: list[EvaluatedMapping]
+
+
 class DemoReport(ModelReport):
     """The figures of the demonstration."""
 
@@ -588,6 +649,8 @@ _ALL: tuple[type[Report], ...] = (
     BenchReport,
     ProfileReport,
     ExportReport,
+    MapReport,
+    MapEvaluateReport,
     CompareReport,
 )
 REPORTS: Mapping[str, type[Report]] = {m.model_fields["kind"].annotation.__args__[0]: m for m in _ALL}  # type: ignore[union-attr]  # each kind is a Literal

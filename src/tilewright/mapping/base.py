@@ -100,7 +100,10 @@ class MappingProblem:
 
 @dataclass(frozen=True, slots=True)
 class MappingSolution:
-    """A mapping with its cost. `quality` is in the objective's unit: cycles, pJ, or pJ * cycles."""
+    """A mapping with its cost. `quality` is in the objective's unit: cycles, pJ, or pJ * cycles.
+
+    The bounds hold for every mapping of the problem on the machine, each for itself.
+    """
 
     mapping: Mapping
     cost: Cost
@@ -108,6 +111,8 @@ class MappingSolution:
     provenance: Provenance
     seconds: float = field(compare=False, default=0.0)
     details: MappingOf[str, float] = field(default_factory=dict)
+    bound_cycles: int = 0
+    bound_energy_pj: float = 0.0
 
 
 @runtime_checkable

@@ -32,6 +32,7 @@ from tilewright.mapping.base import (
     Objective,
     Rules,
 )
+from tilewright.mapping.bound import energy_bound_pj, latency_bound_cycles, objective_bound
 from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.problem import Operand, Problem
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
@@ -60,7 +61,7 @@ class Cosa:
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         """The mapping with the best value of CoSA's own objective; its cost is the real one.
 
-        CoSA's optimum proves nothing of the real cost, so the quality has no bound but 0.
+        CoSA's optimum proves nothing of the real cost: the bound is that of `mapping/bound.py`.
         `details["objective"]` is the optimum, in log2 units.
         """
         started = time.perf_counter()
@@ -72,13 +73,21 @@ class Cosa:
         try:
             cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
         except InfeasibleMapping as error:
-            return Infeasible(str(error), 0, 0)
+            raise InfeasibleMapping(f"{self.name} answers what does not fit, {error}") from None
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
-        quality = Quality.of(value, bound=0.0, unit=UNITS[problem.objective])
+        bound = objective_bound(problem.problem, problem.machine, problem.objective)
+        quality = Quality.of(value, bound=bound, unit=UNITS[problem.objective])
         seconds = time.perf_counter() - started
         note = f"objective {objective:.6f}"
         return MappingSolution(
-            mapping, cost, quality, Provenance(self.name, note=note), seconds, {"objective": objective}
+            mapping,
+            cost,
+            quality,
+            Provenance(self.name, note=note),
+            bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
+            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine),
+            seconds=seconds,
+            details={"objective": objective},
         )
 
 
@@ -292,6 +301,11 @@ class Program:
             sizes = {i: self.size(operand, p) for i, p in enumerate(self.places) if p.level <= number}
             add(-inf, room - start + _SLACK, {i: size for i, size in sizes.items() if size})
 
+    def _usual_place(self, dim: str) -> tuple[int, int]:
+        """Where a dim stands if nothing else decides."""
+        known = _USUAL_ORDER.index(dim) if dim in _USUAL_ORDER else len(_USUAL_ORDER)
+        return known, list(self.problem.extents).index(dim)
+
     def _mapping(self, counts: list[int], favoured: Operand) -> Mapping:
         relevant = self.relevant(favoured)
         levels: list[LevelLoops] = []
@@ -301,7 +315,7 @@ class Program:
                 if place.level == number and count:
                     own = factors[place.is_spatial]
                     own[place.dim] = own.get(place.dim, 1) * place.prime**count
-            order = sorted(factors[False], key=_USUAL_ORDER.index)
+            order = sorted(factors[False], key=self._usual_place)
             if number == self.permuted:  # what the favoured tensor does not depend on comes innermost
                 order.sort(key=lambda dim: dim not in relevant)
             levels.append(
@@ -309,7 +323,7 @@ class Program:
                     self.levels[number].name,
                     tuple(Loop(dim, factors[False][dim]) for dim in order),
                     tuple(
-                        Loop(dim, factors[True][dim]) for dim in sorted(factors[True], key=_USUAL_ORDER.index)
+                        Loop(dim, factors[True][dim]) for dim in sorted(factors[True], key=self._usual_place)
                     ),
                 )
             )
@@ -319,3 +333,8 @@ class Program:
 def _strides(operand: Operand) -> float:
     """Log2 of the strides, which make the box of a tile that much larger at most."""
     return sum(log2(max(step for _, step in axis)) for axis in operand.axes)
+
+
+def CosaPaper() -> Cosa:  # noqa: N802  # made like a class, from the registry
+    """The mapper with the paper's formulation."""
+    return Cosa(variant="paper")

@@ -127,3 +127,24 @@ def layer(text: str) -> Problem:
     r, p, c, k, stride = (int(x) for x in match.groups())
     dims = {"R": r, "S": r, "P": p, "Q": p, "C": c, "K": k, "N": 1}
     return convolution(dims, stride=(stride, stride), name=text)
+
+
+def dims(text: str) -> Problem:
+    """A convolution by its dims; those left out are 1, `stride` and `dilation` are those of both axes.
+
+    >>> dims("K=64,C=3,P=112,Q=112,R=7,S=7,stride=2").num_macs
+    118013952
+
+    Raises:
+        UsageError: the text is anything else.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        if not re.fullmatch(r"\d{1,13}", value) or name in found:
+            raise UsageError(
+                f"layer {text!r}: {part!r}; expected dims such as K=64,C=3,P=112,stride=2, each once."
+            )
+        found[name] = int(value)
+    stride, dilation = found.pop("stride", 1), found.pop("dilation", 1)
+    return convolution(found, stride=(stride, stride), dilation=(dilation, dilation), name=text)

@@ -1,0 +1,134 @@
+"""What no mapping of a problem can beat, however it is found."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import ceil, prod
+
+from tilewright.errors import InfeasibleMapping
+from tilewright.hardware.machine import Level, Machine, TensorKind
+from tilewright.mapping.base import Objective
+from tilewright.mapping.problem import Operand, Problem
+
+
+def latency_bound_cycles(problem: Problem, machine: Machine) -> int:
+    """The roofline: all units busy all the time, or every operand moved once at the outermost level."""
+    compute = ceil(problem.num_macs / num_mac_units(machine))
+    outermost = machine.outermost
+    read = sum(touched_words(problem, o) for o in problem.operands if o.kind is not TensorKind.OUTPUT)
+    written = touched_words(problem, problem.output)
+    return max(
+        compute,
+        _transfer_cycles(read, outermost, machine.read_bytes_per_cycle(outermost)),
+        _transfer_cycles(written, outermost, machine.write_bytes_per_cycle(outermost)),
+    )
+
+
+def energy_bound_pj(problem: Problem, machine: Machine) -> float:
+    """Every multiplication, and every operand moved once between neighbouring levels that hold it.
+
+    The innermost level of an operand serves every multiplication, but for those that share a word at once.
+    """
+    mac_pj = next((u.mac_pj for u in machine.units if u.mac_pj is not None), 0.0)
+    total = problem.num_macs * mac_pj
+    for operand in problem.operands:
+        words = touched_words(problem, operand)
+        kept = [level for level in machine.levels if operand.kind in level.holds]
+        for place, level in enumerate(kept):
+            accesses = float(words)
+            if place == 0:
+                accesses = max(accesses, problem.num_macs / _num_fed(machine, level))
+            is_output = operand.kind is TensorKind.OUTPUT
+            reads = 0.0 if is_output else accesses
+            filled = words if place < len(kept) - 1 else 0
+            writes = (accesses if is_output else 0.0) + filled
+            write_pj = level.write_pj if level.write_pj is not None else level.read_pj or 0.0
+            access_pj = reads * (level.read_pj or 0.0) + writes * write_pj
+            total += access_pj / level.words_per_access / level.num_instances_per_access
+    return total
+
+
+def _num_fed(machine: Machine, level: Level) -> int:
+    """Units that one instance of a level feeds."""
+    return max(1, num_mac_units(machine) // machine.num_instances(level))
+
+
+def objective_bound(problem: Problem, machine: Machine, objective: Objective) -> float:
+    """A lower bound in the objective's unit: cycles, pJ, or pJ * cycles."""
+    match objective:
+        case "latency":
+            return float(latency_bound_cycles(problem, machine))
+        case "energy":
+            return energy_bound_pj(problem, machine)
+        case "edp":
+            return energy_bound_pj(problem, machine) * latency_bound_cycles(problem, machine)
+
+
+def check_smallest_tiles(problem: Problem, machine: Machine) -> None:
+    """Tiles of one iteration must fit every level.
+
+    Raises:
+        InfeasibleMapping: they do not; names level, tensors, words needed and available, what would help.
+    """
+    for level in machine.levels:
+        for kinds, available in capacities_words(level):
+            inside = [o for o in problem.operands if o.kind in kinds]
+            needed = sum(o.num_words({}) for o in inside)
+            if needed > available:
+                names = " and ".join(o.name for o in inside)
+                need_bytes = ceil(needed * level.word_bits / 8)
+                raise InfeasibleMapping(
+                    f"level {level.name}: {names} need {needed} {'words' if needed > 1 else 'word'} even for "
+                    f"one iteration, there {'are' if available != 1 else 'is'} {available}. "
+                    f"Give it {need_bytes} bytes, or let {names} pass it by (holds)."
+                )
+
+
+def capacities_words(level: Level) -> list[tuple[tuple[TensorKind, ...], int]]:
+    """What a level may hold: kinds of tensor that share so many words; none without a limit."""
+    found = [(share.holds, share.capacity_bytes * 8 // level.word_bits) for share in level.shares]
+    if level.capacity_bytes is not None:
+        own = {kind for share in level.shares for kind in share.holds}
+        rest = tuple(kind for kind in level.holds if kind not in own)
+        left = level.capacity_bytes - sum(share.capacity_bytes for share in level.shares)
+        if rest:
+            found.append((rest, left * 8 // level.word_bits))
+    return found
+
+
+def num_mac_units(machine: Machine) -> int:
+    """Units that multiply and accumulate, in the whole machine; one where none is described."""
+    return max(1, sum(machine.num_units(u) for u in machine.units if u.kind in ("mac", "matrix")))
+
+
+def touched_words(problem: Problem, operand: Operand) -> int:
+    """Elements that some iteration touches; what a stride jumps over is none of them."""
+    return prod(_num_touched(axis, problem.extents) for axis in operand.axes)
+
+
+def _num_touched(axis: tuple[tuple[str, int], ...], extents: dict[str, int]) -> int:
+    if len(axis) == 1:
+        return extents[axis[0][0]]
+    *windows, (dim, step) = sorted(axis, key=lambda term: extents[term[0]])
+    offsets = {
+        sum(s * i for (_, s), i in zip(windows, at, strict=True)) for at in _positions(windows, extents)
+    }
+    # Positions of the longest dim modulo its step never meet: count every residue's intervals.
+    total = 0
+    for residue in {offset % step for offset in offsets}:
+        end = None
+        for start in sorted(offset // step for offset in offsets if offset % step == residue):
+            first = start if end is None else max(start, end)
+            end = start + extents[dim]
+            total += end - first
+    return total
+
+
+def _positions(terms: list[tuple[str, int]], extents: dict[str, int]) -> product[tuple[int, ...]]:
+    return product(*(range(extents[dim]) for dim, _ in terms))
+
+
+def _transfer_cycles(words: int, level: Level, bytes_per_cycle: float | None) -> int:
+    if bytes_per_cycle is None:
+        return 0
+    return ceil(words * level.word_bits / 8 / bytes_per_cycle)

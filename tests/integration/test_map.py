@@ -1,0 +1,122 @@
+"""`tilewright map`: layers mapped, given mappings counted; as documents, as tables, as errors of one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cli import tilewright
+
+from tilewright.cli.schemas import violations
+from tilewright.cost.nest_analysis import evaluate
+from tilewright.hardware.presets import load_preset
+from tilewright.mapping.cases import load_cases
+
+EXAMPLES = Path(__file__).parents[1] / "data" / "mapping" / "timeloop_examples.json"
+
+
+def report(*arguments: str) -> dict[str, Any]:
+    result = tilewright("map", *arguments, "--json")
+    assert result.code == 0, result.err
+    document: dict[str, Any] = json.loads(result.out)
+    assert violations(document) == []
+    return document
+
+
+def test_given_mappings_are_counted_as_timeloop_does() -> None:
+    document = report("--evaluate", str(EXAMPLES), "-t", "simba-cosa-repo", "--no-link-transfers")
+    cases = {case["id"]: case for case in json.loads(EXAMPLES.read_text())["cases"]}
+    assert [case["id"] for case in document["cases"]] == list(cases)
+    for found in document["cases"]:
+        want = cases[found["id"]]["timeloop_link_off"]
+        assert found["summary"]["cycles"] == want["summary"]["cycles"]
+        assert found["summary"]["energy_uJ"] == pytest.approx(
+            want["summary"]["energy_uJ"], rel=2e-3, abs=0.005
+        )
+        assert found["levels"].keys() == want["levels"].keys()
+        for level, counts in want["levels"].items():
+            for tensor, numbers in counts.get("tensors", {}).items():
+                ours = found["levels"][level]["tensors"][tensor]
+                for key in ("tile_words", "instances", "reads_per_instance", "fills_per_instance"):
+                    assert ours[key] == numbers[key], (found["id"], level, tensor, key)
+
+
+@pytest.mark.parametrize("mapper", ["cosa", "cosa-paper"])
+def test_a_printed_mapping_costs_what_was_printed(mapper: str, tmp_path: Path) -> None:
+    document = report("3_14_256_256_1", "K=64,C=3,P=112,Q=112,R=7,S=7,stride=2", "--mapper", mapper)
+    path = tmp_path / "cases.json"
+    layers = document["layers"]
+    path.write_text(json.dumps({"cases": [{**layer, "id": layer["name"]} for layer in layers]}))
+    machine = load_preset("simba-cosa-repo")
+    for layer, case in zip(layers, load_cases(path), strict=True):
+        cost = evaluate(case.problem, machine, case.mapping)
+        assert (layer["cycles"], layer["energy_pJ"]) == (cost.cycles, cost.energy_pj)
+        assert layer["cycles"] >= layer["bound_cycles"] > 0
+        assert layer["energy_pJ"] >= layer["bound_energy_pJ"] > 0
+
+
+def test_people_see_a_table_and_the_loops() -> None:
+    result = tilewright("map", "3_7_512_512_1", "--mapper", "cosa")
+    assert result.code == 0
+    assert "245,607" in result.out
+    assert "side by side" in result.out
+
+
+def test_an_impossible_mapping_is_said_beside_the_others(tmp_path: Path) -> None:
+    cases = json.loads(EXAMPLES.read_text())["cases"][:2]
+    cases[0]["mapping"][-2]["temporal_outer_to_inner"].append(["Q", 1000])
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps({"cases": cases}))
+    first, second = report("--evaluate", str(path))["cases"]
+    assert "AccumulationBuffer" in first["error"]
+    assert first["summary"] is None
+    assert second["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("", "nothing to map"),
+        ("3_14_256_256", "R_P_C_K_stride"),
+        ("3_14_256_0_1", "at least 1"),
+        ("K=64,Z=3", "'Z'"),
+        ("K=64,K=3", "each once"),
+        ("K=x", "K=x"),
+        ("1_1_1_1_1 --mapper cossa", "cosa"),
+        ("1_1_1_1_1 --objective delay", "latency"),
+        ("1_1_1_1_1 -t simba-cosa-rep", "simba-cosa-repo"),
+        ("1_1_1_1_1 -t missing.yaml", "missing.yaml"),
+        ("1_1_1_1_1 --budget 0s", "0s"),
+        ("--evaluate missing.json", "missing.json"),
+        ("1_1_1_1_1 --evaluate missing.json", "leave out the layers"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: str, named: str) -> None:
+    result = tilewright("map", *arguments.split())
+    assert result.code == 2
+    assert result.out == ""
+    assert len(result.err.splitlines()) == 1
+    assert named in result.err
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "not JSON"),
+        ("[]", "the document"),
+        ('{"cases": [{"id": "a"}]}', "cases.0.dims"),
+        ('{"cases": [{"id": "a", "dims": {"K": 0}, "mapping": []}]}', "cases.0.dims.K"),
+        ('{"cases": [{"id": "a", "dims": {"X": 2}, "mapping": []}]}', "'X'"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_broken_file_of_cases_is_one_line(text: str, named: str, tmp_path: Path) -> None:
+    path = tmp_path / "cases.json"
+    path.write_text(text)
+    result = tilewright("map", "--evaluate", str(path))
+    assert result.code == 2
+    assert len(result.err.splitlines()) == 1
+    assert named in result.err
+    assert str(path) in result.err
