@@ -1,0 +1,136 @@
+"""Random mappings, the best of a few legal ones: the baseline that every mapper has to beat.
+
+CoSA compares itself with `Random(5)`: tilings and orders of loops are drawn until five fit the machine.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.cost.count import Cost
+from tilewright.cost.nest_analysis import evaluate
+from tilewright.errors import InfeasibleMapping
+from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution, Objective
+from tilewright.mapping.bound import energy_bound_pj, latency_bound_cycles, objective_bound
+from tilewright.mapping.cosa import UNITS, measure
+from tilewright.mapping.sampling import Tilings, too_small
+from tilewright.planning import Budget, Infeasible, Provenance, Quality
+
+BATCH = 4096
+"""Tilings drawn and tested at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """The mapper: the best of `num_valid` legal mappings, after at most `max_draws` drawn tilings."""
+
+    num_valid: int = 5
+    seed: int = 0
+    max_draws: int = 20_000_000
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        return "random"
+
+    def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
+        """The best of the legal mappings found.
+
+        How many are looked at is the mapper's own option; of the budget the deadline counts. If chance finds
+        no legal mapping, the answer is the one with the smallest tiles.
+        """
+        started = time.perf_counter()
+        infeasible = too_small(problem)
+        if infeasible is not None:
+            return infeasible
+        tilings = Tilings(problem)
+        random = np.random.default_rng(self.seed)
+        meter = budget.start()
+        best: Found | None = None
+        num_drawn = num_valid = 0
+        while num_valid < self.num_valid and num_drawn < self.max_draws:
+            if meter.left_s is not None and meter.left_s <= 0:
+                meter.cut_off = True
+                break
+            count = min(BATCH, self.max_draws - num_drawn)
+            factors = tilings.draw(random, count)
+            legal = np.nonzero(tilings.legal(factors))[0]
+            for one in legal:
+                orders: list[list[str]] = []
+                for place, _ in tilings.temporal_slots():
+                    order = tilings.loops(factors[one], place)
+                    random.shuffle(order)
+                    orders.append(order)
+                found = Found.of(problem, tilings.mapping(factors[one], orders))
+                if found is None:
+                    continue
+                num_valid += 1
+                if best is None or found.key < best.key:
+                    best = found
+                if num_valid == self.num_valid:
+                    count = int(one) + 1
+                    break
+            num_drawn += count
+        note = f"seed {self.seed}; {num_valid} legal of {num_drawn} tilings drawn"
+        return solution(
+            problem, tilings, best, Provenance(self.name, self.seed, num_valid, note), meter.cut_off, started
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A legal mapping with its cost, and that in the order in which the objective ranks costs."""
+
+    mapping: Mapping
+    cost: Cost
+    key: tuple[float, float]
+
+    @classmethod
+    def of(cls, problem: MappingProblem, mapping: Mapping) -> Found | None:
+        """The mapping with its cost; None if it does not fit."""
+        try:
+            cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
+        except InfeasibleMapping:
+            return None
+        return cls(mapping, cost, rank(problem.objective, cost.cycles, cost.energy_pj))
+
+
+def rank(objective: Objective, cycles: int, energy_pj: float) -> tuple[float, float]:
+    """The objective's value, then what decides between equals: energy, or cycles for energy itself."""
+    second = float(cycles) if objective == "energy" else energy_pj
+    return measure(objective, cycles, energy_pj), second
+
+
+def solution(
+    problem: MappingProblem,
+    tilings: Tilings,
+    best: Found | None,
+    provenance: Provenance,
+    cut_off: bool,
+    started: float,
+) -> MappingSolution:
+    """The best found, or the mapping of the smallest tiles where chance found none."""
+    if best is None:
+        mapping = tilings.everything_outermost()
+        cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
+        best = Found(mapping, cost, rank(problem.objective, cost.cycles, cost.energy_pj))
+        provenance = Provenance(
+            provenance.planner,
+            provenance.seed,
+            provenance.num_evaluations,
+            f"{provenance.note}; none legal, so all loops are in the outermost level",
+        )
+    bound = objective_bound(problem.problem, problem.machine, problem.objective)
+    quality = Quality.of(best.key[0], bound=bound, unit=UNITS[problem.objective], cut_off=cut_off)
+    return MappingSolution(
+        best.mapping,
+        best.cost,
+        quality,
+        provenance,
+        seconds=time.perf_counter() - started,
+        bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
+        bound_energy_pj=energy_bound_pj(problem.problem, problem.machine),
+    )

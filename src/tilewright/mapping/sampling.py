@@ -1,0 +1,227 @@
+"""Random tilings: the primes of every dim spread over the levels of a machine.
+
+A tiling says how much of every dim each slot takes: a slot is the temporal or the spatial loops of a level.
+Every ordered way to write an extent as a product over the slots is equally likely, as in Timeloop's space of
+index factorizations. Most tilings are too big for some level, so they are drawn and tested many at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.hardware.machine import Level, Machine
+from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
+from tilewright.mapping.bound import capacities_words
+from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.problem import Operand
+from tilewright.planning import Infeasible
+
+Factors = NDArray[np.float64]
+"""Factors of tilings, `[tiling, dim, slot]` or `[dim, slot]`; floats, for products beyond 64 bits."""
+
+_TABLE_LIMIT = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place for loops: the temporal or the spatial ones of a level."""
+
+    level: int  # 0 is the innermost
+    is_spatial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Words that some tensors share at a level."""
+
+    level: int
+    operands: tuple[Operand, ...]
+    words: int
+
+
+class Tilings:
+    """The tilings of one problem on one machine: draws them, tests them, makes mappings of them."""
+
+    def __init__(self, problem: MappingProblem) -> None:
+        self.problem = problem.problem
+        self.machine = problem.machine
+        self.rules = problem.rules
+        self.dims = tuple(dim for dim, _ in self.problem.dims)
+        self.slots = tuple(_slots(self.machine))
+        self.rooms = tuple(rooms(problem))
+        self._primes = tuple(
+            (row, prime, _spreads(count, len(self.slots)))
+            for row, (_, extent) in enumerate(self.problem.dims)
+            for prime, count in prime_factors(extent)
+        )
+
+    def draw(self, random: np.random.Generator, count: int) -> Factors:
+        """So many tilings, legal or not."""
+        factors = np.ones((count, len(self.dims), len(self.slots)))
+        for row, prime, spreads in self._primes:
+            factors[:, row] *= float(prime) ** spreads.draw(random, count)
+        return factors
+
+    def legal(self, factors: Factors) -> NDArray[np.bool_]:
+        """Which tilings use no more instances than there are and fit every level.
+
+        With rules that leave out skipped pixels some that do not fit pass: only the cost model counts those.
+        """
+        fits = np.ones(len(factors), np.bool_)
+        for place, slot in enumerate(self.slots):
+            if slot.is_spatial:
+                fits &= factors[:, :, place].prod(axis=1) <= fan_out(self.machine, slot.level)
+        for room in self.rooms:
+            (chosen,) = np.nonzero(fits)
+            inside = sum(slot.level <= room.level for slot in self.slots)
+            tile = factors[chosen, :, :inside].prod(axis=2)
+            words = sum((self._words(operand, tile) for operand in room.operands), np.zeros(len(chosen)))
+            fits[chosen] = words <= room.words
+        return fits
+
+    def _words(self, operand: Operand, tile: Factors) -> Factors:
+        column = {dim: tile[:, row] for row, dim in enumerate(self.dims)}
+        words = np.ones(len(tile))
+        for axis in operand.axes:
+            # Without skipped pixels at least this many differ: sums of progressions.
+            steps = [1 if self.rules.skips_pixels else step for _, step in axis]
+            words *= 1.0 + sum(step * (column[dim] - 1.0) for step, (dim, _) in zip(steps, axis, strict=True))
+        return words
+
+    def loops(self, factors: Factors, slot: int) -> list[str]:
+        """Dims with a loop in a slot, in the problem's order."""
+        return [dim for row, dim in enumerate(self.dims) if factors[row, slot] > 1]
+
+    def temporal_slots(self) -> Iterator[tuple[int, Slot]]:
+        """Slots of temporal loops with their places, innermost first."""
+        return ((place, slot) for place, slot in enumerate(self.slots) if not slot.is_spatial)
+
+    def is_order_seen(self, level: int) -> bool:
+        """Whether the order of a level's temporal loops can matter: some tensor lies further in."""
+        kinds = {operand.kind for operand in self.problem.operands}
+        return any(kinds & set(inner.holds) for inner in self.machine.levels[:level])
+
+    def mapping(self, factors: Factors, orders: Sequence[Sequence[str]]) -> Mapping:
+        """The mapping of one tiling; `orders` lists, per level from the innermost, its loops inside out."""
+        rows = {dim: row for row, dim in enumerate(self.dims)}
+        temporal: dict[int, tuple[Loop, ...]] = {}
+        spatial: dict[int, tuple[Loop, ...]] = {}
+        for place, slot in enumerate(self.slots):
+            order = self.loops(factors, place) if slot.is_spatial else orders[slot.level]
+            loops = tuple(Loop(dim, int(factors[rows[dim], place])) for dim in reversed(order))
+            (spatial if slot.is_spatial else temporal)[slot.level] = loops
+        return Mapping(
+            tuple(
+                LevelLoops(self.machine.levels[number].name, temporal[number], spatial.get(number, ()))
+                for number in reversed(range(len(self.machine.levels)))
+            )
+        )
+
+    def everything_outermost(self) -> Mapping:
+        """The mapping of the smallest tiles: all loops temporal, in the outermost level."""
+        loops = tuple(Loop(dim, extent) for dim, extent in self.problem.dims if extent > 1)
+        *inner, outermost = self.machine.levels
+        return Mapping(
+            (LevelLoops(outermost.name, loops), *(LevelLoops(level.name) for level in reversed(inner)))
+        )
+
+
+def fan_out(machine: Machine, level: int) -> int:
+    """Instances of the next inner level, or compute units, that one instance of a level feeds."""
+    if level > 0:
+        return machine.levels[level - 1].num_instances_per_parent
+    return max(1, sum(unit.num_per_instance for unit in machine.units if unit.kind in ("mac", "matrix")))
+
+
+def rooms(problem: MappingProblem) -> Iterator[Room]:
+    """What bounds tiles: the capacities of all levels, split as their shares say."""
+    outermost = len(problem.machine.levels) - 1
+    for number, level in enumerate(problem.machine.levels):
+        for kinds, words in capacities_words(level):
+            inside = tuple(o for o in problem.problem.operands if o.kind in kinds)
+            halves = 2 if problem.rules.double_buffered and number < outermost and words > 1 else 1
+            if inside:
+                yield Room(number, inside, words // halves)
+
+
+def too_small(problem: MappingProblem) -> Infeasible | None:
+    """The innermost level without room for even the smallest tile; None if every level has it.
+
+    The smallest tile is one element of each tensor, and at the outermost level all of them.
+    """
+    machine = problem.machine
+    for room in rooms(problem):
+        level = machine.levels[room.level]
+        is_outermost = room.level == len(machine.levels) - 1
+        tile = problem.problem.extents if is_outermost else {}
+        words = {operand: operand.num_words(tile) for operand in room.operands}
+        if sum(words.values()) > room.words:
+            largest = max(room.operands, key=lambda operand: words[operand])
+            return Infeasible(
+                f"level {level.name}",
+                _bytes(sum(words.values()), level),
+                _bytes(room.words, level),
+                tuple(dict.fromkeys((largest.name, *(o.name for o in room.operands)))),
+                ("a larger capacity_bytes", "fewer kinds of tensor in holds"),
+            )
+    return None
+
+
+def _bytes(words: int, level: Level) -> int:
+    return -(-words * level.word_bits // 8)
+
+
+def _slots(machine: Machine) -> Iterator[Slot]:
+    for level in range(len(machine.levels)):
+        if fan_out(machine, level) > 1:
+            yield Slot(level, True)
+        yield Slot(level, False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spreads:
+    """The ways to spread equal primes over slots; a table of all of them where that is short."""
+
+    num_primes: int
+    num_slots: int
+    table: NDArray[np.int64] | None
+
+    def draw(self, random: np.random.Generator, count: int) -> NDArray[np.int64]:
+        """How many primes every slot gets, `[draw, slot]`: each way equally likely."""
+        if self.table is not None:
+            return self.table[random.integers(len(self.table), size=count)]
+        # Bars among stars: any choice of places for the bars is one way.
+        places = self.num_primes + self.num_slots - 1
+        bars = random.random((count, places)).argpartition(self.num_slots - 1, axis=1)
+        return _between(np.sort(bars[:, : self.num_slots - 1], axis=1), places)
+
+
+def _spreads(num_primes: int, num_slots: int) -> _Spreads:
+    places = num_primes + num_slots - 1
+    table = None
+    if comb(places, num_slots - 1) <= _TABLE_LIMIT:
+        bars = np.array(list(combinations(range(places), num_slots - 1)), np.int64)
+        table = _between(bars.reshape(-1, num_slots - 1), places)
+    return _Spreads(num_primes, num_slots, table)
+
+
+def _between(bars: NDArray[np.int64], places: int) -> NDArray[np.int64]:
+    """Stars between bars, before the first and after the last."""
+    edges = np.column_stack([np.full(len(bars), -1, np.int64), bars, np.full(len(bars), places, np.int64)])
+    return np.diff(edges, axis=1) - 1
+
+
+def num_tilings(problem: MappingProblem) -> int:
+    """Size of the space of tilings, legal or not."""
+    slots = len(tuple(_slots(problem.machine)))
+    return prod(
+        comb(count + slots - 1, slots - 1)
+        for _, extent in problem.problem.dims
+        for _, count in prime_factors(extent)
+    )
