@@ -24,7 +24,15 @@ def load_machine(path: Path | str) -> Machine:
     Raises:
         MachineError: the file cannot be read, is no plain YAML, or describes no machine.
     """
-    path = Path(path)
+    return parse_machine(read_text(Path(path)), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a description's file.
+
+    Raises:
+        MachineError: the file cannot be read, is too large, or is no UTF-8 text.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -33,10 +41,9 @@ def load_machine(path: Path | str) -> Machine:
     if len(data) > MAX_FILE_BYTES:
         raise MachineError(f"{path}: larger than {MAX_FILE_BYTES} bytes; a machine description is not.")
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MachineError(f"{path}: not UTF-8 text (byte {error.start}).") from error
-    return parse_machine(text, str(path))
 
 
 def parse_machine(text: str, where: str = "machine description") -> Machine:
@@ -47,7 +54,7 @@ def parse_machine(text: str, where: str = "machine description") -> Machine:
     Raises:
         MachineError: the text is no plain YAML, or describes no machine.
     """
-    document = _parse_yaml(text, where)
+    document = parse_yaml(text, where)
     if not isinstance(document, dict):
         raise MachineError(
             f"{where}: expected keys such as name, levels and units, found {_kind_of(document)}."
@@ -64,7 +71,7 @@ def parse_machine(text: str, where: str = "machine description") -> Machine:
         raise MachineError(_one_line(error, where)) from error
 
 
-class _PlainLoader(yaml.SafeLoader):
+class PlainLoader(yaml.SafeLoader):
     """Safe YAML without aliases (which can grow without bound) and without repeated keys."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -84,10 +91,15 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _parse_yaml(text: str, where: str) -> object:
+def parse_yaml(text: str, where: str, loader: type[PlainLoader] = PlainLoader) -> object:
+    """The plain data that YAML text holds; `where` names it in errors.
+
+    Raises:
+        MachineError: the text is no plain YAML.
+    """
     try:
         # SafeLoader underneath: no tag can make an object.
-        return yaml.load(text, Loader=_PlainLoader)
+        return yaml.load(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark is not None else ""
