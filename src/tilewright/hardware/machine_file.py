@@ -75,12 +75,14 @@ class PlainLoader(yaml.SafeLoader):
     """Safe YAML without aliases (which can grow without bound) and without repeated keys."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node, unless it stands for another one."""
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call] # the stubs leave it out
             raise yaml.composer.ComposerError(None, None, "aliases are not allowed", mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A dict, unless a key is given twice."""
         seen: set[str] = set()
         for key, _ in node.value:
             if key.value in seen:
