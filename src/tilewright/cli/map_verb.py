@@ -35,7 +35,9 @@ def map_(
         "-t",
         help="A machine: a preset, or a YAML file.",
     ),
-    mapper: str = typer.Option("cosa", "--mapper", help="How to search: cosa, cosa-paper."),
+    mapper: str = typer.Option(
+        "exact", "--mapper", help="How to search: cosa, cosa-paper, exact, hybrid, random."
+    ),
     objective: str = typer.Option("latency", "--objective", help="What to minimise: latency, energy, edp."),
     budget: str | None = typer.Option(None, "--budget", help="For each layer: 10s, 5000trials."),
     evaluate: Path | None = typer.Option(

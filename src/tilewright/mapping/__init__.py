@@ -15,3 +15,6 @@ if TYPE_CHECKING:
 MAPPERS: Registry[Mapper] = Registry("mapper", entry_point_group="tilewright.mapping")
 MAPPERS.add_class("cosa", "tilewright.mapping.cosa:Cosa")
 MAPPERS.add_class("cosa-paper", "tilewright.mapping.cosa:CosaPaper")
+MAPPERS.add_class("exact", "tilewright.mapping.exact:Exact")
+MAPPERS.add_class("hybrid", "tilewright.mapping.hybrid:Hybrid")
+MAPPERS.add_class("random", "tilewright.mapping.random:Random")

@@ -103,10 +103,11 @@ def num_mac_units(machine: Machine) -> int:
 
 def touched_words(problem: Problem, operand: Operand) -> int:
     """Elements that some iteration touches; what a stride jumps over is none of them."""
-    return prod(_num_touched(axis, problem.extents) for axis in operand.axes)
+    return prod(num_touched(axis, problem.extents) for axis in operand.axes)
 
 
-def _num_touched(axis: tuple[tuple[str, int], ...], extents: dict[str, int]) -> int:
+def num_touched(axis: tuple[tuple[str, int], ...], extents: dict[str, int]) -> int:
+    """Positions along one axis that the iterations of a tile touch."""
     if len(axis) == 1:
         return extents[axis[0][0]]
     *windows, (dim, step) = sorted(axis, key=lambda term: extents[term[0]])

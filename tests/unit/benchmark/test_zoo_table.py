@@ -42,6 +42,12 @@ def row(name: str, ratio: float, *, is_busy: bool = False, error: str | None = N
         "contestants": [ours, theirs],
         "machine": machine,
         "is_busy": is_busy,
+        "compile_s": 1.25,
+        "roofline": {
+            "share": 0.875,
+            "bound_share": {},
+            "lost": {"Conv by matrix-3": 0.1, "between kernels": 0.02},
+        },
         "commit": "abc",
         "accuracy": "default",
     }
@@ -51,13 +57,17 @@ def test_the_mean_is_geometric_and_leaves_out_rows_of_a_busy_machine(script: Mod
     text = script.tables([row("a", 1.0), row("b", 4.0), row("c", 100.0, is_busy=True)], ["peer"])
     assert "1 thread, 2 networks: 2.00" in text
     assert "| c * | 1 |" in text
-    assert "| b | 1 | 2.00 | 1.0e-07 | 5 | 8.00 | - | - | 4.00 (3.90-4.10) | 4.00, faster | - |" in text
+    assert (
+        "| b | 1 | 2.00 | 1.0e-07 | 5 | 8.00 | - | - | 4.00 (3.90-4.10) | 4.00, faster | - | 1.2 | 88 %"
+        in text
+    )
+    assert "| 88 % | Conv by matrix-3 10 %; between kernels 2 % |" in text
     assert "commits abc" in text
 
 
 def test_a_peer_that_fails_is_a_cell_not_a_crash(script: ModuleType) -> None:
     text = script.tables([row("a", 1.0, error="peer: no kernel")], ["peer"])
-    assert "| a | 1 | 2.00 | 1.0e-07 | 5 | - | - | - | peer: no kernel | - | - |" in text
+    assert "| a | 1 | 2.00 | 1.0e-07 | 5 | - | - | - | peer: no kernel | - | - | 1.2 |" in text
     assert "Geometric mean" not in text
 
 

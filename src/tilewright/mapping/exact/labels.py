@@ -1,0 +1,370 @@
+"""The search's inner loops: partial mappings as labels on the points of a lattice, compiled by numba.
+
+A label is a mapping of the levels from the outermost down to some point: what it has cost so far, and what of
+it the rest still depends on. Of two labels on one point, one that is as good in every respect makes the
+other superfluous (dominance); a label whose cost and least possible rest reach the limit is dropped.
+
+A label's numbers are a row of floats. `USED`: compute instances so far, as spatial loops multiply. `RUN`,
+`GAP`: the product of the innermost loops of one dim, which slide a window, and the spatial factors of that
+dim inside them. `REDUCTIONS`: copies of outputs that are added up further out. `READ`, `WRITTEN`: busy cycles
+of the outermost level. Then for each operand: the product of the innermost loops that it does not depend on,
+the copies that one access serves (multicast), the used instances of the level that serves it.
+
+What a stage knows of each operand is a row, too: energy per word that enters its next level, energy per
+access of the level that serves it, instances that such an access is charged for at most, least energy of all
+that comes further in, whether there is a next level, units that one access may serve, busy cycles of the
+outermost level for each access (reads, writes), words that are needed at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+ENERGY, USED, REDUCTIONS, READ, WRITTEN, RUN, GAP, FIRST = 0, 1, 2, 3, 4, 5, 6, 7
+FILL_PJ, SERVE_PJ, SERVE_LIMIT, TAIL_PJ, HAS_NEXT, FED, READ_CYCLES, WRITE_CYCLES, TOUCHED = range(9)
+NUM_FACTS = 9
+LATENCY, ENERGY_WITHIN, EDP = 0, 1, 2
+_SLACK = 1e-12
+
+
+def num_columns(num_operands: int) -> int:
+    """Width of a label's row."""
+    return FIRST + 3 * num_operands
+
+
+def compiled(function: Any) -> Any:
+    """Compiled once for each machine: kept beside the module, or in the user's cache."""
+    return numba.njit(cache=True, nogil=True)(function)
+
+
+@compiled
+def dominates(a: Array, b: Array, run_dim_a: int, run_dim_b: int) -> bool:
+    """Whether whatever goes on from `b` goes on from `a` at no higher cost."""
+    if a[ENERGY] > b[ENERGY] + _SLACK * abs(b[ENERGY]) or a[USED] < b[USED]:
+        return False
+    if a[READ] > b[READ] + _SLACK * abs(b[READ]) or a[WRITTEN] > b[WRITTEN] + _SLACK * abs(b[WRITTEN]):
+        return False
+    if a[REDUCTIONS] < b[REDUCTIONS]:
+        return False
+    for column in range(FIRST, a.size):
+        if a[column] < b[column] * (1 - _SLACK):
+            return False
+    if run_dim_b >= 0:
+        return run_dim_a == run_dim_b and a[RUN] >= b[RUN] and a[GAP] <= b[GAP]
+    return True
+
+
+@compiled
+def least(row: Array, point: int, facts: Array, copies: Array, totals: Array) -> tuple[float, float]:
+    """(Energy, cycles) that no mapping which goes on from a label can beat.
+
+    `totals`: multiply-accumulates, their energy, units that the rest of the spatial loops can feed.
+    """
+    macs, energy, left = totals[0], totals[1] + row[ENERGY], totals[2]
+    read, written = row[READ], row[WRITTEN]
+    for t in range(facts.shape[0]):
+        at = FIRST + 3 * t
+        price = facts[t, SERVE_PJ] * min(1.0, facts[t, SERVE_LIMIT] / row[at + 2])
+        if facts[t, HAS_NEXT] > 0:
+            words = facts[t, TOUCHED] * copies[t, point] / row[at]
+            served = max(words / row[at + 1], facts[t, TOUCHED])
+            energy += words * facts[t, FILL_PJ] + served * price + facts[t, TAIL_PJ]
+        else:
+            served = macs / (row[at + 1] * facts[t, FED])
+            energy += served * price
+        read += served * facts[t, READ_CYCLES]
+        written += served * facts[t, WRITE_CYCLES]
+    return energy, max(macs / (row[USED] * left), read, written)
+
+
+@compiled
+def value(objective: int, energy: float, cycles: float, cap_cycles: float) -> float:
+    """What is minimised; infinite beyond the cap."""
+    if objective == LATENCY:
+        return cycles
+    if cycles > cap_cycles:
+        return np.inf
+    return energy * cycles if objective == EDP else energy
+
+
+@compiled
+def insert(
+    pool: Array, run_dims: Array, points: Array, following: Array, heads: Array, count: int,
+    row: Array, run_dim: int, point: int,
+) -> bool:  # fmt: skip
+    """Put a label on a point unless another dominates it; those that it dominates go. Needs a free row."""
+    before = -1
+    at = heads[point]
+    while at >= 0:
+        if dominates(pool[at], row, run_dims[at], run_dim):
+            return False
+        after = following[at]
+        if dominates(row, pool[at], run_dim, run_dims[at]):
+            points[at] = -1
+            if before < 0:
+                heads[point] = after
+            else:
+                following[before] = after
+        else:
+            before = at
+        at = after
+    pool[count] = row
+    run_dims[count] = run_dim
+    points[count] = point
+    following[count] = heads[point]
+    heads[point] = count
+    return True
+
+
+@compiled
+def put_temporal_loops(
+    pool: Array, run_dims: Array, points: Array, following: Array, heads: Array,
+    parents: Array, made_by: Array, count: int, exponents: Array, steps: Array, depends: Array, slides: Array,
+    facts: Array, copies: Array, totals: Array, objective: int, limit: float, cap_cycles: float,
+) -> tuple[int, float]:  # fmt: skip
+    """All orders of loops of one level, outermost first: (labels, least value of what found no room).
+
+    `steps`: dim, factor, weight of each axis of the lattice. `depends[operand, dim]`; `slides[dim]`: whether
+    it moves a window.
+    """
+    num_operands = facts.shape[0]
+    lost = np.inf
+    row = np.empty(pool.shape[1])
+    for point in range(heads.size - 1, -1, -1):
+        at = heads[point]
+        while at >= 0:
+            for step in range(steps.shape[0]):
+                if exponents[point, step] == 0:
+                    continue
+                dim, factor, weight = steps[step, 0], steps[step, 1], steps[step, 2]
+                row[:] = pool[at]
+                for t in range(num_operands):
+                    if depends[t, dim]:
+                        row[FIRST + 3 * t] = 1.0
+                    elif facts[t, HAS_NEXT] > 0:
+                        row[FIRST + 3 * t] *= factor
+                run_dim = -1
+                if slides[dim]:
+                    run_dim = dim
+                    same = run_dims[at] == dim and row[GAP] == 1.0
+                    row[RUN] = row[RUN] * factor if same else factor
+                else:
+                    row[RUN] = 1.0
+                row[GAP] = 1.0
+                energy, cycles = least(row, point - weight, facts, copies, totals)
+                found = value(objective, energy, cycles, cap_cycles)
+                if found >= limit:
+                    continue
+                if count == pool.shape[0]:
+                    lost = min(lost, found)
+                    continue
+                if insert(pool, run_dims, points, following, heads, count, row, run_dim, point - weight):
+                    parents[count] = at
+                    made_by[count] = step
+                    count += 1
+            at = following[at]
+    return count, lost
+
+
+@compiled
+def distinct_positions(count_a: int, move_a: int, count_b: int, move_b: int) -> int:
+    """Different sums of i * move_a and j * move_b."""
+    found = 0
+    for i in range(count_a):
+        for j in range(count_b):
+            is_new = True
+            position = i * move_a + j * move_b
+            for k in range(i):
+                rest = position - k * move_a
+                if rest % move_b == 0 and 0 <= rest // move_b < count_b:
+                    is_new = False
+                    break
+            if is_new:
+                found += 1
+    return found
+
+
+@compiled
+def spread(
+    row: Array, run_dim: int, factors: Array, tile: Array, depends: Array, windows: Array, output: int,
+) -> None:  # fmt: skip
+    """Spatial loops with these factors by dim, inside of which every instance has this tile.
+
+    `windows`: operand, dim, step, dim, step of each axis with two terms.
+    """
+    num_operands = depends.shape[0]
+    used = 1.0
+    for dim in range(factors.size):
+        factor = factors[dim]
+        if factor == 1:
+            continue
+        used *= factor
+        for t in range(num_operands):
+            if not depends[t, dim]:
+                row[FIRST + 3 * t + 1] *= factor
+                if t == output:
+                    row[REDUCTIONS] *= factor
+        if dim == run_dim:
+            row[GAP] *= factor
+    row[USED] *= used
+    for w in range(windows.shape[0]):
+        a, b = windows[w, 1], windows[w, 3]
+        if factors[a] > 1 and factors[b] > 1:
+            together = distinct_positions(
+                factors[a], windows[w, 2] * tile[a], factors[b], windows[w, 4] * tile[b]
+            )
+            row[FIRST + 3 * windows[w, 0] + 1] *= factors[a] * factors[b] / together
+
+
+@compiled
+def enter(
+    row: Array, run_dim: int, point: int, tile: Array, entering: Array, facts: Array, volumes: Array,
+    num_tiles: Array, windows: Array, output: int,
+) -> None:  # fmt: skip
+    """Count what enters the next level inside, for the operands that it keeps.
+
+    `entering`: for each operand whether the level keeps it, energy per word that enters, per access that it
+    will serve, instances charged at most, energy per word that is not read for the first partial sum.
+    """
+    for t in range(facts.shape[0]):
+        if entering[t, 0] == 0:
+            continue
+        at = FIRST + 3 * t
+        words = volumes[t, point] * num_tiles[point] / row[at]
+        if run_dim >= 0 and row[RUN] > 1:
+            for w in range(windows.shape[0]):
+                if windows[w, 0] != t:
+                    continue
+                a, b = windows[w, 1], windows[w, 3]
+                if run_dim not in (a, b):
+                    continue
+                extent = 1 + windows[w, 2] * (tile[a] - 1) + windows[w, 4] * (tile[b] - 1)
+                move = (windows[w, 2] if run_dim == a else windows[w, 4]) * tile[run_dim] * row[GAP]
+                if move < extent:
+                    words *= (extent + (row[RUN] - 1) * move) / (row[RUN] * extent)
+        served = words / row[at + 1]
+        price = facts[t, SERVE_PJ] * min(1.0, facts[t, SERVE_LIMIT] / row[at + 2])
+        charged = min(1.0, entering[t, 3] / row[USED])
+        row[ENERGY] += served * price + words * entering[t, 1] * charged
+        row[READ] += served * facts[t, READ_CYCLES]
+        row[WRITTEN] += served * facts[t, WRITE_CYCLES]
+        if t == output:
+            row[ENERGY] -= facts[t, TOUCHED] * row[REDUCTIONS] * entering[t, 4] * charged
+        row[at + 1] = 1.0
+        row[at + 2] = row[USED]
+
+
+@compiled
+def put_spatial_loops(
+    pool: Array, run_dims: Array, points: Array, count: int,
+    inner: Array, inner_run_dims: Array, inner_points: Array, inner_following: Array, inner_heads: Array,
+    inner_parents: Array, inner_made_by: Array,
+    choices: Array, choice_weights: Array, choice_exponents: Array,
+    exponents: Array, tiles: Array, fits: Array,
+    depends: Array, windows: Array, output: int, entering: Array, facts: Array, inner_facts: Array,
+    volumes: Array, num_tiles: Array, copies: Array, totals: Array,
+    objective: int, limit: float, cap_cycles: float,
+) -> tuple[int, float]:  # fmt: skip
+    """All spatial loops of one level, and what enters the next: (labels there, least value that was lost).
+
+    `choices[choice, dim]` are factors; `fits[point]`: whether the next level holds the tile.
+    """
+    lost = np.inf
+    made = 0
+    row = np.empty(pool.shape[1])
+    for at in range(count):
+        point = points[at]
+        if point < 0:
+            continue
+        for choice in range(choices.shape[0]):
+            inside = point - choice_weights[choice]
+            if inside < 0 or not fits[inside]:
+                continue
+            is_possible = True
+            for step in range(exponents.shape[1]):
+                if exponents[point, step] < choice_exponents[choice, step]:
+                    is_possible = False
+                    break
+            if not is_possible:
+                continue
+            row[:] = pool[at]
+            spread(row, run_dims[at], choices[choice], tiles[inside], depends, windows, output)
+            enter(
+                row, run_dims[at], inside, tiles[inside], entering, facts, volumes, num_tiles, windows, output
+            )
+            run_dim = run_dims[at]
+            for t in range(inner_facts.shape[0]):
+                if inner_facts[t, HAS_NEXT] == 0:
+                    row[FIRST + 3 * t] = 1.0
+            energy, cycles = least(row, inside, inner_facts, copies, totals)
+            found = value(objective, energy, cycles, cap_cycles)
+            if found >= limit:
+                continue
+            if made == inner.shape[0]:
+                lost = min(lost, found)
+                continue
+            if insert(
+                inner, inner_run_dims, inner_points, inner_following, inner_heads, made, row, run_dim, inside
+            ):
+                inner_parents[made] = at
+                inner_made_by[made] = choice
+                made += 1
+    return made, lost
+
+
+@compiled
+def finish(
+    pool: Array, run_dims: Array, points: Array, count: int,
+    choices: Array, choice_weights: Array, choice_exponents: Array, exponents: Array, tiles: Array,
+    depends: Array, windows: Array, output: int, facts: Array, totals: Array,
+    objective: int, limit: float, cap_cycles: float, best: Array, best_of: Array,
+) -> int:  # fmt: skip
+    """The innermost level: its spatial loops, then all that is left one after the other.
+
+    Puts the least values into `best`, sorted, and (label, choice) of each into `best_of`; gives how many.
+    """
+    row = np.empty(pool.shape[1])
+    num_found = 0
+    for at in range(count):
+        point = points[at]
+        if point < 0:
+            continue
+        for choice in range(choices.shape[0]):
+            inside = point - choice_weights[choice]
+            if inside < 0:
+                continue
+            is_possible = True
+            for step in range(exponents.shape[1]):
+                if exponents[point, step] < choice_exponents[choice, step]:
+                    is_possible = False
+                    break
+            if not is_possible:
+                continue
+            row[:] = pool[at]
+            spread(row, -1, choices[choice], tiles[0], depends, windows, output)
+            energy = row[ENERGY] + totals[1]
+            read, written = row[READ], row[WRITTEN]
+            for t in range(facts.shape[0]):
+                base = FIRST + 3 * t
+                served = totals[0] / row[base + 1]
+                energy += served * facts[t, SERVE_PJ] * min(1.0, facts[t, SERVE_LIMIT] / row[base + 2])
+                read += served * facts[t, READ_CYCLES]
+                written += served * facts[t, WRITE_CYCLES]
+            found = value(objective, energy, max(totals[0] / row[USED], read, written), cap_cycles)
+            if found >= limit or (num_found == best.size and found >= best[num_found - 1]):
+                continue
+            place = min(num_found, best.size - 1)
+            while place > 0 and best[place - 1] > found:
+                best[place] = best[place - 1]
+                best_of[place] = best_of[place - 1]
+                place -= 1
+            best[place] = found
+            best_of[place, 0] = at
+            best_of[place, 1] = choice
+            num_found = min(num_found + 1, best.size)
+    return num_found

@@ -1,0 +1,140 @@
+"""Tiles of a problem as points of a lattice: one axis for each prime of each dim, up to its multiplicity.
+
+A point is the tile that a level holds; taking a prime away is putting a loop outside the level. Points are
+numbered so that a smaller tile has a smaller number, which lets a search go through them in one sweep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.mapping.base import Rules
+from tilewright.mapping.bound import num_touched, touched_words
+from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.problem import Operand, Problem
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One axis: a factor of a dim that may be taken `count` times, and what that takes from the number."""
+
+    dim: int
+    factor: int
+    count: int
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """All tiles of a problem: `tiles[number, dim]`, and what each means for each operand."""
+
+    problem: Problem
+    steps: tuple[Step, ...]
+    tiles: Array  # int64 [points, dims]
+    exponents: Array  # int16 [points, steps]
+    volumes: Array  # float64 [operands, points]: words of the tile's box
+    copies: Array  # float64 [operands, points]: tiles that differ in dims the operand does not depend on
+    num_tiles: Array  # float64 [points]: tiles of the whole problem
+    touched: Array  # float64 [operands]: words that are needed at all
+
+    @property
+    def whole(self) -> int:
+        """The number of the whole problem as one tile."""
+        return len(self.num_tiles) - 1
+
+    @classmethod
+    def of(cls, problem: Problem, rules: Rules, max_points: int) -> Lattice:
+        """The lattice of a problem; small primes are taken together until there are few enough points."""
+        factors = _merged([(e, prime_factors(e)) for _, e in problem.dims], max_points)
+        steps: list[Step] = []
+        weight = 1
+        for dim, listed in enumerate(factors):
+            for factor, count in listed:
+                steps.append(Step(dim, factor, count, weight))
+                weight *= count + 1
+        numbers = np.arange(weight, dtype=np.int64)
+        exponents = np.zeros((weight, len(steps)), np.int16)
+        tiles = np.ones((weight, len(problem.dims)), np.int64)
+        for column, step in enumerate(steps):
+            exponents[:, column] = numbers // step.weight % (step.count + 1)
+            tiles[:, step.dim] *= np.int64(step.factor) ** exponents[:, column]
+        names = [name for name, _ in problem.dims]
+        extents = np.array([extent for _, extent in problem.dims], np.float64)
+        ratios = extents / tiles
+        volumes, copies = [], []
+        for operand in problem.operands:
+            own = operand.dims()
+            volumes.append(_volumes(operand, names, tiles, rules))
+            outside = [i for i, name in enumerate(names) if name not in own]
+            copies.append(ratios[:, outside].prod(axis=1) if outside else np.ones(weight))
+        return cls(
+            problem,
+            tuple(steps),
+            tiles,
+            exponents,
+            np.stack(volumes),
+            np.stack(copies),
+            ratios.prod(axis=1),
+            np.array([float(touched_words(problem, o)) for o in problem.operands]),
+        )
+
+
+def _volumes(operand: Operand, names: list[str], tiles: Array, rules: Rules) -> Array:
+    total = np.ones(len(tiles))
+    for axis in operand.axes:
+        if rules.skips_pixels:
+            columns = tiles[:, [names.index(dim) for dim, _ in axis]]
+            distinct, place = np.unique(columns, axis=0, return_inverse=True)
+            own = [dim for dim, _ in axis]
+            extents = [num_touched(axis, dict(zip(own, map(int, row), strict=True))) for row in distinct]
+            total *= np.array(extents, np.float64)[place.reshape(-1)]
+            continue
+        extent = np.ones(len(tiles))
+        for dim, step in axis:
+            extent += step * (tiles[:, names.index(dim)] - 1)
+        total *= extent
+    return total
+
+
+def _merged(
+    dims: list[tuple[int, tuple[tuple[int, int], ...]]], max_points: int
+) -> list[list[tuple[int, int]]]:
+    """Factors of every dim with multiplicities, at most so many points in all.
+
+    Pairs of equal factors become one, of the dim with the most points first; the last factor of an odd number
+    stays alone.
+    """
+    found = [list(primes) for _, primes in dims]
+
+    def points(listed: list[tuple[int, int]]) -> int:
+        return prod(count + 1 for _, count in listed)
+
+    while prod(points(listed) for listed in found) > max_points:
+        largest = max(
+            range(len(found)), key=lambda i: (max((c for _, c in found[i]), default=0), points(found[i]))
+        )
+        place = max(range(len(found[largest])), key=lambda i: found[largest][i][1])
+        factor, count = found[largest][place]
+        if count < 2:
+            return _joined(found, max_points)
+        merged = [(factor * factor, count // 2), *([(factor, 1)] if count % 2 else [])]
+        found[largest][place : place + 1] = merged
+    return found
+
+
+def _joined(found: list[list[tuple[int, int]]], max_points: int) -> list[list[tuple[int, int]]]:
+    """When nothing is there twice: the two smallest factors of the dim with the most become one."""
+    while prod(2 ** len(listed) for listed in found) > max_points:
+        longest = max(found, key=len)
+        if len(longest) < 2:
+            break
+        longest.sort()
+        (a, _), (b, _), *rest = longest
+        longest[:] = [(a * b, 1), *rest]
+    return found

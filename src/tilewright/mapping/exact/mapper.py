@@ -1,0 +1,263 @@
+"""The exact mapper: least latency, energy or their product under the real cost, with a proof.
+
+A mapping is built from the outermost level inwards, one loop at a time. What a partial mapping has cost is
+known, what the rest costs at least follows from the words that must still move, so that partial mappings
+which cannot beat a limit are dropped, and of those that are at the same point only ones that differ in
+something the rest depends on are kept. The limit starts just above the lower bound and is raised until a
+mapping is found: then nothing below it was missed, and the mapping is optimal.
+
+Factors divide the extents exactly; where extents have large primes, padded extents are tried as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from math import inf
+
+from tilewright.cost.count import Cost
+from tilewright.cost.nest_analysis import evaluate
+from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution
+from tilewright.mapping.bound import (
+    check_smallest_tiles,
+    energy_bound_pj,
+    latency_bound_cycles,
+    objective_bound,
+)
+from tilewright.mapping.cosa import UNITS, Cosa, measure
+from tilewright.mapping.exact import labels
+from tilewright.mapping.exact.lattice import Lattice
+from tilewright.mapping.exact.space import Found, Space
+from tilewright.mapping.factors import prime_factors
+from tilewright.planning import Budget, Infeasible, Provenance, Quality
+
+_LIMITS = (1.02, 1.06, 1.15, 1.35, 1.8, 3.0, 10.0, inf)
+_ROUNDING = 1e-9
+_NEARLY = 1.01
+_QUICK_LABELS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """The mapper. `max_points` and `max_labels` bound its memory; beyond them the answer has a gap."""
+
+    max_points: int = 60_000
+    max_labels: int = 1_000_000
+    pads: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name in the registry."""
+        return "exact"
+
+    def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
+        """The best mapping; among those of the least latency, the one of the least energy.
+
+        The bound of the quality holds for all mappings whose factors divide the extents (of a padded answer:
+        for all mappings whatsoever); `bound_cycles` and `bound_energy_pj` hold for all mappings.
+        """
+        started = time.perf_counter()
+        end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
+        check_smallest_tiles(problem.problem, problem.machine)
+        best = _Search(problem, self, end_s).run()
+        bound, note = best.bound, best.note
+        if self.pads:
+            for candidate in _padded(problem):
+                if best.is_cut_off or self._bound(candidate) * _NEARLY >= self._value(problem, best):
+                    continue
+                other = _Search(candidate, self, end_s).run(best)
+                if other.mapping is not best.mapping:
+                    # What was proven is about mappings without padding.
+                    best, bound, note = other, self._bound(problem), f"{other.note}, padded"
+        mapping = best.mapping
+        if mapping is None:
+            seed = Cosa().solve(problem, Budget())
+            if isinstance(seed, Infeasible):
+                return seed
+            mapping, note = seed.mapping, "no time to search, CoSA's mapping"
+        cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
+        value = measure(problem.objective, cost.cycles, cost.energy_pj)
+        return MappingSolution(
+            mapping,
+            cost,
+            Quality.of(
+                value, bound=min(bound, value), unit=UNITS[problem.objective], cut_off=best.is_cut_off
+            ),
+            Provenance(self.name, num_evaluations=best.num_labels, note=note),
+            seconds=time.perf_counter() - started,
+            details={"energy_bound_at_latency_pj": best.energy_bound_pj},
+            bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
+            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine),
+        )
+
+    @staticmethod
+    def _bound(task: MappingProblem) -> float:
+        return objective_bound(task.problem, task.machine, task.objective)
+
+    @staticmethod
+    def _value(task: MappingProblem, best: _Best) -> float:
+        if best.cost is None:
+            return inf
+        return measure(task.objective, best.cost.cycles, best.cost.energy_pj)
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The best mapping so far with its cost, and what was proven."""
+
+    mapping: Mapping | None = None
+    cost: Cost | None = None
+    bound: float = 0.0
+    energy_bound_pj: float = 0.0
+    num_labels: int = 0
+    is_cut_off: bool = False
+    note: str = ""
+
+
+class _Search:
+    """One problem, extents as they are."""
+
+    def __init__(self, task: MappingProblem, mapper: Exact, end_s: float | None) -> None:
+        self.task, self.end_s = task, end_s
+        self.lattice = Lattice.of(task.problem, task.rules, mapper.max_points)
+        self.space = Space(task, self.lattice, mapper.max_labels)
+        self.best = _Best()
+        self.num_labels = self.largest_pass = 0
+        self.is_cut_off = False
+        self.roofline_cycles = float(latency_bound_cycles(task.problem, task.machine))
+
+    def run(self, known: _Best | None = None) -> _Best:
+        """The best mapping, `known` if nothing beats it."""
+        self.best = known or _Best()
+        match self.task.objective:
+            case "latency":
+                bound, energy_bound = self._latency()
+            case "energy" | "edp" as objective:
+                # What is best at the least latency is seldom far from the best, and quickly found.
+                self._deepen(labels.ENERGY_WITHIN, self.roofline_cycles)
+                bound = self._deepen(labels.ENERGY_WITHIN if objective == "energy" else labels.EDP, inf)
+                energy_bound = bound if objective == "energy" else 0.0
+        return replace(
+            self.best,
+            bound=bound,
+            energy_bound_pj=energy_bound,
+            num_labels=self.num_labels,
+            is_cut_off=self.is_cut_off,
+            note=f"{len(self.lattice.num_tiles)} tiles, {self.num_labels} partial mappings",
+        )
+
+    def _latency(self) -> tuple[float, float]:
+        """(Least cycles, least energy of mappings that take no longer than the one found)."""
+        cycles = self.roofline_cycles
+        energy = self._deepen(labels.ENERGY_WITHIN, cycles)
+        if self.best.cost is not None and self.best.cost.cycles <= cycles:
+            return cycles, energy
+        least = self._deepen(labels.LATENCY, inf)
+        if self.best.cost is None:
+            return least, energy
+        return least, self._deepen(labels.ENERGY_WITHIN, float(self.best.cost.cycles))
+
+    def _deepen(self, objective: int, cap_cycles: float) -> float:
+        """Raise the limit until something lies below it; gives a bound on what all mappings take.
+
+        With a mapping in hand, first whether another is better by a percent, then, if that was quickly
+        answered, whether another is better at all.
+        """
+        start = self.space.least(objective, cap_cycles)
+        if start == inf:
+            return inf
+        proven = start
+        for factor in _LIMITS:
+            known = self._value(objective, cap_cycles)
+            limit = known / _NEARLY if known < inf else start * factor
+            if limit <= proven:
+                break
+            found = self._pass(objective, limit, cap_cycles)
+            if found is None:
+                return proven
+            proven = max(proven, min(limit, found.least_lost, *(value for value, _ in found.mappings[:1])))
+            if known < inf or limit == inf:
+                break
+        known = self._value(objective, cap_cycles)
+        if known == inf or self.largest_pass > _QUICK_LABELS or proven >= known:
+            return proven
+        found = self._pass(objective, known * (1 + _ROUNDING), cap_cycles)
+        if found is None:
+            return proven
+        return max(proven, min(known, found.least_lost, *(value for value, _ in found.mappings[:1])))
+
+    def _pass(self, objective: int, limit: float, cap_cycles: float) -> Found | None:
+        found = self.space.search(objective, limit, cap_cycles, self.end_s)
+        if found is None:
+            self.is_cut_off = True
+            return None
+        self.num_labels += found.num_labels
+        self.largest_pass = max(self.largest_pass, found.num_labels)
+        self._take(found)
+        return found
+
+    def _value(self, objective: int, cap_cycles: float) -> float:
+        """Of the best mapping so far."""
+        cost = self.best.cost
+        if cost is None or cost.cycles > cap_cycles:
+            return inf
+        if objective == labels.LATENCY:
+            return float(cost.cycles)
+        return cost.edp if objective == labels.EDP else cost.energy_pj
+
+    def _take(self, found: Found) -> None:
+        for _, mapping in found.mappings:
+            cost = evaluate(self.task.problem, self.task.machine, mapping, self.task.rules)
+            if self.best.cost is None or self._order(cost) < self._order(self.best.cost):
+                self.best = replace(self.best, mapping=mapping, cost=cost)
+
+    def _order(self, cost: Cost) -> tuple[float, float]:
+        match self.task.objective:
+            case "latency":
+                return cost.cycles, cost.energy_pj
+            case "energy":
+                return cost.energy_pj, cost.cycles
+            case "edp":
+                return cost.edp, cost.cycles
+
+
+def _padded(task: MappingProblem) -> Iterator[MappingProblem]:
+    """The problem with extents raised to ones that divide better, the least work first.
+
+    Each extent stays, or goes to the next number without a large prime, or to the next multiple of 4 or 16,
+    as fan-outs are mostly powers of two.
+    """
+    choices = [_rounded_up(extent) for _, extent in task.problem.dims]
+    problems = [
+        replace(
+            task.problem,
+            dims=tuple((dim, new) for (dim, _), new in zip(task.problem.dims, chosen, strict=True)),
+        )
+        for chosen in product(*choices)
+    ]
+    problems.sort(key=lambda problem: problem.num_macs)
+    tried = (
+        p for p in problems if task.problem.num_macs < p.num_macs <= _MOST_PADDING * task.problem.num_macs
+    )
+    for problem in islice(tried, _MOST_PADDED):
+        yield replace(task, problem=problem)
+
+
+_MOST_PADDING = 1.5
+_MOST_PADDED = 24
+_LARGE_PRIME = 7
+
+
+def _rounded_up(extent: int) -> list[int]:
+    if extent == 1:
+        return [1]
+    return sorted({extent, _smooth(extent), -(-extent // 4) * 4, -(-extent // 16) * 16})
+
+
+def _smooth(extent: int) -> int:
+    """The next number all of whose primes are small."""
+    while max(prime for prime, _ in prime_factors(extent)) > _LARGE_PRIME:
+        extent += 1
+    return extent

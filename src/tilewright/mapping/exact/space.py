@@ -1,0 +1,376 @@
+"""One problem on one machine as the search sees it: tables for each level, and one pass over all levels."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import MachineError
+from tilewright.hardware.machine import Level, TensorKind
+from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
+from tilewright.mapping.bound import capacities_words
+from tilewright.mapping.exact import labels
+from tilewright.mapping.exact.lattice import Lattice
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spatial:
+    """The ways to spread a tile over the instances that one instance of a level feeds."""
+
+    factors: Array  # int64 [choices, dims]
+    weights: Array  # int64 [choices]: what they take from a point's number
+    exponents: Array  # int16 [choices, steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one pass gives: mappings, the least value first, and the least value that it had no room for."""
+
+    mappings: tuple[tuple[float, Mapping], ...]
+    least_lost: float
+    num_labels: int
+
+
+@dataclass(slots=True)
+class Space:
+    """Tables of a problem and a machine. Levels are numbered from the innermost."""
+
+    task: MappingProblem
+    lattice: Lattice
+    max_labels: int
+    levels: tuple[Level, ...] = field(init=False)
+    depends: Array = field(init=False)
+    windows: Array = field(init=False)
+    steps: Array = field(init=False)
+    fits: list[Array] = field(init=False)
+    spatial: list[Spatial] = field(init=False)
+
+    def __post_init__(self) -> None:
+        problem = self.task.problem
+        self.levels = self.task.machine.levels
+        names = list(problem.extents)
+        self.depends = np.array([[name in o.dims() for name in names] for o in problem.operands])
+        found = []
+        for number, operand in enumerate(problem.operands):
+            for axis in operand.axes:
+                for (a, step_a), (b, step_b) in pairwise(axis):
+                    found.append((number, names.index(a), step_a, names.index(b), step_b))
+        self.windows = np.array(found, np.int64).reshape(-1, 5)
+        self.steps = np.array([(s.dim, s.factor, s.weight) for s in self.lattice.steps], np.int64).reshape(
+            -1, 3
+        )
+        self.fits = [self._fits(number) for number in range(len(self.levels))]
+        self.spatial = [self._spatial(number) for number in range(len(self.levels))]
+
+    @property
+    def output(self) -> int:
+        """The number of the operand that is accumulated."""
+        return next(i for i, o in enumerate(self.task.problem.operands) if o.kind is TensorKind.OUTPUT)
+
+    def fan_out(self, number: int) -> int:
+        """Instances of the next inner level, or compute units, that one instance of a level feeds."""
+        if number > 0:
+            return self.levels[number - 1].num_instances_per_parent
+        units = [u for u in self.task.machine.units if u.kind in ("mac", "matrix")]
+        return sum(u.num_per_instance for u in units) if units else 1
+
+    def keeps(self, number: int, operand: int) -> bool:
+        """Whether a level holds an operand."""
+        return self.task.problem.operands[operand].kind in self.levels[number].holds
+
+    def _fits(self, number: int) -> Array:
+        lattice, rules = self.lattice, self.task.rules
+        fits = np.ones(len(lattice.num_tiles), np.bool_)
+        for kinds, available in capacities_words(self.levels[number]):
+            halved = rules.double_buffered and number < len(self.levels) - 1 and available > 1
+            inside = [i for i, o in enumerate(self.task.problem.operands) if o.kind in kinds]
+            if inside:
+                fits &= lattice.volumes[inside].sum(axis=0) <= (available // 2 if halved else available)
+        return fits
+
+    def _spatial(self, number: int) -> Spatial:
+        limit = self.fan_out(number)
+        steps = self.lattice.steps
+        chosen: list[tuple[int, ...]] = [()]
+        for step in steps:
+            chosen = [
+                (*before, count)
+                for before in chosen
+                for count in range(step.count + 1)
+                if prod(s.factor**c for s, c in zip(steps, (*before, count), strict=False)) <= limit
+            ]
+        factors = np.ones((len(chosen), len(self.task.problem.dims)), np.int64)
+        for row, counts in enumerate(chosen):
+            for step, count in zip(steps, counts, strict=True):
+                factors[row, step.dim] *= step.factor**count
+        order = np.argsort(-factors.prod(axis=1), kind="stable")
+        exponents = np.array(chosen, np.int16).reshape(len(chosen), len(steps))[order]
+        weights = exponents.astype(np.int64) @ np.array([s.weight for s in steps], np.int64)
+        return Spatial(factors[order], weights, exponents)
+
+    def facts(self, number: int, *, counts_cycles: bool = True) -> Array:
+        """What a label on this level knows of each operand; columns as `labels` names them."""
+        machine = self.task.machine
+        found = np.zeros((len(self.task.problem.operands), labels.NUM_FACTS))
+        outermost = len(self.levels) - 1
+        for t in range(len(found)):
+            is_output = t == self.output
+            serving = next((n for n in range(number, outermost + 1) if self.keeps(n, t)), None)
+            if serving is None:
+                name = self.levels[outermost].name
+                raise MachineError(
+                    f"level {name}: the outermost level must hold {self.task.problem.operands[t].kind}."
+                )
+            inner = [n for n in reversed(range(number)) if self.keeps(n, t)]
+            read_pj, write_pj = self.access_pj(serving)
+            row = found[t]
+            row[labels.SERVE_PJ] = read_pj + write_pj if is_output else read_pj
+            row[labels.SERVE_LIMIT] = self.charged(serving)
+            row[labels.HAS_NEXT] = bool(inner)
+            row[labels.TOUCHED] = self.lattice.touched[t]
+            row[labels.FED] = prod(self.fan_out(n) for n in range(number + 1))
+            if inner:
+                row[labels.FILL_PJ] = self.access_pj(inner[0])[1] * self.share(inner[0])
+                row[labels.TAIL_PJ] = self._tail_pj(t, inner)
+            if serving == outermost and counts_cycles:
+                level = self.levels[outermost]
+                read = machine.read_bytes_per_cycle(level)
+                write = machine.write_bytes_per_cycle(level)
+                word_bytes = level.word_bits / 8
+                row[labels.READ_CYCLES] = word_bytes / read if read else 0.0
+                row[labels.WRITE_CYCLES] = word_bytes / write if write and is_output else 0.0
+        return found
+
+    def _tail_pj(self, operand: int, inner: list[int]) -> float:
+        """The least energy of what happens within the levels inside the next one."""
+        words = float(self.lattice.touched[operand])
+        is_output = operand == self.output
+        total = 0.0
+        for outer, level in pairwise(inner):
+            read_pj, write_pj = self.access_pj(outer)
+            total += words * self.access_pj(level)[1] * self.share(level)
+            total += words * (write_pj if is_output else read_pj) * self.share(outer)
+        last = inner[-1]
+        read_pj, write_pj = self.access_pj(last)
+        served = self.task.problem.num_macs / prod(self.fan_out(n) for n in range(last + 1))
+        if not is_output:
+            return total + served * read_pj * self.share(last)
+        # Of the reads, the first partial sum of every instance's share is spared.
+        spared = words * self.task.machine.num_instances(self.levels[last])
+        return total + (served * write_pj + max(0.0, served - spared) * read_pj) * self.share(last)
+
+    def access_pj(self, number: int) -> tuple[float, float]:
+        """Energy of a word: (read, written)."""
+        level = self.levels[number]
+        read = level.read_pj or 0.0
+        write = level.write_pj if level.write_pj is not None else read
+        return read / level.words_per_access, write / level.words_per_access
+
+    def charged(self, number: int) -> float:
+        """Instances that an access is charged for at most."""
+        level = self.levels[number]
+        return self.task.machine.num_instances(level) / level.num_instances_per_access
+
+    def share(self, number: int) -> float:
+        """The least share of the used instances that is charged."""
+        return min(1.0, 1 / self.levels[number].num_instances_per_access)
+
+    def entering(self, number: int) -> Array:
+        """For each operand: whether a level keeps it, and prices; columns as `labels.enter` reads them."""
+        read_pj, write_pj = self.access_pj(number)
+        found = np.zeros((len(self.task.problem.operands), 5))
+        for t in range(len(found)):
+            found[t] = (self.keeps(number, t), write_pj, read_pj, self.charged(number), read_pj)
+        return found
+
+    def totals(self, number: int) -> Array:
+        """Multiply-accumulates, their energy, units that spatial loops of this level and inside can feed."""
+        mac_pj = next((u.mac_pj for u in self.task.machine.units if u.mac_pj is not None), 0.0)
+        macs = self.task.problem.num_macs
+        return np.array([macs, macs * mac_pj, prod(self.fan_out(n) for n in range(number + 1))], np.float64)
+
+    def root(self) -> Array:
+        """The label of the whole problem in the outermost level."""
+        row = np.ones(labels.num_columns(len(self.task.problem.operands)))
+        outermost = len(self.levels) - 1
+        facts = self.facts(outermost)[self.output]
+        words = facts[labels.TOUCHED]
+        row[labels.ENERGY] = -words * self.access_pj(outermost)[0]
+        row[labels.READ] = -words * facts[labels.READ_CYCLES]
+        row[labels.WRITTEN] = 0.0
+        return row
+
+    def least(self, objective: int, cap_cycles: float = np.inf) -> float:
+        """A lower bound before any search."""
+        outermost = len(self.levels) - 1
+        energy, cycles = labels.least(
+            self.root(),
+            self.lattice.whole,
+            self.facts(outermost),
+            self.lattice.copies,
+            self.totals(outermost),
+        )
+        return float(labels.value(objective, energy, cycles, cap_cycles))
+
+    def search(self, objective: int, limit: float, cap_cycles: float, end_s: float | None) -> Found | None:
+        """All mappings of a value below `limit`, the best of them; None when time is up."""
+        return _Pass(self, objective, limit, cap_cycles, end_s).run()
+
+
+_NUM_BEST = 24
+
+
+class _Pool:
+    """Labels of one level."""
+
+    def __init__(self, capacity: int, num_columns: int, num_points: int) -> None:
+        self.rows = np.empty((capacity, num_columns))
+        self.run_dims = np.empty(capacity, np.int64)
+        self.points = np.empty(capacity, np.int64)
+        self.following = np.empty(capacity, np.int64)
+        self.heads = np.empty(num_points, np.int64)
+        self.parents = np.empty(capacity, np.int32)
+        self.made_by = np.empty(capacity, np.int32)
+        self.count = 0
+
+    def clear(self) -> None:
+        self.heads[:] = -1
+        self.count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """How the labels of one level came to be: those below `num_entered` by a spatial choice of the level
+    outside, the others by a loop from a label of their own level."""
+
+    num_entered: int
+    parents: Array
+    made_by: Array
+
+
+class _Pass:
+    def __init__(
+        self, space: Space, objective: int, limit: float, cap_cycles: float, end_s: float | None
+    ) -> None:
+        self.space, self.objective, self.limit, self.cap = space, objective, limit, cap_cycles
+        self.end_s = end_s
+        self.lost = np.inf
+        self.num_labels = 0
+        # Where time costs nothing, partial mappings that differ in it only are equal.
+        self.counts_cycles = objective != labels.ENERGY_WITHIN or cap_cycles < np.inf
+
+    def run(self) -> Found | None:
+        space, lattice = self.space, self.space.lattice
+        columns = labels.num_columns(len(space.task.problem.operands))
+        outer, inner = (_Pool(space.max_labels, columns, len(lattice.num_tiles)) for _ in range(2))
+        outermost = len(space.levels) - 1
+        outer.clear()
+        outer.rows[0] = space.root()
+        outer.run_dims[0], outer.points[0], outer.following[0] = -1, lattice.whole, -1
+        outer.parents[0] = outer.made_by[0] = -1
+        outer.heads[lattice.whole] = 0
+        outer.count = 1
+        history: dict[int, _History] = {}
+        for number in range(outermost, 0, -1):
+            entered = outer.count
+            self._temporal(outer, number)
+            history[number] = _History(
+                entered, outer.parents[: outer.count].copy(), outer.made_by[: outer.count].copy()
+            )
+            self.num_labels += outer.count
+            if self.end_s is not None and time.monotonic() > self.end_s:
+                return None
+            self._spatial(outer, inner, number)
+            outer, inner = inner, outer
+            if self.end_s is not None and time.monotonic() > self.end_s:
+                return None
+        history[0] = _History(
+            outer.count, outer.parents[: outer.count].copy(), outer.made_by[: outer.count].copy()
+        )
+        spatial = space.spatial[0]
+        best = np.full(_NUM_BEST, np.inf)
+        best_of = np.zeros((_NUM_BEST, 2), np.int64)
+        found = labels.finish(
+            outer.rows, outer.run_dims, outer.points, outer.count,
+            spatial.factors, spatial.weights, spatial.exponents, lattice.exponents, lattice.tiles,
+            space.depends, space.windows, space.output,
+            space.facts(0, counts_cycles=self.counts_cycles), space.totals(0),
+            self.objective, self.limit, self.cap, best, best_of,
+        )  # fmt: skip
+        mappings = tuple(
+            (float(best[i]), self._mapping(history, outer, int(best_of[i, 0]), int(best_of[i, 1])))
+            for i in range(found)
+        )
+        return Found(mappings, float(self.lost), self.num_labels)
+
+    def _temporal(self, pool: _Pool, number: int) -> None:
+        space, lattice = self.space, self.space.lattice
+        facts = space.facts(number, counts_cycles=self.counts_cycles)
+        slides = np.zeros(len(space.task.problem.dims), np.bool_)
+        for operand, a, _, b, _ in space.windows:
+            if facts[operand, labels.HAS_NEXT]:
+                slides[[a, b]] = True
+        pool.count, lost = labels.put_temporal_loops(
+            pool.rows, pool.run_dims, pool.points, pool.following, pool.heads, pool.parents, pool.made_by,
+            pool.count, lattice.exponents, space.steps, space.depends, slides,
+            facts, lattice.copies, space.totals(number), self.objective, self.limit, self.cap,
+        )  # fmt: skip
+        self.lost = min(self.lost, lost)
+
+    def _spatial(self, outer: _Pool, inner: _Pool, number: int) -> None:
+        space, lattice = self.space, self.space.lattice
+        spatial = space.spatial[number]
+        facts, inner_facts = (space.facts(n, counts_cycles=self.counts_cycles) for n in (number, number - 1))
+        inner.clear()
+        inner.count, lost = labels.put_spatial_loops(
+            outer.rows, outer.run_dims, outer.points, outer.count,
+            inner.rows, inner.run_dims, inner.points, inner.following, inner.heads,
+            inner.parents, inner.made_by,
+            spatial.factors, spatial.weights, spatial.exponents, lattice.exponents, lattice.tiles,
+            space.fits[number - 1], space.depends, space.windows, space.output,
+            space.entering(number - 1), facts, inner_facts,
+            lattice.volumes, lattice.num_tiles, lattice.copies, space.totals(number - 1),
+            self.objective, self.limit, self.cap,
+        )  # fmt: skip
+        self.lost = min(self.lost, lost)
+
+    def _mapping(self, history: dict[int, _History], last: _Pool, label: int, choice: int) -> Mapping:
+        """Follow a label back to the whole problem."""
+        space = self.space
+        names = list(space.task.problem.extents)
+
+        def spatial_loops(number: int, chosen: int) -> tuple[Loop, ...]:
+            factors = space.spatial[number].factors[chosen]
+            return tuple(Loop(n, int(f)) for n, f in zip(names, factors, strict=True) if f > 1)
+
+        inside = int(last.points[label] - space.spatial[0].weights[choice])
+        rest = tuple(
+            Loop(n, int(f)) for n, f in zip(names, space.lattice.tiles[inside], strict=True) if f > 1
+        )
+        levels = [LevelLoops(space.levels[0].name, rest, spatial_loops(0, choice))]
+        chosen = int(history[0].made_by[label])
+        at = int(history[0].parents[label])
+        for number in range(1, len(space.levels)):
+            own = history[number]
+            temporal: list[Loop] = []  # innermost first
+            while at >= own.num_entered:
+                dim, factor, _ = space.steps[own.made_by[at]]
+                if temporal and temporal[-1].dim == names[dim]:
+                    temporal[-1] = Loop(names[dim], temporal[-1].factor * int(factor))
+                else:
+                    temporal.append(Loop(names[dim], int(factor)))
+                at = int(own.parents[at])
+            levels.append(
+                LevelLoops(
+                    space.levels[number].name, tuple(reversed(temporal)), spatial_loops(number, chosen)
+                )
+            )
+            chosen, at = int(own.made_by[at]), int(own.parents[at])
+        return Mapping(tuple(reversed(levels)))

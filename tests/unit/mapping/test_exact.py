@@ -1,0 +1,243 @@
+"""The exact mapper: nothing beats its answer or its bound, and odd problems are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import permutations, product
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.cost.nest_analysis import evaluate
+from tilewright.errors import InfeasibleMapping
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine_file import parse_machine
+from tilewright.hardware.presets import load_preset
+from tilewright.mapping.base import (
+    LevelLoops,
+    Loop,
+    Mapping,
+    MappingProblem,
+    MappingSolution,
+    Objective,
+)
+from tilewright.mapping.cosa import measure
+from tilewright.mapping.exact import Exact
+from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.problem import Problem, convolution, dims, layer
+from tilewright.planning import Budget, Infeasible, Status
+
+# Three levels, each with its own mind: words and clusters that differ, an operand that passes a level by.
+SMALL = """
+name: small
+levels:
+  - name: Inner
+    capacity_bytes: 6
+    holds: [weight, output]
+    num_instances_per_parent: 2
+    num_instances_per_access: 2
+    read_pj: 1
+    write_pj: 2
+  - name: Outer
+    capacity_bytes: 24
+    holds: [input, output]
+    words_per_access: 1
+    num_instances_per_parent: 2
+    read_pj: 8
+  - name: Memory
+    read_pj: 100
+    write_pj: 130
+    read_bytes_per_cycle: 2
+    write_bytes_per_cycle: 1
+units:
+  - {name: mac, kind: mac, num_per_instance: 2, macs_per_cycle: {int8: 1}, mac_pj: 0.5}
+energy_source: made up
+"""
+
+
+@cache
+def small() -> Machine:
+    return parse_machine(SMALL, "small")
+
+
+def all_mappings(problem: Problem, machine: Machine) -> Iterator[Mapping]:
+    """Every way to give every prime to a level, side by side or in sequence, in every order."""
+    names = [level.name for level in reversed(machine.levels)]
+    places = [(level, is_spatial) for level in range(len(names)) for is_spatial in (False, True)]
+    primes = [
+        (dim, p) for dim, extent in problem.dims for p, count in prime_factors(extent) for _ in range(count)
+    ]
+    seen: set[Mapping] = set()
+    for chosen in product(places, repeat=len(primes)):
+        temporal: list[list[Loop]] = [[] for _ in names]
+        spatial: list[list[Loop]] = [[] for _ in names]
+        for (dim, prime), (level, is_spatial) in zip(primes, chosen, strict=True):
+            (spatial if is_spatial else temporal)[level].append(Loop(dim, prime))
+        for orders in product(*(set(permutations(loops)) for loops in temporal)):
+            mapping = Mapping(
+                tuple(
+                    LevelLoops(name, order, tuple(side))
+                    for name, order, side in zip(names, orders, spatial, strict=True)
+                )
+            )
+            if mapping not in seen:
+                seen.add(mapping)
+                yield mapping
+
+
+def solved(problem: Problem, machine: Machine, objective: Objective) -> MappingSolution:
+    answer = Exact(pads=False).solve(MappingProblem(problem, machine, objective), Budget())
+    assert not isinstance(answer, Infeasible)
+    return answer
+
+
+PROBLEMS = {
+    "product": convolution({"P": 4, "C": 2, "K": 3}),
+    "window": convolution({"P": 4, "R": 3, "K": 2}),
+    "strided": convolution({"P": 2, "Q": 2, "R": 2, "C": 2}, stride=(2, 1)),
+    "overlap": convolution({"P": 3, "R": 2, "Q": 2, "S": 2}),
+    "grouped": convolution({"G": 2, "P": 2, "C": 2, "K": 2}),
+    "batch": convolution({"N": 2, "P": 6}),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_no_mapping_at_all_is_better(name: str) -> None:
+    problem = PROBLEMS[name]
+    values: dict[Objective, float] = {}
+    least: dict[Objective, tuple[float, float]] = {}
+    for mapping in all_mappings(problem, small()):
+        try:
+            cost = evaluate(problem, small(), mapping)
+        except InfeasibleMapping:
+            continue
+        for objective in get_args(Objective):
+            value = measure(objective, cost.cycles, cost.energy_pj)
+            least[objective] = min(least.get(objective, (float("inf"),) * 2), (value, cost.energy_pj))
+    for objective in get_args(Objective):
+        answer = solved(problem, small(), objective)
+        values[objective] = measure(objective, answer.cost.cycles, answer.cost.energy_pj)
+        assert values[objective] <= least[objective][0] * (1 + 1e-9)
+        assert values[objective] >= answer.quality.bound
+        assert answer.quality.bound <= least[objective][0] * (1 + 1e-9)
+        if objective == "latency":
+            assert answer.cost.energy_pj <= least[objective][1] * (1 + 1e-9)
+            assert answer.details["energy_bound_at_latency_pj"] <= least[objective][1] * (1 + 1e-9)
+    assert evaluate(problem, small(), answer.mapping) == answer.cost
+
+
+@st.composite
+def drawn_mappings(draw: st.DrawFn) -> tuple[Problem, Mapping]:
+    problem = layer(draw(st.sampled_from(["3_14_8_16_1", "1_28_16_8_2", "5_8_4_4_3", "1_1_64_32_1"])))
+    machine = load_preset("simba-cosa-repo")
+    temporal: dict[str, list[Loop]] = {level.name: [] for level in machine.levels}
+    spatial: dict[str, list[Loop]] = {level.name: [] for level in machine.levels}
+    room = {"GlobalBuffer": 16, "InputBuffer": 8, "AccumulationBuffer": 8}
+    for dim, extent in problem.dims:
+        for prime, count in prime_factors(extent):
+            for _ in range(count):
+                side = draw(st.sampled_from(["", *[n for n, left in room.items() if left >= prime]]))
+                if side:
+                    room[side] //= prime
+                    spatial[side].append(Loop(dim, prime))
+                else:
+                    temporal[draw(st.sampled_from(list(temporal)))].append(Loop(dim, prime))
+    levels = tuple(
+        LevelLoops(level.name, tuple(draw(st.permutations(temporal[level.name]))), tuple(spatial[level.name]))
+        for level in reversed(machine.levels)
+    )
+    return problem, Mapping(levels)
+
+
+@cache
+def bounds(problem: Problem) -> tuple[float, float]:
+    machine = load_preset("simba-cosa-repo")
+    return solved(problem, machine, "latency").quality.bound, solved(problem, machine, "energy").quality.bound
+
+
+@given(drawn=drawn_mappings())
+@settings(max_examples=300, deadline=None)
+def test_every_mapping_costs_at_least_the_bound(drawn: tuple[Problem, Mapping]) -> None:
+    problem, mapping = drawn
+    try:
+        cost = evaluate(problem, load_preset("simba-cosa-repo"), mapping)
+    except InfeasibleMapping:
+        return
+    cycles, energy_pj = bounds(problem)
+    assert cost.cycles >= cycles
+    assert cost.energy_pj >= energy_pj * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "cycles", "energy_uj"),
+    [  # the best that other searches found, with Timeloop's model
+        ("3_56_64_64_1", 112896, 93.07),
+        ("3_7_512_512_1", 240077, 291.08),
+        ("1_1_2048_1000_1", 205005, 209.57),
+        ("3_14_16_512_1", 14112, 24.10),
+        ("R=3,S=3,P=240,Q=24,C=16,K=32", 25920, 40.79),
+    ],
+)
+def test_it_is_as_good_as_the_best_known(text: str, cycles: int, energy_uj: float) -> None:
+    problem = dims(text) if "=" in text else layer(text)
+    answer = solved(problem, load_preset("simba-cosa-repo"), "latency")
+    assert answer.cost.cycles == answer.bound_cycles == cycles
+    assert answer.quality.status is Status.OPTIMAL
+    assert answer.cost.energy_pj / 1e6 <= energy_uj + 0.005
+    assert answer.cost.energy_pj <= 1.02 * answer.details["energy_bound_at_latency_pj"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1_1_1_1_1",
+        "P=10007,K=3",
+        "P=10007,C=10009,K=10037",
+        "K=65536,C=4096,P=4096",  # 2^40 operations
+        "N=5040,P=5040,Q=5040,C=5040,K=5040,R=30,S=30",  # more tiles than can be looked at
+    ],
+)
+def test_odd_extents_are_mapped_and_the_answer_says_how_good_it_is(text: str) -> None:
+    problem = dims(text) if "=" in text else layer(text)
+    task = MappingProblem(problem, load_preset("simba-cosa-repo"))
+    answer = Exact().solve(task, Budget(deadline_s=20.0))
+    assert isinstance(answer, MappingSolution)
+    assert evaluate(problem, task.machine, answer.mapping) == answer.cost
+    assert answer.cost.cycles >= answer.bound_cycles
+
+
+def test_a_large_prime_is_padded_where_that_is_faster() -> None:
+    problem = dims("K=1021,C=1021,P=64,Q=64")
+    machine = load_preset("simba-cosa-repo")
+    exact = solved(problem, machine, "latency")
+    padded = Exact().solve(MappingProblem(problem, machine), Budget())
+    assert isinstance(padded, MappingSolution)
+    assert padded.cost.cycles < exact.cost.cycles
+    assert 0 < padded.mapping.padding(problem) < 0.1
+
+
+def test_what_fits_nowhere_names_level_tensor_and_words() -> None:
+    machine = parse_machine(SMALL.replace("capacity_bytes: 6", "capacity_bytes: 1"), "tiny")
+    with pytest.raises(
+        InfeasibleMapping, match=r"level Inner: Weights and Outputs need 2 words .* there is 1"
+    ):
+        solved(PROBLEMS["product"], machine, "latency")
+
+
+@pytest.mark.parametrize("deadline_s", [1e-6, 0.05])
+def test_a_passed_deadline_gives_the_best_so_far(deadline_s: float) -> None:
+    problem = layer("3_56_64_64_1")
+    task = MappingProblem(problem, load_preset("simba-cosa-repo"), "energy")
+    answer = Exact().solve(task, Budget(deadline_s=deadline_s))
+    assert isinstance(answer, MappingSolution)
+    assert answer.quality.status in (Status.CUT_OFF, Status.FEASIBLE)
+    assert answer.quality.bound <= answer.cost.energy_pj
+
+
+def test_the_same_problem_gets_the_same_answer() -> None:
+    machine = load_preset("simba-cosa-repo")
+    first, second = (solved(layer("3_14_256_256_1"), machine, "edp") for _ in range(2))
+    assert (first.mapping, first.cost, first.quality) == (second.mapping, second.cost, second.quality)
