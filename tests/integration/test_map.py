@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from tests.support.cli import tilewright
+from tests.support.models import small_net
 
 from tilewright.cli.schemas import violations
 from tilewright.cost.nest_analysis import evaluate
@@ -119,4 +121,31 @@ def test_a_broken_file_of_cases_is_one_line(text: str, named: str, tmp_path: Pat
     assert result.code == 2
     assert len(result.err.splitlines()) == 1
     assert named in result.err
+    assert str(path) in result.err
+
+
+def test_a_model_is_mapped_node_by_node_equal_ones_once(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(small_net(), path)
+    document = report(str(path), "--mapper", "cosa")
+    assert [layer["operator"] for layer in document["layers"]] == ["Conv", "Conv", "Gemm"]
+    total = document["total"]
+    for key in ("macs", "cycles", "energy_pJ", "bound_cycles"):
+        assert total[key] == pytest.approx(sum(layer[key] for layer in document["layers"]))
+    assert {node["operator"] for node in document["streamed"]} == {"Relu", "Add", "GlobalAveragePool"}
+    name = document["layers"][1]["name"]
+    (one,) = report(f"{path}:{name}", "--mapper", "cosa")["layers"]
+    assert {**one, "seconds": 0} == {**document["layers"][1], "seconds": 0}
+    twice = report(str(path), str(path), "--mapper", "cosa")["total"]
+    assert twice["cycles"] == 2 * total["cycles"]
+    assert twice["num_distinct"] == total["num_distinct"] == 3
+
+
+def test_a_node_that_is_not_there_lists_some_that_are(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(small_net(), path)
+    result = tilewright("map", f"{path}:classifier")
+    assert result.code == 2
+    assert "'classifier'" in result.err
+    assert "classify" in result.err
     assert str(path) in result.err

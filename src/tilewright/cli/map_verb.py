@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
-from tilewright.cli.flags import add_verb
+from tilewright.cli.flags import SHAPES, add_verb, parsed_shapes
 from tilewright.cli.output import JSON_OPTION, print_json, print_table, progress, say
 from tilewright.errors import InfeasibleMapping, UsageError
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.mapping.base import MappingSolution, Objective, Rules
+    from tilewright.mapping.network import Layer, Stream
     from tilewright.mapping.problem import Problem
 
 
@@ -27,7 +30,8 @@ def map_(
     work: list[str] = typer.Argument(
         None,
         metavar="[LAYER]...",
-        help="Layers: R_P_C_K_stride such as 3_14_256_256_1, or dims such as K=64,C=3,P=112,Q=112,R=7,S=7.",
+        help="Layers: R_P_C_K_stride such as 3_14_256_256_1, dims such as K=64,C=3,P=112,Q=112,R=7,S=7; a "
+        "model such as net.onnx, or a node of it as net.onnx:NODE.",
     ),
     target: str = typer.Option(
         "simba-cosa-repo",
@@ -54,10 +58,12 @@ def map_(
     double_buffered: bool = typer.Option(
         False, "--double-buffered", help="Half of every buffer holds the tile in use, half the next one."
     ),
+    shapes: str | None = SHAPES,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Find an operator's loops for each level of a machine's memory, their cost and what none can beat.
 
+    Of a model, every sum of products is mapped, equal ones once; the other operators are counted as streams.
     Example: `tilewright map 3_14_256_256_1 -t simba-cosa-repo --objective energy`.
     """
     from tilewright.hardware.presets import find_machine
@@ -72,15 +78,24 @@ def map_(
         return
     if not work:
         raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or --evaluate FILE.")
-    problems = [_problem(text) for text in work]
+    asked = _Asked.of(work, machine, shapes)
+    problems = [item.problem for item in asked.mapped]
     with progress(f"mapping {len(problems)} layers") as update:
         solutions = solve_each(problems, machine, mapper, checked_objective(objective), rules, budget, update)
+    total = _total(asked, solutions)
     if as_json:
-        layers = [layer_to_json(p, s) for p, s in zip(problems, solutions, strict=True)]
+        layers = [
+            {**layer_to_json(item.problem, s), "operator": item.operator}
+            for item, s in zip(asked.mapped, solutions, strict=True)
+        ]
         facts = {"machine": machine.name, "mapper": mapper, "objective": objective}
-        print_json("map", {**facts, "layers": layers})
+        streamed = [
+            {"name": name, "operator": operator, "cycles": cost.cycles, "energy_pJ": cost.energy_pj}
+            for name, operator, cost in asked.streamed
+        ]
+        print_json("map", {**facts, "layers": layers, "streamed": streamed, "total": total})
         return
-    _print(problems, solutions, machine)
+    _print(asked, solutions, machine, total)
 
 
 def checked_objective(name: str) -> Objective:
@@ -159,10 +174,81 @@ def layer_to_json(problem: Problem, solution: MappingSolution) -> dict[str, Any]
     }
 
 
-def _problem(text: str) -> Problem:
-    from tilewright.mapping.problem import dims, layer
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """Something to map, and the operator if it is a node of a model."""
 
-    return dims(text) if "=" in text else layer(text)
+    problem: Problem
+    operator: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the arguments name: what is mapped, and what of the models is counted as streams."""
+
+    mapped: list[_Item]
+    streamed: list[tuple[str, str, Stream]]
+
+    @classmethod
+    def of(cls, work: Sequence[str], machine: Machine, shapes: str | None) -> _Asked:
+        """Layers as they are, of models the nodes after folding constants and merging patterns."""
+        from tilewright.mapping.network import stream
+        from tilewright.mapping.problem import dims, layer
+
+        asked = cls([], [])
+        is_used = False
+        for text in work:
+            path, node = _model_and_node(text)
+            if path is None:
+                asked.mapped.append(_Item(dims(text) if "=" in text else layer(text)))
+                continue
+            is_used = True
+            for found in _layers_of_model(path, node, shapes):
+                if found.problem is not None:
+                    asked.mapped.append(_Item(found.problem, found.op_type))
+                elif node is None:
+                    asked.streamed.append((found.node, found.op_type, stream(found.nest, machine)))
+        if shapes is not None and not is_used:
+            raise UsageError("--shapes is for models; leave it out.")
+        if not asked.mapped:
+            raise UsageError(f"{', '.join(work)}: nothing to map; no operator sums products.")
+        return asked
+
+
+def _model_and_node(text: str) -> tuple[Path | None, str | None]:
+    """`net.onnx` and `net.onnx:NODE` taken apart; no path if the text is a layer."""
+    if text.endswith(".onnx"):
+        return Path(text), None
+    path, mark, node = text.partition(".onnx:")
+    return (Path(f"{path}.onnx"), node) if mark else (None, None)
+
+
+def _layers_of_model(path: Path, node: str | None, shapes: str | None) -> list[Layer]:
+    import tilewright as tw
+    from tilewright.compiler import plan
+    from tilewright.mapping.network import layers_of
+    from tilewright.options import Options
+
+    graph = plan(tw.load(path, shapes=parsed_shapes(shapes)).graph, Options()).program.graph
+    try:
+        return layers_of(graph, node)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _total(asked: _Asked, solutions: Sequence[MappingSolution]) -> dict[str, Any]:
+    distinct = {id(solution): solution for solution in solutions}
+    return {
+        "macs": sum(item.problem.num_macs for item in asked.mapped),
+        "cycles": sum(s.cost.cycles for s in solutions),
+        "energy_pJ": sum(s.cost.energy_pj for s in solutions),
+        "bound_cycles": sum(s.bound_cycles for s in solutions),
+        "bound_energy_pJ": sum(s.bound_energy_pj for s in solutions),
+        "num_distinct": len(distinct),
+        "seconds": sum(s.seconds for s in distinct.values()),
+        "streamed_cycles": sum(cost.cycles for _, _, cost in asked.streamed),
+        "streamed_energy_pJ": sum(cost.energy_pj for _, _, cost in asked.streamed),
+    }
 
 
 def _evaluate(path: Path, machine: Machine, rules: Rules, as_json: bool) -> None:
@@ -204,28 +290,45 @@ def _evaluate(path: Path, machine: Machine, rules: Rules, as_json: bool) -> None
     )
 
 
-def _print(problems: Sequence[Problem], solutions: Sequence[MappingSolution], machine: Machine) -> None:
-    print_table(
-        ("layer", "cycles", "at least", "energy", "at least", "gap", "used", "padding", "time"),
-        [
-            (
-                problem.name,
+def _print(
+    asked: _Asked, solutions: Sequence[MappingSolution], machine: Machine, total: dict[str, Any]
+) -> None:
+    rows: dict[int, list[Any]] = {}
+    counts = Counter(map(id, solutions))
+    for item, s in zip(asked.mapped, solutions, strict=True):
+        rows.setdefault(
+            id(s),
+            [
+                item.problem.name,
+                f"{counts[id(s)]}",
                 f"{s.cost.cycles:,}",
                 f"{s.bound_cycles:,}",
                 f"{s.cost.energy_pj / 1e6:,.2f} µJ",
                 f"{s.bound_energy_pj / 1e6:,.2f} µJ",
                 f"{100 * s.quality.gap:.1f} %",
                 f"{100 * s.cost.utilization:.0f} %",
-                f"{100 * s.mapping.padding(problem):.0f} %",
+                f"{100 * s.mapping.padding(item.problem):.0f} %",
                 f"{s.seconds:.2f} s",
-            )
-            for problem, s in zip(problems, solutions, strict=True)
-        ],
+            ],
+        )
+    print_table(
+        ("layer", "times", "cycles", "at least", "energy", "at least", "gap", "used", "padding", "time"),
+        list(rows.values()),
         title=f"{machine.name}, by {solutions[0].provenance.planner}",
-        right=tuple(range(1, 9)),
+        right=tuple(range(1, 10)),
     )
-    if len(problems) == 1:
+    if len(solutions) == 1:
         _print_nest(solutions[0])
+        return
+    say(
+        f"all {len(solutions)}: {total['cycles']:,} cycles, at least {total['bound_cycles']:,}; "
+        f"{total['energy_pJ'] / 1e6:,.2f} µJ, at least {total['bound_energy_pJ'] / 1e6:,.2f} µJ"
+    )
+    if asked.streamed:
+        say(
+            f"{len(asked.streamed)} other operators, unfused and streamed once: at least "
+            f"{total['streamed_cycles']:,} cycles, {total['streamed_energy_pJ'] / 1e6:,.2f} µJ more"
+        )
 
 
 def _print_nest(solution: MappingSolution) -> None:

@@ -443,6 +443,7 @@ class MappedLayer(Part):
     """One operator on a described machine; all figures are estimates, counts are those of one instance."""
 
     name: str
+    operator: str | None = Field(description="ONNX operator, for a node of a model.")
     dims: dict[str, int]
     stride: dict[str, int] = Field(description="W of P with R, H of Q with S.")
     steps: dict[str, int] = Field(description="How far one iteration of a dim moves a sliding window.")
@@ -464,6 +465,29 @@ class MappedLayer(Part):
     levels: dict[str, dict[str, Any]]
 
 
+class StreamedNode(Part):
+    """An operator of a model that is no sum of products: what it costs at least, unfused."""
+
+    name: str
+    operator: str
+    cycles: int
+    energy_pJ: float  # noqa: N815  # the unit's symbol
+
+
+class MapTotal(Part):
+    """Sums over all layers, one after the other; each distinct layer was solved once."""
+
+    macs: int
+    cycles: int
+    energy_pJ: float  # noqa: N815  # the unit's symbol
+    bound_cycles: int
+    bound_energy_pJ: float  # noqa: N815  # the unit's symbol
+    num_distinct: int
+    seconds: float
+    streamed_cycles: int
+    streamed_energy_pJ: float  # noqa: N815  # the unit's symbol
+
+
 class MapReport(Report):
     """Operators mapped onto a machine."""
 
@@ -472,6 +496,8 @@ class MapReport(Report):
     mapper: str
     objective: Literal["latency", "energy", "edp"]
     layers: list[MappedLayer]
+    streamed: list[StreamedNode]
+    total: MapTotal
 
 
 class EvaluatedMapping(Part):

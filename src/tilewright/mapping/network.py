@@ -1,0 +1,203 @@
+"""Whole networks: what of a graph can be mapped onto an accelerator, and what the rest costs at least.
+
+Every sum of products in the nests of a graph's nodes (convolution, product, each half of attention) becomes a
+`Problem`. What is left (activations, pooling, norms, additions) is counted as if its operands streamed once
+past the outermost level; changes of shape and layout alone cost nothing. Operators are not fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tilewright.errors import UsageError
+from tilewright.hardware.machine import Level, Machine, TensorKind
+from tilewright.ir.derive import is_contraction, nest_flops, nests_of
+from tilewright.ir.expr import Call, reads_of
+from tilewright.ir.graph import Graph, Node
+from tilewright.ir.nest import Access, Affine, Lookup, Nest
+from tilewright.mapping.bound import num_mac_units
+from tilewright.mapping.problem import Operand, Problem, Term
+
+# How loops of a convolution are called in `ir/` and by those who map them.
+_LETTERS = {"n": "N", "g": "G", "m": "K", "oh": "P", "ow": "Q", "c": "C", "kh": "R", "kw": "S"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A nest of a node: something to map, or a stream."""
+
+    node: str
+    op_type: str
+    nest: Nest
+    problem: Problem | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a nest that is not mapped costs at least: every element passes the outermost level once."""
+
+    cycles: int
+    energy_pj: float
+
+
+def layers_of(graph: Graph, node: str | None = None) -> list[Layer]:
+    """Every nest that does arithmetic, in the graph's order; with `node` those of the node of that name.
+
+    Raises:
+        UsageError: there is no such node, or nothing in it can be mapped.
+    """
+    found = list(_layers(graph.nodes))
+    if node is None:
+        return found
+    own = [layer for layer in found if layer.node == node and layer.problem is not None]
+    if not own:
+        known = [layer.node for layer in found if layer.problem is not None]
+        raise UsageError(f"node {node!r}: nothing to map; nodes with products are {_listed(known)}.")
+    return own
+
+
+def _listed(names: Sequence[str]) -> str:
+    few = 8
+    unique = list(dict.fromkeys(names))
+    return ", ".join(unique[:few]) + (f" and {len(unique) - few} more" if len(unique) > few else "")
+
+
+def _layers(nodes: Sequence[Node]) -> Iterator[Layer]:
+    for node in nodes:
+        for nest in nests_of(node):
+            if is_contraction(nest):
+                yield Layer(node.name, node.op_type, nest, problem_of(node, nest))
+            elif nest_flops(nest) > 0:
+                yield Layer(node.name, node.op_type, nest, None)
+
+
+def problem_of(node: Node, nest: Nest) -> Problem | None:
+    """A sum of products of two tensors as a mapper sees it; None if data decide where it reads.
+
+    The weights are the operand that is a constant of the model, of two activations the right one. Loops of a
+    convolution get the letters that the field uses; what an operand is padded with is not left out.
+    """
+    pair = _factors(nest)
+    if pair is None:
+        return None
+    reduced = {dim.name for dim in nest.reduce_dims}
+    batch = frozenset.intersection(
+        *(frozenset(nest.reads[i].dims()) for i in pair), frozenset(nest.write.dims())
+    )
+    names = _names(nest, batch)
+    accesses = {"left": nest.reads[pair[0]], "right": nest.reads[pair[1]], "out": nest.write}
+    axes: dict[str, tuple[tuple[Term, ...], ...]] = {}
+    for side, access in accesses.items():
+        own = _axes(access, nest.extents, reduced, batch)
+        if own is None:
+            return None
+        axes[side] = tuple(tuple((names[dim], step) for dim, step in axis) for axis in own)
+    weights, inputs = "right", "left"
+    if _is_constant(node, accesses["left"]) and not _is_constant(node, accesses["right"]):
+        weights, inputs = inputs, weights
+    return Problem(
+        node.name,
+        tuple((names[dim.name], dim.extent) for dim in nest.dims),
+        (
+            Operand("Weights", TensorKind.WEIGHT, axes[weights]),
+            Operand("Inputs", TensorKind.INPUT, axes[inputs]),
+            Operand("Outputs", TensorKind.OUTPUT, axes["out"]),
+        ),
+    )
+
+
+def _factors(nest: Nest) -> tuple[int, int] | None:
+    """The two reads whose products are summed."""
+    reduced = {dim.name for dim in nest.reduce_dims}
+    for expr in nest.body.walk():
+        if isinstance(expr, Call) and expr.function == "mul":
+            left, right = (_varying(nest, reads_of(a), reduced) for a in expr.args)
+            if left is not None and right is not None and left != right:
+                return left, right
+    return None
+
+
+def _varying(nest: Nest, reads: frozenset[int], reduced: set[str]) -> int | None:
+    varying = [i for i in sorted(reads) if reduced & set(nest.reads[i].dims())]
+    return varying[0] if varying else None
+
+
+def _names(nest: Nest, batch: frozenset[str]) -> dict[str, str]:
+    own = [dim.name for dim in nest.dims]
+    if "m" not in own or not ("oh" in own or "ow" in own):
+        return {name: name for name in own}
+    # A depthwise layer's channels are its groups.
+    letters = {**_LETTERS, "m": "G"} if "m" in batch else _LETTERS
+    return {name: letters.get(name, name) for name in own}
+
+
+def _axes(
+    access: Access, extents: dict[str, int], reduced: set[str], batch: frozenset[str]
+) -> tuple[tuple[tuple[str, int], ...], ...] | None:
+    """Axes as sums of dims with positive steps; None if an index is data.
+
+    Dims that count through an axis digit by digit, as group and channel do, are axes of their own. Windows
+    are not, even if they happen to be next to each other: Timeloop counts what lies between their positions.
+    """
+    found: list[tuple[tuple[str, int], ...]] = []
+    for index in access.index:
+        match index:
+            case Affine(terms):
+                steps = [(name, abs(step)) for name, step in terms]
+                steps.sort(key=lambda term: (-term[1], term[0] in reduced))
+                found.extend(_digits(steps, extents, reduced, batch))
+            case Lookup(_, dim):
+                found.append(((dim, 1),))
+            case _:
+                return None
+    return tuple(axis for axis in found if axis)
+
+
+def _digits(
+    terms: list[tuple[str, int]], extents: dict[str, int], reduced: set[str], batch: frozenset[str]
+) -> Iterator[tuple[tuple[str, int], ...]]:
+    rest = list(terms)
+    while len(rest) > 1:
+        (high, high_step), (low, low_step) = rest[:2]
+        is_window = (high in reduced) != (low in reduced) and high not in batch
+        if is_window or high_step != low_step * extents[low]:
+            break
+        yield ((high, 1),)
+        del rest[0]
+    yield ((rest[0][0], 1),) if len(rest) == 1 < len(terms) else tuple(rest)
+
+
+def _is_constant(node: Node, access: Access) -> bool:
+    operand = access.operand
+    if operand.kind == "table":
+        return True
+    if operand.kind != "input":
+        return False
+    value = node.inputs[operand.position]
+    return value is not None and value.is_constant
+
+
+def stream(nest: Nest, machine: Machine) -> Stream:
+    """The least that a nest costs which is not mapped. Its arithmetic runs on the units for products."""
+    outermost = machine.outermost
+    read = sum(_num_elements(access, nest) for access in nest.reads)
+    written = _num_elements(nest.write, nest)
+    cycles = max(
+        ceil(nest.num_iterations / num_mac_units(machine)),
+        _transfer_cycles(read, outermost, machine.read_bytes_per_cycle(outermost)),
+        _transfer_cycles(written, outermost, machine.write_bytes_per_cycle(outermost)),
+    )
+    read_pj = outermost.read_pj or 0.0
+    write_pj = outermost.write_pj if outermost.write_pj is not None else read_pj
+    return Stream(cycles, (read * read_pj + written * write_pj) / outermost.words_per_access)
+
+
+def _num_elements(access: Access, nest: Nest) -> int:
+    touched = prod(nest.extents[dim] for dim in access.dims())
+    return min(touched, access.operand.num_elements)
+
+
+def _transfer_cycles(words: int, level: Level, bytes_per_cycle: float | None) -> int:
+    return 0 if bytes_per_cycle is None else ceil(words * level.word_bits / 8 / bytes_per_cycle)
