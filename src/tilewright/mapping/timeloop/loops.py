@@ -1,0 +1,221 @@
+"""Timeloop's mappings as ours: directives of loops per level, and what passes a level by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+from tilewright.errors import MachineError
+from tilewright.hardware.machine import Machine
+from tilewright.mapping.base import LevelLoops, Loop, Mapping
+from tilewright.mapping.problem import Problem
+from tilewright.mapping.timeloop.document import Part, read_document
+
+_KEYS = ("target", "name", "type", "factors", "permutation", "split", "keep", "bypass")
+_REFUSED = (
+    "no_link_transfer", "no_multicast_no_reduction", "no_temporal_reuse", "rmw_on_first_writeback",
+    "passthrough",
+)  # fmt: skip
+_BYPASS = ("bypass", "datatype", "dataspace")
+_FACTOR = re.compile(r"([A-Za-z_]\w*?)\s*=?\s*(\d+)(\s*,\s*\d+)?")
+_FAN_OUT = re.compile(r"inter_.+_spatial")
+
+
+def load_mapping(path: Path | str, problem: Problem, machine: Machine) -> Mapping:
+    """The mapping of one of Timeloop's YAML files.
+
+    A factor of 0 is what the other levels leave. Loops of one iteration are left out; dims that a permutation
+    does not name are outermost.
+
+    Raises:
+        MachineError: the file cannot be read or does not fit the problem or the machine; names the directive.
+    """
+    document = read_document(path)
+    if "mapping" not in document:
+        raise MachineError(f"{path}: there is no mapping section.")
+    return mapping_of(Part(document["mapping"], str(path), "mapping"), problem, machine)
+
+
+def mapping_of(part: Part, problem: Problem, machine: Machine) -> Mapping:
+    """The mapping of a `mapping` section."""
+    items = [(item, _keys(item)) for item in part.items()]
+    targets = [_target(item, keys) for item, keys in items]
+    directives: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    places: dict[tuple[str, str], Part] = {}
+    keeps_nothing: set[str] = set()
+    for target, (_, keys) in zip(targets, items, strict=True):
+        if _kind(keys) in _BYPASS and not _check_kept(target, keys, problem, machine):
+            keeps_nothing.add(target.text())
+    for number, (item, keys) in enumerate(items):
+        kind = _kind(keys)
+        if kind in _BYPASS:
+            continue
+        loops = _loops(item, keys, problem)
+        name = targets[number].text()
+        if any(level.name == name for level in machine.levels):
+            if (name, kind) in places:
+                raise item.error(f"a second directive for the {kind} loops of {name}")
+            places[name, kind] = item
+        elif all(factor == 1 for _, factor in loops):
+            continue  # a level of fan-out, which only Timeloop has
+        else:
+            name = _feeder(number, targets, kind, machine, keeps_nothing)
+        known = directives.setdefault((name, kind), [])
+        directives[name, kind] = _merged(known, loops, item)
+        places.setdefault((name, kind), item)
+    _fill_rest(directives, places, problem)
+    return Mapping(
+        tuple(
+            LevelLoops(
+                level.name,
+                _outermost_first(directives.get((level.name, "temporal"), [])),
+                _outermost_first(directives.get((level.name, "spatial"), [])),
+            )
+            for level in reversed(machine.levels)
+        )
+    )
+
+
+def _keys(item: Part) -> dict[str, Part]:
+    """The keys of a directive, without empty ones of what we do not model."""
+    keys = item.known_keys((*_KEYS, *_REFUSED), "a directive")
+    for key in _REFUSED:
+        if key in keys and keys[key].value:
+            raise keys[key].error("exceptions to the reuse of data are not modelled; leave it out")
+    return keys
+
+
+def _kind(keys: dict[str, Part]) -> str:
+    kind = keys["type"].text() if "type" in keys else "temporal"
+    if kind == "skew":
+        raise keys["type"].error("skewed loops are not modelled")
+    if kind not in ("temporal", "spatial", *_BYPASS):
+        raise keys["type"].error(f"{kind!r} is none of temporal, spatial and bypass")
+    return kind
+
+
+def _target(item: Part, keys: dict[str, Part]) -> Part:
+    found = next((keys[key] for key in ("target", "name") if key in keys), None)
+    if found is None:
+        raise item.error("target is missing")
+    return found
+
+
+def _feeder(number: int, targets: list[Part], kind: str, machine: Machine, keeps_nothing: set[str]) -> str:
+    """The level around one that keeps nothing and only spreads work: the outer one of its neighbours."""
+    names = [level.name for level in machine.levels]
+    target = targets[number]
+    name = target.text()
+    if name not in keeps_nothing and not _FAN_OUT.fullmatch(name):
+        raise target.error(f"there is no level {name!r}; there are {', '.join(reversed(names))}")
+    if kind != "spatial":
+        raise target.error(f"{name} keeps nothing, so it can have no temporal loops here")
+    before = next((t.text() for t in reversed(targets[:number]) if t.text() in names), None)
+    after = next((t.text() for t in targets[number:] if t.text() in names), None)
+    if before is None or after is None or before == after:
+        raise target.error(f"{name} keeps nothing; list it between the levels that it connects")
+    return max(before, after, key=names.index)
+
+
+def _merged(known: list[tuple[str, int]], more: list[tuple[str, int]], item: Part) -> list[tuple[str, int]]:
+    """Loops of one level from two directives of fan-out."""
+    factors = dict(known)
+    for dim, factor in more:
+        if 0 in (factor, factors.get(dim, 1)) and dim in factors:
+            raise item.error(f"a factor of 0 for {dim} in a fan-out of two parts")
+        factors[dim] = factors.get(dim, 1) * factor
+    return list(factors.items())
+
+
+def _outermost_first(loops: list[tuple[str, int]]) -> tuple[Loop, ...]:
+    return tuple(Loop(dim, factor) for dim, factor in reversed(loops) if factor > 1)
+
+
+def _loops(item: Part, keys: dict[str, Part], problem: Problem) -> list[tuple[str, int]]:
+    """Dims with their factors, the innermost first; 0 for what is left."""
+    factors: dict[str, int] = {}
+    for part, dim, factor in _factors(keys["factors"]) if "factors" in keys else ():
+        if dim not in problem.extents:
+            raise part.error(f"there is no dim {dim!r}; the problem has {', '.join(problem.extents)}")
+        if dim in factors:
+            raise part.error(f"two factors of {dim}")
+        factors[dim] = factor
+    order = _permutation(keys["permutation"], problem) if "permutation" in keys else []
+    order += [dim for dim in problem.extents if dim not in order]
+    return [(dim, factors[dim]) for dim in order if dim in factors]
+
+
+def _factors(part: Part) -> Iterator[tuple[Part, str, int]]:
+    """Factors of a list, or of one text: `C=4 K=2`, `C4 K2` or `C=4,K=2`, up to a `#`."""
+    listed = list(part.items()) if isinstance(part.value, list) else [part]
+    for place in listed:
+        text = "" if place.value is None else place.text().split("#")[0].strip()
+        end = 0
+        for match in _FACTOR.finditer(text):
+            between = text[end : match.start()]
+            if between.strip(" \t\n,"):
+                raise place.error(f"{between.strip()!r} is no factor such as C=4")
+            if match[3]:
+                raise place.error(f"{match[0]!r} leaves a remainder, which is not modelled; pad {match[1]}")
+            if len(match[2]) > 15:
+                raise place.error(f"the factor of {match[1]} is too large")
+            yield place, match[1], int(match[2])
+            end = match.end()
+        if text[end:].strip(" \t\n,"):
+            raise place.error(f"{text[end:].strip()!r} is no factor such as C=4")
+
+
+def _permutation(part: Part, problem: Problem) -> list[str]:
+    """Dims from the innermost; text may name them by single letters, with or without blanks."""
+    names = list(part.names())
+    if isinstance(part.value, str) and any(name not in problem.extents for name in names):
+        names = list("".join(names))
+    for number, dim in enumerate(names):
+        if dim not in problem.extents:
+            raise part.error(f"there is no dim {dim!r}; the problem has {', '.join(problem.extents)}")
+        if dim in names[:number]:
+            raise part.error(f"the dim {dim} is named twice")
+    return names
+
+
+def _fill_rest(
+    directives: dict[tuple[str, str], list[tuple[str, int]]],
+    places: dict[tuple[str, str], Part],
+    problem: Problem,
+) -> None:
+    """Replace factors of 0, and check that factors multiply to the extents."""
+    for dim, extent in problem.dims:
+        own = [(key, factor) for key, loops in directives.items() for d, factor in loops if d == dim]
+        given = prod(factor for _, factor in own if factor)
+        rest = [key for key, factor in own if not factor]
+        if len(rest) > 1:
+            level, kind = rest[1]
+            raise places[rest[1]].error(f"a second factor of 0 for {dim}, at {level} ({kind})")
+        if extent % given or (not rest and given != extent):
+            last = places[own[-1][0]] if own else next(iter(places.values()), None)
+            text = f"factors of {dim} multiply to {given}, its extent is {extent}"
+            raise last.error(text) if last is not None else MachineError(f"mapping: {text}.")
+        for key in rest:
+            directives[key] = [(d, extent // given if d == dim else f) for d, f in directives[key]]
+
+
+def _check_kept(target: Part, keys: dict[str, Part], problem: Problem, machine: Machine) -> bool:
+    """Whether anything is kept; it must be what the machine's level keeps."""
+    level = next((level for level in machine.levels if level.name == target.text()), None)
+    kinds = {o.name: o.kind for o in problem.operands}
+    bypassed: set[str] = set()
+    for key in ("keep", "bypass"):
+        for name in keys[key].names() if key in keys else ():
+            if name not in kinds:
+                raise keys[key].error(f"there is no tensor {name!r}; the problem has {', '.join(kinds)}")
+            holds = level is not None and kinds[name] in level.holds
+            if holds != (key == "keep"):
+                does = "keeps" if holds else "does not keep"
+                raise keys[key].error(
+                    f"the machine's level {target.text()} {does} {name}; "
+                    "load the architecture together with this file"
+                )
+            bypassed |= {name} if key == "bypass" else set()
+    return bypassed != set(kinds)
