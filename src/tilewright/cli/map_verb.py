@@ -17,6 +17,7 @@ from tilewright.errors import InfeasibleMapping, UsageError
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.mapping.base import MappingSolution, Objective, Rules
+    from tilewright.mapping.cases import Case
     from tilewright.mapping.network import Layer, Stream
     from tilewright.mapping.problem import Problem
 
@@ -31,13 +32,20 @@ def map_(
         None,
         metavar="[LAYER]...",
         help="Layers: R_P_C_K_stride such as 3_14_256_256_1, dims such as K=64,C=3,P=112,Q=112,R=7,S=7; a "
-        "model such as net.onnx, or a node of it as net.onnx:NODE.",
+        "model such as net.onnx, or a node of it as net.onnx:NODE; a Timeloop problem such as layer.yaml.",
     ),
     target: str = typer.Option(
         "simba-cosa-repo",
         "--target",
         "-t",
-        help="A machine: a preset, or a YAML file.",
+        help="A machine: a preset, or a YAML file, also one of Timeloop's architectures.",
+    ),
+    more: list[Path] = typer.Option(
+        None,
+        "--with",
+        metavar="FILE",
+        help="More of a Timeloop architecture: constraints or a mapping (what passes by a memory), an ERT "
+        "(energies). May be repeated.",
     ),
     mapper: str = typer.Option(
         "exact", "--mapper", help="How to search: cosa, cosa-paper, exact, hybrid, random."
@@ -45,7 +53,16 @@ def map_(
     objective: str = typer.Option("latency", "--objective", help="What to minimise: latency, energy, edp."),
     budget: str | None = typer.Option(None, "--budget", help="For each layer: 10s, 5000trials."),
     evaluate: Path | None = typer.Option(
-        None, "--evaluate", help="Count given mappings instead: a JSON file of cases."
+        None,
+        "--evaluate",
+        help="Count given mappings instead: a JSON file of cases, or a Timeloop mapping of a problem LAYER.",
+    ),
+    export_timeloop: Path | None = typer.Option(
+        None,
+        "--export-timeloop",
+        metavar="DIR",
+        help="Also write arch.yaml, problem.yaml and map.yaml for timeloop-model; of several layers into a "
+        "folder each.",
     ),
     link_transfers: bool = typer.Option(
         False,
@@ -66,15 +83,16 @@ def map_(
     Of a model, every sum of products is mapped, equal ones once; the other operators are counted as streams.
     Example: `tilewright map 3_14_256_256_1 -t simba-cosa-repo --objective energy`.
     """
-    from tilewright.hardware.presets import find_machine
+    from tilewright.cli.map_timeloop import cases_of, export, machine_of
     from tilewright.mapping.base import Rules
 
-    machine = find_machine(target)
+    machine = machine_of(target, more or (), evaluate, work or ())
     rules = Rules(link_transfers, skip_pixels, double_buffered)
     if evaluate is not None:
-        if work:
-            raise UsageError("--evaluate counts the mappings of its file; leave out the layers.")
-        _evaluate(evaluate, machine, rules, as_json)
+        cases = cases_of(evaluate, work or (), machine)
+        if export_timeloop is not None:
+            export(export_timeloop, machine, ((case.problem, case.mapping) for case in cases))
+        _evaluate(cases, evaluate, machine, rules, as_json)
         return
     if not work:
         raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or --evaluate FILE.")
@@ -82,6 +100,9 @@ def map_(
     problems = [item.problem for item in asked.mapped]
     with progress(f"mapping {len(problems)} layers") as update:
         solutions = solve_each(problems, machine, mapper, checked_objective(objective), rules, budget, update)
+    if export_timeloop is not None:
+        distinct = {id(s): (item.problem, s) for item, s in zip(asked.mapped, solutions, strict=True)}
+        export(export_timeloop, machine, ((problem, s.mapping) for problem, s in distinct.values()))
     total = _total(asked, solutions)
     if as_json:
         layers = [
@@ -192,6 +213,7 @@ class _Asked:
     @classmethod
     def of(cls, work: Sequence[str], machine: Machine, shapes: str | None) -> _Asked:
         """Layers as they are, of models the nodes after folding constants and merging patterns."""
+        from tilewright.cli.map_timeloop import problem_of
         from tilewright.mapping.network import stream
         from tilewright.mapping.problem import dims, layer
 
@@ -200,7 +222,7 @@ class _Asked:
         for text in work:
             path, node = _model_and_node(text)
             if path is None:
-                asked.mapped.append(_Item(dims(text) if "=" in text else layer(text)))
+                asked.mapped.append(_Item(problem_of(text) or (dims(text) if "=" in text else layer(text))))
                 continue
             is_used = True
             for found in _layers_of_model(path, node, shapes):
@@ -251,13 +273,12 @@ def _total(asked: _Asked, solutions: Sequence[MappingSolution]) -> dict[str, Any
     }
 
 
-def _evaluate(path: Path, machine: Machine, rules: Rules, as_json: bool) -> None:
+def _evaluate(cases: Sequence[Case], path: Path, machine: Machine, rules: Rules, as_json: bool) -> None:
     from tilewright.cost.nest_analysis import evaluate
-    from tilewright.mapping.cases import cost_to_json, load_cases
+    from tilewright.mapping.cases import cost_to_json
 
     answers: list[dict[str, Any]] = []
     with progress(f"evaluating {path.name}") as update:
-        cases = load_cases(path)
         for number, case in enumerate(cases):
             update(case.id, number, len(cases))
             try:
