@@ -8,213 +8,144 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
-from enum import StrEnum
 from itertools import pairwise
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from tilewright.errors import MachineError
-from tilewright.hardware.quantity import (
-    Bytes,
-    BytesPerSecond,
-    Count,
-    Flag,
-    Hertz,
-    Nanoseconds,
-    Number,
-    Picojoules,
-    Watts,
+from tilewright.hardware.parts import (
+    ALL_KINDS,
+    Level,
+    Name,
+    Network,
+    Overheads,
+    Part,
+    Share,
+    TensorKind,
+    Threads,
+    Unit,
+    Work,
+    closest,
 )
+from tilewright.hardware.quantity import MAX_COUNT, Count, Hertz, Watts
 from tilewright.ir.dtype import DType
 
-Name = Annotated[str, Field(min_length=1, max_length=100)]
+__all__ = [
+    "ALL_KINDS",
+    "Level",
+    "Machine",
+    "Network",
+    "Overheads",
+    "Share",
+    "TensorKind",
+    "Threads",
+    "Unit",
+    "Work",
+    "machine_schema",
+]
 
 
-class TensorKind(StrEnum):
-    """What a level may hold, seen from one operator."""
-
-    WEIGHT = "weight"
-    INPUT = "input"
-    OUTPUT = "output"
+_PATH = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 
 
-ALL_KINDS = tuple(TensorKind)
+class Machine(Part):
+    """A whole machine: what it computes with, what it stores in, what that costs.
 
-
-def _known_dtypes(table: dict[str, float]) -> dict[str, float]:
-    known = [str(d) for d in DType]
-    for name in table:
-        if name not in known:
-            raise ValueError(f"{name!r} is not an element type; expected one of {', '.join(known)}")
-    return table
-
-
-PerDType = Annotated[dict[str, Number], AfterValidator(_known_dtypes)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Share(_Part):
-    """Part of a level's capacity that only some kinds of tensor may use."""
-
-    holds: tuple[TensorKind, ...] = Field(min_length=1)
-    capacity_bytes: Bytes
-
-
-class Level(_Part):
-    """One level of the memory hierarchy. All numbers are those of one instance.
-
-    `capacity_bytes` may be left out (unlimited) at the outermost level only. `num_instances_per_parent` is
-    how many instances one instance of the next outer level feeds: the spatial fan-out below that level.
-    `holds` lists the kinds of tensor that stay here; others pass by. An access moves `word_bits` times
-    `words_per_access`; its energy is charged once for `num_instances_per_access` neighbouring instances (a
-    bank they share).
-    """
-
-    name: Name
-    capacity_bytes: Bytes | None = None
-    shares: tuple[Share, ...] = ()
-    holds: tuple[TensorKind, ...] = Field(default=ALL_KINDS, min_length=1)
-    num_instances_per_parent: Count = 1
-    per: Literal["core", "cluster", "machine"] | None = None
-    managed_by: Literal["software", "hardware"] = "software"
-    line_bytes: Bytes | None = None
-    word_bits: Count = 8
-    words_per_access: Count = 1
-    num_instances_per_access: Count = 1
-    read_bytes_per_s: BytesPerSecond | None = None
-    read_bytes_per_cycle: Number | None = None
-    write_bytes_per_s: BytesPerSecond | None = None
-    write_bytes_per_cycle: Number | None = None
-    latency_ns: Nanoseconds | None = None
-    read_pj: Picojoules | None = None
-    write_pj: Picojoules | None = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Level:
-        for way in ("read", "write"):
-            if getattr(self, f"{way}_bytes_per_s") and getattr(self, f"{way}_bytes_per_cycle"):
-                raise ValueError(f"{way} bandwidth is given per second and per cycle; give one of them")
-        held = [kind for share in self.shares for kind in share.holds]
-        if len(set(held)) != len(held):
-            raise ValueError("shares: a kind of tensor has two shares")
-        if not set(held) <= set(self.holds):
-            raise ValueError("shares: a share is of a kind that the level does not hold")
-        shared = sum(share.capacity_bytes for share in self.shares)
-        if self.capacity_bytes is not None and shared > self.capacity_bytes:
-            raise ValueError(f"shares take {shared} of {self.capacity_bytes} bytes")
-        return self
-
-    def capacity_for_bytes(self, kind: TensorKind) -> int | None:
-        """Bytes that tensors of this kind may use: None without a limit, 0 where they pass by."""
-        if kind not in self.holds:
-            return 0
-        own = next((s.capacity_bytes for s in self.shares if kind in s.holds), None)
-        if own is not None or self.capacity_bytes is None:
-            return own
-        return self.capacity_bytes - sum(s.capacity_bytes for s in self.shares)
-
-
-class Unit(_Part):
-    """Compute units of one sort. `level` names the level they read from (default: the innermost).
-
-    Rates are those of one unit, by element type: multiply-accumulates, and other scalar operations.
-    `efficiency` is the share of them that real kernels reach; `tile` the shape of the operands of one issue.
-    """
-
-    name: Name
-    kind: Literal["mac", "matrix", "vector", "scalar", "special", "mover"]
-    level: Name | None = None
-    num_per_instance: Count = 1
-    macs_per_cycle: PerDType = Field(default_factory=dict)
-    ops_per_cycle: PerDType = Field(default_factory=dict)
-    efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
-    tile: tuple[Count, ...] = ()
-    mac_pj: Picojoules | None = None
-    op_pj: Picojoules | None = None
-
-    @model_validator(mode="after")
-    def _has_rate(self) -> Unit:
-        if self.kind != "mover" and not self.macs_per_cycle and not self.ops_per_cycle:
-            raise ValueError("has no rate; give macs_per_cycle or ops_per_cycle by element type")
-        return self
-
-
-class Network(_Part):
-    """What carries data between the instances of two neighbouring levels, `inner` and `outer`."""
-
-    name: Name
-    inner: Name
-    outer: Name
-    kind: Literal["bus", "crossbar", "ring", "mesh", "tree"]
-    bytes_per_s: BytesPerSecond | None = None
-    bytes_per_cycle: Number | None = None
-    hop_latency_ns: Nanoseconds | None = None
-    hop_pj_per_byte: Picojoules | None = None
-    has_multicast: Flag = False
-
-    @model_validator(mode="after")
-    def _one_bandwidth(self) -> Network:
-        if self.bytes_per_s and self.bytes_per_cycle:
-            raise ValueError("bandwidth is given per second and per cycle; give one of them")
-        return self
-
-
-class Overheads(_Part):
-    """Fixed costs of the machine's runtime."""
-
-    kernel_launch_ns: Nanoseconds = 0.0
-    barrier_ns: Nanoseconds = 0.0
-    copy_setup_ns: Nanoseconds = 0.0
-
-
-class Machine(_Part):
-    """A whole machine; see the module's text.
-
-    `units` is empty where no rate is known. `sources` cites numbers by their path in the description.
+    `sources` cites numbers by their path in the description (`levels[0].read_pj`); a citation of a part
+    (`levels[0]`) covers every number in it that has none of its own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, title="tilewright machine")
     schema_version: ClassVar[int] = 1
 
     name: Name
+    """Name of the machine, shown in reports."""
     description: str = ""
+    """What the machine is, for people."""
     levels: tuple[Level, ...] = Field(min_length=1)
+    """Levels of memory from the inside out."""
     units: tuple[Unit, ...]
+    """Compute units and movers; empty where no rate is known."""
     networks: tuple[Network, ...] = ()
+    """What carries data between levels, where it matters."""
     num_clusters: Count = 1
+    """Groups of cores that work alone."""
     num_cores_per_cluster: Count = 1
+    """Cores of one group."""
     clock_hz: Hertz | None = None
+    """Clock that every rate per cycle counts in."""
     static_power_w: Watts | None = None
+    """Power of the whole machine while it does nothing; charged for the time of a run."""
+    max_power_w: Watts | None = None
+    """Power that the whole machine is built for (TDP)."""
     overheads: Overheads = Overheads()
+    """Fixed costs of the runtime."""
+    threads: Threads | None = None
+    """Limits of thread blocks, for a GPU."""
     energy_source: str | None = None
+    """Where all energies without a citation of their own come from."""
     sources: dict[str, str] = Field(default_factory=dict)
+    """Citations by path; a preset's begin with `public:`, `derived:` or `assumed:`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Machine:
+        self._check_names()
+        self._check_sizes()
+        self._check_scopes()
+        self._check_operators()
+        self._check_sources()
+        return self
+
+    def _check_names(self) -> None:
         names = [level.name for level in self.levels]
-        for what, listed in (("levels", names), ("units", [u.name for u in self.units])):
-            twice = next((n for i, n in enumerate(listed) if n in listed[:i]), None)
-            if twice is not None:
-                raise ValueError(f"{what}: the name {twice!r} is given twice")
+        for what in ("levels", "units", "networks"):
+            listed = [part.name for part in getattr(self, what)]
+            for i, name in enumerate(listed):
+                if name in listed[:i]:
+                    first = listed.index(name)
+                    raise ValueError(
+                        f"{what}[{i}].name: {name!r} is the name of {what}[{first}] too; give each its own"
+                    )
+        for path, name in self._names_of_levels():
+            if name not in names:
+                raise ValueError(f"{path}: there is no level {name!r}; {closest(name, names)}")
+        neighbours = [*pairwise(names), *((n, n) for n in names)]
+        for i, network in enumerate(self.networks):
+            if (network.inner, network.outer) not in neighbours:
+                raise ValueError(
+                    f"networks[{i}]: {network.inner!r} and {network.outer!r} are not neighbouring levels, "
+                    f"the inner one first; the order is {', '.join(names)}"
+                )
+
+    def _names_of_levels(self) -> Iterator[tuple[str, str]]:
+        for i, unit in enumerate(self.units):
+            if unit.level is not None:
+                yield f"units[{i}].level", unit.level
+            for end, name in enumerate(unit.between or ()):
+                yield f"units[{i}].between[{end}]", name
+        for i, network in enumerate(self.networks):
+            yield f"networks[{i}].inner", network.inner
+            yield f"networks[{i}].outer", network.outer
+        if self.threads is not None:
+            yield "threads.registers", self.threads.registers
+            yield "threads.shared", self.threads.shared
+
+    def _check_sizes(self) -> None:
         for i, level in enumerate(self.levels[:-1]):
             if level.capacity_bytes is None:
-                raise ValueError(f"levels[{i}].capacity_bytes: only the outermost level may be unlimited")
-        for i, unit in enumerate(self.units):
-            if unit.level is not None and unit.level not in names:
-                raise ValueError(f"units[{i}].level: there is no level {unit.level!r}")
-        for i, network in enumerate(self.networks):
-            pair = (network.inner, network.outer)
-            if pair not in pairwise(names):
-                raise ValueError(f"networks[{i}]: {pair[0]!r} and {pair[1]!r} are not neighbouring levels")
-        self._check_scopes()
-        self._check_energy_sources()
-        return self
+                raise ValueError(
+                    f"levels[{i}].capacity_bytes: is missing; only the outermost level may be unlimited"
+                )
+        for i, level in enumerate(self.levels):
+            if self.num_instances(level) > MAX_COUNT:
+                raise ValueError(
+                    f"levels[{i}].num_instances_per_parent: makes {self.num_instances(level):.3g} of "
+                    f"{level.name!r} together with the levels around it; at most {MAX_COUNT:.0e} are taken"
+                )
 
     def _check_scopes(self) -> None:
         expected = {"machine": 1, "cluster": self.num_clusters, "core": self.num_cores}
@@ -222,25 +153,66 @@ class Machine(_Part):
             if level.per is not None and self.num_instances(level) != expected[level.per]:
                 raise ValueError(
                     f"levels[{i}].per: there are {self.num_instances(level)} of {level.name!r}, "
-                    f"but {expected[level.per]} for one per {level.per}"
+                    f"but {expected[level.per]} for one per {level.per}; change per, or "
+                    "num_instances_per_parent of this level or an outer one"
                 )
 
-    def _check_energy_sources(self) -> None:
-        if self.energy_source:
-            return
-        for path in self._energy_paths():
-            if path not in self.sources:
+    def _check_operators(self) -> None:
+        for i, unit in enumerate(self.units):
+            for name in unit.ops_per_element:
+                # Only here, because the names of operators take a moment to load.
+                from tilewright.ir.ops.registry import operators
+
+                known = sorted({operator.op_type for operator in operators()})
+                if name not in known:
+                    likely = closest(name, known)
+                    hint = likely if likely.startswith("did") else "write it as ONNX does, such as Softmax"
+                    raise ValueError(f"units[{i}].ops_per_element: there is no operator {name!r}; {hint}")
+
+    def _check_sources(self) -> None:
+        for path in self.sources:
+            if not self._exists(path):
                 raise ValueError(
-                    f"{path}: an energy needs a source; "
-                    "write {value: ..., source: ...} or give energy_source"
+                    f"sources: there is nothing at {path!r}; write the path of a number or of a part, "
+                    "such as clock_hz or levels[0]"
                 )
+        for path in self._energy_paths():
+            if not self.source_of(path):
+                raise ValueError(
+                    f"{path}: an energy needs a source; write {{value: ..., source: ...}}, "
+                    "or give the part a source or the machine an energy_source"
+                )
+
+    def _exists(self, path: str) -> bool:
+        found: Any = self
+        for key, index in _PATH.findall(path):
+            if index:
+                found = found[int(index)] if isinstance(found, tuple) and int(index) < len(found) else None
+            elif isinstance(found, Part):
+                found = getattr(found, key) if key in type(found).model_fields else None
+            else:
+                found = found.get(key) if isinstance(found, dict) else None
+            if found is None:
+                return False
+        return "".join(m.group() for m in _PATH.finditer(path)) == path and bool(path)
 
     def _energy_paths(self) -> Iterator[str]:
         for listed in ("levels", "units", "networks"):
             for i, part in enumerate(getattr(self, listed)):
                 for key in type(part).model_fields:
-                    if "_pj" in key and getattr(part, key) is not None:
+                    if "pj" in key.split("_") and getattr(part, key) is not None:
                         yield f"{listed}[{i}].{key}"
+
+    def source_of(self, path: str) -> str | None:
+        """The citation of a number: its own, an energy's, or that of the nearest part around it."""
+        key = path.rsplit(".", 1)[-1]
+        own = self.sources.get(path)
+        if own is None and "pj" in key.split("_") and self.energy_source:
+            return self.energy_source
+        while own is None and path:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+            own = self.sources.get(path)
+        return own
 
     @property
     def num_cores(self) -> int:
@@ -257,6 +229,19 @@ class Machine(_Part):
         """The level that holds everything."""
         return self.levels[-1]
 
+    @property
+    def local(self) -> Level | None:
+        """The largest level that each core has of its own and that schedules fill; None if there is none."""
+        found = [x for x in self.levels[:-1] if x.per == "core" and x.managed_by == "software"]
+        return found[-1] if found else None
+
+    @property
+    def shared(self) -> Level | None:
+        """The largest on-chip level that the cores of a cluster share and that schedules fill, or None."""
+        on_chip = (x for x in self.levels[:-1] if x.managed_by == "software")
+        found = [x for x in on_chip if x.per in ("cluster", "machine")]
+        return found[-1] if found else None
+
     def level(self, name: str) -> Level:
         """The level of that name.
 
@@ -265,8 +250,8 @@ class Machine(_Part):
         """
         found = next((level for level in self.levels if level.name == name), None)
         if found is None:
-            known = ", ".join(level.name for level in self.levels)
-            raise MachineError(f"machine {self.name!r} has no level {name!r}; it has {known}.")
+            known = closest(name, (level.name for level in self.levels))
+            raise MachineError(f"machine {self.name!r} has no level {name!r}; {known}.")
         return found
 
     def num_instances(self, level: Level) -> int:
@@ -323,6 +308,15 @@ class Machine(_Part):
 
 
 def machine_schema() -> dict[str, Any]:
-    """JSON Schema of a machine description, for editors and validators."""
+    """JSON Schema of a machine description, for editors and validators.
+
+    It describes the file: each part may carry a `source`, each number may be `{value, source}`.
+    """
     schema = Machine.model_json_schema()
+    for part in schema["$defs"].values():
+        if part["type"] == "object":
+            part["properties"]["source"] = {
+                "type": "string",
+                "description": "Where the numbers of this part come from that do not say it themselves.",
+            }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -11,11 +11,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from tilewright.errors import MachineError
-from tilewright.hardware.machine import Level, Machine, Network, Overheads, Share, Unit
+from tilewright.hardware.machine import Level, Machine, Network, Overheads, Share, Threads, Unit
 
 MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 20
-_PARTS: tuple[type[BaseModel], ...] = (Machine, Level, Share, Unit, Network, Overheads)
+_PARTS: tuple[type[BaseModel], ...] = (Machine, Level, Share, Unit, Network, Overheads, Threads)
 
 
 def load_machine(path: Path | str) -> Machine:
@@ -122,6 +122,9 @@ def _without_sources(tree: object, path: str, sources: dict[str, str], where: st
             sources[path] = source
             return value
         case dict():
+            if path and isinstance(tree.get("source"), str):
+                sources[path] = tree["source"]
+                tree = {key: value for key, value in tree.items() if key != "source"}
             for key in tree:
                 if not isinstance(key, str):
                     raise MachineError(f"{where}: {path or 'the top'}: the key {key!r} is not text.")
@@ -156,6 +159,8 @@ def _explain(kind: str, problem: Mapping[str, Any], location: Sequence[int | str
             return "this key is required"
         case "value_error":
             return str(problem["ctx"]["error"]).rstrip(".")
+        case "less_than_equal":
+            return f"is too large: {problem['input']!r}; at most {problem['ctx']['le']:.4g} is taken"
     shown = repr(problem["input"])
     text = str(problem["msg"])
     got = f", not {shown}" if len(shown) <= 40 else ""

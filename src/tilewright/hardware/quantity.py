@@ -79,29 +79,39 @@ def _json(number: Mapping[str, Any], kind: str) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [*plain, cited], "description": f"In {kind}, or text with a unit."})
 
 
-_MORE_THAN_ZERO = Field(gt=0, allow_inf_nan=False)
-_POSITIVE_INT = {"type": "integer", "exclusiveMinimum": 0}
-_POSITIVE = {"type": "number", "exclusiveMinimum": 0}
-_NOT_NEGATIVE = {"type": "number", "minimum": 0}
+MAX_COUNT = 10**9
+MAX_BYTES = 1 << 60
+MAX_NUMBER = 1e24
+"""Larger numbers are mistakes, and would overflow what is computed from them."""
 
-Count = Annotated[int, _before("a plain number"), Field(gt=0), _json(_POSITIVE_INT, "a plain number")]
-Bytes = Annotated[int, _before("bytes"), Field(gt=0), _json(_POSITIVE_INT, "bytes")]
+_MORE_THAN_ZERO = Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)
+_NOT_LESS_THAN_ZERO = Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)
+_POSITIVE = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_NUMBER}
+_NOT_NEGATIVE = {"type": "number", "minimum": 0, "maximum": MAX_NUMBER}
+
+
+def _integer(maximum: int) -> dict[str, Any]:
+    return {"type": "integer", "exclusiveMinimum": 0, "maximum": maximum}
+
+
+Count = Annotated[
+    int,
+    _before("a plain number"),
+    Field(gt=0, le=MAX_COUNT),
+    _json(_integer(MAX_COUNT), "a plain number"),
+]
+Bytes = Annotated[int, _before("bytes"), Field(gt=0, le=MAX_BYTES), _json(_integer(MAX_BYTES), "bytes")]
 Number = Annotated[float, _before("a plain number"), _MORE_THAN_ZERO, _json(_POSITIVE, "a plain number")]
+NotNegative = Annotated[
+    float, _before("a plain number"), _NOT_LESS_THAN_ZERO, _json(_NOT_NEGATIVE, "a plain number")
+]
 BytesPerSecond = Annotated[
     float, _before("bytes per second"), _MORE_THAN_ZERO, _json(_POSITIVE, "bytes per second")
 ]
 Hertz = Annotated[float, _before("hertz"), _MORE_THAN_ZERO, _json(_POSITIVE, "hertz")]
 Watts = Annotated[float, _before("watts"), _MORE_THAN_ZERO, _json(_POSITIVE, "watts")]
 Nanoseconds = Annotated[
-    float,
-    _before("nanoseconds"),
-    Field(ge=0, allow_inf_nan=False),
-    _json(_NOT_NEGATIVE, "nanoseconds"),
+    float, _before("nanoseconds"), _NOT_LESS_THAN_ZERO, _json(_NOT_NEGATIVE, "nanoseconds")
 ]
-Picojoules = Annotated[
-    float,
-    _before("picojoules"),
-    Field(ge=0, allow_inf_nan=False),
-    _json(_NOT_NEGATIVE, "picojoules"),
-]
+Picojoules = Annotated[float, _before("picojoules"), _NOT_LESS_THAN_ZERO, _json(_NOT_NEGATIVE, "picojoules")]
 Flag = StrictBool

@@ -124,12 +124,12 @@ def test_shares_divide_a_capacity() -> None:
         (
             "float16: 2048",
             "float16: .inf",
-            "units[0].macs_per_cycle.float16: input should be a finite number",
+            "units[0].macs_per_cycle.float16: is too large: inf; at most 1e+24 is taken",
         ),
         (
             "float16: 2048",
             "half: 2048",
-            "units[0].macs_per_cycle: 'half' is not an element type; expected one of float32",
+            "units[0].macs_per_cycle: 'half' is not an element type; known are float32",
         ),
         (
             ", macs_per_cycle: {float16: 2048}",
@@ -139,18 +139,18 @@ def test_shares_divide_a_capacity() -> None:
         (
             "efficiency: 0.85",
             "efficiency: 85",
-            "units[0].efficiency: input should be less than or equal to 1, not 85",
+            "units[0].efficiency: is too large: 85; at most 1 is taken",
         ),
         (
             "kind: ring",
             "kind: torus",
             "networks[0].kind: input should be 'bus', 'crossbar', 'ring', 'mesh' or 'tree'",
         ),
-        ("name: LLB,", "name: L1,", "levels: the name 'L1' is given twice"),
+        ("name: LLB,", "name: L1,", "levels[1].name: 'L1' is the name of levels[0] too; give each its own"),
         (
             "capacity_bytes: 8 MiB, ",
             "",
-            "levels[1].capacity_bytes: only the outermost level may be unlimited",
+            "levels[1].capacity_bytes: is missing; only the outermost level may be unlimited",
         ),
         ("level: L1", "level: L9", "units[1].level: there is no level 'L9'"),
         ("outer: LLB", "outer: DDR", "networks[0]: 'L1' and 'DDR' are not neighbouring levels"),
@@ -167,7 +167,7 @@ def test_shares_divide_a_capacity() -> None:
         (
             "read_bytes_per_s: 256GB/s}",
             "read_bytes_per_s: 1GB/s, read_bytes_per_cycle: 1}",
-            "levels[1]: read bandwidth is given per second and per cycle",
+            "levels[1]: read bandwidth is given twice, as read_bytes_per_s and as read_bytes_per_cycle",
         ),
         ("256KiB", "2MiB", "levels[0]: shares take 2097152 of 1310720 bytes"),
         ("name: chip", "name: chip\nname: chop", "line 3: the key 'name' is given twice"),
@@ -222,7 +222,7 @@ def test_files_are_read_with_a_limit(tmp_path: Path) -> None:
 
 
 def test_an_unknown_level_lists_the_known() -> None:
-    with pytest.raises(MachineError, match="has no level 'L7'; it has L1, LLB, DDR"):
+    with pytest.raises(MachineError, match="has no level 'L7'; known are L1, LLB, DDR"):
         chip().level("L7")
 
 

@@ -1,0 +1,316 @@
+"""The parts of a machine: levels of memory, compute units, networks, thread limits, fixed costs.
+
+The text below each field is what `tilewright schema machine` and docs/machines.md say of it. All parts are
+frozen; what only a whole machine can check (names of levels, sources of energies) is checked in `machine.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from tilewright.hardware.quantity import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    Flag,
+    Nanoseconds,
+    NotNegative,
+    Number,
+    Picojoules,
+)
+from tilewright.ir.dtype import DType
+
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class TensorKind(StrEnum):
+    """What a level may hold, seen from one operator."""
+
+    WEIGHT = "weight"
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+ALL_KINDS = tuple(TensorKind)
+
+
+class Work(StrEnum):
+    """Sorts of work that compute units take."""
+
+    CONTRACTION = "contraction"  # sums of products over channels: convolution, matrix product
+    DEPTHWISE = "depthwise"  # convolution of each channel alone
+    ELEMENTWISE = "elementwise"  # plain arithmetic on each element
+    REDUCTION = "reduction"  # pooling, sums, norms, softmax
+    SPECIAL = "special"  # exponentials and other functions of each element
+    MOVEMENT = "movement"  # copies and changes of layout
+
+
+_ARITHMETIC = (Work.DEPTHWISE, Work.ELEMENTWISE, Work.REDUCTION, Work.SPECIAL)
+_USUAL_WORK: dict[str, tuple[Work, ...]] = {
+    "mac": (Work.CONTRACTION, Work.DEPTHWISE),
+    "matrix": (Work.CONTRACTION,),
+    "vector": _ARITHMETIC,
+    "scalar": _ARITHMETIC,
+    "special": (Work.SPECIAL,),
+    "mover": (Work.MOVEMENT,),
+}
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The end of a complaint about an unknown name: the likely meaning, else all that are known.
+
+    >>> closest("Globalbufer", ["Registers", "GlobalBuffer"])
+    'did you mean GlobalBuffer'
+    """
+    names = list(dict.fromkeys(known))
+    folded = {n.lower(): n for n in reversed(names)}
+    found = difflib.get_close_matches(name.lower(), folded, n=2, cutoff=0.6)
+    if found:
+        return f"did you mean {' or '.join(folded[f] for f in found)}"
+    return f"known are {', '.join(names)}" if names else "there are none"
+
+
+def _known_dtypes(table: dict[str, float]) -> dict[str, float]:
+    known = [str(d) for d in DType]
+    for name in table:
+        if name not in known:
+            raise ValueError(f"{name!r} is not an element type; {closest(name, known)}")
+    return table
+
+
+PerDType = Annotated[dict[str, Number], AfterValidator(_known_dtypes)]
+PerOperator = dict[str, Number]
+
+
+class Part(BaseModel):
+    """What all parts share: unknown keys are mistakes, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def _one_of(part: Part, what: str, keys: tuple[str, str]) -> None:
+    if all(getattr(part, key) is not None for key in keys):
+        raise ValueError(f"{what} is given twice, as {keys[0]} and as {keys[1]}; give one of them")
+
+
+class Share(Part):
+    """Part of a level's capacity that only some kinds of tensor may use, and that they may not exceed."""
+
+    holds: tuple[TensorKind, ...] = Field(min_length=1)
+    """Kinds of tensor in this share."""
+    capacity_bytes: Bytes
+    """Size of the share."""
+
+
+class Level(Part):
+    """One level of the memory hierarchy. All numbers are those of one instance.
+
+    An access moves `word_bits` times `words_per_access`.
+    """
+
+    name: Name
+    """Name of the level, unique in the machine; units, networks and mappings refer to it."""
+    capacity_bytes: Bytes | None = None
+    """Size of one instance; only the outermost level may leave it out (unlimited)."""
+    shares: tuple[Share, ...] = ()
+    """Parts of the capacity kept for some kinds of tensor; kinds without a share have the rest together."""
+    holds: tuple[TensorKind, ...] = Field(default=ALL_KINDS, min_length=1)
+    """Kinds of tensor that stay here; others pass by."""
+    num_instances_per_parent: Count = 1
+    """Instances that one instance of the next outer level feeds: the spatial fan-out below that level. At the
+    outermost level: how many there are."""
+    per: Literal["core", "cluster", "machine"] | None = None
+    """One instance per core, per cluster, or for the whole machine; checked against the counts."""
+    managed_by: Literal["software", "hardware"] = "software"
+    """A scratchpad that the schedule fills, or a cache."""
+    line_bytes: Bytes | None = None
+    """Line of a cache."""
+    word_bits: Count = 8
+    """Width of one word."""
+    words_per_access: Count = 1
+    """Words that one access moves (Timeloop's block size)."""
+    num_instances_per_access: Count = 1
+    """Neighbouring instances that share one access, as in one bank (Timeloop's cluster size): its energy is
+    charged once for all of them."""
+    read_bytes_per_s: BytesPerSecond | None = None
+    """Read bandwidth; or give it per cycle."""
+    read_bytes_per_cycle: Number | None = None
+    """Read bandwidth, per cycle of clock_hz."""
+    write_bytes_per_s: BytesPerSecond | None = None
+    """Write bandwidth; or give it per cycle."""
+    write_bytes_per_cycle: Number | None = None
+    """Write bandwidth, per cycle of clock_hz."""
+    has_shared_port: Flag = False
+    """Reads and writes take turns: together they are no faster than one of them alone."""
+    latency_ns: Nanoseconds | None = None
+    """Time from a request to its first data."""
+    read_pj: Picojoules | None = None
+    """Energy of one read access."""
+    write_pj: Picojoules | None = None
+    """Energy of one write access."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Level:
+        for way in ("read", "write"):
+            _one_of(self, f"{way} bandwidth", (f"{way}_bytes_per_s", f"{way}_bytes_per_cycle"))
+        held = [kind for share in self.shares for kind in share.holds]
+        twice = next((kind for i, kind in enumerate(held) if kind in held[:i]), None)
+        if twice is not None:
+            raise ValueError(f"shares: {str(twice)!r} has two shares; add them up to one")
+        beyond = next((kind for kind in held if kind not in self.holds), None)
+        if beyond is not None:
+            raise ValueError(f"shares: {str(beyond)!r} has a share, but holds leaves it out; add it there")
+        shared = sum(share.capacity_bytes for share in self.shares)
+        if self.capacity_bytes is not None and shared > self.capacity_bytes:
+            raise ValueError(f"shares take {shared} of {self.capacity_bytes} bytes; make one of them smaller")
+        return self
+
+    def capacity_for_bytes(self, kind: TensorKind) -> int | None:
+        """Bytes that tensors of this kind may use: None without a limit, 0 where they pass by."""
+        if kind not in self.holds:
+            return 0
+        own = next((s.capacity_bytes for s in self.shares if kind in s.holds), None)
+        if own is not None or self.capacity_bytes is None:
+            return own
+        return self.capacity_bytes - sum(s.capacity_bytes for s in self.shares)
+
+
+class Unit(Part):
+    """Compute units of one sort, or engines that move data. Rates are those of one unit."""
+
+    name: Name
+    """Name of the sort of unit, unique in the machine."""
+    kind: Literal["mac", "matrix", "vector", "scalar", "special", "mover"]
+    """`mac` multiplies and adds one pair, `matrix` a tile of them, `vector` works on lanes, `scalar` on
+    single values, `special` on functions such as exp; a `mover` copies between two levels."""
+    level: Name | None = None
+    """Level that the unit reads from, one set of units per instance; left out: the innermost."""
+    num_per_instance: Count = 1
+    """Units beside each instance of that level."""
+    runs: tuple[Work, ...] = ()
+    """Sorts of work that the unit takes; left out: what is usual for its kind."""
+    macs_per_cycle: PerDType = Field(default_factory=dict)
+    """Multiply-accumulates per cycle, by element type."""
+    ops_per_cycle: PerDType = Field(default_factory=dict)
+    """Other scalar operations per cycle, by element type."""
+    ops_per_element: PerOperator = Field(default_factory=dict)
+    """Operations that one element of an operator's output costs, by ONNX operator; others cost 1."""
+    efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the rates that real kernels reach."""
+    tile: tuple[Count, ...] = ()
+    """Shape of what one issue works on; extents that do not fill it waste the rest."""
+    between: tuple[Name, Name] | None = None
+    """The two levels that a mover copies between."""
+    bytes_per_s: BytesPerSecond | None = None
+    """Rate of a mover, both directions together; or give it per cycle."""
+    bytes_per_cycle: Number | None = None
+    """Rate of a mover, both directions together, per cycle of clock_hz."""
+    mac_pj: Picojoules | None = None
+    """Energy of one multiply-accumulate."""
+    op_pj: Picojoules | None = None
+    """Energy of one other operation."""
+    pj_per_byte: Picojoules | None = None
+    """Energy of a mover for one byte, without the accesses at both ends."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Unit:
+        _one_of(self, "the rate", ("bytes_per_s", "bytes_per_cycle"))
+        if self.kind == "mover":
+            extra = next((k for k in ("macs_per_cycle", "ops_per_cycle") if getattr(self, k)), None)
+            if extra is not None:
+                raise ValueError(f"{extra}: a mover does not compute; give bytes_per_s, or another kind")
+            return self
+        moves = next((k for k in ("between", "bytes_per_s", "bytes_per_cycle") if getattr(self, k)), None)
+        if moves is not None:
+            raise ValueError(f"{moves}: only a mover has it; leave it out, or write kind: mover")
+        if not self.macs_per_cycle and not self.ops_per_cycle:
+            raise ValueError("has no rate; give macs_per_cycle or ops_per_cycle by element type")
+        return self
+
+    def takes(self, work: Work) -> bool:
+        """Whether the unit runs this sort of work."""
+        return work in (self.runs or _USUAL_WORK[self.kind])
+
+
+class Network(Part):
+    """What carries data between the instances of two neighbouring levels, or of one level."""
+
+    name: Name
+    """Name of the network."""
+    inner: Name
+    """Level on the inner side."""
+    outer: Name
+    """The next outer level; or the same, for a network among the instances of one level."""
+    kind: Literal["bus", "crossbar", "ring", "mesh", "tree"]
+    """Its shape. A mesh has two dimensions."""
+    shape: tuple[Count, ...] = ()
+    """Rows and columns of a mesh."""
+    bytes_per_s: BytesPerSecond | None = None
+    """Bandwidth of one link and direction of a ring or mesh, else of the whole; or give it per cycle."""
+    bytes_per_cycle: Number | None = None
+    """The same per cycle of clock_hz."""
+    flit_bytes: Bytes | None = None
+    """Unit of flow control: what one link carries at once."""
+    switching: Literal["wormhole", "store-and-forward", "circuit"] | None = None
+    """How packets pass a router."""
+    routing: Literal["xy"] | None = None
+    """Path of a packet: `xy` goes along the row first, then along the column."""
+    hop_latency_ns: Nanoseconds | None = None
+    """Time to pass one router and link; or give it in cycles."""
+    hop_latency_cycles: NotNegative | None = None
+    """The same in cycles of clock_hz."""
+    hop_pj_per_byte: Picojoules | None = None
+    """Energy of one byte over one hop."""
+    has_multicast: Flag = False
+    """One sent copy reaches many receivers."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Network:
+        _one_of(self, "bandwidth", ("bytes_per_s", "bytes_per_cycle"))
+        _one_of(self, "the latency of a hop", ("hop_latency_ns", "hop_latency_cycles"))
+        if self.shape and (self.kind != "mesh" or len(self.shape) != 2):
+            raise ValueError("shape: only a mesh has one, and it has two numbers, rows and columns")
+        return self
+
+
+class Threads(Part):
+    """What limits a block of threads on a core of a GPU."""
+
+    registers: Name
+    """Level of the registers."""
+    shared: Name
+    """Level of the memory that a block's threads share."""
+    num_per_warp: Count = 32
+    """Threads that execute together."""
+    max_per_block: Count
+    """Threads in one block."""
+    max_block_shape: tuple[Count, ...] = ()
+    """Extents of a block along x, y and z."""
+    max_per_core: Count
+    """Threads that live on a core at the same time."""
+    max_blocks_per_core: Count | None = None
+    """Blocks that live on a core at the same time."""
+    register_bytes: Bytes = 4
+    """Size of one register."""
+    max_registers_per_thread: Count | None = None
+    """Registers that one thread can name."""
+    max_register_bytes_per_block: Bytes | None = None
+    """Bytes of registers of one block; left out: all that the core has."""
+    max_shared_bytes_per_block: Bytes | None = None
+    """Bytes of shared memory of one block; left out: all that the core has."""
+
+
+class Overheads(Part):
+    """Fixed costs of the machine's runtime."""
+
+    kernel_launch_ns: Nanoseconds = 0.0
+    """Start of one kernel."""
+    barrier_ns: Nanoseconds = 0.0
+    """Meeting of all cores of a cluster, as between two layers of a kernel."""
+    copy_setup_ns: Nanoseconds = 0.0
+    """Start of one transfer between memories."""
