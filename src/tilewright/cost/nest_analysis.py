@@ -14,6 +14,7 @@ from itertools import product as cartesian
 from math import ceil, prod
 
 from tilewright.cost.count import Cost, LevelCount, TensorCount
+from tilewright.cost.link_transfers import Linked, linked
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.mapping.base import TIMELOOP, Loop, Mapping, Rules
@@ -214,6 +215,20 @@ class _Nest:
             total *= len({sum(positions) for positions in cartesian(*own)})
         return total
 
+    def positions(self, operand: Operand, number: int) -> list[Shift]:
+        """Where the tiles lie of the instances that one instance feeds, in the order in which they stand."""
+        found: list[Shift] = [(0,) * len(operand.axes)]
+        inner = dict(self.tiles[number + 1])
+        for loop in reversed(self.levels[number].spatial):
+            move = _shift(operand, loop.dim, inner[loop.dim])
+            found = [
+                tuple(p + i * m for p, m in zip(position, move, strict=True))
+                for i in range(loop.factor)
+                for position in found
+            ]
+            inner[loop.dim] *= loop.factor
+        return found
+
     def partition(self, operand: Operand, number: int, rules: Rules) -> int:
         """Words of a tensor that are one instance's own (rule 5)."""
         words = prod(self.box(operand, self.tiles[0], rules))
@@ -248,14 +263,26 @@ def _count(operand: Operand, nest: _Nest, rules: Rules) -> dict[int, TensorCount
     num_levels = len(nest.levels)
     entering[num_levels] = prod(loop.factor for level in nest.levels for loop in level.temporal)
     counts: dict[int, TensorCount] = {}
+    from_peers = dict.fromkeys(kept, 0)
     for place, number in enumerate(kept):
         child = kept[place + 1] if place + 1 < len(kept) else num_levels
         accesses = entering[child]
         for between in range(number, child):
             accesses *= nest.distinct_boxes(operand, between)
+        if rules.link_transfers and child < num_levels and nest.levels[child - 1].spatial:
+            found = _linked(operand, nest, child, rules)
+            if found.sent:
+                # Averages over the instances, as Timeloop rounds them.
+                per_parent = prod(loop.factor for loop in nest.levels[child - 1].spatial)
+                from_peers[child] = found.sent // nest.num_used(child)
+                entering[child] = found.received // per_parent + from_peers[child]
+                accesses = found.accesses
+                for between in range(number, child - 1):
+                    accesses *= nest.distinct_boxes(operand, between)
         is_output = operand.kind is TensorKind.OUTPUT
         partition = nest.partition(operand, number, rules)
-        reads = max(0, accesses - partition) if is_output else accesses
+        reductions = max(0, accesses - partition) if is_output else 0
+        reads = (reductions if is_output else accesses) + from_peers[number]
         updates = accesses if is_output else 0
         fills = 0 if number == 0 else entering[number]
         used = nest.num_used(number)
@@ -266,10 +293,19 @@ def _count(operand: Operand, nest: _Nest, rules: Rules) -> dict[int, TensorCount
             reads=reads,
             updates=updates,
             fills=fills,
-            temporal_reductions=reads if is_output else 0,
+            temporal_reductions=reductions,
             energy_pj=_energy_pj(nest, number, reads, updates, fills, used),
         )
     return counts
+
+
+def _linked(operand: Operand, nest: _Nest, number: int, rules: Rules) -> Linked:
+    """What one instance of the level around a level gives to those that it feeds, with links."""
+    return linked(
+        nest.box(operand, nest.tiles[number], rules),
+        nest.temporal_above(operand, number),
+        nest.positions(operand, number - 1),
+    )
 
 
 def _fills(operand: Operand, nest: _Nest, number: int, rules: Rules) -> int:
