@@ -107,7 +107,7 @@ def measure(
 
 @cache
 def limits(num_threads: int) -> MachineLimits:
-    """What this machine can do, looked at once."""
+    """What this machine can do, looked at once; where constants stay depends on the model."""
     return MachineLimits.measure(num_threads)
 
 
@@ -118,7 +118,11 @@ def roofline(program: Program, feed: Any, num_threads: int) -> dict[str, Any]:
     run that they would save if they reached them.
     """
     profile = profile_program(
-        program, feed, num_threads=num_threads, duration_s=PROFILE_S, limits=limits(num_threads)
+        program,
+        feed,
+        num_threads=num_threads,
+        duration_s=PROFILE_S,
+        limits=limits(num_threads).with_constants,
     )
     lost: Counter[str] = Counter()
     for kernel in profile.kernels:
@@ -251,8 +255,8 @@ def summary(rows: list[dict[str, Any]], peers: list[str]) -> str:
             "ratio above 1 means that tilewright is faster, with a 95 % interval over the rounds; errors are "
             "against float64, relative to the largest value; MB is the most memory that the process had. "
             "The limits of a network are those of its kernels as they were chosen, summed: products at the "
-            "measured peak of the unit they run on, or their bytes at the speed of where they lie, whichever "
-            "takes longer."
+            "measured peak of the unit they run on, or their bytes at the speed of where they stay between "
+            "runs, whichever takes longer."
         )
     return "\n".join(lines) + "\n"
 

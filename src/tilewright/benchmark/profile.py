@@ -1,10 +1,10 @@
 """Where the time of a run goes: each kernel in context, beside what this machine could do.
 
 The generated main stores a time stamp before and after each step, so a kernel is measured as it runs: with
-the caches as the kernels before it left them. Kernels of one stage run side by side and share one row. A
-kernel's limit is the longer of two times: its products at the peak of the unit that computes them, and its
-bytes at the speed of where they lie, constants in memory (they are cold: a run reads each once), activations
-in the caches.
+the caches as the kernels before it left them. Kernels of one stage run side by side and share one row;
+operators that run on the host have rows of their own, and no limit. A kernel's limit is the longer of two
+times: its arithmetic at the peak of the unit that computes it, and its bytes at the speed of where they lie:
+constants where so many of them stay from one run to the next, activations in the caches.
 """
 
 from __future__ import annotations
@@ -12,96 +12,40 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.benchmark.limits import MachineLimits
 from tilewright.benchmark.statistics import quantile
-from tilewright.errors import UnsupportedOp
-from tilewright.ir.graph import Value
+from tilewright.benchmark.work import Work, total_constant_bytes
 from tilewright.program import Program
 from tilewright.progress import Progress
-from tilewright.targets.cpu.kernel import Kernel
-from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel, PackedTensor, Storage, Table
+from tilewright.steps import StepInfo
+from tilewright.targets.cpu.lower import HostOperator, Step
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.topology import probe_bandwidth, probe_fma_peak, probe_tile_peak
 
 Array = np.ndarray[Any, Any]
-Bound = Literal["compute", "memory", "overhead"]
+Bound = Literal["compute", "memory", "overhead", "host"]
 
 # A step that takes this many times its limit is held back by neither arithmetic nor memory.
 OVERHEAD_FACTOR = 4.0
-_CACHED_BYTES = 1 << 20
+# Shorter steps overlap with their neighbours, and some of their constants stay closer than the rest: they are
+# never said to be faster than their limits.
+_SHORT_NS = 1000.0
 _LEAST_RUNS = 5
-_LOOKS = 3
 _WARMUP_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class MachineLimits:
-    """What this machine does at best with so many threads, measured."""
-
-    num_threads: int
-    fma_flop_per_s: float
-    tile_flop_per_s: float | None
-    memory_bytes_per_s: float
-    cache_bytes_per_s: float
-
-    @classmethod
-    def measure(cls, num_threads: int) -> MachineLimits:
-        """A few seconds: of several looks the best, since a busy machine only ever shows less than it can."""
-        tiles = [probe_tile_peak(num_threads) for _ in range(_LOOKS)]
-        rates = [t.peak_flop_per_s for t in tiles if t is not None]
-        cached = _CACHED_BYTES * num_threads
-        return cls(
-            num_threads=num_threads,
-            fma_flop_per_s=max(probe_fma_peak(num_threads).peak_flop_per_s for _ in range(_LOOKS)),
-            tile_flop_per_s=max(rates, default=None),
-            memory_bytes_per_s=max(probe_bandwidth(num_threads).read_bytes_per_s for _ in range(_LOOKS)),
-            cache_bytes_per_s=max(
-                probe_bandwidth(num_threads, cached).read_bytes_per_s for _ in range(_LOOKS)
-            ),
-        )
-
-    def compute_ns(self, kernel: Kernel) -> float:
-        """The time of a kernel's products at the peak of the units that they run on.
-
-        A kernel that calls others spends it as their products do.
-        """
-        if not kernel.macs:
-            return 0.0
-        parts = [part for part in kernel.parts if part.macs]
-        if not parts:
-            return 2e9 * kernel.macs / self.peak_flop_per_s(kernel.template)
-        of_parts = sum(self.compute_ns(part) for part in parts)
-        return of_parts * kernel.macs / sum(part.macs for part in parts)
-
-    def peak_flop_per_s(self, template: str) -> float:
-        """Of the unit that a template's products run on, in operations of the plain product.
-
-        Winograd's F(n, 3) makes (n + 2)² products of 9n²; the matrix unit makes as many as the name says, and
-        bytes run at twice its rate for bfloat16. Vectors of bytes hold four times as many as floats.
-        """
-        name, _, number = template.partition("-")
-        if name == "winograd":
-            size = int(number)
-            return self.fma_flop_per_s * 9 * size**2 / (size + 2) ** 2
-        if name == "matrix" and self.tile_flop_per_s is not None:
-            return self.tile_flop_per_s / int(number)
-        if template == "integer-tiles" and self.tile_flop_per_s is not None:
-            return 2 * self.tile_flop_per_s
-        return self.fma_flop_per_s * (4 if template == "integer-vnni" else 1)
-
-
-@dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One step: its kernel, or the kernels that run side by side. Times are over all runs.
+    """One step: its kernel, or the kernels that run side by side, or an operator on the host.
 
-    `flop` counts products (two operations each); `constant_bytes` weights and tables, `activation_bytes` what
-    is read and written of everything else, each tensor once.
+    Times are over all runs. `flop` counts all operations as `ir.derive.flops` does, `product_flop` those of
+    products (two each); `constant_bytes` what is touched of weights and tables, `activation_bytes` of
+    everything else, each element once. Of what runs on the host only the time is known.
     """
 
     id: str
@@ -113,6 +57,7 @@ class KernelTime:
     high_ns: float
     share: float
     flop: int
+    product_flop: int
     constant_bytes: int
     activation_bytes: int
     limit_ns: float
@@ -121,7 +66,7 @@ class KernelTime:
 
     @property
     def gflop_per_s(self) -> float:
-        """Rate of its products."""
+        """Rate of its operations."""
         return self.flop / self.median_ns if self.median_ns else 0.0
 
     @property
@@ -209,7 +154,12 @@ class Profile:
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
 
 
-_WORDS = {"compute": "bound by arithmetic", "memory": "bound by memory", "overhead": "held back by overheads"}
+_WORDS = {
+    "compute": "bound by arithmetic",
+    "memory": "bound by memory",
+    "overhead": "held back by overheads",
+    "host": "spent in operators on the host",
+}
 
 
 def _label(kernel: KernelTime) -> str:
@@ -222,74 +172,103 @@ def profile_program(
     *,
     num_threads: int,
     duration_s: float,
-    limits: MachineLimits | None = None,
+    limits: Callable[[int], MachineLimits] | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Profile:
     """Run a program with time stamps for `duration_s`, and compare its steps with the machine's limits.
 
-    Raises:
-        UnsupportedOp: operators of the program run on the host, where no stamps are taken.
+    `limits` gives those of a model whose runs read so many bytes of constants; by default they are measured.
     """
     progress("generating code with time stamps", 0, 1)
     code = CpuTarget().generate(program, profile=True)
-    host = code.lowered.host_operators
-    if host:
-        names = ", ".join(sorted({h.node.op_type for h in host}))
-        raise UnsupportedOp(
-            f"{names}: run on the host, where no kernel is timed; `tilewright bench` times the whole model."
-        )
     executable = code.load(num_threads)
     try:
         samples, runs_ns = _measure(executable, feed, duration_s, progress)
     finally:
         executable.close()
     progress("measuring this machine", 0, 1)
-    limits = limits or MachineLimits.measure(num_threads)
+    works = {
+        launch: Work.of(launch, code.lowered)
+        for step in code.lowered.steps
+        if not isinstance(step, HostOperator)
+        for launch in step
+    }
+    total_bytes = total_constant_bytes(works.values())
+    machine = (
+        MachineLimits.measure(num_threads).with_constants(total_bytes)
+        if limits is None
+        else limits(total_bytes)
+    )
     run_ns = statistics.median(runs_ns)
     kernels: list[KernelTime] = []
-    for step, times in zip(code.steps, samples, strict=True):
-        launches = code.lowered.steps[step.index]
-        assert isinstance(launches, tuple)
-        infos = step.kernels
-        flop = sum(2 * k.macs for k in infos)
-        constants, activations = _bytes(launches, code.lowered)
-        compute_ns = sum(limits.compute_ns(launch.kernel) for launch in launches)
-        memory_ns = 1e9 * (constants / limits.memory_bytes_per_s + activations / limits.cache_bytes_per_s)
-        median = statistics.median(times)
-        kernels.append(
-            KernelTime(
-                id=infos[0].id,
-                template=" | ".join(dict.fromkeys(k.template for k in infos)),
-                nodes=tuple(dict.fromkeys(n for k in infos for n in k.nodes)),
-                operators=tuple(n.op_type for launch in launches for n in launch.nodes),
-                median_ns=median,
-                low_ns=quantile(times, 0.1),
-                high_ns=quantile(times, 0.9),
-                share=median / run_ns,
-                flop=flop,
-                constant_bytes=constants,
-                activation_bytes=activations,
-                limit_ns=max(compute_ns, memory_ns),
-                bound=_bound(median, compute_ns, memory_ns),
-                notes=tuple(dict.fromkeys(n for k in infos for n in k.notes)),
-            )
-        )
+    seen: set[str] = set()
+    for info, step, times in zip(code.steps, code.lowered.steps, samples, strict=True):
+        launches = () if isinstance(step, HostOperator) else step
+        kernels.append(_kernel_time(info, step, [works[x] for x in launches], times, run_ns, machine, seen))
     total_ns = sum(k.median_ns for k in kernels)
     if total_ns > run_ns:  # medians of parts may add up to more than the median of the whole
         kernels = [replace(k, share=k.median_ns / total_ns) for k in kernels]
-    by_operator: Counter[str] = Counter()
-    by_bound: Counter[str] = Counter()
+    by_operator: dict[str, float] = {}
+    by_bound: dict[str, float] = {}
     for kernel in kernels:
-        by_operator[kernel.operators[0] if kernel.operators else "reorder"] += kernel.share  # type: ignore[assignment]  # counts may be floats
-        by_bound[kernel.bound] += kernel.share  # type: ignore[assignment]
+        operator = kernel.operators[0] if kernel.operators else "reorder"
+        by_operator[operator] = by_operator.get(operator, 0.0) + kernel.share
+        by_bound[kernel.bound] = by_bound.get(kernel.bound, 0.0) + kernel.share
     return Profile(
         kernels=tuple(kernels),
         run_ns=run_ns,
         between_ns=max(0.0, run_ns - total_ns),
         num_runs=len(runs_ns),
-        limits=limits,
-        operator_share=dict(by_operator.most_common()),
+        limits=machine,
+        operator_share=dict(sorted(by_operator.items(), key=lambda item: -item[1])),
         bound_share=dict(sorted(by_bound.items())),
+    )
+
+
+def _kernel_time(
+    info: StepInfo,
+    step: Step,
+    works: Sequence[Work],
+    times: Sequence[float],
+    run_ns: float,
+    machine: MachineLimits,
+    seen: set[str],
+) -> KernelTime:
+    """One row. `seen` are the constants of earlier steps, which are in a cache by now."""
+    median = statistics.median(times)
+    nodes = [step.node] if isinstance(step, HostOperator) else [n for launch in step for n in launch.nodes]
+    constants: dict[str, int] = {}
+    for work in works:
+        constants |= work.constants
+    activation_bytes = sum(work.activation_bytes for work in works)
+    compute_ns = memory_ns = 0.0
+    if not isinstance(step, HostOperator):
+        again_bytes = sum(size for name, size in constants.items() if name in seen)
+        memory_ns = machine.read_ns(sum(constants.values()) - again_bytes, activation_bytes + again_bytes)
+        compute_ns = sum(
+            work.product_share * machine.compute_ns(launch.kernel)
+            + 1e9 * work.vector_flop / machine.fma_flop_per_s
+            for launch, work in zip(step, works, strict=True)
+        )
+        seen |= constants.keys()
+    limit_ns = max(compute_ns, memory_ns)
+    kernels = info.kernels
+    return KernelTime(
+        id=kernels[0].id,
+        template=" | ".join(dict.fromkeys(k.template for k in kernels)),
+        nodes=tuple(dict.fromkeys(n for k in kernels for n in k.nodes)),
+        operators=tuple(n.op_type for n in nodes),
+        median_ns=median,
+        low_ns=quantile(times, 0.1),
+        high_ns=quantile(times, 0.9),
+        share=median / run_ns if run_ns else 0.0,
+        flop=sum(work.product_flop + work.other_flop for work in works),
+        product_flop=sum(work.product_flop for work in works),
+        constant_bytes=sum(constants.values()),
+        activation_bytes=activation_bytes,
+        limit_ns=min(limit_ns, median) if median < _SHORT_NS else limit_ns,
+        bound="host" if isinstance(step, HostOperator) else _bound(median, compute_ns, memory_ns),
+        notes=tuple(dict.fromkeys(n for k in kernels for n in k.notes)),
     )
 
 
@@ -320,27 +299,3 @@ def _bound(median_ns: float, compute_ns: float, memory_ns: float) -> Bound:
     if median_ns > OVERHEAD_FACTOR * max(compute_ns, memory_ns):
         return "overhead"
     return "compute" if compute_ns >= memory_ns else "memory"
-
-
-def _bytes(launches: Sequence[KernelLaunch], lowered: LoweredModel) -> tuple[int, int]:
-    """(Of constants, of activations) that the launches pass to their kernels, each tensor once."""
-    constants, activations = 0, 0
-    for storage in dict.fromkeys(arg for launch in launches for arg in launch.args):
-        size = _size_bytes(storage, lowered)
-        if isinstance(storage, PackedTensor | Table) or (isinstance(storage, Value) and storage.is_constant):
-            constants += size
-        else:
-            activations += size
-    return constants, activations
-
-
-def _size_bytes(storage: Storage, lowered: LoweredModel) -> int:
-    match storage:
-        case PackedTensor():
-            return storage.packed.size_bytes
-        case Table():
-            return storage.operand.num_elements * storage.operand.dtype.size_bytes
-        case Value():
-            return storage.size_bytes
-    local = lowered.locals[storage]
-    return local.num_elements * local.dtype.size_bytes

@@ -103,7 +103,8 @@ def _print(found: Profile, model: Path, *, every: bool) -> None:
     say(
         f"this machine: {limits.fma_flop_per_s / 1e9:.0f} GFLOP/s in vectors{tiles}; "
         f"{limits.memory_bytes_per_s / 1e9:.0f} GB/s from memory, "
-        f"{limits.cache_bytes_per_s / 1e9:.0f} from caches"
+        f"{limits.cache_bytes_per_s / 1e9:.0f} from caches, "
+        f"{limits.constant_bytes_per_s / 1e9:.0f} where this model's constants stay"
     )
     say(f"between kernels: {format_ms(found.between_ns / 1e6)}")
     say(found.verdict)
@@ -117,8 +118,8 @@ def _row(kernel: KernelTime) -> tuple[str, ...]:
         f"{format_ms(kernel.low_ns / 1e6)} to {format_ms(kernel.high_ns / 1e6)}",
         f"{100 * kernel.share:.1f} %",
         f"{kernel.gflop_per_s:.0f}" if kernel.flop else "-",
-        format_bytes(kernel.constant_bytes + kernel.activation_bytes),
-        f"{100 * kernel.of_limit:.0f} %",
+        "-" if kernel.bound == "host" else format_bytes(kernel.constant_bytes + kernel.activation_bytes),
+        "-" if kernel.bound == "host" else f"{100 * kernel.of_limit:.0f} %",
         kernel.bound,
         ", ".join(kernel.nodes) or "moves a tensor between layouts",
     )

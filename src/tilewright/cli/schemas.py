@@ -370,7 +370,10 @@ class BenchReport(ModelReport):
 
 
 class ProfiledKernel(Part):
-    """One step in the running model; `of_limit` is its speed as a share of what the machine would allow."""
+    """One step in the running model; `of_limit` is its speed as a share of what the machine would allow.
+
+    Of operators on the host only times are known.
+    """
 
     id: str
     template: str
@@ -380,11 +383,12 @@ class ProfiledKernel(Part):
     low_ns: float
     high_ns: float
     share: float
-    flop: int
+    flop: int = Field(description="All operations, by weight; `gflop_per_s` is their rate.")
+    product_flop: int = Field(description="Those of products, two for each.")
     constant_bytes: int
     activation_bytes: int
     limit_ns: float
-    bound: Literal["compute", "memory", "overhead"]
+    bound: Literal["compute", "memory", "overhead", "host"]
     notes: list[str]
     gflop_per_s: float
     of_limit: float
@@ -398,6 +402,9 @@ class Limits(Part):
     tile_flop_per_s: float | None
     memory_bytes_per_s: float
     cache_bytes_per_s: float
+    small_bytes_per_s: float = Field(description="Of what fits `small_bytes`: the smallest caches.")
+    small_bytes: int
+    constant_bytes_per_s: float = Field(description="Where this model's constants stay between runs.")
 
 
 class ProfileReport(ModelReport):

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.nest import Operand
+from tilewright.ir.nest import Nest, Operand
 from tilewright.tuning import Choice
 
 OperandKey = tuple[str, int]  # Operand.key: (kind, position)
@@ -93,6 +93,7 @@ class Kernel:
     signature: str = ""  # of the product that it computes: see `select.product_signature`
     choice: Choice | None = None  # that was asked for; None where the estimate decided
     parts: tuple[Kernel, ...] = ()  # kernels that this one calls
+    nests: tuple[Nest, ...] = ()  # those it computes, where its generator made several kernels of many nests
 
     def all_kernels(self) -> Iterator[Kernel]:
         """This kernel and those it calls: all code that it needs."""

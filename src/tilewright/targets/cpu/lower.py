@@ -59,7 +59,10 @@ Storage = Value | tuple[int, int] | PackedTensor | Table
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelLaunch:
-    """One kernel on tensors of the model; `nests` are what it computes, `nodes` the operators it serves."""
+    """One kernel on tensors of the model; `nests` are what it computes, `nodes` the operators it serves.
+
+    Kernels that only prepare the operands of another have no nests.
+    """
 
     kernel: Kernel
     args: tuple[Storage, ...]
@@ -67,6 +70,7 @@ class KernelLaunch:
     reads: tuple[Tensor, ...]
     writes: tuple[Tensor, ...]
     may_overwrite: tuple[Tensor, ...] = ()
+    nests: tuple[Nest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,7 +271,7 @@ class _Lowering:
         for arg in kernel.args:
             assert isinstance(arg, Operand)
             args.append(source if arg.kind == "input" else target)
-        return KernelLaunch(kernel, tuple(args), (), (source,), (target,))
+        return KernelLaunch(kernel, tuple(args), (), (source,), (target,), nests=(nest,))
 
     # Kernels.
 
@@ -386,7 +390,10 @@ class _Lowering:
         writes = tuple(t for a, t in tensors if t is not None and a.key in written)
         reads = tuple(t for a, t in tensors if t is not None)
         overwrite = self._may_overwrite(nests[0], kernel, names) if len(nests) == 1 else ()
-        return KernelLaunch(kernel, args, unit.nodes, reads, tuple(dict.fromkeys(writes)), overwrite)
+        computed = kernel.nests or (nests if kernel.macs or kernel.parts else ())
+        return KernelLaunch(
+            kernel, args, unit.nodes, reads, tuple(dict.fromkeys(writes)), overwrite, computed
+        )
 
     def _is_alias(self, nest: Nest, names: _Names) -> bool:
         """Whether the nest copies elements to where they are already; then remember the alias."""

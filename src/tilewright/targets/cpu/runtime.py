@@ -355,20 +355,22 @@ class Executor:
             self._give(context)
 
     def run_profiled(self, bases: Sequence[int]) -> tuple[StepTime, ...]:
-        """Run once and return the time of every generated step; the main must be built with `profile`."""
+        """Run once and return the time of every step; the main must be built with `profile`."""
         if not self.main.profile:
             raise UsageError("This executable has no time stamps: build it with profile=True.")
         with self.context() as context:
-            self._run_in(context, tuple(bases))
+            host_times: list[tuple[int, int]] = []
+            self._run_in(context, tuple(bases), host_times)
             assert context.stamps is not None
             stamps = (ctypes.c_int64 * (2 * self.main.num_steps)).from_address(context.stamps.address)
             pairs = list(zip(stamps[::2], stamps[1::2], strict=True))
+        calls = iter(host_times)
+        pairs = [pair if pair[0] else next(calls) for pair in pairs]  # host calls store no stamp
         rate = ticks_per_ns(self._runtime)
-        origin = next((start for start, _ in pairs if start), 0)
+        origin = pairs[0][0] if pairs else 0
         return tuple(
             StepTime(index, (start - origin) / rate, (end - start) / rate)
             for index, (start, end) in enumerate(pairs)
-            if start  # host calls leave no stamp
         )
 
     @contextlib.contextmanager
@@ -386,7 +388,10 @@ class Executor:
         self._idle.clear()
         self._library.close()
 
-    def _run_in(self, context: RunContext, key: tuple[int, ...]) -> None:
+    def _run_in(
+        self, context: RunContext, key: tuple[int, ...], host_times: list[tuple[int, int]] | None = None
+    ) -> None:
+        """Run all segments; `host_times` receives the ticks before and after each host call."""
         if context.resolved_for != key:
             self._resolve(context, key)
         pool = self._pool()
@@ -402,8 +407,12 @@ class Executor:
         for segment in self._segments:
             if isinstance(segment, int):
                 run(pool_address, segment, args, scratch, stamps)
-            else:
+            elif host_times is None:
                 segment((context.arena.address, *key))
+            else:
+                start = self._runtime.ticks()
+                segment((context.arena.address, *key))
+                host_times.append((start, self._runtime.ticks()))
 
     def _resolve(self, context: RunContext, key: tuple[int, ...]) -> None:
         context.resolved_for = None  # an interrupt in between must not leave half-resolved blocks in use

@@ -37,6 +37,7 @@ _PROBE_S = 0.05
 _NUM_ACCUMULATORS = 12  # covers FMA latency 4 on two ports with room; fits 16 registers
 _NUM_TILE_SUMS = 4
 _NUM_REGIONS = 64
+_CACHED_BYTES = 4 << 20
 _NUM_PASSES = 30  # per sample: few, because each takes a time slice while both threads share a core
 
 
@@ -71,7 +72,7 @@ class BandwidthProbe:
     """Reading a buffer once, by all threads, best pass."""
 
     num_threads: int
-    buffer_bytes: int
+    footprint_bytes: int
     read_bytes_per_s: float
 
 
@@ -138,16 +139,23 @@ def probe_tile_peak(num_threads: int = 1) -> TileProbe | None:
     return TileProbe(num_threads, 4 * num_threads * flop / best_s)
 
 
-def probe_bandwidth(num_threads: int = 1, buffer_bytes: int = 256 << 20) -> BandwidthProbe:
-    """Read `buffer_bytes` in order, one slice per chunk; make it larger than the caches for memory."""
+def probe_bandwidth(num_threads: int = 1, footprint_bytes: int = 256 << 20) -> BandwidthProbe:
+    """Read `footprint_bytes` in order, again and again: at the speed of where so much data stays.
+
+    Make it larger than the caches for the memory's speed. Each thread reads what fits its own cache several
+    times in a row, so that starting the threads does not count.
+    """
     isa = host_isa()
-    num_chunks = 8 * num_threads
-    chunk_bytes = max(4096, buffer_bytes // num_chunks // 4096 * 4096)
-    executor = _executor(_read_ir(isa, chunk_bytes), "read", num_threads, num_chunks=num_chunks)
+    num_passes = max(1, num_threads * _CACHED_BYTES // max(1, footprint_bytes))
+    num_chunks = num_threads if num_passes > 1 else 8 * num_threads
+    chunk_bytes = max(4096, footprint_bytes // num_chunks // 4096 * 4096)
+    text = _read_ir(isa, chunk_bytes, num_passes)
+    executor = _executor(text, "read", num_threads, num_chunks=num_chunks)
     out, data = AlignedBuffer(64 * num_chunks), AlignedBuffer(chunk_bytes * num_chunks)
     ctypes.memset(data.address, 1, chunk_bytes * num_chunks)  # untouched pages are all one page of zeros
     best_s = _best_s(lambda: executor.run([out.address, data.address]))
-    return BandwidthProbe(num_threads, chunk_bytes * num_chunks, chunk_bytes * num_chunks / best_s)
+    read_bytes = num_passes * chunk_bytes * num_chunks
+    return BandwidthProbe(num_threads, chunk_bytes * num_chunks, read_bytes / best_s)
 
 
 def probe_regions(num_threads: int, *, iterations: int = 5000, num_chunks: int | None = None) -> RegionProbe:
@@ -276,10 +284,13 @@ def _tile_ir(isa: Isa, iterations: int) -> str:
     return e.text()
 
 
-def _read_ir(isa: Isa, chunk_bytes: int) -> str:
+def _read_ir(isa: Isa, chunk_bytes: int, num_passes: int) -> str:
     """Add up a chunk with eight accumulators, so that loads and not additions set the pace."""
     vector, width, num = f"<{isa.lanes('i64')} x i64>", isa.vector_bytes[0], 8
-    phis = "\n".join(f"  %a{k} = phi {vector} [zeroinitializer, %entry], [%b{k}, %loop]" for k in range(num))
+    carried = "\n".join(
+        f"  %c{k} = phi {vector} [zeroinitializer, %entry], [%b{k}, %next]" for k in range(num)
+    )
+    phis = "\n".join(f"  %a{k} = phi {vector} [%c{k}, %pass], [%b{k}, %loop]" for k in range(num))
     loads = "\n".join(
         f"  %p{k} = getelementptr i8, ptr %at, i64 {k * width}\n"
         f"  %v{k} = load {vector}, ptr %p{k}, align {width}\n"
@@ -296,15 +307,23 @@ entry:
   %offset = mul i64 %chunk, {chunk_bytes}
   %from = getelementptr i8, ptr %data, i64 %offset
   %out_at = getelementptr [64 x i8], ptr %out, i64 %chunk
+  br label %pass
+pass:
+  %turn = phi i64 [0, %entry], [%turn1, %next]
+{carried}
   br label %loop
 loop:
-  %i = phi i64 [0, %entry], [%i1, %loop]
+  %i = phi i64 [0, %pass], [%i1, %loop]
 {phis}
   %at = getelementptr i8, ptr %from, i64 %i
 {loads}
   %i1 = add i64 %i, {num * width}
   %more = icmp ult i64 %i1, {chunk_bytes}
-  br i1 %more, label %loop, label %exit
+  br i1 %more, label %loop, label %next
+next:
+  %turn1 = add i64 %turn, 1
+  %again = icmp ult i64 %turn1, {num_passes}
+  br i1 %again, label %pass, label %exit
 exit:
 {sums}
   %first = extractelement {vector} %s{num}, i32 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 import time
 from collections.abc import Sequence
@@ -261,22 +262,24 @@ def test_contexts_are_bounded_and_reused_last_first() -> None:
         assert second is first
 
 
-def test_profiled_runs_time_every_generated_step() -> None:
+def test_profiled_runs_time_every_step() -> None:
     short, long = np.array([100]), np.array([400_000])
     steps: list[runtime.Step] = [
         Launch("busy", 1, (ArgRef(1),)),
         HostCall(0),
         Launch("busy", 1, (ArgRef(2),)),
     ]
-    run = executor(steps, 2, profile=True, callbacks=[lambda bases: None])
+    run = executor(steps, 2, profile=True, callbacks=[lambda bases: time.sleep(0.002)])
     start = time.perf_counter_ns()
     times = run.run_profiled([short.ctypes.data, long.ctypes.data])
     elapsed_ns = time.perf_counter_ns() - start
-    assert [step.step_index for step in times] == [0, 2]
+    assert [step.step_index for step in times] == [0, 1, 2]
     assert times[0].start_ns == 0
-    assert times[1].start_ns >= times[0].duration_ns
-    assert 0 < times[0].duration_ns < times[1].duration_ns
-    assert times[1].duration_ns < elapsed_ns
+    for step, following in itertools.pairwise(times):
+        assert following.start_ns >= step.start_ns + step.duration_ns - 1e-3  # rounding
+    assert times[1].duration_ns >= 2e6
+    assert 0 < times[0].duration_ns < times[2].duration_ns
+    assert times[2].duration_ns < elapsed_ns
     with pytest.raises(UsageError, match="profile=True"):
         executor([Launch("busy", 1, (ArgRef(1),))], 1).run_profiled([short.ctypes.data])
 

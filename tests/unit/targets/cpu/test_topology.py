@@ -50,14 +50,15 @@ def test_peak_and_bandwidth_count_what_was_done() -> None:
         assert peak.peak_flop_per_s > 1e8
         assert peak.num_threads == threads
     bandwidth = topology.probe_bandwidth(2, 1 << 20)
-    assert bandwidth.buffer_bytes == 1 << 20
+    assert bandwidth.footprint_bytes == 1 << 20
     assert bandwidth.read_bytes_per_s > 1e7
 
 
-def test_the_bandwidth_kernel_reads_every_byte_of_its_chunk_once() -> None:
+@pytest.mark.parametrize("num_passes", [1, 3])
+def test_the_bandwidth_kernel_reads_every_byte_of_its_chunk_in_each_pass(num_passes: int) -> None:
     """Its sum shows it: lane 0 adds every `lanes`-th word, and the first accumulator of eight twice."""
     isa, chunk_bytes = host_isa(), 8192
-    library = JitLibrary([compile_object(topology._read_ir(isa, chunk_bytes), isa)], ["read"])
+    library = JitLibrary([compile_object(topology._read_ir(isa, chunk_bytes, num_passes), isa)], ["read"])
     read = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(library["read"])
     data, out = AlignedBuffer(2 * chunk_bytes), AlignedBuffer(128)
     words = np.ctypeslib.as_array((ctypes.c_int64 * (chunk_bytes // 4)).from_address(data.address))
@@ -66,7 +67,7 @@ def test_the_bandwidth_kernel_reads_every_byte_of_its_chunk_once() -> None:
     read(ctypes.addressof(args), 1, None)
     lanes = isa.lanes("i64")
     rows = words[chunk_bytes // 8 :].reshape(-1, 8, lanes)[:, :, 0].sum(axis=0)
-    assert ctypes.c_int64.from_address(out.address + 64).value == rows.sum() + rows[0]
+    assert ctypes.c_int64.from_address(out.address + 64).value == num_passes * (rows.sum() + rows[0])
 
 
 def test_region_probe_reports_chunks_of_the_length_asked_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tilewright.ir.nest import Access, Index, Indirect, Nest
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
@@ -49,32 +50,37 @@ def lower_nests(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> tuple[Kern
     work = [n for n in nests if all(d.extent for d in n.parallel_dims)]
     kernels: list[Kernel] = []
     waiting: list[Region] = []
+    waiting_nests: list[Nest] = []
+
+    def finish() -> None:
+        kernels.append(replace(regions_kernel(waiting, isa), nests=tuple(waiting_nests)))
+
     for group in form_groups(work):
         members = [work[i] for i in group]
         others = [n for i, n in enumerate(work) if i not in group]
-        regions = _regions(members, others, layouts, isa)
-        for region in regions:
+        for own, region in _regions(members, others, layouts, isa):
             if waiting and not _independent(waiting, region):
-                kernels.append(regions_kernel(waiting, isa))
-                waiting = []
+                finish()
+                waiting, waiting_nests = [], []
             waiting.append(region)
+            waiting_nests += own
     if waiting:
-        kernels.append(regions_kernel(waiting, isa))
+        finish()
     return tuple(kernels)
 
 
 def _regions(
     members: Sequence[Nest], others: Sequence[Nest], layouts: Layouts, isa: Isa
-) -> tuple[Region, ...]:
-    """One region for nests that share loops, else one for each."""
+) -> tuple[tuple[Sequence[Nest], Region], ...]:
+    """One region for nests that share loops, else one for each, beside what it computes."""
     fused = fused_region(members, others, layouts, isa) if len(members) > 1 else None
     if fused is not None:
-        return (fused,)
+        return ((members, fused),)
     made = []
     for nest in members:
         linear = linearise(nest, layouts)
         assert not isinstance(linear, Declined), linear.reason
-        made.append(single_region(simplify(linear), isa))
+        made.append(((nest,), single_region(simplify(linear), isa)))
     return tuple(made)
 
 
