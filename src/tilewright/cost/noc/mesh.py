@@ -1,0 +1,137 @@
+"""The mesh: where processing elements and the memory sit, and which way packets take.
+
+Elements are numbered row by row, each at its own router. The memory (the global buffer and, behind it, DRAM)
+sits west of the router of element 0: this router has one more port. Packets go along a row first, then along
+a column (X-Y). A packet for several elements takes the union of their ways, a tree, and is copied where the
+ways part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isqrt
+
+from tilewright.errors import UsageError
+
+LOCAL, NORTH, EAST, SOUTH, WEST = range(5)
+NUM_PORTS = 5
+OPPOSITE = (LOCAL, SOUTH, WEST, NORTH, EAST)
+"""The port at which the neighbour receives what leaves by a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Routers in rows and columns. A terminal is an element's number, or `memory`.
+
+    `fifo_flits` is the depth of every input buffer; with 2 or more a link carries a flit each cycle.
+    """
+
+    num_rows: int
+    num_columns: int
+    fifo_flits: int = 4
+
+    def __post_init__(self) -> None:
+        if min(self.num_rows, self.num_columns, self.fifo_flits) < 1:
+            raise UsageError(
+                f"mesh of {self.num_rows} x {self.num_columns} with buffers of {self.fifo_flits} flits: "
+                "each is at least 1."
+            )
+
+    @classmethod
+    def of(cls, num_elements: int, fifo_flits: int = 4) -> Mesh:
+        """The mesh closest to a square with at least so many elements."""
+        columns = isqrt(num_elements - 1) + 1 if num_elements > 1 else 1
+        return cls(ceil(num_elements / columns), columns, fifo_flits)
+
+    @property
+    def num_elements(self) -> int:
+        """Routers, and elements if every router has one."""
+        return self.num_rows * self.num_columns
+
+    @property
+    def memory(self) -> int:
+        """The memory's terminal."""
+        return self.num_elements
+
+    def entrance(self, terminal: int) -> tuple[int, int]:
+        """Router and port by which a terminal is attached."""
+        if terminal == self.memory:
+            return 0, WEST
+        if not 0 <= terminal < self.num_elements:
+            raise UsageError(f"terminal {terminal}: the mesh has elements 0 to {self.num_elements - 1}.")
+        return terminal, LOCAL
+
+    def neighbour(self, router: int, port: int) -> int:
+        """The router behind a port that is not a terminal's."""
+        return router + (0, -self.num_columns, 1, self.num_columns, -1)[port]
+
+    def way(self, source: int, destination: int) -> list[tuple[int, int]]:
+        """Routers from source to destination, each with the port by which it is left."""
+        router, _ = self.entrance(source)
+        goal, last_port = self.entrance(destination)
+        found = []
+        while router != goal:
+            step = goal % self.num_columns - router % self.num_columns
+            along_row = EAST if step > 0 else WEST
+            port = along_row if step else SOUTH if goal > router else NORTH
+            found.append((router, port))
+            router = self.neighbour(router, port)
+        return [*found, (goal, last_port)]
+
+    def tree(self, source: int, destinations: tuple[int, ...]) -> dict[int, int]:
+        """The ports by which a packet leaves each router on its ways: a bit for each port."""
+        ports: dict[int, int] = {}
+        for destination in destinations:
+            for router, port in self.way(source, destination):
+                ports[router] = ports.get(router, 0) | 1 << port
+        return ports
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """`num_flits` from a terminal to one or more others, ready to leave at a cycle."""
+
+    source: int
+    destinations: tuple[int, ...]
+    num_flits: int
+    ready_cycle: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of packets: the cycle after each one's last flit arrived, by packet and destination.
+
+    `link_flits` counts what left each router by each port; `entered_flits` what each terminal sent.
+    """
+
+    arrival_cycles: tuple[dict[int, int], ...]
+    link_flits: tuple[tuple[int, ...], ...]
+    entered_flits: tuple[int, ...]
+
+    @property
+    def cycles(self) -> int:
+        """When the last flit was delivered."""
+        return max((cycle for packet in self.arrival_cycles for cycle in packet.values()), default=0)
+
+
+def check_packets(mesh: Mesh, packets: tuple[Packet, ...]) -> None:
+    """Raise what the mesh cannot carry.
+
+    Only the memory may send to several elements at once: trees from one corner cannot wait for each other in
+    a circle, those from different places can.
+
+    Raises:
+        UsageError: a packet without flits or destination, an unknown terminal, several destinations from an
+            element, or a terminal that sends to itself.
+    """
+    for number, packet in enumerate(packets):
+        if packet.num_flits < 1 or not packet.destinations or packet.ready_cycle < 0:
+            raise UsageError(f"packet {number}: needs a flit, a destination and a cycle from 0 on.")
+        if len(set(packet.destinations)) != len(packet.destinations):
+            raise UsageError(f"packet {number}: a destination is named twice.")
+        for terminal in (packet.source, *packet.destinations):
+            mesh.entrance(terminal)
+        if packet.source in packet.destinations:
+            raise UsageError(f"packet {number}: terminal {packet.source} sends to itself.")
+        if len(packet.destinations) > 1 and packet.source != mesh.memory:
+            raise UsageError(f"packet {number}: only the memory sends to several; split it.")

@@ -1,0 +1,158 @@
+"""The network cycle by cycle, in plain Python: what the compiled one must equal.
+
+A router has an input buffer for each port. A packet's head asks for all the ports by which the packet leaves;
+it gets all of them at once or none, and keeps them until its tail has left (wormhole switching). A flit moves
+when every buffer it goes to had room at the start of the cycle; one cycle takes it through a router and over
+the link behind it. Terminals take everything that arrives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from tilewright.cost.noc.mesh import (
+    LOCAL,
+    NUM_PORTS,
+    OPPOSITE,
+    WEST,
+    Delivery,
+    Mesh,
+    Packet,
+    check_packets,
+)
+from tilewright.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Flit:
+    """A piece of a packet. `tag` is the sender's; `ports` is the packet's tree (see `Mesh.tree`)."""
+
+    tag: int
+    ports: dict[int, int]
+    is_head: bool
+    is_tail: bool
+
+
+class Router:
+    """Input buffers, and which input holds which output ports."""
+
+    def __init__(self) -> None:
+        self.buffers: list[deque[Flit]] = [deque() for _ in range(NUM_PORTS)]
+        self.held_by: list[int | None] = [None] * NUM_PORTS  # output port -> input port
+        self.turn = 0  # the input that is asked first
+
+    def held(self, port: int) -> list[int]:
+        """Output ports that an input holds."""
+        return [out for out in range(NUM_PORTS) if self.held_by[out] == port]
+
+
+class Network:
+    """The routers of a mesh and what lies in them."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.routers = [Router() for _ in range(mesh.num_elements)]
+        self.link_flits = [[0] * NUM_PORTS for _ in range(mesh.num_elements)]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no flit is under way."""
+        return not any(buffer for router in self.routers for buffer in router.buffers)
+
+    def has_room(self, terminal: int) -> bool:
+        """Whether a terminal may send a flit in this cycle."""
+        router, port = self.mesh.entrance(terminal)
+        return len(self.routers[router].buffers[port]) < self.mesh.fifo_flits
+
+    def cycle(self, sent: list[tuple[int, Flit]]) -> list[tuple[int, Flit]]:
+        """One cycle: terminals with room send a flit each. Returns what arrives at which terminal."""
+        room = [[len(b) < self.mesh.fifo_flits for b in router.buffers] for router in self.routers]
+        for number, router in enumerate(self.routers):
+            self._grant(number, router)
+        moved: list[tuple[int, int, Flit]] = [
+            (*self.mesh.entrance(terminal), flit) for terminal, flit in sent
+        ]
+        arrived: list[tuple[int, Flit]] = []
+        for number, router in enumerate(self.routers):
+            for port, buffer in enumerate(router.buffers):
+                outputs = router.held(port)
+                if not buffer or not outputs or not all(self._is_free(number, o, room) for o in outputs):
+                    continue
+                flit = buffer.popleft()
+                for output in outputs:
+                    self.link_flits[number][output] += 1
+                    terminal = self._terminal(number, output)
+                    if terminal is None:
+                        moved.append((self.mesh.neighbour(number, output), OPPOSITE[output], flit))
+                    else:
+                        arrived.append((terminal, flit))
+                    if flit.is_tail:
+                        router.held_by[output] = None
+        for number, port, flit in moved:
+            self.routers[number].buffers[port].append(flit)
+        return arrived
+
+    def _grant(self, number: int, router: Router) -> None:
+        """Give free ports to waiting heads, in turn; the one after the last that got any is next to begin."""
+        first = router.turn
+        for port in ((first + i) % NUM_PORTS for i in range(NUM_PORTS)):
+            buffer = router.buffers[port]
+            if not buffer or not buffer[0].is_head or router.held(port):
+                continue
+            wanted = [out for out in range(NUM_PORTS) if buffer[0].ports[number] >> out & 1]
+            if all(router.held_by[out] is None for out in wanted):
+                for out in wanted:
+                    router.held_by[out] = port
+                router.turn = (port + 1) % NUM_PORTS
+
+    def _is_free(self, number: int, output: int, room: list[list[bool]]) -> bool:
+        if self._terminal(number, output) is not None:
+            return True
+        return room[self.mesh.neighbour(number, output)][OPPOSITE[output]]
+
+    def _terminal(self, number: int, output: int) -> int | None:
+        if output == LOCAL:
+            return number
+        return self.mesh.memory if number == 0 and output == WEST else None
+
+
+def deliver(mesh: Mesh, packets: tuple[Packet, ...]) -> Delivery:
+    """Send packets, those of one terminal in their order, each when it is ready and those before have left.
+
+    Raises:
+        UsageError: a packet that the mesh cannot carry.
+    """
+    check_packets(mesh, packets)
+    network = Network(mesh)
+    waiting: list[deque[int]] = [deque() for _ in range(mesh.num_elements + 1)]
+    for number, packet in enumerate(packets):
+        waiting[packet.source].append(number)
+    trees = [mesh.tree(p.source, p.destinations) for p in packets]
+    num_sent = [0] * len(packets)
+    entered = [0] * (mesh.num_elements + 1)
+    arrivals: list[dict[int, int]] = [{} for _ in packets]
+    cycle, last_change = 0, 0
+    while any(waiting) or not network.is_empty:
+        sent: list[tuple[int, Flit]] = []
+        for terminal, queue in enumerate(waiting):
+            if not queue or packets[queue[0]].ready_cycle > cycle or not network.has_room(terminal):
+                continue
+            number = queue[0]
+            last = num_sent[number] == packets[number].num_flits - 1
+            sent.append((terminal, Flit(number, trees[number], num_sent[number] == 0, last)))
+            entered[terminal] += 1
+            num_sent[number] += 1
+            if last:
+                queue.popleft()
+        before = sum(map(sum, network.link_flits))
+        arrived = network.cycle(sent)
+        cycle += 1
+        for terminal, flit in arrived:
+            if flit.is_tail:
+                arrivals[flit.tag][terminal] = cycle
+        if sent or sum(map(sum, network.link_flits)) > before:
+            last_change = cycle
+        elif not network.is_empty and cycle > last_change + NUM_PORTS:
+            raise InternalError(f"the network stands still since cycle {last_change}.")
+    return Delivery(tuple(arrivals), tuple(map(tuple, network.link_flits)), tuple(entered))
