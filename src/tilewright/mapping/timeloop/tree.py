@@ -45,6 +45,7 @@ _REFUSED = {
     "per_dataspace_bandwidth_consumption_scale": "all tensors use bandwidth alike; leave it out",
     "addr_gen_energy": "energies of address generators are not modelled; leave it out",
     "sparse_optimizations": "sparse data is not modelled; leave it out for dense data",
+    "reduction_supported": "every memory adds up partial sums; leave it out",
 }
 _NODE = (
     "name", "class", "subclass", "attributes", "local", "subtree", "required_actions", "constraints",
@@ -232,13 +233,17 @@ def _counting(attributes: dict[str, Part]) -> dict[str, Part]:
     found: dict[str, Part] = {}
     for key, part in attributes.items():
         if key in _REFUSED:
-            value = part.value
-            is_off = not value or (isinstance(value, int | float) and value <= 0)
-            if not is_off:
+            if not _asks_for_nothing(key, part.value):
                 raise part.error(_REFUSED[key])
         elif part.value is not None:
             found[key] = part
     return found
+
+
+def _asks_for_nothing(key: str, value: object) -> bool:
+    if key == "reduction_supported":
+        return value in (None, True, "yes", "true", "True")
+    return not value or value in ("false", "False") or (isinstance(value, int | float) and value <= 0)
 
 
 def _instances(part: Part, attributes: dict[str, Part], expected: int | None) -> int:

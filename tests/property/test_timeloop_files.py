@@ -1,0 +1,92 @@
+"""What is written in Timeloop's format reads the same: the mapping, its machine, its problem, every count."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tilewright.cost.nest_analysis import evaluate
+from tilewright.hardware.machine import Machine, TensorKind
+from tilewright.hardware.machine_file import parse_machine
+from tilewright.hardware.presets import load_preset
+from tilewright.mapping.base import MappingProblem, MappingSolution, Rules
+from tilewright.mapping.problem import Operand, Problem, convolution
+from tilewright.mapping.random import Random
+from tilewright.mapping.timeloop import load_architecture, load_mapping, load_problem, write
+from tilewright.planning import Budget
+
+KINDS = [str(kind) for kind in TensorKind]
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Problem:
+    letters = draw(st.sampled_from(["RSPQCKN", "PQCKG", "RPK", "CKN"]))
+    dims = {letter: draw(st.integers(1, 12)) for letter in letters}
+    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    return convolution(dims, stride=draw(pair), dilation=draw(pair))
+
+
+@st.composite
+def others(draw: st.DrawFn) -> Problem:
+    """Any sums of dims with steps as indices, and any names of tensors."""
+    dims = tuple((letter, draw(st.integers(1, 9))) for letter in "abCX"[: draw(st.integers(1, 4))])
+    terms = st.tuples(st.sampled_from([dim for dim, _ in dims]), st.integers(1, 5))
+    axis = st.lists(terms, min_size=1, max_size=2, unique_by=lambda term: term[0]).map(tuple)
+    axes = st.lists(axis, min_size=1, max_size=3).map(tuple)
+    kinds = (TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.OUTPUT)
+    operands = tuple(Operand(f"T{i}", kind, draw(axes)) for i, kind in enumerate(kinds))
+    return Problem("any", dims, operands)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    levels = []
+    num_levels = draw(st.integers(1, 3))
+    for number in range(num_levels + 1):
+        level = {
+            "name": f"L{number}",
+            "word_bits": draw(st.sampled_from([8, 16, 24])),
+            "words_per_access": draw(st.sampled_from([1, 4])),
+            "read_pj": draw(st.floats(0, 100)),
+        }
+        level["write_pj"] = level["read_pj"]
+        if draw(st.booleans()):
+            level["read_bytes_per_cycle"] = draw(st.sampled_from([0.5, 3, 16]))
+        if number < num_levels:
+            level["capacity_bytes"] = level["word_bits"] * draw(st.integers(3, 200))
+            level["num_instances_per_parent"] = draw(st.integers(1, 5))
+            level["num_instances_per_access"] = draw(st.sampled_from([1, 2]))
+            level["holds"] = draw(st.lists(st.sampled_from(KINDS), min_size=1, unique=True))
+        levels.append(level)
+    unit = {"name": "mac", "kind": "mac", "macs_per_cycle": {"int8": 1}, "mac_pj": 0.5}
+    unit["num_per_instance"] = draw(st.integers(1, 4))
+    document = {"name": "drawn", "levels": levels, "units": [unit], "energy_source": "drawn"}
+    return parse_machine(yaml.safe_dump(document))
+
+
+@given(
+    st.one_of(convolutions(), others()),
+    st.one_of(machines(), st.just(load_preset("simba-cosa-repo"))),
+    st.data(),
+)
+@settings(max_examples=120, deadline=None)
+def test_what_is_written_reads_the_same(problem: Problem, machine: Machine, data: st.DataObject) -> None:
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    found = Random(num_valid=1, seed=seed, max_draws=20_000).solve(MappingProblem(problem, machine), Budget())
+    assume(isinstance(found, MappingSolution))
+    assert isinstance(found, MappingSolution)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, problem, machine, found.mapping)
+        again = load_problem(folder / "problem.yaml")
+        described = load_architecture(folder / "arch.yaml", folder / "map.yaml", problems=[again])
+        mapping = load_mapping(folder / "map.yaml", again, described)
+    assert (again.dims, again.operands) == (problem.dims, problem.operands)
+    assert mapping == found.mapping
+    for rules in (Rules(), Rules(link_transfers=True)):
+        ours = evaluate(problem, machine, found.mapping, rules)
+        assert evaluate(again, described, mapping, rules) == ours
