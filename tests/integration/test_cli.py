@@ -200,10 +200,15 @@ def test_bench_measures_engines_in_turns() -> None:
     table = done(command).out
     assert "verdict" in table
     assert re.search(r"onnxruntime +\d+\.\d+\.\d+ ", table)
+    bound = document["bound"]
+    assert sum(bound[part] for part in ("compute", "memory", "overhead", "host")) == pytest.approx(1)
+    assert 0 < bound["limits"] <= 1.2
+    assert any(line.startswith("bound by ") for line in document["advice"])
 
 
 def test_bench_takes_an_artifact() -> None:
-    document = report("bench small.tw --duration 0.2 --threads 1")
+    document = report("bench small.tw --duration 0.2 --threads 1 --no-advice")
+    assert document["bound"] is None
     assert len(document["contestants"]) == 1
     assert document["contestants"][0]["ratio"] is None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.benchmark.api import bench
+from tilewright.benchmark.bounds import BoundSplit
 from tilewright.benchmark.machine_state import MachineState
-from tilewright.benchmark.roofline import Roofline
 from tilewright.benchmark.session import (
     Comparison,
     Contestant,
@@ -16,13 +16,13 @@ from tilewright.benchmark.session import (
 from tilewright.benchmark.statistics import Ratio, Timing, Verdict
 
 __all__ = [
+    "BoundSplit",
     "Comparison",
     "Contestant",
     "Entrant",
     "MachineState",
     "Plan",
     "Ratio",
-    "Roofline",
     "Timing",
     "Verdict",
     "bench",

@@ -27,11 +27,13 @@ from tilewright.errors import BudgetExceeded, UsageError
 
 if TYPE_CHECKING:
     from tilewright.api import Model
-    from tilewright.benchmark import Comparison, Contestant, Entrant, Roofline
+    from tilewright.benchmark import BoundSplit, Comparison, Contestant, Entrant
     from tilewright.compiled import CompiledModel, TensorInfo
     from tilewright.ir.graph import Graph
+    from tilewright.program import Program
 
 SCATTER = 1.3
+_PROFILE_S = 0.5
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -51,7 +53,9 @@ def bench(
     percentile: str = typer.Option("50,90,99", "--percentile", help="Percentiles of latency to show."),
     inputs: Path | None = INPUTS,
     error: bool = typer.Option(True, help="Measure each engine's error against the reference in float64."),
-    advice: bool = typer.Option(True, help="Measure this machine, and say how near its limits A is."),
+    advice: bool = typer.Option(
+        True, help="Measure A's kernels and this machine, and say what binds A."
+    ),
     fail_if_slower: bool = typer.Option(
         False, "--fail-if-slower", help="Exit code 5 if A is slower than any."
     ),
@@ -61,8 +65,9 @@ def bench(
 
     Example: `tilewright bench model.onnx --vs onnxruntime --threads 2`.
     """
-    from tilewright.benchmark import Plan, Roofline, Verdict, compare_engines
+    from tilewright.benchmark import BoundSplit, Plan, Verdict, compare_engines
     from tilewright.benchmark.api import expected_outputs
+    from tilewright.benchmark.profile import profile_program
 
     options = flags.options()
     percents = _percents(percentile)
@@ -91,16 +96,20 @@ def bench(
             expected=expected,
             progress=update,
         )
-        roofline = None
-        if advice:
-            update("measuring this machine")
-            roofline = Roofline.of(subject.graph, plan.num_threads, options.accuracy)
-    lines = _advice(comparison, roofline)
+        split = None
+        timing = comparison.contestants[0].timing
+        if advice and timing is not None and subject.target == "cpu":
+            found = profile_program(
+                subject.program, feed, num_threads=plan.num_threads, duration_s=_PROFILE_S, progress=update
+            )
+            split = BoundSplit.of(found, 1e6 * timing.median_ms)
+    lines = _advice(comparison, split)
     if as_json:
         document = {
             **common.model_facts(subject.sha256, subject.target),
             **comparison.to_json(),
             "options": {"shapes": dict(options.shapes), "threads": plan.num_threads, "seed": options.seed},
+            "bound": None if split is None else split.to_json(),
             "advice": lines,
         }
         for entry, contestant in zip(document["contestants"], comparison.contestants, strict=True):
@@ -148,18 +157,20 @@ def _peers(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Subject:
-    """The first model: what the reference runs."""
+    """The first model: `graph` is what the reference runs, `program` what was compiled."""
 
     graph: Graph
+    program: Program
     inputs: Sequence[TensorInfo]
     outputs: tuple[str, ...]
     sha256: str
     target: str
 
     @classmethod
-    def of_model(cls, model: Model) -> _Subject:
+    def of_model(cls, model: Model, program: Program) -> _Subject:
         return cls(
             model.graph,
+            program,
             model.summary().inputs,
             tuple(o.name for o in model.graph.outputs),
             model.sha256,
@@ -169,8 +180,8 @@ class _Subject:
     @classmethod
     def of_artifact(cls, compiled: CompiledModel) -> _Subject:
         outputs = tuple(o.name for o in compiled.get_outputs())
-        graph, digest = compiled.program.graph, compiled.model_sha256
-        return cls(graph, compiled.get_inputs(), outputs, digest, compiled.target)
+        program, digest = compiled.program, compiled.model_sha256
+        return cls(program.graph, program, compiled.get_inputs(), outputs, digest, compiled.target)
 
 
 class _Workshop:
@@ -206,7 +217,7 @@ class _Workshop:
         compiled = tw.compile(loaded, options=self._options, progress=self._update)
         artifact = compiled.save(self._folder / f"{number}.tw")
         spent_s = sum(compiled.phase_s.values())
-        return Entrant(label, "tilewright", artifact, spent_s), _Subject.of_model(loaded)
+        return Entrant(label, "tilewright", artifact, spent_s), _Subject.of_model(loaded, compiled.program)
 
 
 def _percentiles(contestant: Contestant, percents: Sequence[float]) -> dict[str, float] | None:
@@ -244,7 +255,7 @@ def _print(comparison: Comparison, percents: Sequence[float]) -> None:
     say(str(comparison.machine))
 
 
-def _advice(comparison: Comparison, roofline: Roofline | None) -> list[str]:
+def _advice(comparison: Comparison, split: BoundSplit | None) -> list[str]:
     """What to know before believing the figures, and what bounds them."""
     lines = list(comparison.machine.warnings())
     timing = comparison.contestants[0].timing
@@ -252,6 +263,6 @@ def _advice(comparison: Comparison, roofline: Roofline | None) -> list[str]:
         return lines
     if timing.percentile_ms(90) > SCATTER * timing.median_ms:
         lines.append("times scatter by more than 30 %: a longer --duration gives tighter intervals.")
-    if roofline is not None:
-        lines.append(roofline.advice(timing.median_ms))
+    if split is not None:
+        lines.append(split.advice)
     return lines

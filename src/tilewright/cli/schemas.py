@@ -356,6 +356,16 @@ class Comparison(Part):
     contestants: list[Contestant]
 
 
+class BoundShares(Part):
+    """Shares of the first model's time by what binds it; `limits` is the sum of the machine's limits."""
+
+    compute: float
+    memory: float
+    overhead: float
+    host: float
+    limits: float
+
+
 class BenchReport(ModelReport):
     """Latency of engines measured in turns."""
 
@@ -366,6 +376,7 @@ class BenchReport(ModelReport):
     machine: MachineState
     contestants: list[Contestant]
     options: dict[str, Any]
+    bound: BoundShares | None = Field(description="Absent without advice.")
     advice: list[str]
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from tilewright.benchmark.machine_state import MachineState, Snapshot, Ticks, busy_share
-from tilewright.benchmark.roofline import Roofline
 
 QUIET = MachineState("a processor", 4, "performance", 0.5, 0.6, 0.01, 0.02, 60.0, 70.0, 0.0)
-LINE = Roofline(flop=10**9, traffic_bytes=10**6, peak_flop_per_s=1e11, read_bytes_per_s=1e10, num_threads=2)
 
 
 def test_a_quiet_machine_has_nothing_to_say() -> None:
@@ -64,15 +62,3 @@ def test_ticks_are_those_of_the_cores_this_process_may_use(tmp_path: Path) -> No
 def test_the_busy_share_is_a_share() -> None:
     share = busy_share(0.05)
     assert share is None or 0 <= share <= 1
-
-
-def test_the_roofline_names_the_higher_bound() -> None:
-    assert not LINE.is_memory_bound
-    assert "compute-bound" in LINE.advice(20.0)
-    assert "50 %" in LINE.advice(20.0)
-    heavy = replace(LINE, traffic_bytes=10**9)
-    assert heavy.is_memory_bound
-    assert "memory-bound" in heavy.advice(200.0)
-    assert "50 %" in heavy.advice(200.0)
-    assert "overheads: arithmetic and memory need 1e+04 µs" in LINE.advice(1000.0)
-    assert "caches" in heavy.advice(50.0), "faster than memory: something of it stayed in a cache"
