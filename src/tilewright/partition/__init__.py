@@ -27,4 +27,5 @@ __all__ = [
 PARTITIONERS: Registry[Partitioner] = Registry("partitioner", entry_point_group="tilewright.partition")
 PARTITIONERS.add_class("none", "tilewright.partition.none:NonePartitioner")
 PARTITIONERS.add_class("layerwise", "tilewright.partition.layerwise:Layerwise")
+PARTITIONERS.add_class("graphturbo", "tilewright.partition.graphturbo:GraphTurbo")
 PARTITIONERS.add_class("random", "tilewright.partition.random:RandomPartitioner")

@@ -1,0 +1,154 @@
+"""Independent check of a split partition: everything is recomputed instance by instance, from nodes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+
+from tilewright.ir.derive import is_complex, macs
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.region import Region, hull, input_regions, volume
+from tilewright.partition.base import Subgraph
+from tilewright.partition.graphturbo.base import SplitPartition, SubgraphSplit
+from tilewright.planning import Violation
+
+_TOLERANCE = 1e-9
+
+
+def check_splits(partition: SplitPartition, *, recompute_limit: float = inf) -> tuple[Violation, ...]:
+    """Everything wrong with the splits: nothing, if they are valid.
+
+    Checked for every subgraph: layers hold its nodes once, in an order in which they can run, and nothing but
+    a layer's end is read elsewhere; one output, unless it is a single layer; the split is the best option; of
+    every instance, that it fits and that the stated peak is right; how much is computed twice.
+    """
+    if len(partition.splits) != len(partition.subgraphs):
+        return (
+            Violation("splits", f"{len(partition.splits)} splits for {len(partition.subgraphs)} subgraphs"),
+        )
+    found: list[Violation] = []
+    for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True):
+        found += _check_layers(subgraph, split)
+        found += _check_choice(subgraph, split)
+        found += _check_instances(partition, subgraph, split, recompute_limit)
+    return tuple(found)
+
+
+def _check_layers(subgraph: Subgraph, split: SubgraphSplit) -> Iterator[Violation]:
+    nodes = [n for layer in split.layers for n in layer]
+    if len(nodes) != len(subgraph.nodes) or {id(n) for n in nodes} != {id(n) for n in subgraph.nodes}:
+        yield Violation("layers", f"{subgraph!r}: its layers do not hold its nodes once each")
+    seen: set[int] = set()
+    inside = {id(n) for n in nodes}
+    for node in nodes:
+        for value in node.operands():
+            if id(value.producer) in inside and id(value.producer) not in seen:
+                yield Violation("layers", f"{subgraph!r}: {node!r} comes before what it reads")
+        seen.add(id(node))
+    for layer in split.layers:
+        members = {id(n) for n in layer}
+        for node in layer[:-1]:
+            if any(id(u) not in members for v in node.results() for u in v.users):
+                yield Violation("layers", f"{subgraph!r}: {node!r} lies inside a layer but is read outside")
+    if len(subgraph.outputs) > 1 and len(split.layers) > 1:
+        yield Violation("outputs", f"{subgraph!r}: {len(subgraph.outputs)} outputs")
+
+
+def _check_choice(subgraph: Subgraph, split: SubgraphSplit) -> Iterator[Violation]:
+    if not split.options:
+        if split.split.factor != 1 or len(split.layers) != 1:
+            yield Violation("choice", f"{subgraph!r} does not fit, yet is {split.split}")
+        return
+    best = max(split.options, key=lambda o: (o.num_ops, -o.split.factor, -(o.split.dim or 0)))
+    if best.split != split.split or best.peak_bytes != split.peak_bytes:
+        yield Violation("choice", f"{subgraph!r}: {split.split} is not the best of its options")
+
+
+def _check_instances(
+    partition: SplitPartition, subgraph: Subgraph, split: SubgraphSplit, recompute_limit: float
+) -> Iterator[Violation]:
+    dim, factor = split.split.dim, split.split.factor
+    outputs = subgraph.outputs or tuple(split.layers[-1][-1].results())
+    if factor > 1 and (dim is None or any(not dim < len(v.shape) or v.shape[dim] < factor for v in outputs)):
+        yield Violation("split", f"{subgraph!r} cannot be cut: {split.split}")
+        return
+    least = most = 0
+    work = 0.0
+    for index in range(factor):
+        regions = _regions(subgraph, outputs, dim, factor, index)
+        low, high = _peaks(partition, subgraph, split, outputs, regions)
+        least, most = max(least, low), max(most, high)
+        work += sum(macs(n) * _share(n, regions) for n in subgraph.nodes)
+    if not least <= split.peak_bytes <= most:
+        yield Violation("peak", f"{subgraph!r}: stated {split.peak_bytes}, it is from {least} to {most}")
+    if split.options and least > partition.capacity_bytes:
+        yield Violation("capacity", f"{subgraph!r} holds {least} of {partition.capacity_bytes} bytes")
+    whole = sum(macs(n) for n in subgraph.nodes)
+    if factor > 1 and whole and work > whole * recompute_limit * (1 + _TOLERANCE):
+        yield Violation("recompute", f"{subgraph!r} does {work / whole:.3g} times its work")
+
+
+def _share(node: Node, regions: Mapping[Value, Region]) -> float:
+    made = [(volume(regions[v]), v.num_elements) for v in node.results() if v in regions]
+    total = sum(whole for _, whole in made)
+    return sum(part for part, _ in made) / total if total else 0.0
+
+
+def _regions(
+    subgraph: Subgraph, outputs: tuple[Value, ...], dim: int | None, factor: int, index: int
+) -> dict[Value, Region]:
+    """Regions of all values that one instance touches, node by node."""
+    regions: dict[Value, Region] = {}
+    for output in outputs:
+        box = [(0, extent) for extent in output.shape]
+        if factor > 1 and dim is not None:
+            box[dim] = (output.shape[dim] * index // factor, output.shape[dim] * (index + 1) // factor)
+        regions[output] = tuple(box)
+    for node in reversed(subgraph.nodes):
+        for number, value in enumerate(node.outputs):
+            if value is None or value not in regions:
+                continue
+            for operand, need in zip(node.inputs, input_regions(node, regions[value], number), strict=True):
+                if operand is not None and need is not None and not operand.is_constant:
+                    regions[operand] = hull(regions[operand], need) if operand in regions else need
+            for captured in node.captures:
+                regions[captured] = tuple((0, extent) for extent in captured.shape)
+    return regions
+
+
+def _peaks(
+    partition: SplitPartition,
+    subgraph: Subgraph,
+    split: SubgraphSplit,
+    outputs: tuple[Value, ...],
+    regions: Mapping[Value, Region],
+) -> tuple[int, int]:
+    """The peak if every result that could be written over an operand is, and if none is."""
+    needed = [[n for n in layer if any(v in regions for v in n.results())] for layer in split.layers]
+    reads = [{v for n in layer for v in n.operands() if v in regions} for layer in needed]
+    makes = [
+        {
+            v
+            for n in layer
+            for v in n.results()
+            if v in regions and (v in outputs or any(u not in layer for u in v.users))
+        }
+        for layer in needed
+    ]
+
+    def size(values: set[Value]) -> int:
+        return sum(partition.bytes_of(v, regions[v]) for v in values)
+
+    live = {v for v in subgraph.inputs if v in regions}
+    least = most = size(live)
+    for step, layer in enumerate(needed):
+        if not layer:
+            continue
+        later = set(outputs).union(*reads[step + 1 :])
+        dying = [partition.bytes_of(v, regions[v]) for v in live & reads[step] if v not in later]
+        new = size(makes[step])
+        reusable = partition.in_place and not any(is_complex(n) for n in layer)
+        reused = new if reusable and any(d >= new for d in dying) else 0
+        least, most = max(least, size(live) + new - reused), max(most, size(live) + new)
+        live = (live | makes[step]) & later
+    return least, most

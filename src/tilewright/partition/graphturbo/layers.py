@@ -1,0 +1,167 @@
+"""Layers, with which the grouping begins: an operator and the element-wise ones that follow it.
+
+A layer becomes one kernel body: its last operator makes its result, what lies between exists as tiles only.
+The order of layers depends on the structure of the graph alone, not on the order in which its nodes are kept,
+so that the same network gives the same plan however it was written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.nest import Access, Affine, Opaque, affine
+from tilewright.ir.ops import describe
+from tilewright.partition.layerwise import Kind
+
+_JOINED = {Kind.POINTWISE: (Kind.COMPLEX, Kind.POINTWISE), Kind.INJECTIVE: (Kind.INJECTIVE,)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """Nodes in order; `inputs` come from outside and are not constant, `outputs` are read outside.
+
+    The result may be written over an input of `overwrites`: element i needs of it element i only.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    overwrites: frozenset[Value]
+    is_opaque: bool
+    _members: frozenset[Node] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_members", frozenset(self.nodes))
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._members
+
+
+def canonical_order(graph: Graph) -> tuple[Node, ...]:
+    """A topological order that follows operands from the outputs on; nodes that reach no output come last."""
+    done: dict[Node, None] = {}
+    roots = [v.producer for v in graph.outputs if v.producer is not None]
+    for root in (*roots, *reversed(graph.nodes)):
+        stack = [(root, False)]
+        while stack:
+            node, is_ready = stack.pop()
+            if node in done:
+                continue
+            if is_ready:
+                done[node] = None
+                continue
+            stack.append((node, True))
+            producers = [v.producer for v in node.operands() if v.producer is not None]
+            stack.extend((p, False) for p in reversed(producers) if p not in done)
+    return tuple(done)
+
+
+def cut_layers(graph: Graph, *, fuse_joins: bool = False) -> tuple[Layer, ...]:
+    """The layers of a graph in canonical order.
+
+    An element-wise operator joins the layer that makes its one full-size operand and has no other reader;
+    with `fuse_joins` a sum of two full-size operands joins the later of its two producers (Relay's rule).
+    """
+    order = canonical_order(graph)
+    kinds = {node: Kind.of(node) for node in order}
+    results = set(graph.outputs)
+    home: dict[Node, int] = {}
+    members: list[list[Node]] = []
+    for node in order:
+        number = _joined(node, kinds, results, home, members, fuse_joins)
+        if number is None:
+            number = len(members)
+            members.append([])
+        members[number].append(node)
+        home[node] = number
+    # A layer stands where its last node does: by then everything it reads has been made.
+    place = {node: i for i, node in enumerate(order)}
+    members.sort(key=lambda nodes: place[nodes[-1]])
+    return tuple(_layer(nodes, results, kinds) for nodes in members)
+
+
+def _joined(
+    node: Node,
+    kinds: dict[Node, Kind],
+    results: set[Value],
+    home: dict[Node, int],
+    members: Sequence[Sequence[Node]],
+    fuse_joins: bool,
+) -> int | None:
+    """The layer that a node joins, None where it starts its own."""
+    anchors = _JOINED.get(kinds[node], ())
+    if not anchors or len(list(node.results())) != 1:
+        return None
+    full = [v for v in dict.fromkeys(node.operands()) if not v.is_constant and v.shape == node.output.shape]
+    if kinds[node] is Kind.INJECTIVE:
+        full = [v for v in dict.fromkeys(node.operands()) if not v.is_constant]
+    if len(full) != 1 and not (fuse_joins and full):
+        return None
+    numbers = [
+        home[v.producer]
+        for v in full
+        if v.producer is not None
+        and v.users == (node,)
+        and v not in results
+        and len(list(v.producer.results())) == 1
+        and members[home[v.producer]][-1] is v.producer
+        and kinds[members[home[v.producer]][0]] in anchors
+    ]
+    return max(numbers, default=None)
+
+
+def _layer(nodes: Sequence[Node], results: set[Value], kinds: dict[Node, Kind]) -> Layer:
+    inside = set(nodes)
+    operands = dict.fromkeys(v for n in nodes for v in n.operands() if not v.is_constant)
+    inputs = tuple(v for v in operands if v.producer not in inside)
+    made = [v for n in nodes for v in n.results()]
+    outputs = tuple(v for v in made if v in results or any(u not in inside for u in v.users))
+    if not outputs:
+        outputs = tuple(nodes[-1].results())
+    overwrites = frozenset(v for v in inputs if len(outputs) == 1 and _is_overwritten(v, nodes, outputs[0]))
+    is_opaque = any(kinds[n] is Kind.OPAQUE for n in nodes)
+    return Layer(tuple(nodes), inputs, outputs, overwrites, is_opaque)
+
+
+def _is_overwritten(value: Value, nodes: Sequence[Node], result: Value) -> bool:
+    """Whether the result can be written over `value` as it is made, whatever way through the layer."""
+    if value is result:
+        return True
+    readers = [n for n in nodes if value in n.operands()]
+    return all(_reads_own_element(n, value) and _is_overwritten(n.output, nodes, result) for n in readers)
+
+
+def _reads_own_element(node: Node, value: Value) -> bool:
+    """Whether the node's last nest alone writes its result, and reads of `value` just the element it writes.
+
+    Earlier nests may read all of it: a softmax has its maximum and sum before it writes.
+    """
+    nests = describe(node)
+    if isinstance(nests, Opaque) or not nests or len(list(node.results())) != 1:
+        return False
+    *earlier, last = nests
+    if last.combine is not None or any(n.write.operand.kind == "output" for n in earlier):
+        return False
+    written = _address(last.write)
+    return written is not None and all(
+        _address(read) == written
+        for read in last.reads
+        if read.operand.kind == "input" and node.inputs[read.operand.position] is value
+    )
+
+
+def _address(access: Access) -> Affine | None:
+    """Row-major address of an access in elements; None where it is not affine or may lie outside."""
+    if access.fill is not None:
+        return None
+    terms: list[int | tuple[str, int]] = []
+    stride = 1
+    for index, extent in zip(reversed(access.index), reversed(access.shape), strict=True):
+        if not isinstance(index, Affine):
+            return None
+        terms += [(dim, stride * coefficient) for dim, coefficient in index.terms]
+        terms.append(stride * index.offset)
+        stride *= extent
+    return affine(*terms)

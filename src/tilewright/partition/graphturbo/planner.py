@@ -1,0 +1,174 @@
+"""The partitioner: layers, their splits, the grouping, and what it says of every edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+from tilewright.errors import UsageError
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.parts import TensorKind
+from tilewright.hardware.presets import load_preset
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
+from tilewright.partition.graphturbo.axes import IndependentAxes
+from tilewright.partition.graphturbo.base import WHOLE, SplitPartition, SubgraphSplit
+from tilewright.partition.graphturbo.footprint import Footprints
+from tilewright.partition.graphturbo.layers import cut_layers
+from tilewright.partition.graphturbo.merge import Grouping, Member, MergeRules
+from tilewright.partition.graphturbo.regions import RegionMaps
+from tilewright.partition.graphturbo.split import Dims, SplitRules, Splitter
+from tilewright.planning import UNLIMITED, Budget, Provenance
+
+DEFAULT_MACHINE = "stcp920"
+_FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTurbo:
+    """Subgraphs whose instances fit the local buffers of a cluster's cores together.
+
+    The machine is the problem's, else the paper's (`stcp920`). `alpha` scales the capacity that is planned
+    with; `capacity_bytes` replaces it. `element_bytes` is the size of a floating-point element, None what the
+    machine computes in. The other fields are switches of the algorithms: see `SplitRules` and `MergeRules`;
+    `group` off leaves every layer alone, split as it needs.
+    """
+
+    alpha: float = 1.0
+    capacity_bytes: int | None = None
+    element_bytes: int | None = None
+    dims: Dims = "batch-first"
+    recompute_limit: float = 1.25
+    all_factors: bool = False
+    in_place: bool = True
+    fuse_joins: bool = False
+    ascending: bool = True
+    group: bool = True
+    name: ClassVar[str] = "graphturbo"
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise UsageError(
+                f"graphturbo: alpha {self.alpha:g} is not a positive share of the local buffers."
+            )
+        if self.capacity_bytes is not None and self.capacity_bytes < 0:
+            raise UsageError(f"graphturbo: a capacity of {self.capacity_bytes} bytes is negative.")
+        if self.element_bytes is not None and self.element_bytes < 1:
+            raise UsageError(f"graphturbo: elements of {self.element_bytes} bytes hold nothing.")
+
+    def solve(self, problem: PartitionProblem, budget: Budget) -> SplitPartition:
+        """Cut and group the graph; after the deadline, what is there stays as it is.
+
+        Evaluations are not counted against the budget: their number is bounded by the graph.
+        """
+        graph = problem.graph
+        machine = problem.machine or load_preset(DEFAULT_MACHINE)
+        capacity = self.capacity_for(machine)
+        sizes = element_sizes(graph, machine, self.element_bytes)
+        maps = RegionMaps()
+        layers = cut_layers(graph, fuse_joins=self.fuse_joins)
+        footprints = Footprints(maps, lambda v: sizes[str(v.dtype)], in_place=self.in_place)
+        rules = SplitRules(capacity, self.dims, self.recompute_limit, self.all_factors)
+        splitter = Splitter(footprints, IndependentAxes(graph, maps), rules)
+        meter = replace(budget, max_evaluations=UNLIMITED).start()
+        grouping = Grouping(graph, layers, splitter, MergeRules(self.ascending), meter.spend)
+        members = grouping.run() if self.group else grouping.members()
+        provenance = Provenance(self.name, num_evaluations=splitter.num_evaluations)
+        partition = build_partition(
+            problem, [_nodes(m) for m in members], _Reasons(members), provenance, cut_off=meter.cut_off
+        )
+        return _with_splits(partition, members, footprints, capacity, sizes)
+
+    def capacity_for(self, machine: Machine) -> int:
+        """Bytes that an instance may hold: the data part of the local buffers of one cluster's cores."""
+        if self.capacity_bytes is not None:
+            return self.capacity_bytes
+        return int(self.alpha * local_capacity_bytes(machine))
+
+
+def local_capacity_bytes(machine: Machine) -> int:
+    """Bytes for activations in the local buffers of one cluster together; 0 where no level is local.
+
+    >>> local_capacity_bytes(load_preset("stcp920")) >> 20
+    8
+    """
+    local = machine.local
+    own = 0 if local is None else local.capacity_for_bytes(TensorKind.INPUT)
+    return (own or 0) * machine.num_cores_per_cluster
+
+
+def element_sizes(graph: Graph, machine: Machine, float_bytes: int | None = None) -> Mapping[str, int]:
+    """Bytes of an element of each type of the graph's values, by its name.
+
+    A machine without a rate for a floating-point type keeps it in the widest that it has one for.
+    """
+    rated = {name for unit in machine.units for name in (*unit.macs_per_cycle, *unit.ops_per_cycle)}
+    widest = max((d.size_bytes for d in _FLOATS if str(d) in rated), default=None)
+
+    def size(dtype: DType) -> int:
+        if dtype not in _FLOATS:
+            return dtype.size_bytes
+        if float_bytes is not None:
+            return float_bytes
+        return dtype.size_bytes if str(dtype) in rated or widest is None else min(widest, dtype.size_bytes)
+
+    return MappingProxyType({str(v.dtype): size(v.dtype) for v in graph.values()})
+
+
+def _nodes(member: Member) -> list[Node]:
+    return [n for layer in member.part.layers for n in layer.nodes]
+
+
+def _with_splits(
+    partition: Partition,
+    members: Sequence[Member],
+    footprints: Footprints,
+    capacity_bytes: int,
+    sizes: Mapping[str, int],
+) -> SplitPartition:
+    home = {m.part.layers[0].nodes[0]: m for m in members}
+    splits: list[SubgraphSplit] = []
+    for subgraph in partition.subgraphs:
+        member = next(home[n] for n in subgraph.nodes if n in home)
+        best = member.best
+        splits.append(
+            SubgraphSplit(
+                WHOLE if best is None else best.split,
+                tuple(layer.nodes for layer in member.part.layers),
+                member.options,
+                footprints.whole(member.part).peak_bytes if best is None else best.peak_bytes,
+            )
+        )
+    return SplitPartition(
+        partition.graph,
+        partition.subgraphs,
+        partition.decisions,
+        partition.quality,
+        partition.provenance,
+        tuple(splits),
+        capacity_bytes,
+        sizes,
+        footprints.in_place,
+    )
+
+
+class _Reasons:
+    """Why an edge lies inside a subgraph or between two."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._home = {n: m for m in members for n in _nodes(m)}
+
+    def __call__(self, producer: Node, consumer: Node, value: Value, fused: bool) -> Reason:
+        if fused:
+            return Reason.CLUSTER
+        ends = (self._home[producer], self._home[consumer])
+        if any(m.part.is_opaque for m in ends):
+            return Reason.OPAQUE
+        if any(m.best is None for m in ends):
+            return Reason.CAPACITY
+        if len(value.users) > 1:
+            return Reason.ESCAPES
+        return Reason.CAPACITY

@@ -1,0 +1,115 @@
+"""Regions through nodes and layers, remembered: networks repeat their layers, planners their questions.
+
+All of it is `ir/region.py`'s arithmetic. Nodes whose nests touch the same elements share their answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from tilewright.ir.derive import macs
+from tilewright.ir.graph import Node
+from tilewright.ir.nest import Access, Nest, Opaque
+from tilewright.ir.ops import describe
+from tilewright.ir.region import Region, full_region, hull, input_regions, volume
+from tilewright.partition.graphturbo.layers import Layer
+
+Outputs = tuple[Region | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerNeeds:
+    """What a layer reads and does to make regions of its outputs.
+
+    `inputs` follow the layer's, None where nothing of it is read. `macs` and `elements` are the work that is
+    really done, `num_divided` the operators that make less than all of their result.
+    """
+
+    inputs: Outputs
+    macs: float
+    elements: int
+    num_divided: int
+
+
+@dataclass(slots=True)
+class _NodeMap:
+    """Region function of all nodes with the same accesses."""
+
+    node: Node
+    known: dict[tuple[int, Region], tuple[Region | None, ...]] = field(default_factory=dict)
+
+    def __call__(self, output: int, region: Region) -> tuple[Region | None, ...]:
+        found = self.known.get((output, region))
+        if found is None:
+            found = self.known[output, region] = input_regions(self.node, region, output)
+        return found
+
+
+class RegionMaps:
+    """The region functions of a graph's nodes and layers."""
+
+    def __init__(self) -> None:
+        self._maps: dict[Hashable, _NodeMap] = {}
+        self._of_node: dict[Node, _NodeMap] = {}
+        self._macs: dict[Node, int] = {}
+        self._needs: dict[tuple[Layer, Outputs], LayerNeeds] = {}
+
+    def inputs_of(self, node: Node, output: int, region: Region) -> tuple[Region | None, ...]:
+        """The region of each input that a region of one output needs, as `input_regions` says."""
+        found = self._of_node.get(node)
+        if found is None:
+            found = self._of_node[node] = self._maps.setdefault(_structure(node), _NodeMap(node))
+        return found(output, region)
+
+    def needs_of(self, layer: Layer, outputs: Outputs) -> LayerNeeds:
+        """What a layer needs to make regions of its outputs; None asks nothing of an output."""
+        key = (layer, outputs)
+        found = self._needs.get(key)
+        if found is None:
+            found = self._needs[key] = self._derive(layer, outputs)
+        return found
+
+    def _derive(self, layer: Layer, outputs: Outputs) -> LayerNeeds:
+        wanted = {v: r for v, r in zip(layer.outputs, outputs, strict=True) if r is not None}
+        work, elements, num_divided = 0.0, 0, 0
+        for node in reversed(layer.nodes):
+            made, whole = 0, 0
+            for index, value in enumerate(node.outputs):
+                region = None if value is None else wanted.get(value)
+                if value is None or region is None:
+                    continue
+                made += volume(region)
+                whole += value.num_elements
+                for source, need in zip(node.inputs, self.inputs_of(node, index, region), strict=True):
+                    if need is not None and source is not None and not source.is_constant:
+                        wanted[source] = hull(wanted[source], need) if source in wanted else need
+            if whole:
+                for captured in node.captures:
+                    wanted[captured] = full_region(captured.shape)
+                work += self.macs_of(node) * made / whole
+                elements += made
+                num_divided += made < whole
+        return LayerNeeds(tuple(wanted.get(v) for v in layer.inputs), work, elements, num_divided)
+
+    def macs_of(self, node: Node) -> int:
+        """Multiply-accumulates of a node, counted once."""
+        if node not in self._macs:
+            self._macs[node] = macs(node)
+        return self._macs[node]
+
+
+def _structure(node: Node) -> Hashable:
+    """Everything that regions through a node depend on."""
+    shapes = tuple(None if v is None else v.shape for v in (*node.inputs, *node.outputs))
+    nests = describe(node)
+    if isinstance(nests, Opaque):
+        return (len(node.inputs), shapes)
+    return (len(node.inputs), shapes, tuple(_nest_structure(n) for n in nests))
+
+
+def _nest_structure(nest: Nest) -> Hashable:
+    def accessed(access: Access) -> Hashable:
+        return access.operand.key, access.operand.shape, access.index, access.view
+
+    return nest.dims, tuple(accessed(a) for a in nest.reads), accessed(nest.write)

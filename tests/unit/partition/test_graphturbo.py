@@ -1,0 +1,185 @@
+"""GraphTurbo: layers, independent axes, peaks, SplitInfo and the grouping, on graphs that fit on a page."""
+
+import pytest
+from tests.support.graphs import GraphBuilder, random_graph
+
+from tilewright.errors import UsageError
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.partition import PartitionProblem, Reason, check_partition
+from tilewright.partition.graphturbo import GraphTurbo, Split, SplitPartition
+from tilewright.partition.graphturbo.axes import IndependentAxes
+from tilewright.partition.graphturbo.check import check_splits
+from tilewright.partition.graphturbo.layers import canonical_order, cut_layers
+from tilewright.partition.graphturbo.regions import RegionMaps
+from tilewright.planning import Budget
+
+UNBOUNDED = 1 << 60
+
+
+def partition_of(graph: Graph, capacity_bytes: int, **options: object) -> SplitPartition:
+    problem = PartitionProblem(graph)
+    planner = GraphTurbo(capacity_bytes=capacity_bytes, element_bytes=4, **options)  # type: ignore[arg-type]
+    partition = planner.solve(problem, Budget())
+    assert check_partition(problem, partition) == ()
+    assert check_splits(partition, recompute_limit=planner.recompute_limit) == ()
+    return partition
+
+
+def convolution(b: GraphBuilder, x: Value, channels: int, size: int = 1, name: str = "conv") -> Value:
+    weight = b.constant(channels, x.shape[1], size, size)
+    return b.op(
+        "Conv", x, weight, shape=(x.shape[0], channels, *x.shape[2:]), pads=(size // 2,) * 4, name=name
+    )
+
+
+def residual() -> tuple[GraphBuilder, Graph]:
+    """A stem, and a block of two convolutions beside the stem's result."""
+    b = GraphBuilder()
+    stem = b.op("Relu", convolution(b, b.input(4, 8, 6, 6), 8, 3))
+    inner = b.op("Relu", convolution(b, stem, 8, 3, name="first"))
+    outer = convolution(b, inner, 8, 3, name="second")
+    return b, b.finish(b.op("Relu", b.op("Add", outer, stem, name="join")))
+
+
+def names(nodes: tuple[Node, ...]) -> str:
+    return "+".join(n.op_type for n in nodes)
+
+
+def test_element_wise_operators_join_the_layer_that_makes_their_operand() -> None:
+    _, graph = residual()
+    layers = cut_layers(graph)
+    assert [names(layer.nodes) for layer in layers] == ["Conv+Relu", "Conv+Relu", "Conv", "Add+Relu"]
+    fused = cut_layers(graph, fuse_joins=True)
+    assert [names(layer.nodes) for layer in fused] == ["Conv+Relu", "Conv+Relu", "Conv+Add+Relu"]
+
+
+def test_a_sum_may_be_written_over_an_operand_and_a_product_may_not() -> None:
+    _, graph = residual()
+    *products, total = cut_layers(graph)
+    assert all(not layer.overwrites for layer in products)
+    assert total.overwrites == set(total.inputs)
+
+
+def test_softmax_may_be_written_over_its_operand_and_a_transpose_may_not() -> None:
+    b = GraphBuilder()
+    x = b.input(4, 4)
+    softmax = b.op("Softmax", x)
+    graph = b.finish(b.op("Transpose", softmax))
+    first, second = cut_layers(graph)
+    assert first.overwrites == {x}
+    assert second.overwrites == set()
+
+
+def test_the_canonical_order_does_not_depend_on_how_nodes_are_kept() -> None:
+    for seed in range(10):
+        graph = random_graph(seed, 12)
+        order = canonical_order(graph)
+        place = {n: i for i, n in enumerate(order)}
+        assert len(place) == len(graph.nodes)
+        assert all(place[v.producer] < place[n] for n in order for v in n.operands() if v.producer)
+
+
+def test_the_batch_is_independent_and_rows_under_a_window_are_not() -> None:
+    _, graph = residual()
+    axes = IndependentAxes(graph, RegionMaps())
+    for value in (*graph.inputs, *(n.output for n in graph.nodes)):
+        assert [axes.units_of(value, d) for d in range(4)] == [4, 1, 1, 1]
+
+
+def test_an_axis_is_followed_through_reshapes_in_whole_slices() -> None:
+    b = GraphBuilder()
+    x = b.input(4, 6, 8)
+    rows = b.op("Reshape", x, b.integers(24, 8), shape=(24, 8))
+    product = b.op("MatMul", rows, b.constant(8, 8))
+    graph = b.finish(b.op("Reshape", product, b.integers(4, 6, 8), shape=(4, 6, 8)))
+    axes = IndependentAxes(graph, RegionMaps())
+    assert axes.units_of(rows, 0) == 4
+    assert axes.class_of(rows, 0) == axes.class_of(x, 0) == axes.class_of(graph.outputs[0], 0)
+
+
+def test_queries_and_keys_of_one_sequence_keep_it_whole() -> None:
+    b = GraphBuilder()
+    x = b.input(2, 6, 8)
+    turned = b.op("Transpose", x, shape=(2, 8, 6), perm=(0, 2, 1))
+    graph = b.finish(b.op("MatMul", x, turned, shape=(2, 6, 6)))
+    axes = IndependentAxes(graph, RegionMaps())
+    assert [axes.units_of(graph.outputs[0], d) for d in range(3)] == [2, 1, 1]
+
+
+def test_the_peak_counts_inputs_results_and_what_waits() -> None:
+    """Stem [4,8,6,6] of 4608 bytes: the block holds the stem, one result and the next one at once."""
+    _, graph = residual()
+    tensor = graph.outputs[0].size_bytes
+    (split,) = partition_of(graph, UNBOUNDED).splits
+    assert split.split.factor == 1
+    assert split.peak_bytes == 3 * tensor
+
+
+def test_without_writing_in_place_a_sum_needs_a_third_tensor() -> None:
+    b = GraphBuilder()
+    x, y = b.input(4, 4), b.input(4, 4)
+    graph = b.finish(b.op("Add", x, y))
+    assert partition_of(graph, UNBOUNDED).splits[0].peak_bytes == 2 * x.size_bytes
+    assert partition_of(graph, UNBOUNDED, in_place=False).splits[0].peak_bytes == 3 * x.size_bytes
+
+
+@pytest.mark.parametrize(("share", "factor"), [(1, 1), (2, 2), (4, 4)])
+def test_the_least_factor_that_fits_is_taken(share: int, factor: int) -> None:
+    _, graph = residual()
+    partition = partition_of(graph, 3 * graph.outputs[0].size_bytes // share)
+    assert [s.split for s in partition.splits] == [Split(0, factor) if factor > 1 else Split(None, 1)]
+
+
+def test_what_fits_in_no_way_stays_a_layer_of_its_own() -> None:
+    _, graph = residual()
+    partition = partition_of(graph, 0)
+    assert len(partition.subgraphs) == len(cut_layers(graph))
+    assert all(s.split.factor == 1 and not s.is_feasible for s in partition.splits)
+    assert {d.reason for d in partition.decisions if not d.reason.is_fused} <= {
+        Reason.CAPACITY,
+        Reason.ESCAPES,
+    }
+
+
+def test_one_image_is_split_along_its_rows_where_it_does_not_fit() -> None:
+    b = GraphBuilder()
+    graph = b.finish(convolution(b, b.input(1, 4, 32, 32), 4, 3))
+    whole = 2 * graph.outputs[0].size_bytes
+    assert not partition_of(graph, whole * 2 // 3, dims="batch").splits[0].is_feasible
+    (split,) = partition_of(graph, whole * 2 // 3).splits
+    assert split.split == Split(2, 2)
+    assert split.peak_bytes == (16 + 17) * 32 * 4 * 4
+
+
+def test_an_opaque_operator_stays_alone() -> None:
+    b = GraphBuilder()
+    graph = b.finish(b.op("Relu", b.op("NobodyKnowsThis", b.op("Relu", b.input(4, 4)))))
+    assert [len(s.nodes) for s in partition_of(graph, UNBOUNDED).subgraphs] == [1, 1, 1]
+
+
+def test_unlimited_buffers_leave_one_subgraph_without_a_cut() -> None:
+    for seed in range(10):
+        graph = random_graph(seed, 12)
+        graph.outputs = graph.outputs[-1:]
+        live = set(canonical_order(graph)[: _num_reaching(graph)])
+        graph = graph.extract(lambda n, live=live: n in live)
+        partition = partition_of(graph, UNBOUNDED)
+        assert len(partition.subgraphs) == 1
+        assert partition.splits[0].split.factor == 1
+
+
+def _num_reaching(graph: Graph) -> int:
+    seen: set[Node] = set()
+    stack = [v.producer for v in graph.outputs]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack += [v.producer for v in node.operands()]
+    return len(seen)
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"capacity_bytes": -1}, {"element_bytes": 0}])
+def test_senseless_options_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="graphturbo"):
+        GraphTurbo(**options)  # type: ignore[arg-type]
