@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.support.timeloop import (
+    CONVOLUTION,
+    FLAT,
+    LIST,
+    MAPPING,
+    PROCESSED,
+    PRODUCT,
+    TREE,
+    TWO_LEVELS,
+)
 
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
@@ -90,3 +102,43 @@ def test_what_is_written_reads_the_same(problem: Problem, machine: Machine, data
     for rules in (Rules(), Rules(link_transfers=True)):
         ours = evaluate(problem, machine, found.mapping, rules)
         assert evaluate(again, described, mapping, rules) == ours
+
+
+SAMPLES = {"LIST": LIST, "TREE": TREE, "FLAT": FLAT, "PROCESSED": PROCESSED, "CONVOLUTION": CONVOLUTION}
+TOKENS = re.compile(r"[A-Za-z_.-]+|\d+|[^\sA-Za-z\d]")
+ODDITIES = [
+    "", "0", "-1", "1e400", ".nan", "99999999999999999999", "null", "true", "~", "[]", "{}", "[", "}", "&a",
+    "*a", "!x", "<<", "2001-01-01", "0x10", "[[[]]]", "{a: {b: c}}", "é", "\t", "'", "name", "[0..3]",
+]  # fmt: skip
+
+
+def complaint(sample: str, path: Path) -> str | None:
+    try:
+        if sample == "MAPPING":
+            product = path.with_name("product.yaml")
+            product.write_text(PRODUCT)
+            load_mapping(path, load_problem(product), parse_machine(TWO_LEVELS))
+        elif sample == "CONVOLUTION":
+            load_problem(path)
+        else:
+            load_architecture(path)
+    except MachineError as error:
+        return str(error)
+    return None
+
+
+@given(st.sampled_from([*SAMPLES, "MAPPING"]), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_mutated_file_is_read_or_refused_in_one_line(sample: str, data: st.DataObject) -> None:
+    text = SAMPLES.get(sample, MAPPING)
+    for _ in range(data.draw(st.integers(1, 2))):
+        places = [match.span() for match in TOKENS.finditer(text)]
+        first, last = data.draw(st.sampled_from(places))
+        text = text[:first] + data.draw(st.sampled_from(ODDITIES)) + text[last:]
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "mutated.yaml"
+        path.write_text(text, encoding="utf-8")
+        found = complaint(sample, path)
+    if found is not None:
+        assert str(path) in found
+        assert "\n" not in found
