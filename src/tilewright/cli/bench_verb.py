@@ -53,9 +53,7 @@ def bench(
     percentile: str = typer.Option("50,90,99", "--percentile", help="Percentiles of latency to show."),
     inputs: Path | None = INPUTS,
     error: bool = typer.Option(True, help="Measure each engine's error against the reference in float64."),
-    advice: bool = typer.Option(
-        True, help="Measure A's kernels and this machine, and say what binds A."
-    ),
+    advice: bool = typer.Option(True, help="Measure A's kernels and this machine, and say what binds A."),
     fail_if_slower: bool = typer.Option(
         False, "--fail-if-slower", help="Exit code 5 if A is slower than any."
     ),
