@@ -48,7 +48,7 @@ def evaluate(problem: Problem, machine: Machine, mapping: Mapping, rules: Rules 
                 level.level.read_pj or 0.0,
             )
         )
-    mac_pj = _mac_pj(machine)
+    mac_pj = machine.mac_pj
     macs = prod(loop.factor for level in nest.levels for loop in (*level.temporal, *level.spatial))
     energy = macs * mac_pj + sum(t.energy_pj for level in levels for t in level.tensors.values())
     cycles = max([compute, *(level.cycles for level in levels)])
@@ -143,10 +143,7 @@ class _Nest:
 
     def fan_out(self, number: int) -> int:
         """Instances of the next inner level, or compute units, that one instance feeds."""
-        if number + 1 < len(self.levels):
-            return self.levels[number + 1].level.num_instances_per_parent
-        units = [u for u in self.machine.units if u.kind in ("mac", "matrix")]
-        return sum(u.num_per_instance for u in units) if units else 1
+        return self.machine.fan_out(len(self.levels) - 1 - number)
 
     def _check_capacity(self, number: int, rules: Rules) -> None:
         level = self.levels[number].level
@@ -391,7 +388,3 @@ def _energy_pj(nest: _Nest, number: int, reads: int, updates: int, fills: int, u
     write_pj = level.write_pj if level.write_pj is not None else level.read_pj or 0.0
     written = (-(-updates // block) + -(-fills // block)) * write_pj
     return (read + written) * instances
-
-
-def _mac_pj(machine: Machine) -> float:
-    return next((u.mac_pj for u in machine.units if u.mac_pj is not None), 0.0)

@@ -254,6 +254,20 @@ class Machine(Part):
             raise MachineError(f"machine {self.name!r} has no level {name!r}; {known}.")
         return found
 
+    def fan_out(self, number: int) -> int:
+        """Instances of the next inner level that one instance of a level feeds, counted from the innermost 0.
+
+        The innermost level feeds compute units: those that multiply, or one where none is described.
+        """
+        if number > 0:
+            return self.levels[number - 1].num_instances_per_parent
+        return max(1, sum(u.num_per_instance for u in self.units if u.kind in ("mac", "matrix")))
+
+    @property
+    def mac_pj(self) -> float:
+        """Energy of one multiply-accumulate; 0 where none is given."""
+        return next((u.mac_pj for u in self.units if u.mac_pj is not None), 0.0)
+
     def num_instances(self, level: Level) -> int:
         """Instances of a level in the whole machine."""
         place = self.levels.index(level)

@@ -29,8 +29,7 @@ def energy_bound_pj(problem: Problem, machine: Machine) -> float:
 
     The innermost level of an operand serves every multiplication, but for those that share a word at once.
     """
-    mac_pj = next((u.mac_pj for u in machine.units if u.mac_pj is not None), 0.0)
-    total = problem.num_macs * mac_pj
+    total = problem.num_macs * machine.mac_pj
     for operand in problem.operands:
         words = touched_words(problem, operand)
         kept = [level for level in machine.levels if operand.kind in level.holds]

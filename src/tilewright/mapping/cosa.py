@@ -157,9 +157,7 @@ class Program:
         """Instances that one instance of a level feeds; the innermost feeds compute units."""
         if level == self.outermost and self.is_published:
             return 1
-        if level > 0:
-            return self.levels[level - 1].num_instances_per_parent
-        return max(1, sum(u.num_per_instance for u in self.machine.units if u.kind in ("mac", "matrix")))
+        return self.machine.fan_out(level)
 
     def relevant(self, operand: Operand) -> frozenset[str]:
         """Dims that a tensor depends on, less those that the published code forgets."""

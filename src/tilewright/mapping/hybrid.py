@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.random import BATCH, Found, solution
-from tilewright.mapping.sampling import Factors, Tilings, fan_out, too_small
+from tilewright.mapping.sampling import Factors, Tilings, too_small
 from tilewright.planning import Budget, Infeasible, Meter, Provenance
 
 _FACTORIALS = np.array([factorial(n) for n in range(21)], np.float64)
@@ -172,7 +172,7 @@ class _Thread:
             if slot.is_spatial:
                 splits *= loops[:, place] + 1
                 asked = factors[:, :, place].prod(axis=1)
-                fits &= asked <= fan_out(self.problem.machine, slot.level)
+                fits &= asked <= self.problem.machine.fan_out(slot.level)
             elif self.tilings.is_order_seen(slot.level):
                 orders *= _FACTORIALS[np.minimum(loops[:, place], len(_FACTORIALS) - 1)]
         return splits * np.where(fits, 1.0, orders)

@@ -76,7 +76,7 @@ class Tilings:
         fits = np.ones(len(factors), np.bool_)
         for place, slot in enumerate(self.slots):
             if slot.is_spatial:
-                fits &= factors[:, :, place].prod(axis=1) <= fan_out(self.machine, slot.level)
+                fits &= factors[:, :, place].prod(axis=1) <= self.machine.fan_out(slot.level)
         for room in self.rooms:
             (chosen,) = np.nonzero(fits)
             inside = sum(slot.level <= room.level for slot in self.slots)
@@ -132,13 +132,6 @@ class Tilings:
         )
 
 
-def fan_out(machine: Machine, level: int) -> int:
-    """Instances of the next inner level, or compute units, that one instance of a level feeds."""
-    if level > 0:
-        return machine.levels[level - 1].num_instances_per_parent
-    return max(1, sum(unit.num_per_instance for unit in machine.units if unit.kind in ("mac", "matrix")))
-
-
 def rooms(problem: MappingProblem) -> Iterator[Room]:
     """What bounds tiles: the capacities of all levels, split as their shares say."""
     outermost = len(problem.machine.levels) - 1
@@ -179,7 +172,7 @@ def _bytes(words: int, level: Level) -> int:
 
 def _slots(machine: Machine) -> Iterator[Slot]:
     for level in range(len(machine.levels)):
-        if fan_out(machine, level) > 1:
+        if machine.fan_out(level) > 1:
             yield Slot(level, True)
         yield Slot(level, False)
 

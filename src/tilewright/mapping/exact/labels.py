@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from tilewright.cost.nest_table import compiled, distinct_positions
 
 Array = np.ndarray[Any, Any]
 
@@ -35,11 +36,6 @@ _SLACK = 1e-12
 def num_columns(num_operands: int) -> int:
     """Width of a label's row."""
     return FIRST + 3 * num_operands
-
-
-def compiled(function: Any) -> Any:
-    """Compiled once for each machine: kept beside the module, or in the user's cache."""
-    return numba.njit(cache=True, nogil=True)(function)
 
 
 @compiled
@@ -169,24 +165,6 @@ def put_temporal_loops(
                     count += 1
             at = following[at]
     return count, lost
-
-
-@compiled
-def distinct_positions(count_a: int, move_a: int, count_b: int, move_b: int) -> int:
-    """Different sums of i * move_a and j * move_b."""
-    found = 0
-    for i in range(count_a):
-        for j in range(count_b):
-            is_new = True
-            position = i * move_a + j * move_b
-            for k in range(i):
-                rest = position - k * move_a
-                if rest % move_b == 0 and 0 <= rest // move_b < count_b:
-                    is_new = False
-                    break
-            if is_new:
-                found += 1
-    return found
 
 
 @compiled

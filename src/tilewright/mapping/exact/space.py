@@ -76,10 +76,7 @@ class Space:
 
     def fan_out(self, number: int) -> int:
         """Instances of the next inner level, or compute units, that one instance of a level feeds."""
-        if number > 0:
-            return self.levels[number - 1].num_instances_per_parent
-        units = [u for u in self.task.machine.units if u.kind in ("mac", "matrix")]
-        return sum(u.num_per_instance for u in units) if units else 1
+        return self.task.machine.fan_out(number)
 
     def keeps(self, number: int, operand: int) -> bool:
         """Whether a level holds an operand."""
@@ -192,9 +189,11 @@ class Space:
 
     def totals(self, number: int) -> Array:
         """Multiply-accumulates, their energy, units that spatial loops of this level and inside can feed."""
-        mac_pj = next((u.mac_pj for u in self.task.machine.units if u.mac_pj is not None), 0.0)
         macs = self.task.problem.num_macs
-        return np.array([macs, macs * mac_pj, prod(self.fan_out(n) for n in range(number + 1))], np.float64)
+        return np.array(
+            [macs, macs * self.task.machine.mac_pj, prod(self.fan_out(n) for n in range(number + 1))],
+            np.float64,
+        )
 
     def root(self) -> Array:
         """The label of the whole problem in the outermost level."""

@@ -1,0 +1,423 @@
+"""The cost of many mappings at once: the rules of `nest_analysis.py` as loops over arrays, compiled by numba.
+
+For searches that look at hundreds of thousands of mappings of one problem. The readable reference says what
+the rules are; a property test holds both together. Transfers between neighbours are the reference's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.hardware.machine import Machine, TensorKind
+from tilewright.mapping.base import TIMELOOP, Mapping, Rules
+from tilewright.mapping.bound import capacities_words
+from tilewright.mapping.problem import Problem
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Mappings as arrays, levels from the innermost, dims in the problem's order.
+
+    `temporal` and `spatial` are factors `[mapping, level, dim]`, `orders` lists the dims of each level's
+    temporal loops from the innermost to the outermost, also `[mapping, level, place]`.
+    """
+
+    temporal: Array  # int64
+    spatial: Array  # int64
+    orders: Array  # int64
+
+
+class Evaluator:
+    """One problem on one machine: tables made once, for any number of mappings."""
+
+    def __init__(self, problem: Problem, machine: Machine, rules: Rules = TIMELOOP) -> None:
+        if rules.link_transfers:
+            raise UsageError("transfers between neighbours are counted one mapping at a time; use evaluate.")
+        self.problem, self.machine = problem, machine
+        self.dims = tuple(problem.extents)
+        levels = machine.levels
+        operands = problem.operands
+        shape = (len(operands), len(self.dims))
+        # The axis along which a dim moves an operand (-1: it does not), how far, the other dim of that axis.
+        self.axis_of, self.partners = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
+        self.steps = np.zeros(shape, np.int64)
+        for t, operand in enumerate(operands):
+            for axis, terms in enumerate(operand.axes):
+                own = [self.dims.index(dim) for dim, _ in terms]
+                if len(own) > 2 or (self.axis_of[t, own] >= 0).any():
+                    raise UsageError(
+                        f"{problem.name}: {operand.name} needs one axis for each dim and at most two dims "
+                        "for each axis to be counted by table; use evaluate."
+                    )
+                for dim, (_, step) in zip(own, terms, strict=True):
+                    self.axis_of[t, dim], self.steps[t, dim] = axis, step
+                    self.partners[t, dim] = next((other for other in own if other != dim), -1)
+        self.num_axes = max(1, *(len(o.axes) for o in operands))
+        self.keeps = np.array([[o.kind in level.holds for level in levels] for o in operands])
+        self.is_output = np.array([o.kind is TensorKind.OUTPUT for o in operands])
+        self.rooms = _rooms(problem, machine, rules)
+        self.fan_outs = np.array([machine.fan_out(n) for n in range(len(levels))], np.int64)
+        self.energies = np.array([_energies(machine, n) for n in range(len(levels))], np.float64)
+        self.rates = np.array([_rates(machine, n) for n in range(len(levels))], np.float64)
+        self.extents = np.array([problem.extents[d] for d in self.dims], np.int64)
+        self.mac_pj = machine.mac_pj
+        self.skips_pixels = rules.skips_pixels
+
+    def encode(self, mappings: Sequence[Mapping]) -> Encoded:
+        """Mappings with at most one temporal loop of each dim at a level as arrays.
+
+        Raises:
+            UsageError: a level has two temporal loops of a dim, or there is no such level or dim.
+        """
+        shape = (len(mappings), len(self.machine.levels), len(self.dims))
+        temporal, spatial = np.ones(shape, np.int64), np.ones(shape, np.int64)
+        orders = np.empty(shape, np.int64)
+        names = [level.name for level in self.machine.levels]
+        for number, mapping in enumerate(mappings):
+            seen: dict[int, list[int]] = {level: [] for level in range(len(names))}
+            for loops, kind, loop in mapping.loops():
+                if loops.level not in names or loop.dim not in self.dims:
+                    raise UsageError(f"mapping of {self.problem.name}: no level {loops.level} or {loop.dim}.")
+                level, dim = names.index(loops.level), self.dims.index(loop.dim)
+                if kind == "spatial":
+                    spatial[number, level, dim] *= loop.factor
+                elif loop.factor > 1:
+                    if dim in seen[level]:
+                        raise UsageError(
+                            f"mapping of {self.problem.name}: two loops of {loop.dim} at {loops.level}."
+                        )
+                    temporal[number, level, dim] = loop.factor
+                    seen[level].insert(0, dim)
+            for level, order in seen.items():
+                orders[number, level] = [*order, *(d for d in range(len(self.dims)) if d not in order)]
+        return Encoded(temporal, spatial, orders)
+
+    def evaluate(self, encoded: Encoded) -> tuple[Array, Array]:
+        """(Cycles, energy in pJ) of each mapping, float64 `[mapping]`; infinite where it is not legal."""
+        cycles = np.empty(len(encoded.temporal))
+        energy_pj = np.empty(len(encoded.temporal))
+        _evaluate_all(
+            encoded.temporal, encoded.spatial, encoded.orders, self.extents, self.axis_of, self.steps,
+            self.partners, self.num_axes, self.keeps, self.is_output, self.rooms, self.fan_outs,
+            self.energies, self.rates, self.mac_pj, self.skips_pixels, cycles, energy_pj,
+        )  # fmt: skip
+        return cycles, energy_pj
+
+
+def _rooms(problem: Problem, machine: Machine, rules: Rules) -> Array:
+    """Rows of level, words, then for each operand whether it is counted: what bounds the tiles of a level."""
+    found: list[list[int]] = []
+    outermost = len(machine.levels) - 1
+    for number, level in enumerate(machine.levels):
+        for kinds, words in capacities_words(level):
+            halves = 2 if rules.double_buffered and number < outermost and words > 1 else 1
+            found.append([number, words // halves, *(int(o.kind in kinds) for o in problem.operands)])
+    return np.array(found, np.int64).reshape(-1, 2 + len(problem.operands))
+
+
+def _energies(machine: Machine, number: int) -> tuple[float, ...]:
+    """Energy of a read and of a write, words of an access, instances that accesses are charged for."""
+    level = machine.levels[number]
+    read = level.read_pj or 0.0
+    write = level.write_pj if level.write_pj is not None else read
+    charged = machine.num_instances(level) / level.num_instances_per_access
+    return read, write, float(level.words_per_access), charged
+
+
+def _rates(machine: Machine, number: int) -> tuple[float, float]:
+    """Words per cycle read and written; infinite without a limit."""
+    level = machine.levels[number]
+    rates = machine.read_bytes_per_cycle(level), machine.write_bytes_per_cycle(level)
+    read, write = (np.inf if r is None else r * 8 / level.word_bits for r in rates)
+    return read, write
+
+
+def compiled(function: Any) -> Any:
+    """Compiled once for each machine: kept beside the module, or in the user's cache."""
+    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+
+
+@compiled
+def distinct_positions(count_a: int, move_a: int, count_b: int, move_b: int) -> int:
+    """Different sums of i * move_a and j * move_b."""
+    found = 0
+    for i in range(count_a):
+        for j in range(count_b):
+            is_new = True
+            position = i * move_a + j * move_b
+            for k in range(i):
+                rest = position - k * move_a
+                if rest % move_b == 0 and 0 <= rest // move_b < count_b:
+                    is_new = False
+                    break
+            if is_new:
+                found += 1
+    return found
+
+
+@compiled
+def _box(
+    t: int,
+    level: int,
+    axis_of: Array,
+    steps: Array,
+    partners: Array,
+    tiles: Array,
+    skips_pixels: bool,
+    box: Array,
+) -> float:
+    """Extents along its axes of the tile `tiles[level]` of a tensor into `box[t, level]`; gives its words."""
+    for axis in range(box.shape[2]):
+        box[t, level, axis] = 1
+    for dim in range(tiles.shape[1]):
+        axis = axis_of[t, dim]
+        tile = tiles[level, dim]
+        if axis < 0 or tile == 1:
+            continue
+        other = partners[t, dim]
+        if not skips_pixels:
+            box[t, level, axis] += steps[t, dim] * (tile - 1)
+        elif other < 0 or tiles[level, other] == 1:
+            box[t, level, axis] = tile
+        elif dim < other:
+            box[t, level, axis] = distinct_positions(
+                tile, steps[t, dim], tiles[level, other], steps[t, other]
+            )
+    words = 1.0
+    for axis in range(box.shape[2]):
+        words *= box[t, level, axis]
+    return words
+
+
+@compiled
+def _distinct(
+    t: int, m: int, level: int, axis_of: Array, steps: Array, partners: Array, spatial: Array, tiles: Array
+) -> float:
+    """Different tiles among the instances that the spatial loops of a level tell apart."""
+    found = 1.0
+    for dim in range(tiles.shape[1]):
+        factor = spatial[m, level, dim]
+        if factor == 1 or axis_of[t, dim] < 0:
+            continue
+        other = partners[t, dim]
+        if other < 0 or spatial[m, level, other] == 1:
+            found *= factor
+        elif dim < other:
+            found *= distinct_positions(
+                factor,
+                steps[t, dim] * tiles[level, dim],
+                spatial[m, level, other],
+                steps[t, other] * tiles[level, other],
+            )
+    return found
+
+
+@compiled
+def _fills(
+    t: int, level: int, factors: Array, axes: Array, moves: Array, first: int, num_loops: int,
+    box: Array, words: float, end: Array,
+) -> float:  # fmt: skip
+    """Words that enter while the loops from `first` on run, each of which moves the tile along one axis.
+
+    As in the reference every loop's second iteration stands for the following ones. The innermost loop runs
+    again and again; of what was before such a run only this matters: whether the last move was the loop's own
+    (`follows`), as the run's first move is then compared with it. `rest` is what a subtree of loops takes in
+    after its first such run, `ends` whether it ends with the innermost loop's own move; both for either
+    beginning. `end` is where the subtree's last tile lies.
+    """
+    if first == num_loops:
+        return words
+    inner_axis, inner, count = axes[first], moves[first], factors[first] - 1.0
+    step_words = 0.0
+    if inner != 0:
+        step_words = words / box[t, level, inner_axis] * min(inner, box[t, level, inner_axis])
+    run = count * step_words
+    end[:] = 0
+    num_moved = 0  # axes along which the end is not the start
+    if inner != 0:
+        end[inner_axis] = inner
+        num_moved = 1
+    rest0 = rest1 = 0.0
+    ends0, ends1 = False, True
+    for loop in range(first + 1, num_loops):
+        axis, move = axes[loop], moves[loop]
+        # The way from the end of one iteration to the start of the next: along how many axes, how far.
+        here = end[axis] if move != 0 else 0
+        along = num_moved - (1 if here != 0 else 0) + (1 if move != here else 0)
+        last_axis = -1
+        distance = 0
+        if along == 1:
+            if move != here:
+                last_axis, distance = axis, move - here
+            else:
+                for other in range(end.size):
+                    if end[other] != 0 and (move == 0 or other != axis):
+                        last_axis, distance = other, -end[other]
+        is_inner = (along == 0 and inner == 0) or (
+            along == 1 and inner != 0 and last_axis == inner_axis and distance == inner
+        )
+        entered = words
+        if along == 0:
+            entered = 0.0
+        elif along == 1:
+            entered = words / box[t, level, last_axis] * min(abs(distance), box[t, level, last_axis])
+        times = factors[loop] - 1.0
+        # A run after another move than its own, or after its own move if that is how it is reached.
+        fresh = entered + (run if is_inner else count * words)
+        fresh_ends = is_inner
+        again = fresh if is_inner else words + run
+        for_ends0, for_ends1 = fresh_ends, True
+        new0 = rest0 + times * (
+            (again if ends0 else fresh) + (rest1 if (for_ends1 if ends0 else for_ends0) else rest0)
+        )
+        last0 = ends1 if (for_ends1 if ends0 else for_ends0) else ends0
+        new1 = rest1 + times * (
+            (again if ends1 else fresh) + (rest1 if (for_ends1 if ends1 else for_ends0) else rest0)
+        )
+        last1 = ends1 if (for_ends1 if ends1 else for_ends0) else ends0
+        rest0, rest1, ends0, ends1 = new0, new1, last0, last1
+        if move != 0:
+            if end[axis] == 0:
+                num_moved += 1
+            end[axis] += move
+    # The first tile comes whole, then the innermost loop's move is the first there is.
+    return float(words + run + rest1)
+
+
+@compiled
+def _evaluate_all(
+    temporal: Array, spatial: Array, orders: Array, extents: Array, axis_of: Array, steps: Array,
+    partners: Array, num_axes: int, keeps: Array, is_output: Array, rooms: Array, fan_outs: Array,
+    energies: Array, rates: Array, mac_pj: float, skips_pixels: bool, cycles: Array, energy_pj: Array,
+) -> None:  # fmt: skip
+    num_mappings, num_levels, num_dims = temporal.shape
+    num_operands, most_axes = axis_of.shape[0], num_axes
+    tiles = np.empty(
+        (num_levels + 1, num_dims), np.int64
+    )  # tiles[n]: of level n - 1; of a compute unit first
+    shared_tile = np.empty((1, num_dims), np.int64)
+    used = np.empty(num_levels + 1)  # used[n]: instances of level n - 1
+    is_spread = np.empty(num_levels, np.bool_)
+    words_of = np.empty((num_operands, num_levels + 1))
+    boxes = np.empty((num_operands, num_levels + 1, most_axes), np.int64)
+    scratch = np.empty((num_operands, 1, most_axes), np.int64)
+    loop_dims = np.empty(num_levels * num_dims, np.int64)
+    factors = np.empty(num_levels * num_dims, np.int64)
+    distances = np.empty(num_levels * num_dims, np.int64)
+    axes, moves = np.empty_like(factors), np.empty_like(factors)
+    first_loop = np.empty(num_levels + 1, np.int64)  # first_loop[n]: the first one of level n
+    end = np.empty(most_axes, np.int64)
+    reads_of, writes_of = np.empty(num_levels), np.empty(num_levels)
+    for m in range(num_mappings):
+        cycles[m] = energy_pj[m] = np.inf
+        tiles[0] = 1
+        compute = macs = 1.0
+        is_legal = True
+        num_loops = 0
+        for level in range(num_levels):
+            asked = 1
+            for dim in range(num_dims):
+                side = spatial[m, level, dim]
+                tiles[level + 1, dim] = tiles[level, dim] * side
+                asked *= side
+            is_spread[level] = asked > 1
+            macs *= asked
+            is_legal &= asked <= fan_outs[level]
+            first_loop[level] = num_loops
+            for place in range(num_dims):
+                dim = orders[m, level, place]
+                factor = temporal[m, level, dim]
+                if factor == 1:
+                    continue
+                loop_dims[num_loops], factors[num_loops] = dim, factor
+                distances[num_loops] = tiles[level + 1, dim]
+                num_loops += 1
+                tiles[level + 1, dim] *= factor
+                compute *= factor
+        first_loop[num_levels] = num_loops
+        macs *= compute
+        for dim in range(num_dims):
+            is_legal &= tiles[num_levels, dim] >= extents[dim]
+        if not is_legal:
+            continue
+        for t in range(num_operands):
+            for level in range(num_levels):
+                if keeps[t, level] or is_output[t]:
+                    words_of[t, level + 1] = _box(
+                        t, level + 1, axis_of, steps, partners, tiles, skips_pixels, boxes
+                    )
+        for room in range(rooms.shape[0]):
+            needed = 0.0
+            for t in range(num_operands):
+                if rooms[room, 2 + t]:
+                    needed += words_of[t, rooms[room, 0] + 1]
+            is_legal &= needed <= rooms[room, 1]
+        if not is_legal:
+            continue
+        used[num_levels] = 1.0
+        for level in range(num_levels - 1, -1, -1):
+            used[level] = used[level + 1]
+            if is_spread[level]:
+                for dim in range(num_dims):
+                    used[level] *= spatial[m, level, dim]
+        total_pj = macs * mac_pj
+        reads_of[:] = 0.0
+        writes_of[:] = 0.0
+        for t in range(num_operands):
+            for loop in range(num_loops):
+                axes[loop] = axis_of[t, loop_dims[loop]]
+                moves[loop] = 0 if axes[loop] < 0 else steps[t, loop_dims[loop]] * distances[loop]
+            # From the inside out: what each kept level gives to the one inside it.
+            entering = compute
+            between = 1.0
+            for level in range(num_levels):
+                if is_spread[level]:
+                    between *= _distinct(t, m, level, axis_of, steps, partners, spatial, tiles)
+                if not keeps[t, level]:
+                    continue
+                accesses = entering * between
+                between = 1.0
+                fills = 0.0
+                if level < num_levels - 1:
+                    fills = entering = _fills(
+                        t, level + 1, factors, axes, moves, first_loop[level + 1], num_loops,
+                        boxes, words_of[t, level + 1], end,
+                    )  # fmt: skip
+                reads, updates = accesses, 0.0
+                if is_output[t]:
+                    updates = accesses
+                    partition = words_of[t, num_levels]
+                    for outer in range(num_levels - 1, level, -1):
+                        if is_spread[outer]:
+                            for dim in range(num_dims):
+                                shared_tile[0, dim] = tiles[outer, dim] * spatial[m, outer, dim]
+                            shared = _box(t, 0, axis_of, steps, partners, shared_tile, skips_pixels, scratch)
+                            partition = np.floor(partition * words_of[t, outer] / shared)
+                    reads = max(0.0, accesses - partition)
+                reads_of[level] += reads
+                writes_of[level] += fills + updates
+                read_pj, write_pj, block, charged = energies[level]
+                read = np.ceil(reads / block) * read_pj
+                written = np.ceil(fills / block) * write_pj
+                if is_output[t]:
+                    written += np.ceil(updates / block) * write_pj
+                total_pj += (read + written) * min(used[level + 1], charged)
+        slowest = compute
+        for level in range(num_levels):
+            share = 1.0
+            if rates[level, 0] < np.inf and reads_of[level] > 0:
+                share = min(share, rates[level, 0] / (reads_of[level] / compute))
+            if rates[level, 1] < np.inf and writes_of[level] > 0:
+                share = min(share, rates[level, 1] / (writes_of[level] / compute))
+            if share < 1.0:
+                slowest = max(slowest, np.ceil(compute / share))
+        cycles[m] = slowest
+        energy_pj[m] = total_pj
