@@ -84,9 +84,11 @@ def map_(
     Example: `tilewright map 3_14_256_256_1 -t simba-cosa-repo --objective energy`.
     """
     from tilewright.cli.map_timeloop import cases_of, export, machine_of
+    from tilewright.hardware.operator_view import operator_view
     from tilewright.mapping.base import Rules
 
-    machine = machine_of(target, more or (), evaluate, work or ())
+    view = operator_view(machine_of(target, more or (), evaluate, work or ()))
+    machine = view.machine
     rules = Rules(link_transfers, skip_pixels, double_buffered)
     if evaluate is not None:
         cases = cases_of(evaluate, work or (), machine)
@@ -109,7 +111,12 @@ def map_(
             {**layer_to_json(item.problem, s), "operator": item.operator}
             for item, s in zip(asked.mapped, solutions, strict=True)
         ]
-        facts = {"machine": machine.name, "mapper": mapper, "objective": objective}
+        facts = {
+            "machine": machine.name,
+            "mapped_onto": view.note,
+            "mapper": mapper,
+            "objective": objective,
+        }
         streamed = [
             {"name": name, "operator": operator, "cycles": cost.cycles, "energy_pJ": cost.energy_pj}
             for name, operator, cost in asked.streamed
@@ -117,6 +124,8 @@ def map_(
         print_json("map", {**facts, "layers": layers, "streamed": streamed, "total": total})
         return
     _print(asked, solutions, machine, total)
+    if view.note:
+        say(f"mapped onto {view.note}")
 
 
 def checked_objective(name: str) -> Objective:

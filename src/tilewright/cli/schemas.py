@@ -511,6 +511,7 @@ class MapReport(Report):
 
     kind: Literal["map"]
     machine: str
+    mapped_onto: str = Field(description="The part of the machine that one operator uses; empty for all.")
     mapper: str
     objective: Literal["latency", "energy", "edp"]
     layers: list[MappedLayer]

@@ -71,6 +71,13 @@ def parse_machine(text: str, where: str = "machine description") -> Machine:
         raise MachineError(_one_line(error, where)) from error
 
 
+def machine_text(machine: Machine) -> str:
+    """A machine as YAML text that `parse_machine` reads back as the same machine."""
+    document = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    document.setdefault("units", [])
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+
+
 class PlainLoader(yaml.SafeLoader):
     """Safe YAML without aliases (which can grow without bound) and without repeated keys."""
 

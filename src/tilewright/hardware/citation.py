@@ -1,0 +1,42 @@
+"""Which numbers a description gives, and where each comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.parts import Part
+
+
+@dataclass(frozen=True, slots=True)
+class CitedNumber:
+    """A number of a description: its path, such as `levels[0].read_pj`, and its source if it has one."""
+
+    path: str
+    value: float
+    source: str | None
+
+
+def cited_numbers(machine: Machine) -> tuple[CitedNumber, ...]:
+    """Every number that a description gives, in its order; what it leaves out is not listed."""
+    return tuple(CitedNumber(path, value, machine.source_of(path)) for path, value in _numbers(machine, ""))
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    match value:
+        case bool():
+            return
+        case int() | float():
+            yield path, value
+        case Part():
+            for key in type(value).model_fields:
+                if key in value.model_fields_set:
+                    yield from _numbers(getattr(value, key), f"{path}.{key}" if path else key)
+        case dict():
+            for key, inner in value.items():
+                yield from _numbers(inner, f"{path}.{key}")
+        case tuple():
+            for number, inner in enumerate(value):
+                yield from _numbers(inner, f"{path}[{number}]")

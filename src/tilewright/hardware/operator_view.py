@@ -1,0 +1,107 @@
+"""The part of a machine that one operator is mapped onto.
+
+A mapper places the loops of one operator on levels that lead to single multipliers. A machine may have more:
+several memories whose clusters work alone, units of other sorts, levels that multipliers do not read from.
+What is left without them is a machine again, so every mapper and cost model takes it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.errors import MachineError
+from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
+from tilewright.ir.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorView:
+    """A machine as a mapper takes it, and what was left out of it, for people."""
+
+    machine: Machine
+    note: str
+
+
+def operator_view(machine: Machine) -> OperatorView:
+    """The levels, one outermost instance of them, and the fastest multipliers of a machine.
+
+    A unit counts as as many multipliers as it has multiply-accumulates per cycle with elements as wide as a
+    word of inputs: the shape of its tile is not modelled. A machine that is this already is not copied.
+
+    Raises:
+        MachineError: nothing multiplies and accumulates, or the outermost level passes a tensor by.
+    """
+    for kind in TensorKind:
+        if kind not in machine.outermost.holds:
+            at = f"levels[{len(machine.levels) - 1}].holds"
+            raise MachineError(
+                f"machine {machine.name!r}: {at}: the outermost level {machine.outermost.name!r} must hold "
+                f"{kind}; add it."
+            )
+    found = [unit for unit in machine.units if unit.macs_per_cycle]
+    if not found:
+        raise MachineError(
+            f"machine {machine.name!r}: units: none multiplies and accumulates, which mapping an operator "
+            "needs; give one macs_per_cycle, such as {name: MAC, kind: mac, macs_per_cycle: {int8: 1}}."
+        )
+    unit = max(found, key=lambda u: machine.num_units(u) * _rate(u, _levels(machine, u))[1])
+    levels = _levels(machine, unit)
+    dtype, rate = _rate(unit, levels)
+    num_lanes = unit.num_per_instance * max(1, int(rate))
+    num_alike = machine.outermost.num_instances_per_parent
+    if (
+        num_alike == 1
+        and len(levels) == len(machine.levels)
+        and num_lanes == sum(u.num_per_instance for u in machine.units if u.kind in ("mac", "matrix"))
+    ):
+        return OperatorView(machine, "")
+    lanes = Unit(
+        name=unit.name,
+        kind="mac",
+        level=levels[0].name,
+        num_per_instance=num_lanes,
+        macs_per_cycle={dtype: 1},
+        mac_pj=unit.mac_pj,
+    )
+    alone = [level.model_copy(update={"per": None}) for level in levels]
+    alone[-1] = alone[-1].model_copy(update={"num_instances_per_parent": 1})
+    view = machine.model_copy(
+        update={
+            "levels": tuple(alone),
+            "units": (lanes,),
+            "networks": (),
+            "num_clusters": 1,
+            "num_cores_per_cluster": 1,
+            "threads": None,
+            "sources": {},
+            "energy_source": machine.energy_source or "see the machine",
+        }
+    )
+    return OperatorView(view, _note(machine, unit, dtype, rate, view.num_units(lanes)))
+
+
+def _levels(machine: Machine, unit: Unit) -> tuple[Level, ...]:
+    """The levels from the one that a unit reads from outwards."""
+    home = machine.innermost if unit.level is None else machine.level(unit.level)
+    return machine.levels[machine.levels.index(home) :]
+
+
+def _rate(unit: Unit, levels: Sequence[Level]) -> tuple[str, float]:
+    """The element type that a unit is taken to work on: the fastest as wide as inputs' words, else of all."""
+    word_bits = next(level.word_bits for level in levels if TensorKind.INPUT in level.holds)
+    of_word = {n: r for n, r in unit.macs_per_cycle.items() if _bits(n) == word_bits}
+    rates = of_word or unit.macs_per_cycle
+    best = max(rates, key=lambda name: rates[name])
+    return best, rates[best]
+
+
+def _bits(dtype: str) -> int:
+    return 8 * next(d for d in DType if str(d) == dtype).size_bytes
+
+
+def _note(machine: Machine, unit: Unit, dtype: str, rate: float, num_lanes: int) -> str:
+    num_alike = machine.outermost.num_instances_per_parent
+    part = f"one of {num_alike} {machine.outermost.name} with " if num_alike > 1 else ""
+    how = f" ({rate:g} per cycle each)" if rate > 1 else ""
+    return f"{part}{num_lanes:,} multiply-accumulates of {dtype} per cycle by {unit.name}{how}"
