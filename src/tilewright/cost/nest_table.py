@@ -39,8 +39,11 @@ class Evaluator:
     """One problem on one machine: tables made once, for any number of mappings."""
 
     def __init__(self, problem: Problem, machine: Machine, rules: Rules = TIMELOOP) -> None:
-        if rules.link_transfers:
-            raise UsageError("transfers between neighbours are counted one mapping at a time; use evaluate.")
+        if not self.suits(problem, rules):
+            raise UsageError(
+                f"{problem.name}: transfers between neighbours, and operands with a dim in two axes or three "
+                "dims in one, are counted one mapping at a time; use evaluate."
+            )
         self.problem, self.machine = problem, machine
         self.dims = tuple(problem.extents)
         levels = machine.levels
@@ -52,11 +55,6 @@ class Evaluator:
         for t, operand in enumerate(operands):
             for axis, terms in enumerate(operand.axes):
                 own = [self.dims.index(dim) for dim, _ in terms]
-                if len(own) > 2 or (self.axis_of[t, own] >= 0).any():
-                    raise UsageError(
-                        f"{problem.name}: {operand.name} needs one axis for each dim and at most two dims "
-                        "for each axis to be counted by table; use evaluate."
-                    )
                 for dim, (_, step) in zip(own, terms, strict=True):
                     self.axis_of[t, dim], self.steps[t, dim] = axis, step
                     self.partners[t, dim] = next((other for other in own if other != dim), -1)
@@ -70,6 +68,15 @@ class Evaluator:
         self.extents = np.array([problem.extents[d] for d in self.dims], np.int64)
         self.mac_pj = machine.mac_pj
         self.skips_pixels = rules.skips_pixels
+
+    @staticmethod
+    def suits(problem: Problem, rules: Rules = TIMELOOP) -> bool:
+        """Whether the tables can say what the reference says of this problem."""
+        for operand in problem.operands:
+            dims = [dim for axis in operand.axes for dim, _ in axis]
+            if len(set(dims)) < len(dims) or any(len(axis) > 2 for axis in operand.axes):
+                return False
+        return not rules.link_transfers
 
     def encode(self, mappings: Sequence[Mapping]) -> Encoded:
         """Mappings with at most one temporal loop of each dim at a level as arrays.

@@ -29,11 +29,11 @@ from tilewright.mapping.base import (
     Mapping,
     MappingProblem,
     MappingSolution,
-    Objective,
     Rules,
 )
 from tilewright.mapping.bound import energy_bound_pj, latency_bound_cycles, objective_bound
 from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.objective import UNITS, measure
 from tilewright.mapping.problem import Operand, Problem
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
@@ -89,20 +89,6 @@ class Cosa:
             seconds=seconds,
             details={"objective": objective},
         )
-
-
-UNITS: dict[Objective, str] = {"latency": "cycles", "energy": "pJ", "edp": "pJ cycles"}
-
-
-def measure(objective: Objective, cycles: int, energy_pj: float) -> float:
-    """The value of a mapping under an objective."""
-    match objective:
-        case "latency":
-            return float(cycles)
-        case "energy":
-            return energy_pj
-        case "edp":
-            return energy_pj * cycles
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,10 +67,11 @@ class Hybrid:
             timeout = self.timeout if number < self.num_threads else 0
             thread = _Thread(self, problem, tilings, np.random.default_rng([self.seed, number]), timeout)
             thread.run(meter, min(1.0, (number + 1) / self.num_threads))
+            own = thread.best
             drawn, legal = drawn + thread.num_drawn, legal + thread.num_legal
             looked_at += thread.num_looked_at
-            if thread.best is not None and (best is None or is_better(thread.best.key, best.key)):
-                best = thread.best
+            if own is not None and (best is None or is_better(own.key, best.key)):
+                best = own
         note = (
             f"seed {self.seed}, {self.num_threads} threads, victory {self.victory}; "
             f"{looked_at} mappings of {legal} legal tilings of {drawn} drawn"
@@ -107,10 +108,18 @@ class _Thread:
         self.problem = problem
         self.tilings = tilings
         self.random = random
-        self.best: Found | None = None
+        self.key: tuple[float, float] | None = None
+        self.best_mapping: tuple[Factors, list[tuple[str, ...]]] | None = None
         self.num_drawn = 0
         self.num_legal = 0
         self.num_looked_at = 0
+
+    @property
+    def best(self) -> Found | None:
+        """The best mapping with its cost; None if none was legal."""
+        if self.best_mapping is None:
+            return None
+        return Found.of(self.problem, self.tilings.mapping(*self.best_mapping))
 
     def run(self, meter: Meter, share: float) -> None:
         """Search until victory, timeout, or this share of the time is gone."""
@@ -118,16 +127,16 @@ class _Thread:
         since_better = 0
         for factors in self._legal_tilings(meter, share):
             self.num_legal += 1
-            for orders in self._orders(factors):
+            for orders, key in self.tilings.ranked(factors, self._orders(factors)):
                 if whole_s is not None and _is_over(meter, whole_s, share):
                     meter.cut_off = True
                     return
-                found = Found.of(self.problem, self.tilings.mapping(factors, orders))
-                if found is None:  # what skipped pixels spare was not enough: no order will fit
+                if key is None:  # what skipped pixels spare was not enough: no order will fit
                     break
                 self.num_looked_at += 1
-                if self.best is None or is_better(found.key, self.best.key):
-                    self.best, since_better = found, 0
+                if self.key is None or is_better(key, self.key):
+                    self.key, since_better = key, 0
+                    self.best_mapping = factors, orders
                 else:
                     since_better += 1
                 if since_better >= self.mapper.victory:

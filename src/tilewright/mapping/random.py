@@ -13,9 +13,9 @@ import numpy as np
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.errors import InfeasibleMapping
-from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution, Objective
+from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution
 from tilewright.mapping.bound import energy_bound_pj, latency_bound_cycles, objective_bound
-from tilewright.mapping.cosa import UNITS, measure
+from tilewright.mapping.objective import UNITS, rank
 from tilewright.mapping.sampling import Tilings, too_small
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
@@ -96,12 +96,6 @@ class Found:
         except InfeasibleMapping:
             return None
         return cls(mapping, cost, rank(problem.objective, cost.cycles, cost.energy_pj))
-
-
-def rank(objective: Objective, cycles: int, energy_pj: float) -> tuple[float, float]:
-    """The objective's value, then what decides between equals: energy, or cycles for energy itself."""
-    second = float(cycles) if objective == "energy" else energy_pj
-    return measure(objective, cycles, energy_pj), second
 
 
 def solution(

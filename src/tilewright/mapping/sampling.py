@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import comb, prod
+from itertools import combinations, islice
+from math import comb, isinf, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.nest_table import Encoded, Evaluator
+from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Level, Machine
 from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
 from tilewright.mapping.bound import capacities_words
 from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.objective import rank
 from tilewright.mapping.problem import Operand
 from tilewright.planning import Infeasible
 
@@ -26,6 +30,7 @@ Factors = NDArray[np.float64]
 """Factors of tilings, `[tiling, dim, slot]` or `[dim, slot]`; floats, for products beyond 64 bits."""
 
 _TABLE_LIMIT = 50_000
+_ORDERS_AT_A_TIME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,11 @@ class Tilings:
         self.problem = problem.problem
         self.machine = problem.machine
         self.rules = problem.rules
+        self.objective = problem.objective
         self.dims = tuple(dim for dim, _ in self.problem.dims)
+        self._numbers = {dim: number for number, dim in enumerate(self.dims)}
+        suits = Evaluator.suits(self.problem, self.rules)
+        self.table = Evaluator(self.problem, self.machine, self.rules) if suits else None
         self.slots = tuple(_slots(self.machine))
         self.rooms = tuple(rooms(problem))
         self._primes = tuple(
@@ -122,6 +131,45 @@ class Tilings:
                 for number in reversed(range(len(self.machine.levels)))
             )
         )
+
+    def ranked(
+        self, factors: Factors, orders: Iterator[list[tuple[str, ...]]]
+    ) -> Iterator[tuple[list[tuple[str, ...]], tuple[float, float] | None]]:
+        """One tiling in many orders (see `mapping`), each with its rank by the objective; None if it does not
+        fit. Orders are counted many at a time, where the rules allow it."""
+        if self.table is None:
+            for order in orders:
+                try:
+                    cost = evaluate(self.problem, self.machine, self.mapping(factors, order), self.rules)
+                except InfeasibleMapping:
+                    yield order, None
+                    continue
+                yield order, rank(self.objective, cost.cycles, cost.energy_pj)
+            return
+        temporal, spatial = self._by_level(factors)
+        while chunk := list(islice(orders, _ORDERS_AT_A_TIME)):
+            shape = (len(chunk), *temporal.shape)
+            encoded = Encoded(
+                np.ascontiguousarray(np.broadcast_to(temporal, shape)),
+                np.ascontiguousarray(np.broadcast_to(spatial, shape)),
+                np.array([[self._all_dims(level) for level in order] for order in chunk], np.int64),
+            )
+            cycles, energy_pj = self.table.evaluate(encoded)
+            for order, taken, energy in zip(chunk, cycles.tolist(), energy_pj.tolist(), strict=True):
+                yield order, None if isinf(taken) else rank(self.objective, taken, energy)
+
+    def _by_level(self, factors: Factors) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Temporal and spatial factors of a tiling, `[level, dim]`."""
+        temporal = np.ones((len(self.machine.levels), len(self.dims)), np.int64)
+        spatial = np.ones_like(temporal)
+        for place, slot in enumerate(self.slots):
+            (spatial if slot.is_spatial else temporal)[slot.level] = factors[:, place]
+        return temporal, spatial
+
+    def _all_dims(self, order: tuple[str, ...]) -> list[int]:
+        """The dims of an order by number, then those that have no loop."""
+        chosen = [self._numbers[dim] for dim in order]
+        return [*chosen, *(n for n in range(len(self.dims)) if n not in chosen)]
 
     def everything_outermost(self) -> Mapping:
         """The mapping of the smallest tiles: all loops temporal, in the outermost level."""

@@ -23,10 +23,12 @@ from tilewright.mapping.base import (
     MappingProblem,
     MappingSolution,
     Objective,
+    Rules,
 )
-from tilewright.mapping.cosa import measure
+from tilewright.mapping.bound import objective_bound
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.objective import measure
 from tilewright.mapping.problem import Problem, convolution, dims, layer
 from tilewright.planning import Budget, Infeasible, Status
 
@@ -241,3 +243,13 @@ def test_the_same_problem_gets_the_same_answer() -> None:
     machine = load_preset("simba-cosa-repo")
     first, second = (solved(layer("3_14_256_256_1"), machine, "edp") for _ in range(2))
     assert (first.mapping, first.cost, first.quality) == (second.mapping, second.cost, second.quality)
+
+
+def test_with_transfers_between_neighbours_only_the_roofline_is_claimed() -> None:
+    problem = layer("3_14_16_16_1")
+    machine = load_preset("simba-cosa-repo")
+    rules = Rules(link_transfers=True)
+    answer = Exact().solve(MappingProblem(problem, machine, "energy", rules), Budget())
+    assert isinstance(answer, MappingSolution)
+    assert answer.quality.bound <= objective_bound(problem, machine, "energy")
+    assert answer.cost == evaluate(problem, machine, answer.mapping, rules)

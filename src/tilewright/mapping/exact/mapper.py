@@ -19,6 +19,7 @@ from math import inf
 
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.nest_table import Evaluator
 from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution
 from tilewright.mapping.bound import (
     check_smallest_tiles,
@@ -26,11 +27,12 @@ from tilewright.mapping.bound import (
     latency_bound_cycles,
     objective_bound,
 )
-from tilewright.mapping.cosa import UNITS, Cosa, measure
+from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import labels
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.space import Found, Space
 from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.objective import UNITS, measure
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
 _LIMITS = (1.02, 1.06, 1.15, 1.35, 1.8, 3.0, 10.0, inf)
@@ -56,13 +58,16 @@ class Exact:
         """The best mapping; among those of the least latency, the one of the least energy.
 
         The bound of the quality holds for all mappings whose factors divide the extents (of a padded answer:
-        for all mappings whatsoever); `bound_cycles` and `bound_energy_pj` hold for all mappings.
+        for all mappings whatsoever; with transfers between neighbours, too); `bound_cycles` and `bound_energy_pj` hold for all mappings.
         """
         started = time.perf_counter()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
         check_smallest_tiles(problem.problem, problem.machine)
         best = _Search(problem, self, end_s).run()
         bound, note = best.bound, best.note
+        if not Evaluator.suits(problem.problem, problem.rules):
+            # The search counts without transfers between neighbours, and windows of two dims.
+            bound, note = self._bound(problem), f"{note}, nothing proven beyond the roofline"
         if self.pads:
             for candidate in _padded(problem):
                 if best.is_cut_off or self._bound(candidate) * _NEARLY >= self._value(problem, best):

@@ -143,15 +143,15 @@ class Part:
             return tuple(self.value.replace(",", " ").split())
         return tuple(item.text() for item in self.items())
 
-    def count(self, at_least: int = 1) -> int:
+    def count(self, at_least: int = 1, at_most: int = _MAX_NUMBER) -> int:
         """A whole number."""
         value = self.value
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(f"expected a whole number, found {value!r}")
-        if not at_least <= value <= _MAX_NUMBER:
-            raise self.error(f"{value} is not between {at_least} and {_MAX_NUMBER}")
+        if not at_least <= value <= at_most:
+            raise self.error(f"{value} is not between {at_least} and {at_most}")
         return value
 
     def number(self) -> float:

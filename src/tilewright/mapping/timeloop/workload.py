@@ -10,6 +10,7 @@ from tilewright.mapping.problem import Operand, Problem, Term, convolution
 from tilewright.mapping.timeloop.document import Part, read_document
 
 _LAYER_DIMS = ("R", "S", "P", "Q", "C", "K", "N")
+_MAX_EXTENT = 2**40
 _BESIDE = ("version", "shape", "name")
 _IMPLIED = ("H", "W", "Hpad", "Wpad")  # sizes of the input, which follow from the output's
 _STEPS = ("Wstride", "Hstride", "Wdilation", "Hdilation")
@@ -57,7 +58,7 @@ def _layer(part: Part, shape: Part | None, name: str) -> Problem:
             raise part.error(f"{dim} is missing")
     wide, high, wide_gap, high_gap = (keys[step].count() if step in keys else 1 for step in _STEPS)
     return convolution(
-        {dim: keys[dim].count() for dim in _LAYER_DIMS},
+        {dim: keys[dim].count(at_most=_MAX_EXTENT) for dim in _LAYER_DIMS},
         stride=(wide, high),
         dilation=(wide_gap, high_gap),
         name=name,
@@ -84,7 +85,8 @@ def _shaped(shape: Part, instance: Part, name: str) -> Problem:
         if dim not in given:
             raise instance.error(f"the extent of {dim} is missing")
     operands = _operands(keys["data_spaces"], dims, steps)
-    return Problem(name, tuple((dim, given[dim].count()) for dim in dims), operands)
+    extents = tuple((dim, given[dim].count(at_most=_MAX_EXTENT)) for dim in dims)
+    return Problem(name, extents, operands)
 
 
 def _coefficients(part: Part) -> dict[str, int]:
