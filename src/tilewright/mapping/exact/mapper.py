@@ -57,8 +57,9 @@ class Exact:
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         """The best mapping; among those of the least latency, the one of the least energy.
 
-        The bound of the quality holds for all mappings whose factors divide the extents (of a padded answer:
-        for all mappings whatsoever; with transfers between neighbours, too); `bound_cycles` and `bound_energy_pj` hold for all mappings.
+        The bound of the quality holds for all mappings whose factors divide the extents (of a padded answer,
+        and with transfers between neighbours, for all mappings whatsoever); `bound_cycles` and
+        `bound_energy_pj` hold for all mappings.
         """
         started = time.perf_counter()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s

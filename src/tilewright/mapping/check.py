@@ -1,0 +1,125 @@
+"""Independent check of a mapping. Shares no code with any mapper or cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from tilewright.hardware.machine import TensorKind
+from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution
+from tilewright.planning import Violation
+
+
+def check_mapping(task: MappingProblem, mapping: Mapping) -> tuple[Violation, ...]:
+    """Everything that makes a mapping wrong or impossible: nothing, if it is valid.
+
+    Checked: levels of the machine, outermost first, each at most once; loops over the problem's dims that
+    together cover every iteration; no more instances side by side than there are; the words that the tiles of
+    every level touch, found from a tile's corners, against what the level holds of each kind.
+    """
+    names = [level.name for level in reversed(task.machine.levels)]
+    given = [loops.level for loops in mapping.levels]
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        return tuple(Violation("level", f"there is no level {name!r}") for name in unknown)
+    if given != [name for name in names if name in given]:
+        return (Violation("level", f"the levels are {', '.join(given)}, not each once from the outside in"),)
+    return (*_check_cover(task, mapping), *_check_instances(task, mapping), *_check_words(task, mapping))
+
+
+def check_solution(task: MappingProblem, solution: MappingSolution) -> tuple[Violation, ...]:
+    """The mapping's violations, and those of what the mapper says of it: a cost below its own bounds."""
+    found = list(check_mapping(task, solution.mapping))
+    cost = solution.cost
+    if cost.cycles < solution.bound_cycles:
+        found.append(Violation("bound", f"{cost.cycles} cycles, but at least {solution.bound_cycles}"))
+    if cost.energy_pj < solution.bound_energy_pj:
+        found.append(Violation("bound", f"{cost.energy_pj} pJ, but at least {solution.bound_energy_pj}"))
+    macs = prod(loop.factor for _, _, loop in solution.mapping.loops())
+    if cost.compute_cycles * cost.num_units_used != macs:
+        found.append(
+            Violation(
+                "work", f"{cost.compute_cycles} cycles of {cost.num_units_used} units, {macs} iterations"
+            )
+        )
+    return tuple(found)
+
+
+def _check_cover(task: MappingProblem, mapping: Mapping) -> Iterator[Violation]:
+    extents = dict(task.problem.dims)
+    covered = dict.fromkeys(extents, 1)
+    for loops, kind, loop in mapping.loops():
+        if loop.dim not in extents:
+            yield Violation("dim", f"{kind} loop over {loop.dim!r} at {loops.level}: there is no such dim")
+        elif loop.factor < 1:
+            yield Violation(
+                "factor", f"{kind} loop over {loop.dim} at {loops.level} runs {loop.factor} times"
+            )
+        else:
+            covered[loop.dim] *= loop.factor
+    for dim, extent in extents.items():
+        if covered[dim] < extent:
+            yield Violation("cover", f"{dim} runs {covered[dim]} of {extent} times")
+
+
+def _check_instances(task: MappingProblem, mapping: Mapping) -> Iterator[Violation]:
+    inside_of = {
+        outer.name: inner.num_instances_per_parent
+        for outer, inner in zip(task.machine.levels[1:], task.machine.levels, strict=False)
+    }
+    units = [unit for unit in task.machine.units if unit.kind in ("mac", "matrix")]
+    inside_of[task.machine.levels[0].name] = sum(u.num_per_instance for u in units) if units else 1
+    for loops in mapping.levels:
+        asked = prod(loop.factor for loop in loops.spatial)
+        if asked > inside_of[loops.level]:
+            there = inside_of[loops.level]
+            yield Violation("instances", f"{loops.level} feeds {there}, its spatial loops ask for {asked}")
+
+
+def _check_words(task: MappingProblem, mapping: Mapping) -> Iterator[Violation]:
+    names = [level.name for level in task.machine.levels]
+    inside: dict[str, int] = {}
+    by_level = {loops.level: loops for loops in mapping.levels}
+    for number, name in enumerate(names):
+        for loop in (*by_level[name].temporal, *by_level[name].spatial) if name in by_level else ():
+            inside[loop.dim] = inside.get(loop.dim, 1) * loop.factor
+        level = task.machine.levels[number]
+        halves = 2 if task.rules.double_buffered and number < len(names) - 1 else 1
+        for kinds, num_bytes in _stores(task, number):
+            there = num_bytes * 8 // level.word_bits
+            words = sum(_touched(task, kind, inside) for kind in kinds)
+            if words > (there if there == 1 else there // halves):
+                held = " and ".join(str(kind) for kind in kinds)
+                yield Violation("capacity", f"{name} has {there} words for {held}, a tile has {words}")
+
+
+def _stores(task: MappingProblem, number: int) -> Iterator[tuple[tuple[TensorKind, ...], int]]:
+    """Parts of a level's capacity, and the kinds of tensor that may use them."""
+    level = task.machine.levels[number]
+    if level.capacity_bytes is None:
+        return
+    apart = [kind for share in level.shares for kind in share.holds]
+    for share in level.shares:
+        yield share.holds, share.capacity_bytes
+    together = tuple(kind for kind in level.holds if kind not in apart)
+    if together:
+        yield together, level.capacity_bytes - sum(share.capacity_bytes for share in level.shares)
+
+
+def _touched(task: MappingProblem, kind: TensorKind, tile: dict[str, int]) -> int:
+    """Words of the tensors of a kind: between the first and the last element of a tile along each axis."""
+    total = 0
+    for operand in task.problem.operands:
+        if operand.kind is not kind:
+            continue
+        words = 1
+        for axis in operand.axes:
+            if task.rules.skips_pixels:
+                positions = {0}
+                for dim, step in axis:
+                    positions = {p + step * i for p in positions for i in range(tile.get(dim, 1))}
+                words *= len(positions)
+            else:
+                words *= sum(step * (tile.get(dim, 1) - 1) for dim, step in axis) + 1
+        total += words
+    return total
