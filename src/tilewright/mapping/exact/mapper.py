@@ -35,9 +35,9 @@ from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.objective import UNITS, measure
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
-_LIMITS = (1.02, 1.06, 1.15, 1.35, 1.8, 3.0, 10.0, inf)
+_LIMITS = (1.004, 1.012, 1.03, 1.07, 1.16, 1.35, 1.8, 3.0, 10.0, inf)
 _ROUNDING = 1e-9
-_NEARLY = 1.01
+_NEARLY = 1.015
 _QUICK_LABELS = 300_000
 
 
@@ -168,7 +168,7 @@ class _Search:
     def _deepen(self, objective: int, cap_cycles: float) -> float:
         """Raise the limit until something lies below it; gives a bound on what all mappings take.
 
-        With a mapping in hand, first whether another is better by a percent, then, if that was quickly
+        With a mapping in hand, first whether another is better by 1.5 %, then, if that was quickly
         answered, whether another is better at all.
         """
         start = self.space.least(objective, cap_cycles)

@@ -1,0 +1,176 @@
+"""Mappers side by side on CoSA's 58 layers: cycles, energy, gaps, seconds; and mappings counted per second.
+
+`python benchmarks/mapping.py --output out` writes out.json and out.md; with `--page docs/mapping.md` the
+table between the page's markers as well. One core; compiled parts are loaded before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.cost.nest_table import Encoded, Evaluator
+from tilewright.hardware.presets import load_preset
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Objective
+from tilewright.mapping.cosa import Cosa
+from tilewright.mapping.exact import Exact
+from tilewright.mapping.hybrid import Hybrid
+from tilewright.mapping.problem import Problem, convolution, layer
+from tilewright.mapping.random import Random
+from tilewright.mapping.sampling import Tilings
+from tilewright.planning import Budget
+
+LAYERS = Path(__file__).parents[1] / "tests" / "data" / "mapping" / "cosa_layers.json"
+START, END = "<!-- table -->\n", "<!-- end -->\n"
+
+MAPPERS: dict[str, tuple[Mapper, Objective]] = {
+    "exact": (Exact(), "latency"),
+    "exact, energy": (Exact(), "energy"),
+    "exact, edp": (Exact(), "edp"),
+    "cosa": (Cosa(), "latency"),
+    "cosa-paper": (Cosa("paper"), "latency"),
+    "hybrid, 4 threads": (Hybrid(), "latency"),
+    "hybrid, 32 threads": (Hybrid(num_threads=32, timeout=0), "latency"),
+    "random, best of 5": (Random(), "latency"),
+}
+
+
+def layers() -> list[tuple[str, Problem]]:
+    """The layers with the network that each is of."""
+    found = []
+    for entry in json.loads(LAYERS.read_text())["layers"]:
+        stride = (entry["stride"]["W"], entry["stride"]["H"])
+        problem = convolution(entry["dims"], stride=stride, name=entry["layer"])
+        found.append((entry["workload"], problem))
+    return found
+
+
+def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list[dict[str, Any]]:
+    machine = load_preset(machine_name)
+    for mapper, objective in MAPPERS.values():
+        mapper.solve(MappingProblem(layer("3_7_16_16_1"), machine, objective), Budget())
+    rows = []
+    for network, problem in problems:
+        row: dict[str, Any] = {"network": network, "layer": problem.name, "mappers": {}}
+        for name, (mapper, objective) in MAPPERS.items():
+            answer = mapper.solve(MappingProblem(problem, machine, objective), Budget())
+            assert isinstance(answer, MappingSolution), (name, problem.name, answer)
+            row["bound_cycles"] = answer.bound_cycles
+            row["mappers"][name] = {
+                "cycles": answer.cost.cycles,
+                "energy_pj": answer.cost.energy_pj,
+                "edp": answer.cost.edp,
+                "gap": answer.quality.gap,
+                "energy_gap_at_latency": energy_gap(answer),
+                "seconds": answer.seconds,
+            }
+        rows.append(row)
+        print(
+            network, problem.name, {n: round(m["seconds"], 2) for n, m in row["mappers"].items()}, flush=True
+        )
+    return rows
+
+
+def energy_gap(answer: MappingSolution) -> float | None:
+    """Of the fastest mappings: how far the energy is above what is proven of them."""
+    bound = answer.details.get("energy_bound_at_latency_pj", 0.0)
+    return answer.cost.energy_pj / bound - 1 if bound > 0 else None
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def evaluations_per_s(machine_name: str, text: str, count: int = 200_000) -> float:
+    """Legal random mappings counted in a second by one core."""
+    machine, random = load_preset(machine_name), np.random.default_rng(0)
+    task = MappingProblem(layer(text), machine)
+    tilings = Tilings(task)
+    mappings = []
+    while len(mappings) < 1000:
+        factors = tilings.draw(random, 4096)
+        for one in np.nonzero(tilings.legal(factors))[0]:
+            places = [place for place, _ in tilings.temporal_slots()]
+            orders = [list(random.permutation(tilings.loops(factors[one], place))) for place in places]
+            mappings.append(tilings.mapping(factors[one], orders))
+    table = Evaluator(task.problem, machine)
+    few = table.encode(mappings)
+    times = -(-count // len(mappings))
+    many = Encoded(*(np.repeat(a, times, axis=0) for a in (few.temporal, few.spatial, few.orders)))
+    table.evaluate(few)
+    started = time.perf_counter()
+    cycles, _ = table.evaluate(many)
+    seconds = time.perf_counter() - started
+    assert np.isfinite(cycles).all()
+    return len(cycles) / seconds
+
+
+def summary(rows: Sequence[dict[str, Any]], speeds: dict[str, float], machine: str) -> str:
+    def ratio(name: str, key: str) -> float:
+        return geometric_mean([row["mappers"][name][key] / row["mappers"]["exact"][key] for row in rows])
+
+    lines = [
+        f"{len(rows)} layers on `{machine}`, one core. Geometric means against `exact`.",
+        "",
+        "| mapper | cycles | energy | energy x delay | at the roofline | seconds, median | mean | worst |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in MAPPERS:
+        own = [row["mappers"][name] for row in rows]
+        seconds = [m["seconds"] for m in own]
+        reached = sum(m["cycles"] == row["bound_cycles"] for m, row in zip(own, rows, strict=True))
+        ratios = " | ".join(f"{ratio(name, key):.3f}" for key in ("cycles", "energy_pj", "edp"))
+        spread = f"{statistics.median(seconds):.3f} | {statistics.fmean(seconds):.3f} | {max(seconds):.2f}"
+        lines.append(f"| {name} | {ratios} | {reached} | {spread} |")
+    gaps: dict[str, Callable[[dict[str, Any]], float]] = {
+        "cycles above the proven least, `exact`": lambda row: row["mappers"]["exact"]["gap"],
+        "its energy above the least of mappings as fast": lambda row: (
+            row["mappers"]["exact"]["energy_gap_at_latency"] or 0.0
+        ),
+        "energy above the proven least, `exact, energy`": lambda row: row["mappers"]["exact, energy"]["gap"],
+        "energy x delay above the proven least, `exact, edp`": lambda row: row["mappers"]["exact, edp"][
+            "gap"
+        ],
+    }
+    lines += ["", "| gap | median | worst |", "|---|---|---|"]
+    for what, gap in gaps.items():
+        values = [100 * gap(row) for row in rows]
+        lines.append(f"| {what} | {statistics.median(values):.3f} % | {max(values):.3f} % |")
+    lines += [
+        "",
+        "Mappings counted per second: " + ", ".join(f"{t} {v / 1e6:.2f} M" for t, v in speeds.items()) + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--machine", default="simba-cosa-repo")
+    parser.add_argument("--output", type=Path, default=Path("mapping"))
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--only", default="", help="networks, separated by commas")
+    arguments = parser.parse_args()
+    chosen = [item for item in layers() if not arguments.only or item[0] in arguments.only.split(",")]
+    speeds = {t: evaluations_per_s(arguments.machine, t) for t in ("3_14_256_256_1", "1_14_1024_256_1")}
+    rows = measured(arguments.machine, chosen)
+    text = summary(rows, speeds, arguments.machine)
+    arguments.output.with_suffix(".json").write_text(json.dumps({"speeds": speeds, "rows": rows}, indent=1))
+    arguments.output.with_suffix(".md").write_text(text)
+    print(text)
+    if arguments.page:
+        page = arguments.page.read_text()
+        before, _, rest = page.partition(START)
+        _, _, after = rest.partition(END)
+        arguments.page.write_text(before + START + text + END + after)
+
+
+if __name__ == "__main__":
+    main()
