@@ -17,6 +17,7 @@ from tilewright.hardware.machine_file import PlainLoader, parse_yaml, read_text
 TAG = "!"
 """The key under which a tagged mapping of version 0.4 keeps its tag."""
 
+_TEMPLATE = re.compile(r"^[^#\n]*\{\{", re.MULTILINE)
 _TAGS = ("Component", "Container", "Hierarchical", "Nothing", "Parallel", "Pipelined")
 _MAIN = re.compile(r"^(['\"]?)(architecture|arch|problem|mapping)\1[ \t]*:", re.MULTILINE)
 _SECTIONS = frozenset(
@@ -26,6 +27,7 @@ _SECTIONS = frozenset(
     | {"dumped_by_timeloop_front_end"}
 )
 _MAX_NUMBER = 2**53
+_MAX_SHOWN = 400
 
 
 class _Loader(PlainLoader):
@@ -68,12 +70,19 @@ def read_document(path: Path | str) -> dict[str, Any]:
 
 def parse_document(text: str, where: str) -> dict[str, Any]:
     """As `read_document`, of text; `where` names it in errors."""
+    template = _TEMPLATE.search(text)
+    if template is not None:
+        line = text.count("\n", 0, template.end()) + 1
+        raise MachineError(
+            f"{where}, line {line}: a template, which only Timeloop's front end expands; "
+            "take what it writes, parsed-processed-input.yaml."
+        )
     document = parse_yaml(text, where, _Loader)
     if not isinstance(document, dict) or not document:
         raise MachineError(f"{where}: expected Timeloop's keys: architecture, problem or mapping.")
     unknown = next((key for key in document if key not in _SECTIONS), None)
     if unknown is not None:
-        raise MachineError(f"{where}: {unknown}: unknown section{_suggestion(unknown, _SECTIONS)}.")
+        raise Part(None, where, str(unknown)).error(f"unknown section{_suggestion(unknown, _SECTIONS)}")
     for key in ("sparse_optimizations", "sparse-optimizations"):
         if document.get(key):
             raise MachineError(f"{where}: {key}: sparse data is not modelled; leave it out for dense data.")
@@ -89,8 +98,9 @@ class Part:
     path: str = ""
 
     def error(self, text: str) -> MachineError:
-        """An error about this place."""
-        return MachineError(f"{self.where}: {f'{self.path}: ' if self.path else ''}{text}.")
+        """An error about this place, of a length that can be read whatever the file holds."""
+        path = f"{_clipped(self.path)}: " if self.path else ""
+        return MachineError(f"{self.where}: {path}{_clipped(text)}.")
 
     def _child(self, key: str | int, value: object) -> Part:
         if isinstance(key, int):
@@ -177,6 +187,10 @@ def target_name(part: Part, outermost_first: Sequence[str]) -> str:
             raise part.error(f"there is no memory {number}; there are {len(outermost_first)}")
         return outermost_first[-1 - number]
     return part.text()
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _suggestion(key: object, known: Collection[str]) -> str:

@@ -19,7 +19,11 @@ _REFUSED = (
     "passthrough",
 )  # fmt: skip
 _BYPASS = ("bypass", "datatype", "dataspace")
-_FACTOR = re.compile(r"([A-Za-z_]\w*?)\s*=?\s*(\d+)(\s*,\s*\d+)?")
+# `C=4`, `C 4`, `C4`, and names with digits `c1=4`. Bounded, so that no text takes longer than a scan.
+_FACTOR = re.compile(
+    r"(?:([A-Za-z_]\w{0,63})\s{0,9}=|([A-Za-z_]{1,64}))\s{0,9}(\d{1,20})(\s{0,9},\s{0,9}\d{1,20})?"
+)
+_MAX_DIRECTIVES = 1000
 _FAN_OUT = re.compile(r"inter_.+_spatial")
 
 
@@ -40,7 +44,10 @@ def load_mapping(path: Path | str, problem: Problem, machine: Machine) -> Mappin
 
 def mapping_of(part: Part, problem: Problem, machine: Machine) -> Mapping:
     """The mapping of a `mapping` section."""
-    items = [(item, _keys(item)) for item in part.items()]
+    listed = list(part.items())
+    if len(listed) > _MAX_DIRECTIVES:
+        raise part.error(f"{len(listed)} directives; at most {_MAX_DIRECTIVES} are taken")
+    items = [(item, _keys(item)) for item in listed]
     targets = [_target(item, keys) for item, keys in items]
     directives: dict[tuple[str, str], list[tuple[str, int]]] = {}
     places: dict[tuple[str, str], Part] = {}
@@ -157,11 +164,12 @@ def _factors(part: Part) -> Iterator[tuple[Part, str, int]]:
             between = text[end : match.start()]
             if between.strip(" \t\n,"):
                 raise place.error(f"{between.strip()!r} is no factor such as C=4")
-            if match[3]:
-                raise place.error(f"{match[0]!r} leaves a remainder, which is not modelled; pad {match[1]}")
-            if len(match[2]) > 15:
-                raise place.error(f"the factor of {match[1]} is too large")
-            yield place, match[1], int(match[2])
+            name = match[1] or match[2]
+            if match[4]:
+                raise place.error(f"{match[0]!r} leaves a remainder, which is not modelled; pad {name}")
+            if len(match[3]) > 15:
+                raise place.error(f"the factor of {name} is too large")
+            yield place, name, int(match[3])
             end = match.end()
         if text[end:].strip(" \t\n,"):
             raise place.error(f"{text[end:].strip()!r} is no factor such as C=4")

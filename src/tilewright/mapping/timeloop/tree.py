@@ -51,7 +51,7 @@ _NODE = (
     "name", "class", "subclass", "attributes", "local", "subtree", "required_actions", "constraints",
     "spatial", "nodes", "enabled", "area_scale", "energy_scale", "networks", "sparse_optimizations", TAG,
 )  # fmt: skip
-_RANGE = re.compile(r"(.+?)\s*\[\s*(\d{1,9})\s*\.\.\s*(\d{1,9})\s*\]")
+_RANGE = re.compile(r"([^\[\]]+)\[\s*(\d{1,9})\s*\.\.\s*(\d{1,9})\s*\]")
 _COMPUTE_WORDS = ("mac", "compute")
 _MEMORY_WORDS = ("dram", "sram", "regfile", "storage", "buffer", "register", "memory")
 _OTHER_WORDS = (
@@ -299,7 +299,7 @@ def _name_of(part: Part, keys: dict[str, Part]) -> tuple[str, int]:
     first, last = int(match[2]), int(match[3])
     if first > last:
         raise keys["name"].error(f"{text!r} counts down")
-    return match[1], last - first + 1
+    return match[1].strip(), last - first + 1
 
 
 def _mesh(spatial: Part | None) -> int:

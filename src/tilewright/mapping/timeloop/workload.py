@@ -11,6 +11,7 @@ from tilewright.mapping.timeloop.document import Part, read_document
 
 _LAYER_DIMS = ("R", "S", "P", "Q", "C", "K", "N")
 _MAX_EXTENT = 2**40
+_MAX_PARTS = 64  # dims of a problem, its data spaces, and axes of each
 _BESIDE = ("version", "shape", "name")
 _IMPLIED = ("H", "W", "Hpad", "Wpad")  # sizes of the input, which follow from the output's
 _STEPS = ("Wstride", "Hstride", "Wdilation", "Hdilation")
@@ -71,6 +72,8 @@ def _shaped(shape: Part, instance: Part, name: str) -> Problem:
         if key not in keys:
             raise shape.error(f"{key} is missing")
     dims = keys["dimensions"].names()
+    if len(dims) > _MAX_PARTS:
+        raise keys["dimensions"].error(f"{len(dims)} dims; at most {_MAX_PARTS} are taken")
     twice = next((d for i, d in enumerate(dims) if d in dims[:i]), None)
     if twice is not None:
         raise keys["dimensions"].error(f"the dim {twice} is given twice")
@@ -109,6 +112,9 @@ def _operands(part: Part, dims: tuple[str, ...], steps: dict[str, int]) -> tuple
         is_written = keys["read_write"].flag() if "read_write" in keys else False
         axes = tuple(_axis(axis, dims, steps) for axis in keys["projection"].items())
         found.append((keys["name"].text(), is_written, axes))
+    for what, number in (("data spaces", len(found)), ("axes", max((len(a) for *_, a in found), default=0))):
+        if number > _MAX_PARTS:
+            raise part.error(f"{number} {what}; at most {_MAX_PARTS} are taken")
     names = [name for name, _, _ in found]
     if len(set(names)) != len(names):
         raise part.error("two data spaces have the same name")

@@ -124,6 +124,34 @@ def _loaded(kind: str, path: Path) -> object:
         ("mapping", MAPPING, "type: spatial", "type: sideways", "'sideways' is none of temporal"),
         ("mapping", MAPPING, "type: spatial", "type: temporal", "a second directive for the temporal loops"),
         ("mapping", MAPPING, "split: 1", "splits: 1", "unknown key of a directive; did you mean split"),
+        ("problem", CONVOLUTION, "M: 6", "M: 1099511627777", "M: 1099511627777 is not between 1 and"),
+        ("problem", CONVOLUTION, "[C, M, R", f"[{'A, ' * 64}C, M, R", "dimensions: 71 dims; at most 64"),
+        ("problem", CONVOLUTION, "projection: [", f"projection: [{'C, ' * 64}", "68 axes; at most 64"),
+        (
+            "problem",
+            "{{include('a')}}\nproblem: {}",
+            "",
+            "",
+            "line 1: a template, which only Timeloop's front",
+        ),
+        (
+            "mapping",
+            MAPPING,
+            "K = 4",
+            "K = 4, 3",
+            "'K = 4, 3' leaves a remainder, which is not modelled; pad K",
+        ),
+        ("mapping", MAPPING, "K = 4", "A" * 100_000, "'AAA"),
+        ("mapping", MAPPING, "K = 4", " " * 100_000, "factors of K multiply to 2, its extent is 8"),
+        ("mapping", MAPPING, "type: spatial", "type: skew", "skewed loops are not modelled"),
+        ("mapping", MAPPING, "split: 1", "no_link_transfer: [A]", "exceptions to the reuse of data are not"),
+        (
+            "mapping",
+            "mapping: [" + "{target: Buffer}, " * 1001 + "]",
+            "",
+            "",
+            "1001 directives; at most 1000",
+        ),
         ("mapping", "mapping: &a [*a]", "", "", "aliases are not allowed"),
         ("mapping", "mapping: {a: 1}", "", "", "expected a list, found keys and values"),
         ("mapping", "[", "", "", "line 1"),
@@ -138,6 +166,7 @@ def test_every_mistake_is_one_line_with_file_and_path(
         _loaded(kind, path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_file_that_is_no_timeloop_file(tmp_path: Path) -> None:
