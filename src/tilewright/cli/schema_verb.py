@@ -38,7 +38,7 @@ def schema(
             print_table(("schema", "of"), list(everything.items()))
         return
     if name == "machine":
-        from tilewright.hardware.machine import machine_schema
+        from tilewright.hardware.machine_schema import machine_schema
 
         document = machine_schema()
     elif name == "options":

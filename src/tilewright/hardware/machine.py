@@ -45,7 +45,6 @@ __all__ = [
     "Threads",
     "Unit",
     "Work",
-    "machine_schema",
 ]
 
 
@@ -319,18 +318,3 @@ class Machine(Part):
         document = self.model_dump(mode="json", exclude={"sources", "description", "energy_source"})
         text = json.dumps(document, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def machine_schema() -> dict[str, Any]:
-    """JSON Schema of a machine description, for editors and validators.
-
-    It describes the file: each part may carry a `source`, each number may be `{value, source}`.
-    """
-    schema = Machine.model_json_schema()
-    for part in schema["$defs"].values():
-        if part["type"] == "object":
-            part["properties"]["source"] = {
-                "type": "string",
-                "description": "Where the numbers of this part come from that do not say it themselves.",
-            }
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

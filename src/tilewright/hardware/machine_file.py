@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from tilewright.errors import MachineError
-from tilewright.hardware.machine import Level, Machine, Network, Overheads, Share, Threads, Unit
+from tilewright.hardware.complaint import complaint
+from tilewright.hardware.machine import Machine
 
 MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 20
-_PARTS: tuple[type[BaseModel], ...] = (Machine, Level, Share, Unit, Network, Overheads, Threads)
+_NOT_DECIMAL = re.compile(r"[-+]?0\d+|.*:.*")
+_HINTS = (
+    ("found character '\\t'", "indent with spaces, not with tabs"),
+    ("constructor for the tag", "write plain values without tags (!...)"),
+    ("but found another document", "write one machine for each file"),
+    ("mapping values are not allowed", "put text with a colon in quotes, or start a new line"),
+)
+"""What helps against some of YAML's complaints; against the others, a look at the line."""
 
 
 def load_machine(path: Path | str) -> Machine:
@@ -56,9 +63,7 @@ def parse_machine(text: str, where: str = "machine description") -> Machine:
     """
     document = parse_yaml(text, where)
     if not isinstance(document, dict):
-        raise MachineError(
-            f"{where}: expected keys such as name, levels and units, found {_kind_of(document)}."
-        )
+        raise MachineError(f"{where}: found {_kind_of(document)}; write keys such as name, levels and units.")
     sources: dict[str, str] = {}
     plain = _without_sources(document, "", sources, where)
     assert isinstance(plain, dict)
@@ -68,7 +73,7 @@ def parse_machine(text: str, where: str = "machine description") -> Machine:
     try:
         return Machine.model_validate(plain)
     except ValidationError as error:
-        raise MachineError(_one_line(error, where)) from error
+        raise MachineError(f"{where}: {complaint(error)}") from error
 
 
 def machine_text(machine: Machine) -> str:
@@ -79,25 +84,47 @@ def machine_text(machine: Machine) -> str:
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases (which can grow without bound) and without repeated keys."""
+    """Safe YAML without what surprises: aliases (which can grow without bound), repeated keys, numbers to
+    base 8 or 60."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """A node, unless it stands for another one."""
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call] # the stubs leave it out
-            raise yaml.composer.ComposerError(None, None, "aliases are not allowed", mark)
+            event = self.peek_event()  # type: ignore[no-untyped-call] # the stubs leave it out
+            problem = f"aliases are not allowed (*{event.anchor}); write the value out"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A dict, unless a key is given twice."""
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                problem = "a key is a list or a map; write a word"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} is given twice", key.start_mark
+                    None, None, f"the key {key.value!r} is given twice; keep one of them", key.start_mark
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def construct_decimal(self, node: yaml.ScalarNode) -> int | float:
+        """A number, unless YAML reads it to another base than people do: 010 is 8, 1:30 is 90."""
+        if _NOT_DECIMAL.fullmatch(node.value):
+            problem = (
+                f"{node.value} is a number to base 8 or 60 in YAML; write it plainly, or as text in quotes"
+            )
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        is_integer = node.tag.endswith(":int")
+        number: int | float = (super().construct_yaml_int if is_integer else super().construct_yaml_float)(
+            node
+        )
+        return number
+
+
+for _tag in ("int", "float"):
+    PlainLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", PlainLoader.construct_decimal)
 
 
 def parse_yaml(text: str, where: str, loader: type[PlainLoader] = PlainLoader) -> object:
@@ -112,29 +139,43 @@ def parse_yaml(text: str, where: str, loader: type[PlainLoader] = PlainLoader) -
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark is not None else ""
-        raise MachineError(f"{where}{line}: {error.problem or error.context}.") from error
+        raise MachineError(f"{where}{line}: {_helpful(error.problem or error.context or '')}.") from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
         # ValueError and TypeError: dates and keys that YAML knows but that make no Python value.
-        raise MachineError(f"{where}: not readable as YAML: {' '.join(str(error).split())}.") from error
+        said = " ".join(str(error).split())
+        raise MachineError(f"{where}: not readable as YAML: {said}; write plain text and numbers.") from error
     except RecursionError as error:
-        raise MachineError(f"{where}: nested too deeply.") from error
+        raise MachineError(f"{where}: nested too deeply; close brackets, and write plain lists.") from error
+
+
+def _helpful(problem: str) -> str:
+    """What YAML says is wrong, and what to do."""
+    if ";" in problem:
+        return problem
+    hint = next((hint for said, hint in _HINTS if said in problem), "check indentation, brackets and quotes")
+    return f"{problem}; {hint}"
 
 
 def _without_sources(tree: object, path: str, sources: dict[str, str], where: str, depth: int = 0) -> object:
     """The tree with each `{value, source}` replaced by its value, and its source noted under its path."""
     if depth > _MAX_DEPTH:
-        raise MachineError(f"{where}: nested too deeply at {path}.")
+        raise MachineError(f"{where}: {path}: nested too deeply; no part of a machine is.")
     match tree:
         case {"value": value, "source": str(source), **rest} if not rest:
             sources[path] = source
             return value
+        case {"source": source} if not isinstance(source, str):
+            raise MachineError(f"{where}: {_join(path, 'source')}: is no text; say where the number is from.")
+        case None if path:
+            raise MachineError(f"{where}: {path}: is empty; give it a value, or leave the key out.")
         case dict():
             if path and isinstance(tree.get("source"), str):
                 sources[path] = tree["source"]
                 tree = {key: value for key, value in tree.items() if key != "source"}
             for key in tree:
                 if not isinstance(key, str):
-                    raise MachineError(f"{where}: {path or 'the top'}: the key {key!r} is not text.")
+                    at = path or "the top"
+                    raise MachineError(f"{where}: {at}: the key {key!r} is not text; put it in quotes.")
             return {
                 k: _without_sources(v, _join(path, k), sources, where, depth + 1) for k, v in tree.items()
             }
@@ -147,49 +188,6 @@ def _without_sources(tree: object, path: str, sources: dict[str, str], where: st
 
 def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
-
-
-def _one_line(error: ValidationError, where: str) -> str:
-    problems = error.errors(include_url=False)
-    first = problems[0]
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    location = first["loc"]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    return f"{where}: {f'{path}: ' if path else ''}{_explain(first['type'], first, location)}.{more}"
-
-
-def _explain(kind: str, problem: Mapping[str, Any], location: Sequence[int | str]) -> str:
-    match kind:
-        case "extra_forbidden":
-            return f"unknown key{_suggestion(str(location[-1]))}"
-        case "missing":
-            return "this key is required"
-        case "value_error":
-            return str(problem["ctx"]["error"]).rstrip(".")
-        case "less_than_equal":
-            return f"is too large: {problem['input']!r}; at most {problem['ctx']['le']:.4g} is taken"
-    shown = repr(problem["input"])
-    text = str(problem["msg"])
-    got = f", not {shown}" if len(shown) <= 40 else ""
-    return f"{text[0].lower()}{text[1:]}{got}"
-
-
-def _suggestion(key: str) -> str:
-    """What an unknown key may have meant: often the same without its unit."""
-    known = list(dict.fromkeys(_known_keys()))
-    if key in known:
-        owners = " or ".join(part.__name__.lower() for part in _PARTS if key in part.model_fields)
-        return f" here; it belongs to a {owners}"
-    with_unit = [k for k in known if k.startswith(f"{key}_")]
-    if with_unit:
-        return f"; its unit is missing, write {' or '.join(with_unit)}"
-    close = difflib.get_close_matches(key, known, n=2, cutoff=0.6)
-    return f"; did you mean {' or '.join(close)}" if close else ""
-
-
-def _known_keys() -> Iterator[str]:
-    for part in _PARTS:
-        yield from part.model_fields
 
 
 def _kind_of(document: object) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from tilewright.hardware.quantity import (
     Bytes,
@@ -83,8 +83,10 @@ def _known_dtypes(table: dict[str, float]) -> dict[str, float]:
     return table
 
 
-PerDType = Annotated[dict[str, Number], AfterValidator(_known_dtypes)]
-PerOperator = dict[str, Number]
+PerDType = Annotated[
+    dict[str, Number], AfterValidator(_known_dtypes), WithJsonSchema({"$comment": "PerDType"})
+]
+PerOperator = Annotated[dict[str, Number], WithJsonSchema({"$comment": "PerOperator"})]
 
 
 class Part(BaseModel):
@@ -95,7 +97,7 @@ class Part(BaseModel):
 
 def _one_of(part: Part, what: str, keys: tuple[str, str]) -> None:
     if all(getattr(part, key) is not None for key in keys):
-        raise ValueError(f"{what} is given twice, as {keys[0]} and as {keys[1]}; give one of them")
+        raise ValueError(f"{keys[1]}: {what} is given as {keys[0]} too; leave one of them out")
 
 
 class Share(Part):
@@ -167,7 +169,9 @@ class Level(Part):
             raise ValueError(f"shares: {str(beyond)!r} has a share, but holds leaves it out; add it there")
         shared = sum(share.capacity_bytes for share in self.shares)
         if self.capacity_bytes is not None and shared > self.capacity_bytes:
-            raise ValueError(f"shares take {shared} of {self.capacity_bytes} bytes; make one of them smaller")
+            raise ValueError(
+                f"shares: take {shared} of {self.capacity_bytes} bytes; make one of them smaller"
+            )
         return self
 
     def capacity_for_bytes(self, kind: TensorKind) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema
@@ -44,19 +45,24 @@ def parse_quantity(value: object, kind: str) -> object:
     (65536, 1200000000, 5)
     """
     if isinstance(value, bool):
-        raise ValueError("is true or false where a number is expected")
+        raise ValueError("is true or false where a number is expected; write the number")
     if not isinstance(value, str):
         return value
     match = _TEXT.fullmatch(value)
     units = UNITS[kind]
     if match is None:
-        raise ValueError(f"{value!r} is not a number")
+        example = f"5 {list(units)[-1]}" if units else "5"
+        raise ValueError(f"{_shown(value)} is not a number; write one, such as {example}")
     number, unit = match.groups()
     if unit and unit not in units:
-        known = f"one of {', '.join(units)}" if units else "none"
-        raise ValueError(f"{value!r} has the unit {unit!r}; expected {known}")
+        known = f"expected one of {', '.join(units)}" if units else "write the number alone"
+        raise ValueError(f"{_shown(value)} has the unit {_shown(unit)}; {known}")
     result = float(number) * units.get(unit, 1.0)
     return int(result) if result.is_integer() else result
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 40 else f"{text[:37]!r}..."
 
 
 def _before(kind: str) -> BeforeValidator:
@@ -66,19 +72,6 @@ def _before(kind: str) -> BeforeValidator:
     return BeforeValidator(validate)
 
 
-def _json(number: Mapping[str, Any], kind: str) -> WithJsonSchema:
-    """A number in the key's unit, text with a unit, or either of them with its source."""
-    text = {"type": "string", "pattern": _TEXT.pattern.replace("\\s*", " *")}
-    plain = [dict(number), text]
-    cited = {
-        "type": "object",
-        "properties": {"value": {"anyOf": plain}, "source": {"type": "string"}},
-        "required": ["value", "source"],
-        "additionalProperties": False,
-    }
-    return WithJsonSchema({"anyOf": [*plain, cited], "description": f"In {kind}, or text with a unit."})
-
-
 MAX_COUNT = 10**9
 MAX_BYTES = 1 << 60
 MAX_NUMBER = 1e24
@@ -86,32 +79,60 @@ MAX_NUMBER = 1e24
 
 _MORE_THAN_ZERO = Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)
 _NOT_LESS_THAN_ZERO = Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)
-_POSITIVE = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_NUMBER}
-_NOT_NEGATIVE = {"type": "number", "minimum": 0, "maximum": MAX_NUMBER}
 
 
-def _integer(maximum: int) -> dict[str, Any]:
-    return {"type": "integer", "exclusiveMinimum": 0, "maximum": maximum}
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """How a sort of number is written: the kind of its units, and its limits."""
+
+    kind: str
+    maximum: float = MAX_NUMBER
+    is_integer: bool = False
+    may_be_zero: bool = False
 
 
-Count = Annotated[
-    int,
-    _before("a plain number"),
-    Field(gt=0, le=MAX_COUNT),
-    _json(_integer(MAX_COUNT), "a plain number"),
-]
-Bytes = Annotated[int, _before("bytes"), Field(gt=0, le=MAX_BYTES), _json(_integer(MAX_BYTES), "bytes")]
-Number = Annotated[float, _before("a plain number"), _MORE_THAN_ZERO, _json(_POSITIVE, "a plain number")]
-NotNegative = Annotated[
-    float, _before("a plain number"), _NOT_LESS_THAN_ZERO, _json(_NOT_NEGATIVE, "a plain number")
-]
-BytesPerSecond = Annotated[
-    float, _before("bytes per second"), _MORE_THAN_ZERO, _json(_POSITIVE, "bytes per second")
-]
-Hertz = Annotated[float, _before("hertz"), _MORE_THAN_ZERO, _json(_POSITIVE, "hertz")]
-Watts = Annotated[float, _before("watts"), _MORE_THAN_ZERO, _json(_POSITIVE, "watts")]
-Nanoseconds = Annotated[
-    float, _before("nanoseconds"), _NOT_LESS_THAN_ZERO, _json(_NOT_NEGATIVE, "nanoseconds")
-]
-Picojoules = Annotated[float, _before("picojoules"), _NOT_LESS_THAN_ZERO, _json(_NOT_NEGATIVE, "picojoules")]
+QUANTITIES: Mapping[str, Quantity] = {
+    "Count": Quantity("a plain number", MAX_COUNT, is_integer=True),
+    "Bytes": Quantity("bytes", MAX_BYTES, is_integer=True),
+    "Number": Quantity("a plain number"),
+    "NotNegative": Quantity("a plain number", may_be_zero=True),
+    "BytesPerSecond": Quantity("bytes per second"),
+    "Hertz": Quantity("hertz"),
+    "Watts": Quantity("watts"),
+    "Nanoseconds": Quantity("nanoseconds", may_be_zero=True),
+    "Picojoules": Quantity("picojoules", may_be_zero=True),
+}
+"""Every sort of number, by its name in the JSON Schema."""
+
+
+def quantity_schema(quantity: Quantity) -> dict[str, Any]:
+    """JSON Schema of a number, or of text with a number and a unit; says which units."""
+    units = UNITS[quantity.kind]
+    number = {
+        "type": "integer" if quantity.is_integer else "number",
+        "minimum" if quantity.may_be_zero else "exclusiveMinimum": 0,
+        "maximum": quantity.maximum,
+    }
+    suffix = f" *(?:{'|'.join(units)})?" if units else ""
+    text = {"type": "string", "pattern": rf"^ *\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?{suffix} *$"}
+    described = (
+        f"In {quantity.kind}; or text with a unit: {', '.join(units)}." if units else "A plain number."
+    )
+    return {"description": described, "anyOf": [number, text]}
+
+
+def _named(name: str) -> WithJsonSchema:
+    """What stands for a number in pydantic's own schema, to be replaced by its definition."""
+    return WithJsonSchema({"$comment": name})
+
+
+Count = Annotated[int, _before("a plain number"), Field(gt=0, le=MAX_COUNT), _named("Count")]
+Bytes = Annotated[int, _before("bytes"), Field(gt=0, le=MAX_BYTES), _named("Bytes")]
+Number = Annotated[float, _before("a plain number"), _MORE_THAN_ZERO, _named("Number")]
+NotNegative = Annotated[float, _before("a plain number"), _NOT_LESS_THAN_ZERO, _named("NotNegative")]
+BytesPerSecond = Annotated[float, _before("bytes per second"), _MORE_THAN_ZERO, _named("BytesPerSecond")]
+Hertz = Annotated[float, _before("hertz"), _MORE_THAN_ZERO, _named("Hertz")]
+Watts = Annotated[float, _before("watts"), _MORE_THAN_ZERO, _named("Watts")]
+Nanoseconds = Annotated[float, _before("nanoseconds"), _NOT_LESS_THAN_ZERO, _named("Nanoseconds")]
+Picojoules = Annotated[float, _before("picojoules"), _NOT_LESS_THAN_ZERO, _named("Picojoules")]
 Flag = StrictBool

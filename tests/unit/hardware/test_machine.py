@@ -1,11 +1,10 @@
-import json
 from pathlib import Path
 
 import pytest
 
 from tilewright.errors import MachineError
 from tilewright.hardware.host import host_machine
-from tilewright.hardware.machine import Machine, TensorKind, machine_schema
+from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.hardware.machine_file import MAX_FILE_BYTES, load_machine, parse_machine
 from tilewright.hardware.probe import CacheInfo, HostFacts
 from tilewright.hardware.quantity import UNITS, parse_quantity
@@ -106,12 +105,12 @@ def test_shares_divide_a_capacity() -> None:
         (
             "capacity_bytes: 1280KiB",
             "capacity_bytes: 0",
-            "levels[0].capacity_bytes: input should be greater than 0, not 0",
+            "levels[0].capacity_bytes: is 0; write more than 0",
         ),
         (
             "capacity_bytes: 1280KiB",
             "capacity_bytes: -3",
-            "levels[0].capacity_bytes: input should be greater than 0",
+            "levels[0].capacity_bytes: is -3; write more than 0",
         ),
         (
             "1280KiB",
@@ -120,7 +119,7 @@ def test_shares_divide_a_capacity() -> None:
         ),
         ("1280KiB", "many", "levels[0].capacity_bytes: 'many' is not a number"),
         ("1280KiB", "true", "levels[0].capacity_bytes: is true or false where a number is expected"),
-        ("1280KiB", "1.5", "levels[0].capacity_bytes: input should be a valid integer"),
+        ("1280KiB", "1.5", "levels[0].capacity_bytes: is 1.5; write a whole number"),
         (
             "float16: 2048",
             "float16: .inf",
@@ -144,7 +143,7 @@ def test_shares_divide_a_capacity() -> None:
         (
             "kind: ring",
             "kind: torus",
-            "networks[0].kind: input should be 'bus', 'crossbar', 'ring', 'mesh' or 'tree'",
+            "networks[0].kind: is 'torus'; write one of bus, crossbar, ring, mesh, tree",
         ),
         ("name: LLB,", "name: L1,", "levels[1].name: 'L1' is the name of levels[0] too; give each its own"),
         (
@@ -167,13 +166,13 @@ def test_shares_divide_a_capacity() -> None:
         (
             "read_bytes_per_s: 256GB/s}",
             "read_bytes_per_s: 1GB/s, read_bytes_per_cycle: 1}",
-            "levels[1]: read bandwidth is given twice, as read_bytes_per_s and as read_bytes_per_cycle",
+            "levels[1].read_bytes_per_cycle: read bandwidth is given as read_bytes_per_s too",
         ),
-        ("256KiB", "2MiB", "levels[0]: shares take 2097152 of 1310720 bytes"),
+        ("256KiB", "2MiB", "levels[0].shares: take 2097152 of 1310720 bytes"),
         ("name: chip", "name: chip\nname: chop", "line 3: the key 'name' is given twice"),
-        ("name: chip", "name: &a chip\ndescription: *a", "line 3: aliases are not allowed"),
+        ("name: chip", "name: &a chip\ndescription: *a", "line 3: aliases are not allowed (*a)"),
         ("name: chip", "name: !!python/object:os.system chip", "line 2: could not determine a constructor"),
-        ("name: chip", "", "name: this key is required"),
+        ("name: chip", "", "name: is missing: name of the machine, shown in reports"),
         ("name: chip", "7: chip", "the top: the key 7 is not text"),
         ("name: chip", "name: [", "line "),
     ],
@@ -184,7 +183,7 @@ def test_mistakes_are_one_line_with_file_and_key(old: str, new: str, expected: s
 
 def test_several_mistakes_are_counted() -> None:
     text = complaint("name: chip\nclock_hz", "nome: chip\nclok_hz")
-    assert "(and 2 more)" in text
+    assert text.endswith("(and 1 more)")
 
 
 def test_one_energy_source_serves_all_energies() -> None:
@@ -194,7 +193,7 @@ def test_one_energy_source_serves_all_energies() -> None:
 
 def test_a_key_in_the_wrong_place_is_sent_home() -> None:
     text = complaint("read_bytes_per_cycle: 64", "clock_hz: 64")
-    assert "levels[0].clock_hz: unknown key here; it belongs to a machine" in text
+    assert "levels[0].clock_hz: unknown key; it belongs to a machine" in text
 
 
 @pytest.mark.parametrize(
@@ -230,16 +229,6 @@ def test_fingerprints_follow_numbers_and_ignore_citations() -> None:
     assert chip().fingerprint() == chip("a table", "another table").fingerprint()
     assert chip().fingerprint() == chip("1280KiB", "1310720").fingerprint()
     assert chip().fingerprint() != chip("1280KiB", "1281KiB").fingerprint()
-
-
-def test_the_schema_is_strict_and_serialises() -> None:
-    schema = machine_schema()
-    json.dumps(schema)
-    assert schema["$schema"].endswith("2020-12/schema")
-    assert schema["additionalProperties"] is False
-    assert set(schema["required"]) == {"name", "levels", "units"}
-    capacity = schema["$defs"]["Level"]["properties"]["capacity_bytes"]
-    assert "exclusiveMinimum" in json.dumps(capacity)
 
 
 @pytest.mark.parametrize("kind", [k for k in UNITS if UNITS[k]])
