@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_graph
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -39,3 +42,20 @@ def test_a_tagger_of_torch_is_generated_code_and_computes_what_torch_computes() 
     with torch.no_grad():
         expected = tagger(words).numpy()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+def test_a_long_sequence_is_generated_code_too() -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph()
+    x = graph.add_input(Value("x", DType.FLOAT32, (1500, 2, 8)))
+    shapes = ((1, 64, 8), (1, 64, 16), (1, 128))
+    weights = [graph.constant(rng.standard_normal(s).astype(np.float32) / 4) for s in shapes]
+    y = graph.value("y", DType.FLOAT32, (1500, 1, 2, 16))
+    graph.append(Node("LSTM", [x, *weights], [y], {"hidden_size": 16}, opset=14))
+    graph.outputs = [y]
+    feed = {"x": rng.standard_normal((1500, 2, 8)).astype(np.float32)}
+    expected = run_graph(graph, feed)["y"]
+    compiled = tw.compile(tw.Model(graph, "0" * 64, "long"), threads=2, no_cache=True)
+    assert not [kernel for kernel in compiled.kernels if kernel.is_host]
+    np.testing.assert_allclose(compiled.run(None, feed)[0], expected, rtol=0, atol=1e-5)

@@ -32,7 +32,7 @@ class ExpandRecurrent:
     `max_steps` steps stay whole.
     """
 
-    max_steps: int = 1024
+    max_steps: int = 4096
     name: ClassVar[str] = "expand-recurrent"
 
     def run(self, graph: Graph) -> PassResult:

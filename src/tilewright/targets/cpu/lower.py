@@ -154,6 +154,7 @@ class _Lowering:
         self.locals: dict[Tensor, Operand] = {}
         self.num_units = 0
         self.repeats = Repeats()
+        self._num_users: dict[Value, int] = {}
         # Model inputs and outputs that kernels use in another layout than the caller: the copy they use.
         self.shadows: dict[Value, Tensor] = {}
 
@@ -379,6 +380,12 @@ class _Lowering:
     def _root(self, tensor: Tensor) -> Tensor:
         return _root(self.alias, tensor)
 
+    def num_users(self, value: Value) -> int:
+        """Nodes that read a value, counted once: thousands of steps of time may ask."""
+        if value not in self._num_users:
+            self._num_users[value] = len(value.users)
+        return self._num_users[value]
+
     def _launch(self, kernel: Kernel, names: _Names, unit: _Unit, nests: tuple[Nest, ...]) -> KernelLaunch:
         args = tuple(names.storage(a) for a in kernel.args)
         written = {n.write.operand.key for n in nests} | {
@@ -510,7 +517,7 @@ class _Names:
             ("input", position)
             for position, value in enumerate(self._group.inputs)
             if value.is_constant
-            and len(value.users) >= _MIN_REPEATED_READS
+            and self._lowering.num_users(value) >= _MIN_REPEATED_READS
             and value.size_bytes <= _CACHED_SHARE * cache_bytes
         )
 
