@@ -91,11 +91,7 @@ def _machine(
             continue
         fan_out = _fan_out(outer, memory)
         levels.append(_level(memory, energies.get(memory.name, {}), is_outermost=outer is None))
-        levels[-1]["holds"] = holds[memory.name]
-        if outer is not None:
-            levels[-1]["num_instances_per_parent"] = fan_out
-        elif fan_out > 1:
-            raise memory.part.error(f"there are {fan_out} of the outermost memory; a machine has one")
+        levels[-1] |= {"holds": holds[memory.name], "num_instances_per_parent": fan_out}
         outer = memory
     assert outer is not None  # an architecture has a memory, and the first one was not left out
     compute = found.compute

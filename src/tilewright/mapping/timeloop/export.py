@@ -96,6 +96,9 @@ def _remarks(machine: Machine) -> tuple[str, ...]:
             found.append(f"{level.name} has shares for some tensors; here all of them share its size.")
         if level.write_pj not in (None, level.read_pj):
             found.append(f"A write to {level.name} costs {level.write_pj} pJ; Timeloop has one energy.")
+    described = sum(machine.num_units(unit) for unit in _units(machine))
+    if described not in (0, _num_macs(machine)):
+        found.append(f"There are {described} compute units; here {machine.innermost.name} has its own.")
     return tuple(found)
 
 
@@ -105,7 +108,7 @@ def _architecture(machine: Machine) -> dict[str, Any]:
     num_macs = _num_macs(machine)
     arithmetic: dict[str, Any] = {"name": units[0].name if units else "MAC"}
     arithmetic |= {"instances": num_macs, "meshX": num_macs, "word-bits": _unit_bits(units)}
-    arithmetic["energy"] = next((u.mac_pj for u in units if u.mac_pj is not None), 0.0)
+    arithmetic["energy"] = machine.mac_pj
     return {"arithmetic": arithmetic, "storage": [_memory(machine, level) for level in machine.levels]}
 
 
@@ -114,8 +117,8 @@ def _units(machine: Machine) -> list[Unit]:
 
 
 def _num_macs(machine: Machine) -> int:
-    """Compute units of the whole machine, as the cost model counts them."""
-    return max(1, sum(machine.num_units(unit) for unit in _units(machine)))
+    """Compute units beside all instances of the innermost memory, as the cost model counts them."""
+    return machine.fan_out(0) * machine.num_instances(machine.innermost)
 
 
 def _unit_bits(units: list[Unit]) -> int:
@@ -218,11 +221,7 @@ def _directives(named: _Named, machine: Machine, mapping: Mapping) -> Iterator[d
     for number, level in reversed(list(enumerate(machine.levels))):
         loops = given.get(level.name, LevelLoops(level.name))
         yield {"target": level.name, "type": "temporal"} | _nest(named, loops.temporal, level)
-        if number > 0:
-            fan_out = machine.levels[number - 1].num_instances_per_parent
-        else:
-            fan_out = _num_macs(machine) // machine.num_instances(level)
-        if fan_out > 1:  # Timeloop refuses spatial loops elsewhere, even of one iteration
+        if machine.fan_out(number) > 1:  # Timeloop refuses spatial loops elsewhere, even of one iteration
             nest = _nest(named, loops.spatial, level)
             yield {"target": level.name, "type": "spatial"} | nest | {"split": len(problem.dims)}
         elif any(loop.factor > 1 for loop in loops.spatial):

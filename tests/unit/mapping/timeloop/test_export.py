@@ -11,7 +11,7 @@ from tilewright.cost.nest_analysis import evaluate
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import TensorKind
 from tilewright.hardware.machine_file import parse_machine
-from tilewright.hardware.presets import load_preset
+from tilewright.hardware.presets import load_preset, preset_names
 from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem, MappingSolution, Rules
 from tilewright.mapping.cases import Case, load_cases
 from tilewright.mapping.problem import Operand, Problem, convolution, layer
@@ -113,3 +113,21 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"file: cannot be written: File exists") as caught:
         write(tmp_path / "file", convolution({}), load_preset("simba-cosa-repo"), Mapping(()))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_one_that_timeloop_can_have(name: str, tmp_path: Path) -> None:
+    machine, problem = load_preset(name), layer("1_8_16_16_1")
+    found = Random(num_valid=1).solve(MappingProblem(problem, machine), Budget())
+    assert isinstance(found, MappingSolution)
+    write(tmp_path, problem, machine, found.mapping)
+    described = load_architecture(tmp_path / "arch.yaml", tmp_path / "map.yaml", problems=[problem])
+    mapping = load_mapping(tmp_path / "map.yaml", problem, described)
+    assert mapping == found.mapping
+    ours, theirs = evaluate(problem, machine, mapping), evaluate(problem, described, mapping)
+    head = (tmp_path / "arch.yaml").read_text().split("arch:")[0]
+    if "A write to" in head:
+        assert ours.cycles == theirs.cycles
+    else:
+        assert (ours.cycles, ours.levels) == (theirs.cycles, theirs.levels)
+    assert ("compute units" in head) == (ours.utilization != theirs.utilization)
