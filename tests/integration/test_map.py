@@ -149,3 +149,54 @@ def test_a_node_that_is_not_there_lists_some_that_are(tmp_path: Path) -> None:
     assert "'classifier'" in result.err
     assert "classify" in result.err
     assert str(path) in result.err
+
+
+def test_a_sweep_maps_onto_every_combination_and_marks_what_no_other_beats(tmp_path: Path) -> None:
+    plot = tmp_path / "sweep.html"
+    document = report(
+        "3_14_64_64_1",
+        *("--sweep", "levels.GlobalBuffer.capacity=4KiB,64KiB"),
+        *("--sweep", "levels.DRAM.read_bytes_per_cycle=1,10"),
+        *("--plot", str(plot)),
+    )
+    assert document["axes"] == ["levels.GlobalBuffer.capacity_bytes", "levels.DRAM.read_bytes_per_cycle"]
+    rows = {tuple(row["values"]): row for row in document["variants"]}
+    assert list(rows) == [("4KiB", "1"), ("4KiB", "10"), ("64KiB", "1"), ("64KiB", "10")]
+    (plain,) = report("3_14_64_64_1")["layers"]
+    assert rows["64KiB", "10"]["total"]["cycles"] == plain["cycles"]
+    assert rows["64KiB", "10"]["total"]["energy_pJ"] == plain["energy_pJ"]
+    figures = {key: (row["total"]["cycles"], row["total"]["energy_pJ"]) for key, row in rows.items()}
+    for key, own in figures.items():
+        beaten = any(a <= own[0] and b <= own[1] and (a, b) != own for a, b in figures.values())
+        assert rows[key]["is_best"] is not beaten
+    drawn = plot.read_text()
+    assert drawn.count("<circle") == 4
+    assert "http" not in drawn.replace("http://www.w3.org/2000/svg", ""), "the page needs no network"
+
+
+def test_a_variant_without_room_is_a_row_not_the_end() -> None:
+    document = report("1_1_4_4_1", "--sweep", "levels.AccumulationBuffer.capacity_bytes=2,192")
+    first, second = document["variants"]
+    assert "AccumulationBuffer" in first["error"]
+    assert first["total"] is None
+    assert second["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("axis", "named"),
+    [
+        ("levels.GlobalBufer.capacity=1KiB", "GlobalBuffer"),
+        ("levels.GlobalBuffer.size=1KiB", "size"),
+        ("level.GlobalBuffer.capacity=1KiB", "levels"),
+        ("levels.GlobalBuffer.capacity", "expected a path"),
+        ("levels.GlobalBuffer.capacity=", "expected a path"),
+        ("levels.GlobalBuffer.capacity=1KiX", "levels[4].capacity_bytes"),
+        ("levels.GlobalBuffer.read=8", "read_bytes_per_cycle or read_pj"),
+        ("levels.GlobalBuffer.num_instances_per_parent=0", "write more than 0"),
+    ],
+)
+def test_a_wrong_sweep_says_what_is_there(axis: str, named: str) -> None:
+    result = tilewright("map", "1_1_4_4_1", "--sweep", axis)
+    assert result.code != 0
+    assert named in result.err
+    assert result.err.strip().count("\n") <= 1

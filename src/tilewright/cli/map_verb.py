@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
-from tilewright.cli.flags import SHAPES, add_verb, parsed_shapes
+from tilewright.cli.flags import SHAPES, add_verb
+from tilewright.cli.map_sweep import run_sweep
+from tilewright.cli.map_work import Asked, solve_each, totals
 from tilewright.cli.output import JSON_OPTION, print_json, print_table, progress, say
 from tilewright.errors import InfeasibleMapping, UsageError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.mapping.base import MappingSolution, Objective, Rules
     from tilewright.mapping.cases import Case
-    from tilewright.mapping.network import Layer, Stream
     from tilewright.mapping.problem import Problem
 
 
@@ -76,6 +76,15 @@ def map_(
         False, "--double-buffered", help="Half of every buffer holds the tile in use, half the next one."
     ),
     shapes: str | None = SHAPES,
+    sweep: list[str] = typer.Option(
+        None,
+        "--sweep",
+        help="Map onto variants of the machine: levels.GlobalBuffer.capacity_bytes=64KiB,128KiB. Each "
+        "combination is mapped if there are several.",
+    ),
+    plot: Path | None = typer.Option(
+        None, "--plot", help="With --sweep: draw time against energy, as an HTML file."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Find an operator's loops for each level of a machine's memory, their cost and what none can beat.
@@ -96,16 +105,32 @@ def map_(
             export(export_timeloop, machine, ((case.problem, case.mapping) for case in cases))
         _evaluate(cases, evaluate, machine, rules, as_json)
         return
+    if sweep:
+        run_sweep(
+            sweep,
+            work or (),
+            machine,
+            mapper,
+            checked_objective(objective),
+            rules,
+            budget,
+            shapes,
+            plot,
+            as_json,
+        )
+        return
+    if plot is not None:
+        raise UsageError("--plot draws what --sweep finds; give --sweep, too.")
     if not work:
         raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or --evaluate FILE.")
-    asked = _Asked.of(work, machine, shapes)
-    problems = [item.problem for item in asked.mapped]
+    asked = Asked.of(work, shapes)
+    problems = asked.problems
     with progress(f"mapping {len(problems)} layers") as update:
         solutions = solve_each(problems, machine, mapper, checked_objective(objective), rules, budget, update)
     if export_timeloop is not None:
         distinct = {id(s): (item.problem, s) for item, s in zip(asked.mapped, solutions, strict=True)}
         export(export_timeloop, machine, ((problem, s.mapping) for problem, s in distinct.values()))
-    total = _total(asked, solutions)
+    total = totals(asked, solutions, machine)
     if as_json:
         layers = [
             {**layer_to_json(item.problem, s), "operator": item.operator}
@@ -118,8 +143,13 @@ def map_(
             "objective": objective,
         }
         streamed = [
-            {"name": name, "operator": operator, "cycles": cost.cycles, "energy_pJ": cost.energy_pj}
-            for name, operator, cost in asked.streamed
+            {
+                "name": layer.node,
+                "operator": layer.op_type,
+                "cycles": cost.cycles,
+                "energy_pJ": cost.energy_pj,
+            }
+            for layer, cost in zip(asked.streamed, asked.streams(machine), strict=True)
         ]
         print_json("map", {**facts, "layers": layers, "streamed": streamed, "total": total})
         return
@@ -140,42 +170,6 @@ def checked_objective(name: str) -> Objective:
     if name not in known:
         raise UsageError(f"objective {name!r}: expected {', '.join(known)}.")
     return name  # type: ignore[return-value]  # it is one of them
-
-
-def solve_each(
-    problems: Sequence[Problem],
-    machine: Machine,
-    mapper: str,
-    objective: Objective,
-    rules: Rules,
-    budget: str | None,
-    update: Any,
-) -> list[MappingSolution]:
-    """A mapping for every problem; equal ones are solved once.
-
-    Raises:
-        InfeasibleMapping: a problem has none on this machine.
-    """
-    from tilewright.mapping import MAPPERS
-    from tilewright.mapping.base import MappingProblem
-    from tilewright.mapping.bound import check_smallest_tiles
-    from tilewright.planning import Budget, Infeasible
-
-    effort = Budget() if budget is None else Budget.parse(budget)
-    solver = MAPPERS.get(mapper)
-    found: dict[tuple[Any, ...], MappingSolution] = {}
-    solutions: list[MappingSolution] = []
-    for number, problem in enumerate(problems):
-        update(f"mapping {problem.name}", number, len(problems))
-        key = (problem.dims, problem.operands)
-        if key not in found:
-            check_smallest_tiles(problem, machine)
-            answer = solver.solve(MappingProblem(problem, machine, objective, rules), effort)
-            if isinstance(answer, Infeasible):
-                raise InfeasibleMapping(f"layer {problem.name} on {machine.name}: {answer}")
-            found[key] = answer
-        solutions.append(found[key])
-    return solutions
 
 
 def layer_to_json(problem: Problem, solution: MappingSolution) -> dict[str, Any]:
@@ -201,84 +195,6 @@ def layer_to_json(problem: Problem, solution: MappingSolution) -> dict[str, Any]
         "planner": solution.provenance.planner,
         "note": solution.provenance.note,
         "levels": cost_to_json(problem, cost)["levels"],
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """Something to map, and the operator if it is a node of a model."""
-
-    problem: Problem
-    operator: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What the arguments name: what is mapped, and what of the models is counted as streams."""
-
-    mapped: list[_Item]
-    streamed: list[tuple[str, str, Stream]]
-
-    @classmethod
-    def of(cls, work: Sequence[str], machine: Machine, shapes: str | None) -> _Asked:
-        """Layers as they are, of models the nodes after folding constants and merging patterns."""
-        from tilewright.cli.map_timeloop import problem_of
-        from tilewright.mapping.network import stream
-        from tilewright.mapping.problem import dims, layer
-
-        asked = cls([], [])
-        is_used = False
-        for text in work:
-            path, node = _model_and_node(text)
-            if path is None:
-                asked.mapped.append(_Item(problem_of(text) or (dims(text) if "=" in text else layer(text))))
-                continue
-            is_used = True
-            for found in _layers_of_model(path, node, shapes):
-                if found.problem is not None:
-                    asked.mapped.append(_Item(found.problem, found.op_type))
-                elif node is None:
-                    asked.streamed.append((found.node, found.op_type, stream(found.nest, machine)))
-        if shapes is not None and not is_used:
-            raise UsageError("--shapes is for models; leave it out.")
-        if not asked.mapped:
-            raise UsageError(f"{', '.join(work)}: nothing to map; no operator sums products.")
-        return asked
-
-
-def _model_and_node(text: str) -> tuple[Path | None, str | None]:
-    """`net.onnx` and `net.onnx:NODE` taken apart; no path if the text is a layer."""
-    if text.endswith(".onnx"):
-        return Path(text), None
-    path, mark, node = text.partition(".onnx:")
-    return (Path(f"{path}.onnx"), node) if mark else (None, None)
-
-
-def _layers_of_model(path: Path, node: str | None, shapes: str | None) -> list[Layer]:
-    import tilewright as tw
-    from tilewright.compiler import plan
-    from tilewright.mapping.network import layers_of
-    from tilewright.options import Options
-
-    graph = plan(tw.load(path, shapes=parsed_shapes(shapes)).graph, Options()).program.graph
-    try:
-        return layers_of(graph, node)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
-
-
-def _total(asked: _Asked, solutions: Sequence[MappingSolution]) -> dict[str, Any]:
-    distinct = {id(solution): solution for solution in solutions}
-    return {
-        "macs": sum(item.problem.num_macs for item in asked.mapped),
-        "cycles": sum(s.cost.cycles for s in solutions),
-        "energy_pJ": sum(s.cost.energy_pj for s in solutions),
-        "bound_cycles": sum(s.bound_cycles for s in solutions),
-        "bound_energy_pJ": sum(s.bound_energy_pj for s in solutions),
-        "num_distinct": len(distinct),
-        "seconds": sum(s.seconds for s in distinct.values()),
-        "streamed_cycles": sum(cost.cycles for _, _, cost in asked.streamed),
-        "streamed_energy_pJ": sum(cost.energy_pj for _, _, cost in asked.streamed),
     }
 
 
@@ -321,7 +237,7 @@ def _evaluate(cases: Sequence[Case], path: Path, machine: Machine, rules: Rules,
 
 
 def _print(
-    asked: _Asked, solutions: Sequence[MappingSolution], machine: Machine, total: dict[str, Any]
+    asked: Asked, solutions: Sequence[MappingSolution], machine: Machine, total: dict[str, Any]
 ) -> None:
     rows: dict[int, list[Any]] = {}
     counts = Counter(map(id, solutions))

@@ -85,10 +85,29 @@ class NamedTarget(Part):
 
 
 class TargetsReport(Report):
-    """The targets that can be named."""
+    """The targets and the machines that can be named."""
 
     kind: Literal["targets"]
     targets: list[NamedTarget]
+    machines: list[NamedTarget] = Field(
+        description="Described machines; empty where one target was asked for."
+    )
+
+
+class MachineNumber(Part):
+    """One number of a machine, where it stands and where it comes from."""
+
+    path: str
+    value: float
+    source: str | None
+
+
+class MachineDescriptionReport(Report):
+    """A described machine in the words of `schema machine`, and the source of each of its numbers."""
+
+    kind: Literal["machine-description"]
+    machine: dict[str, Any]
+    numbers: list[MachineNumber]
 
 
 class HostReport(Report):
@@ -519,6 +538,26 @@ class MapReport(Report):
     total: MapTotal
 
 
+class SweptMachine(Part):
+    """A variant of a machine: its values in the order of the axes, and what everything costs on it."""
+
+    values: list[str]
+    total: MapTotal | None
+    error: str | None
+    is_best: bool = Field(description="No other variant is as good in cycles and energy and better in one.")
+
+
+class MapSweepReport(Report):
+    """Operators mapped onto variants of a machine."""
+
+    kind: Literal["map-sweep"]
+    machine: str
+    mapper: str
+    objective: Literal["latency", "energy", "edp"]
+    axes: list[str]
+    variants: list[SweptMachine]
+
+
 class EvaluatedMapping(Part):
     """What a given mapping costs, or why it is impossible."""
 
@@ -678,6 +717,7 @@ _ALL: tuple[type[Report], ...] = (
     ZooReport,
     ZooBuildReport,
     TargetsReport,
+    MachineDescriptionReport,
     HostReport,
     InspectReport,
     CheckReport,
@@ -696,6 +736,7 @@ _ALL: tuple[type[Report], ...] = (
     ExportReport,
     MapReport,
     MapEvaluateReport,
+    MapSweepReport,
     CompareReport,
 )
 REPORTS: Mapping[str, type[Report]] = {m.model_fields["kind"].annotation.__args__[0]: m for m in _ALL}  # type: ignore[union-attr]  # each kind is a Literal

@@ -1,11 +1,15 @@
-"""`tilewright targets`: where a network can run."""
+"""`tilewright targets`: where a network can run, and the machines that are described."""
 
 from __future__ import annotations
+
+import re
 
 import typer
 
 from tilewright.cli.flags import add_verb
+from tilewright.cli.machine_table import print_machine
 from tilewright.cli.output import JSON_OPTION, print_json, print_table, say
+from tilewright.errors import UsageError
 
 HOST = "host"
 _ABOUT = {
@@ -21,25 +25,82 @@ def register(app: typer.Typer, panel: str) -> None:
 
 
 def targets(
-    name: str | None = typer.Argument(None, help="Describe this one; `host` prints this machine as YAML."),
+    name: str | None = typer.Argument(
+        None,
+        help="Describe this one: a target; a machine as YAML to start from, by its name or its file; `host`, "
+        "this machine as YAML.",
+    ),
+    as_table: bool = typer.Option(False, "--table", help="Show a machine as tables, with all sources."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """List targets, or describe one. Example: `tilewright targets host`."""
+    """List targets, where models run, and machines, which `tilewright map` takes; or describe one.
+
+    Example: `tilewright targets eyeriss > mine.yaml`, `tilewright targets mine.yaml --table`.
+    """
+    from tilewright.hardware.presets import preset_names
     from tilewright.targets import TARGETS
 
     if name == HOST:
-        _print_host(as_json)
+        _print_host(as_table, as_json)
         return
+    if name is not None and name not in TARGETS.names():
+        _print_described(name, as_table, as_json)
+        return
+    if as_table:
+        raise UsageError("--table is for machines; name one, such as eyeriss, or leave it out.")
     names = TARGETS.names() if name is None else (name,)
     for known in names:
         TARGETS.get(known)
     rows = [(n, _ABOUT.get(n, "from a plugin")) for n in names]
+    machines = [(n, _about_machine(n)) for n in preset_names()] if name is None else []
     if as_json:
-        print_json("targets", {"targets": [{"name": n, "about": a} for n, a in rows]})
+        found = {
+            "targets": [{"name": n, "about": a} for n, a in rows],
+            "machines": [{"name": n, "about": a} for n, a in machines],
+        }
+        print_json("targets", found)
         return
     print_table(("target", "what it is"), rows)
+    if machines:
+        print_table(("machine", "what it is"), machines)
     if name in (None, "cpu"):
         _print_processor()
+
+
+def _about_machine(name: str) -> str:
+    """The first sentence or clause of a preset's description."""
+    from tilewright.hardware.presets import load_preset
+
+    return re.split(
+        r"(?<=[^0-9])[.:;](?: |$)|, (?=each|a machine|the machine)", load_preset(name).description
+    )[0]
+
+
+def _print_described(name: str, as_table: bool, as_json: bool) -> None:
+    """A preset, or the machine of a file.
+
+    Raises:
+        UsageError: there is neither a target nor a machine of that name.
+        MachineError: the file describes none.
+    """
+    from tilewright.hardware.citation import cited_numbers
+    from tilewright.hardware.machine_file import machine_text
+    from tilewright.hardware.parts import closest
+    from tilewright.hardware.presets import find_machine, is_file, preset_names, preset_text
+    from tilewright.targets import TARGETS
+
+    if not is_file(name) and name not in preset_names():
+        known = (*TARGETS.names(), HOST, *preset_names())
+        raise UsageError(f"{name!r} is neither a target nor a machine: {closest(name, known)}.")
+    machine = find_machine(name)
+    if as_json:
+        numbers = [{"path": n.path, "value": n.value, "source": n.source} for n in cited_numbers(machine)]
+        document = machine.model_dump(mode="json", exclude_none=True)
+        print_json("machine-description", {"machine": document, "numbers": numbers})
+    elif as_table:
+        print_machine(machine)
+    else:
+        say(machine_text(machine) if is_file(name) else preset_text(name), end="")
 
 
 def _print_processor() -> None:
@@ -52,14 +113,14 @@ def _print_processor() -> None:
     say(f"cpu here: {facts.cpu_name}, {threads}, {isa.name} (there is code for {others}, too)")
 
 
-def _print_host(as_json: bool) -> None:
+def _print_host(as_table: bool, as_json: bool) -> None:
     from tilewright.hardware.host import host_machine
+    from tilewright.hardware.machine_file import machine_text
 
     machine = host_machine()
     if as_json:
         print_json("host", {"machine": machine.model_dump(mode="json", exclude_none=True)})
-        return
-    import yaml
-
-    document = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    say(yaml.safe_dump(document, sort_keys=False), end="")
+    elif as_table:
+        print_machine(machine)
+    else:
+        say(machine_text(machine), end="")

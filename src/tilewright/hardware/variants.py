@@ -1,0 +1,131 @@
+"""Variants of a machine: one or more of its numbers swept over given values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from pydantic import ValidationError
+
+from tilewright.errors import MachineError, UsageError
+from tilewright.hardware.complaint import complaint
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.parts import Part, closest
+
+MAX_VARIANTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A number of a machine by its path, such as `levels.L1.capacity_bytes`, and the values it takes."""
+
+    path: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A machine with other numbers: the values in the order of the axes."""
+
+    values: tuple[str, ...]
+    machine: Machine
+
+
+def parse_axis(text: str, machine: Machine) -> Axis:
+    """What `levels.GlobalBuffer.capacity=64KiB,128KiB` says; the end of a key may be left out if it is clear.
+
+    Raises:
+        UsageError: the text is anything else, or names nothing of the machine.
+    """
+    path, mark, values = text.partition("=")
+    listed = tuple(value.strip() for value in values.split(",") if value.strip())
+    if not mark or not path.strip() or not listed:
+        raise UsageError(
+            f"sweep {text!r}: expected a path and values such as "
+            f"levels.{machine.levels[0].name}.capacity_bytes=64KiB,128KiB."
+        )
+    return Axis(_full_path(path.strip(), machine, text), listed)
+
+
+def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
+    """Every combination of the values, the last axis changing fastest.
+
+    Raises:
+        UsageError: too many combinations.
+        MachineError: a combination describes no machine; names the values and what is wrong with them.
+    """
+    count = math.prod(len(axis.values) for axis in axes)
+    if count > MAX_VARIANTS:
+        raise UsageError(f"the sweep makes {count} machines; at most {MAX_VARIANTS} are taken.")
+    found = []
+    for values in product(*(axis.values for axis in axes)):
+        document = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        document.setdefault("units", [])
+        named = ", ".join(f"{axis.path}={value}" for axis, value in zip(axes, values, strict=True))
+        for axis, value in zip(axes, values, strict=True):
+            _put(document, axis.path, value)
+        try:
+            found.append(Variant(values, Machine.model_validate(document)))
+        except ValidationError as error:
+            raise MachineError(f"machine {machine.name!r} with {named}: {complaint(error)}") from error
+    return found
+
+
+def _full_path(path: str, machine: Machine, text: str) -> str:
+    """The path with its last key written out; parts in lists by their names."""
+    *parents, key = path.split(".")
+    part: Any = machine
+    at = iter(parents)
+    for name in at:
+        if not isinstance(part, Part) or name not in type(part).model_fields:
+            raise UsageError(f"sweep {text!r}: there is nothing called {name!r}; {_known_parts(part)}.")
+        part = getattr(part, name)
+        if isinstance(part, tuple):
+            wanted = next(at, "")
+            names = [item.name for item in part]
+            if wanted not in names:
+                raise UsageError(f"sweep {text!r}: {name} has no {wanted!r}; {closest(wanted, names)}.")
+            part = part[names.index(wanted)]
+    fields = [f for f, field in type(part).model_fields.items() if field.annotation is not str]
+    numbers = [f for f in fields if not isinstance(getattr(part, f), tuple | Part | dict)]
+    meant = [f for f in numbers if f == key] or [f for f in numbers if f.startswith(f"{key}_")]
+    if len(meant) != 1:
+        hint = f"it may be {' or '.join(meant)}" if meant else closest(key, numbers)
+        raise UsageError(f"sweep {text!r}: no number called {key!r}; {hint}.")
+    return ".".join([*parents, meant[0]])
+
+
+def _known_parts(part: Any) -> str:
+    lists = [name for name in type(part).model_fields if isinstance(getattr(part, name), tuple | Part)]
+    return f"known are {', '.join(lists)}" if lists else "it has no parts"
+
+
+def _put(document: dict[str, Any], path: str, value: str) -> None:
+    """Set a number where a path leads, and say where it comes from."""
+    *parents, key = path.split(".")
+    node: Any = document
+    cited = ""
+    at = iter(parents)
+    for name in at:
+        cited += f".{name}" if cited else name
+        node = node.setdefault(name, {})
+        if isinstance(node, list):
+            wanted = next(at)
+            number = next(i for i, item in enumerate(node) if item["name"] == wanted)
+            node = node[number]
+            cited += f"[{number}]"
+    node[key] = _number(value)
+    document.setdefault("sources", {})[f"{cited}.{key}" if cited else key] = "assumed: swept"
+
+
+def _number(value: str) -> int | float | str | bool:
+    """A plain number or word if it is one; text with a unit stays text."""
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(value, value)

@@ -1,0 +1,207 @@
+"""Pictures as plain SVG, and pages that hold them: one HTML file each, without scripts or network."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 760, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 34, 52
+_COLOURS = ("#3366aa", "#cc6633", "#449955", "#aa3377", "#777777", "#c9a227", "#55aacc")
+_STYLE = (
+    "body{font-family:sans-serif;margin:2em auto;max-width:62em;color:#222;padding:0 1em}"
+    "table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:right;"
+    "border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
+    "svg{max-width:100%;height:auto}svg text{font-family:sans-serif;font-size:12px;fill:#333}"
+    "p.note{color:#555;max-width:46em}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A dot of a scatter plot; `label` is shown when pointed at."""
+
+    x: float
+    y: float
+    label: str
+    is_marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars of one colour, one for each group; None leaves a gap."""
+
+    name: str
+    values: tuple[float | None, ...]
+
+
+def scatter(title: str, x_name: str, y_name: str, points: Sequence[Point]) -> str:
+    """Dots on logarithmic axes; marked ones are large, and joined by a line from left to right."""
+    xs, ys = _Scale.of([p.x for p in points]), _Scale.of([p.y for p in points])
+    body = [_frame(title, x_name, y_name), *_x_ticks(xs), *_y_ticks(ys)]
+    marked = sorted((p for p in points if p.is_marked), key=lambda p: p.x)
+    if len(marked) > 1:
+        path = " ".join(f"{_x(xs, p.x):.1f},{_y(ys, p.y):.1f}" for p in marked)
+        body.append(f'<polyline points="{path}" fill="none" stroke="{_COLOURS[1]}"/>')
+    for p in points:
+        radius, colour = (6, _COLOURS[1]) if p.is_marked else (4, _COLOURS[0])
+        body.append(
+            f'<circle cx="{_x(xs, p.x):.1f}" cy="{_y(ys, p.y):.1f}" r="{radius}" fill="{colour}" '
+            f'fill-opacity="0.8"><title>{html.escape(p.label)}</title></circle>'
+        )
+    return _svg(body)
+
+
+def bar_chart(
+    title: str, y_name: str, groups: Sequence[str], bars: Sequence[Bars], *, is_logarithmic: bool = False
+) -> str:
+    """Bars side by side for each group, with the values on top where there is room."""
+    values = [v for b in bars for v in b.values if v is not None]
+    scale = _Scale.of(values) if is_logarithmic else _Scale(0.0, max([*values, 1e-12]) * 1.1, False)
+    body = [_frame(title, "", y_name), *_y_ticks(scale)]
+    room = (WIDTH - _LEFT - _RIGHT) / max(1, len(groups))
+    width = 0.8 * room / max(1, len(bars))
+    floor = HEIGHT - _BOTTOM
+    for g, group in enumerate(groups):
+        start = _LEFT + g * room + 0.1 * room
+        for b, bar in enumerate(bars):
+            value = bar.values[g]
+            if value is None:
+                continue
+            top = _y(scale, value)
+            colour = _COLOURS[b % len(_COLOURS)]
+            label = html.escape(f"{bar.name}, {group}: {value:.4g}")
+            body.append(
+                f'<rect x="{start + b * width:.1f}" y="{top:.1f}" width="{width * 0.92:.1f}" '
+                f'height="{max(0.0, floor - top):.1f}" fill="{colour}"><title>{label}</title></rect>'
+            )
+            if width > 26:
+                body.append(
+                    f'<text x="{start + (b + 0.46) * width:.1f}" y="{top - 4:.1f}" text-anchor="middle">'
+                    f"{value:.3g}</text>"
+                )
+        body.append(_group_name(group, start + 0.4 * room, floor, room))
+    for b, bar in enumerate(bars):
+        x = _LEFT + 10 + b * 150
+        body.append(
+            f'<rect x="{x}" y="{_TOP - 12}" width="10" height="10" fill="{_COLOURS[b % len(_COLOURS)]}"/>'
+        )
+        body.append(f'<text x="{x + 15}" y="{_TOP - 3}">{html.escape(bar.name)}</text>')
+    return _svg(body)
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """An HTML page of parts that are HTML already."""
+    inside = "\n".join(parts)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n{inside}\n</body></html>\n"
+    )
+
+
+def heading(text: str) -> str:
+    """A heading of a page's section."""
+    return f"<h2>{html.escape(text)}</h2>"
+
+
+def note(text: str) -> str:
+    """A paragraph of a page."""
+    return f'<p class="note">{html.escape(text)}</p>'
+
+
+def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table of a page; cells are shown as their text."""
+    lines = ["<table><tr>" + "".join(f"<th>{html.escape(h)}</th>" for h in heads) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in row) + "</tr>" for row in rows]
+    return "\n".join([*lines, "</table>"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    low: float
+    high: float
+    is_logarithmic: bool
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> _Scale:
+        """A logarithmic scale with room around the values, which are positive."""
+        low, high = min(values), max(values)
+        margin = max((high / low) ** 0.08, 1.02)
+        return cls(low / margin, high * margin, True)
+
+    def place(self, value: float) -> float:
+        """Where a value lies between the ends: 0 to 1."""
+        if self.is_logarithmic:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        """Round values between the ends."""
+        if not self.is_logarithmic:
+            step = _round_down(self.high / 5)
+            return [step * i for i in range(int(self.high / step) + 1)]
+        found = [
+            digit * 10.0**power
+            for power in range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            for digit in (1, 2, 5)
+        ]
+        inside = [value for value in found if self.low <= value <= self.high]
+        return inside if len(inside) > 1 else [self.low, self.high]
+
+
+def _round_down(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value))
+    return max(digit for digit in (1, 2, 5) if digit * power <= value) * power
+
+
+def _x(scale: _Scale, value: float) -> float:
+    return _LEFT + scale.place(value) * (WIDTH - _LEFT - _RIGHT)
+
+
+def _y(scale: _Scale, value: float) -> float:
+    return HEIGHT - _BOTTOM - scale.place(value) * (HEIGHT - _TOP - _BOTTOM)
+
+
+def _x_ticks(scale: _Scale) -> list[str]:
+    floor = HEIGHT - _BOTTOM
+    return [
+        f'<line x1="{_x(scale, t):.1f}" x2="{_x(scale, t):.1f}" y1="{floor}" y2="{floor + 4}" stroke="#999"/>'
+        f'<text x="{_x(scale, t):.1f}" y="{floor + 18}" text-anchor="middle">{t:.3g}</text>'
+        for t in scale.ticks()
+    ]
+
+
+def _y_ticks(scale: _Scale) -> list[str]:
+    return [
+        f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{_y(scale, t):.1f}" y2="{_y(scale, t):.1f}" '
+        f'stroke="#eee"/><text x="{_LEFT - 6}" y="{_y(scale, t) + 4:.1f}" text-anchor="end">{t:.3g}</text>'
+        for t in scale.ticks()
+    ]
+
+
+def _group_name(name: str, x: float, floor: float, room: float) -> str:
+    text = html.escape(name)
+    if len(name) * 7 < room:
+        return f'<text x="{x:.1f}" y="{floor + 18:.1f}" text-anchor="middle">{text}</text>'
+    turn = f"rotate(-35 {x:.1f} {floor + 14:.1f})"
+    return f'<text x="{x:.1f}" y="{floor + 14:.1f}" text-anchor="end" transform="{turn}">{text}</text>'
+
+
+def _frame(title: str, x_name: str, y_name: str) -> str:
+    middle = (_TOP + HEIGHT - _BOTTOM) / 2
+    return (
+        f'<text x="{_LEFT}" y="14" font-weight="bold">{html.escape(title)}</text>'
+        f'<text x="{(WIDTH + _LEFT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{html.escape(x_name)}</text>'
+        f'<text x="16" y="{middle}" text-anchor="middle" transform="rotate(-90 16 {middle})">'
+        f"{html.escape(y_name)}</text>"
+    )
+
+
+def _svg(body: Sequence[str]) -> str:
+    inside = "\n".join(body)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'width="{WIDTH}" height="{HEIGHT}">\n{inside}\n</svg>'
+    )
