@@ -43,6 +43,9 @@ def find_machine(name: str) -> Machine:
     Raises:
         MachineError: neither; or a file that describes no machine.
     """
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        return load_machine(Path(name))
-    return load_preset(name)
+    return load_machine(Path(name)) if is_file(name) else load_preset(name)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is the path of a file rather than that of a preset."""
+    return name.endswith((".yaml", ".yml")) or "/" in name
