@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.cost.noc import compiled
 from tilewright.cost.noc.mesh import EAST, LOCAL, NUM_PORTS, WEST, Delivery, Mesh, Packet
 from tilewright.cost.noc.reference import deliver
 from tilewright.errors import UsageError
 
 MESH = Mesh(4, 4)
-DELIVER = {"plain": deliver}
+DELIVER = {"plain": deliver, "compiled": compiled.deliver}
 both = pytest.mark.parametrize("way", DELIVER)
 
 
@@ -157,6 +158,7 @@ def test_all_traffic_arrives(given_traffic: tuple[Mesh, tuple[Packet, ...]]) -> 
     found = deliver(mesh, packets)
     check(mesh, packets, found)
     assert deliver(mesh, packets) == found  # the same again
+    assert compiled.deliver(mesh, packets) == found
 
 
 @pytest.mark.parametrize("seed", range(4))

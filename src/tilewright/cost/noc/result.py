@@ -1,0 +1,48 @@
+"""What the simulator says of a mapping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NocResult:
+    """Cycles of one operator with its network and DRAM; estimated, as every simulation is.
+
+    `cycles` is `compute_cycles` plus all `wait_cycles`: by tensor, how long the elements had nothing to do
+    until its words were there; `Drain` while the last but one tile of partial sums had not left; `End` after
+    the last step. `sent_flits` (headers included) are what the memory sent of each tensor, of the output
+    partial sums that come back; `returned_flits` is what elements sent to the memory and to each other.
+    `link_flits[router][port]` is what left each router by each port, in the order local, north, east, south,
+    west; the memory is west of router 0. DRAM's flits have no headers.
+    """
+
+    cycles: int
+    compute_cycles: int
+    wait_cycles: dict[str, int]
+    num_steps: int
+    num_elements_used: int
+    sent_flits: dict[str, int]
+    returned_flits: int
+    link_flits: tuple[tuple[int, ...], ...]
+    dram_read_flits: int
+    dram_written_flits: int
+    num_simulated_steps: int = 0
+
+    @property
+    def memory_utilization(self) -> float:
+        """Share of the cycles in which the memory sent a flit: the port that binds most mappings."""
+        return sum(self.sent_flits.values()) / self.cycles
+
+    @property
+    def link_utilization(self) -> tuple[tuple[float, ...], ...]:
+        """Share of the cycles in which each router's ports carried a flit."""
+        return tuple(tuple(flits / self.cycles for flits in router) for router in self.link_flits)
+
+    @property
+    def busiest_link(self) -> tuple[int, int, float]:
+        """Router, port and utilisation of the link with most flits; the first of equals."""
+        flits, router, port = max(
+            ((n, -r, -p) for r, ports in enumerate(self.link_flits) for p, n in enumerate(ports)),
+        )
+        return -router, -port, flits / self.cycles

@@ -1,0 +1,330 @@
+"""Mapped operators on the network: the compiled simulator against the plain one, both against counting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product as cartesian
+from math import prod
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.noc import NocOptions, NocResult, simulate
+from tilewright.cost.noc.phases import Walk
+from tilewright.cost.noc.reference_layer import Layer
+from tilewright.cost.noc.traffic import Plan, plan
+from tilewright.errors import InfeasibleMapping, MachineError, UsageError
+from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
+from tilewright.hardware.presets import load_preset
+from tilewright.mapping.base import LevelLoops, Loop, Mapping
+from tilewright.mapping.problem import Problem, convolution
+
+WEIGHT, INPUT, OUTPUT = TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.OUTPUT
+MAC = Unit(name="MAC", kind="mac", macs_per_cycle={"int8": 1.0})
+
+
+def machine(
+    num_elements: int = 4,
+    buffered: tuple[TensorKind, ...] = (INPUT, OUTPUT),
+    bytes_per_cycle: float | None = 10.0,
+    *,
+    input_bits: int = 8,
+) -> Machine:
+    """Elements with a room for sums and one for the rest, a global buffer unless it holds nothing, DRAM."""
+    big = 1 << 40
+    levels = [
+        Level(name="Sums", capacity_bytes=big, holds=(OUTPUT,), word_bits=24),
+        Level(
+            name="Tiles",
+            capacity_bytes=big,
+            holds=(WEIGHT, INPUT),
+            word_bits=input_bits,
+            num_instances_per_parent=num_elements,
+        ),
+    ]
+    if buffered:
+        levels.append(Level(name="Buffer", capacity_bytes=big, holds=buffered, word_bits=8))
+    levels.append(
+        Level(
+            name="DRAM",
+            word_bits=8,
+            words_per_access=64,
+            read_bytes_per_cycle=bytes_per_cycle,
+            write_bytes_per_cycle=bytes_per_cycle,
+        )
+    )
+    return Machine(name="small", levels=tuple(levels), units=(MAC,))
+
+
+def mapping(shared: str, elements: str = "", spatial: str = "", outermost: str = "") -> Mapping:
+    """Loops written `K2 C3`, the outermost first: of the buffer, inside an element, side by side, of DRAM."""
+
+    def loops(text: str) -> tuple[Loop, ...]:
+        return tuple(Loop(word[0], int(word[1:])) for word in text.split())
+
+    return Mapping(
+        (
+            LevelLoops("DRAM", loops(outermost)),
+            LevelLoops("Buffer", loops(shared), loops(spatial)),
+            LevelLoops("Tiles", loops(elements)),
+        )
+    )
+
+
+def without_effort(result: NocResult) -> NocResult:
+    return replace(result, num_simulated_steps=0)
+
+
+def agree(made: Plan) -> NocResult:
+    plain = without_effort(Layer(made).run())
+    assert without_effort(Walk(made).run()) == plain
+    assert plain.cycles == plain.compute_cycles + sum(plain.wait_cycles.values())
+    return plain
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Problem, Machine, Mapping, NocOptions]:
+    num_elements = draw(st.integers(2, 6))
+    kinds = draw(st.sampled_from([(INPUT, OUTPUT), (), (WEIGHT, INPUT, OUTPUT), (INPUT,), (OUTPUT, WEIGHT)]))
+    made = machine(num_elements, kinds, draw(st.sampled_from([3.0, 10.0, 16.0, None])))
+    names = ["DRAM", "Buffer", "Tiles"] if kinds else ["DRAM", "Tiles"]
+    temporal: dict[str, list[Loop]] = {name: [] for name in names}
+    spatial: list[Loop] = []
+    extents = dict.fromkeys("RSPQCKN", 1)
+    for dim in draw(st.lists(st.sampled_from("RSPQCKN"), min_size=1, max_size=6)):
+        factor = draw(st.sampled_from([2, 3, 5, 16, 29]))
+        place = draw(st.sampled_from([*names, "side"]))
+        if place == "side":
+            if prod(loop.factor for loop in spatial) * factor <= num_elements:
+                spatial.append(Loop(dim, factor))
+                extents[dim] *= factor
+        elif len(temporal[place]) < 4:
+            temporal[place].append(Loop(dim, factor))
+            extents[dim] *= factor
+    levels = [
+        LevelLoops(name, tuple(temporal[name]), tuple(spatial) if name == names[-2] else ()) for name in names
+    ]
+    stride = draw(st.integers(1, 2))
+    options = NocOptions(
+        header_flits=draw(st.integers(0, 2)),
+        payload_flits=draw(st.integers(1, 9)),
+        fifo_flits=draw(st.integers(1, 4)),
+        dram_latency_cycles=draw(st.integers(0, 40)),
+        staging_flits=draw(st.integers(9, 40)),
+    )
+    return convolution(extents, stride=(stride, stride)), made, Mapping(tuple(levels)), options
+
+
+@given(cases())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_repeats_is_skipped_exactly(
+    case: tuple[Problem, Machine, Mapping, NocOptions],
+) -> None:
+    made = plan(*case)
+    if made.num_steps > 400:
+        return
+    agree(made)
+
+
+@given(cases())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_network_carries_the_changes_of_all_tiles(
+    case: tuple[Problem, Machine, Mapping, NocOptions],
+) -> None:
+    """Flits derived by walking all steps with sets of elements, not with boxes and moves."""
+    problem, made, given_mapping, options = case
+    planned = plan(problem, made, given_mapping, options)
+    if planned.num_steps > 60 or problem.num_macs > 5000:
+        return
+    found = simulate(problem, made, given_mapping, options)
+    for number, operand in enumerate(problem.operands):
+        if operand.kind is OUTPUT:
+            continue
+        expected = 0
+        for words in new_words(problem, given_mapping, number):
+            flits = -(-words * 8 // options.flit_bits)
+            expected += flits + -(-flits // options.payload_flits) * options.header_flits
+        assert found.sent_flits[operand.name] == expected
+
+
+def new_words(problem: Problem, given_mapping: Mapping, number: int) -> list[int]:
+    """Words that each different element gets in each step, by sets of words in boxes."""
+    operand = problem.operands[number]
+    *shared, inside = given_mapping.levels
+    tile: dict[str, int] = dict.fromkeys(problem.extents, 1)
+    for loop in inside.temporal:
+        tile[loop.dim] *= loop.factor
+    loops = [loop for level in shared for loop in level.temporal]
+    side = [loop for level in shared for loop in level.spatial]
+
+    def box(counters: tuple[int, ...]) -> frozenset[tuple[int, ...]]:
+        start, reach = dict.fromkeys(problem.extents, 0), dict(tile)
+        for loop, counter in zip(reversed([*loops, *side]), reversed(counters), strict=True):
+            start[loop.dim] += counter * reach[loop.dim]
+            reach[loop.dim] *= loop.factor
+        at = [sum(step * start[dim] for dim, step in axis) for axis in operand.axes]
+        return frozenset(
+            cartesian(*(range(a, a + extent) for a, extent in zip(at, operand.box(tile), strict=True)))
+        )
+
+    found: list[int] = []
+    before: set[tuple[frozenset[tuple[int, ...]], ...]] = set()
+    last: list[frozenset[tuple[int, ...]]] = []
+    for step in cartesian(*(range(loop.factor) for loop in loops)):
+        elements = [box((*step, *place)) for place in cartesian(*(range(loop.factor) for loop in side))]
+        groups = list(dict.fromkeys(elements))
+        if not last:
+            found += [len(group) for group in groups]
+        elif elements != last:
+            changes = dict(zip(elements, last, strict=True))
+            found += [len(group - changes[group]) for group in groups]
+        last = elements
+        before.add(tuple(groups))
+    return [words for words in found if words]
+
+
+def test_a_step_alone_takes_what_its_parts_take() -> None:
+    # One element's weights and inputs: 8 words each are a flit, and a result of 8 words.
+    problem = convolution({"C": 8, "K": 1, "P": 1})
+    given_mapping = mapping("", "C8")
+    options = NocOptions(dram_latency_cycles=20)
+    found = agree(plan(problem, machine(), given_mapping, options))
+    assert found.num_steps == 1
+    assert found.compute_cycles == 8
+    assert found.sent_flits == {"Weights": 2, "Inputs": 2, "Outputs": 0}
+    # The second flit of 8 bytes leaves DRAM after 1.6 cycles; it comes in cycle 2 + 20. The first packet came
+    # in cycle 1 + 20 and takes 2 cycles of the port, so the second begins in cycle 23 and needs 2 + 2 - 1.
+    assert found.wait_cycles["Weights"] + found.wait_cycles["Inputs"] == 23 + 2 + 1
+    # The result: 3 channels, no: into the router and out of it, 2 flits; then its word goes to DRAM.
+    assert found.returned_flits == 2
+    assert found.dram_written_flits == 1
+    assert found.dram_read_flits == 2
+
+
+def test_multicast_sends_once_what_all_elements_need() -> None:
+    problem = convolution({"K": 8, "C": 64, "P": 4})
+    found = simulate(problem, machine(), mapping("K2", "C64 P4", "K4"))
+    alone = simulate(problem, machine(1 + 1), mapping("K8", "C64 P4"))
+    # Inputs are the same for all elements: 256 words are 32 flits and 4 heads, once.
+    assert found.sent_flits["Inputs"] == 36
+    assert found.sent_flits["Weights"] == alone.sent_flits["Weights"] == 8 * 9
+    for router in range(4):
+        assert found.link_flits[router][0] == 36 + 2 * 9
+
+
+def test_sums_go_down_a_chain_and_come_out_once() -> None:
+    problem = convolution({"K": 8, "C": 8})
+    found = simulate(problem, machine(), mapping("", "C2 K8", "C4"))
+    # 8 sums of 24 bits are 3 flits and a head over three links of the chain; 8 results a flit and a head.
+    assert found.returned_flits == 3 * 4 + 2
+    assert found.sent_flits["Outputs"] == 0
+    assert found.dram_written_flits == 1
+
+
+def test_partial_sums_come_back_when_a_sum_is_interrupted() -> None:
+    problem = convolution({"K": 4, "C": 6})
+    # C outside K: every tile of K leaves as partial sums twice, and comes back twice.
+    found = simulate(problem, machine(), mapping("C3 K4", "C2"))
+    assert found.sent_flits["Outputs"] == 2 * 4 * 2
+    assert found.returned_flits == 3 * 4 * 2
+    # K outside C: none of that.
+    assert simulate(problem, machine(), mapping("K4 C3", "C2")).sent_flits["Outputs"] == 0
+
+
+def test_long_layers_are_bound_by_the_narrowest_part() -> None:
+    # All weights are used once: 2048 x 64 words through DRAM of 4 bytes a cycle.
+    problem = convolution({"K": 2048, "C": 64})
+    found = simulate(problem, machine(4, (INPUT, OUTPUT), 4.0), mapping("K512", "C64", "K4"))
+    read = 2048 * 64 / 4
+    written = 2048 / 4  # at the end: the buffer holds all results until then
+    assert read + written < found.cycles < 1.01 * (read + written)
+    # With much DRAM bandwidth by the memory's port: 8 bytes a cycle, and a head for each 8 flits.
+    problem = convolution({"K": 8192, "C": 64})
+    wide = simulate(problem, machine(16, (INPUT, OUTPUT), 64.0), mapping("K512", "C64", "K16"))
+    sent = 8192 * 64 / 8 * 9 / 8
+    assert sent < wide.cycles < 1.02 * sent
+    assert wide.memory_utilization > 0.98
+    # With much work per word by the elements.
+    busy = simulate(convolution({"K": 64, "C": 64, "P": 256}), machine(), mapping("K16 P4", "P64 C64", "K4"))
+    assert busy.compute_cycles < busy.cycles < 1.05 * busy.compute_cycles
+
+
+def test_long_loops_are_not_run_through() -> None:
+    problem = convolution({"K": 4096, "P": 1024, "C": 512})
+    found = simulate(problem, machine(), mapping("K512 P512", "P2 C512 K2", "K4"))
+    assert found.num_steps == 512 * 512
+    assert found.num_simulated_steps < 2000
+    assert found.cycles >= found.compute_cycles == problem.num_macs // 4
+
+
+def test_a_result_is_the_same_each_time() -> None:
+    problem = convolution({"K": 16, "P": 6, "Q": 6, "R": 3, "S": 3, "C": 8})
+    given_mapping = mapping("K2 P3", "R3 S3 C8 P2 Q2", "K4", "K2 Q3")
+    assert simulate(problem, machine(), given_mapping) == simulate(problem, machine(), given_mapping)
+
+
+def test_words_in_are_those_that_the_analytical_model_counts() -> None:
+    preset = load_preset("simba-cosa-repo")
+    problem = convolution({"K": 64, "C": 32, "P": 8, "Q": 8})
+    given_mapping = Mapping(
+        (
+            LevelLoops("DRAM", (Loop("P", 2), Loop("K", 2))),
+            LevelLoops("GlobalBuffer", (Loop("Q", 2), Loop("K", 2)), (Loop("C", 4), Loop("P", 4))),
+            LevelLoops("InputBuffer", (Loop("K", 16), Loop("C", 8), Loop("Q", 4))),
+        )
+    )
+    cost = {level.level: level for level in evaluate(problem, preset, given_mapping).levels}
+    found = simulate(problem, preset, given_mapping, NocOptions(header_flits=0))
+    assert found.sent_flits["Inputs"] * 8 == cost["GlobalBuffer"].tensors["Inputs"].reads
+    assert found.sent_flits["Weights"] * 8 == cost["DRAM"].tensors["Weights"].reads
+    assert found.dram_written_flits * 8 == cost["DRAM"].tensors["Outputs"].updates
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (Machine(name="m", levels=(Level(name="DRAM"),), units=(MAC,)), "no level has several instances"),
+        (
+            Machine(
+                name="m",
+                levels=(
+                    Level(name="E", capacity_bytes=9, num_instances_per_parent=2, holds=(WEIGHT,)),
+                    Level(name="DRAM"),
+                ),
+                units=(MAC,),
+            ),
+            "no level of the elements holds Inputs",
+        ),
+        (
+            Machine(
+                name="m",
+                levels=(
+                    Level(name="E", capacity_bytes=9, num_instances_per_parent=2),
+                    Level(name="L2", capacity_bytes=9),
+                    Level(name="L3", capacity_bytes=9),
+                    Level(name="DRAM"),
+                ),
+                units=(MAC,),
+            ),
+            "3 levels are shared",
+        ),
+    ],
+)
+def test_machines_that_it_cannot_simulate_are_named(made: Machine, message: str) -> None:
+    problem = convolution({"K": 2})
+    given_mapping = Mapping((LevelLoops("DRAM", (Loop("K", 2),)),))
+    with pytest.raises(MachineError, match=message):
+        simulate(problem, made, given_mapping)
+
+
+def test_illegal_mappings_and_options_are_refused() -> None:
+    with pytest.raises(InfeasibleMapping, match="level Buffer: spatial loops ask for 8 instances"):
+        simulate(convolution({"K": 8}), machine(), mapping("", "", "K8"))
+    with pytest.raises(UsageError, match="multiply one by 4"):
+        simulate(convolution({"K": 8}), machine(), mapping("K2"))
+    with pytest.raises(UsageError, match="payload"):
+        NocOptions(payload_flits=0)
+    with pytest.raises(UsageError, match="staging"):
+        NocOptions(staging_flits=4)
