@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.literal_cosa import literal_optimum
 
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
@@ -86,3 +87,24 @@ def test_other_machines(variant: Any) -> None:
     )
     assert isinstance(refused, Infeasible)
     assert "Buffer" in str(refused)
+
+
+@pytest.mark.parametrize("variant", ["published", "paper"])
+@pytest.mark.parametrize(
+    ("dims", "stride"),
+    [
+        ({"P": 4, "K": 6}, 1),
+        ({"P": 2, "Q": 2, "C": 3, "K": 2}, 2),
+        ({"R": 3, "P": 4, "C": 2}, 1),
+        ({"C": 35, "K": 22}, 1),
+        ({"N": 4, "P": 7, "K": 5}, 1),
+        ({"R": 3, "S": 3, "P": 13, "C": 11}, 2),
+        ({"K": 97, "C": 64}, 1),
+    ],
+)
+def test_the_compact_program_has_the_literal_ones_optimum(
+    variant: Any, dims: dict[str, int], stride: int
+) -> None:
+    found = solved(convolution(dims, stride=(stride, stride)), Cosa(variant=variant))
+    expected = literal_optimum(dims, stride, published=variant == "published")
+    assert found.details["objective"] == pytest.approx(expected, abs=1e-4)
