@@ -204,6 +204,36 @@ class Program:
                 total += log * (1.01 if self.is_published and is_weight else 1.0)
         return total
 
+    def objectives(self, mapping: Mapping) -> tuple[float, float, float]:
+        """(Utilisation, compute, traffic) of any mapping, in log2 units: equations 5, 6 and 11.
+
+        The value that is minimised is their sum, weighted by equation 12, utilisation against.
+        """
+        utilization = compute = traffic = 0.0
+        numbers = {level.name: number for number, level in enumerate(self.levels)}
+        moved = self._moved_by(mapping)
+        for loops, kind, loop in mapping.loops():
+            number = numbers[loops.level]
+            for prime, count in prime_factors(loop.factor):
+                place = Place(loop.dim, prime, kind == "spatial", number)
+                compute += 0.0 if place.is_spatial else count * log2(prime)
+                utilization += count * self._utilization(place)
+                if number != self.permuted or place.is_spatial:
+                    traffic += count * self._traffic(place, self.problem.output)
+        return utilization, compute, traffic + moved
+
+    def _moved_by(self, mapping: Mapping) -> float:
+        """Of every tensor the loops that repeat its transfers: from its innermost own one outwards."""
+        total = 0.0
+        loops = next((x for x in mapping.levels if x.level == self.levels[self.permuted].name), None)
+        for operand in self.problem.operands:
+            found = 0.0
+            for loop in reversed(loops.temporal if loops else ()):
+                if found or (loop.dim in self.relevant(operand) and loop.factor > 1):
+                    found += log2(loop.factor)
+            total += found
+        return total
+
     def capacity_rows(self) -> Iterator[tuple[int, Operand, float, float]]:
         """(Level, tensor, log2 of the words it may have, log2 that it has from the start)."""
         for number, level in enumerate(self.levels):

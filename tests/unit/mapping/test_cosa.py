@@ -12,7 +12,7 @@ from tests.support.literal_cosa import literal_optimum
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
 from tilewright.mapping.base import MappingProblem, MappingSolution
-from tilewright.mapping.cosa import Cosa
+from tilewright.mapping.cosa import Cosa, Program
 from tilewright.mapping.problem import Problem, convolution, layer
 from tilewright.planning import Budget, Infeasible
 
@@ -108,3 +108,13 @@ def test_the_compact_program_has_the_literal_ones_optimum(
     found = solved(convolution(dims, stride=(stride, stride)), Cosa(variant=variant))
     expected = literal_optimum(dims, stride, published=variant == "published")
     assert found.details["objective"] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["published", "paper"])
+@pytest.mark.parametrize("text", ["3_7_512_512_1", "1_56_64_256_1", "7_112_3_64_2"])
+def test_the_objectives_of_its_own_mapping_add_up_to_its_optimum(variant: Any, text: str) -> None:
+    mapper = Cosa(variant=variant)
+    task = MappingProblem(layer(text), load_preset("simba-cosa-repo"))
+    found = solved(task.problem, mapper)
+    utilization, compute, traffic = Program(task, mapper).objectives(found.mapping)
+    assert 10 * compute - 0.1 * utilization + traffic == pytest.approx(found.details["objective"], abs=1e-4)
