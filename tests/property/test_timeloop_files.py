@@ -85,7 +85,7 @@ def machines(draw: st.DrawFn) -> Machine:
     st.one_of(machines(), st.just(load_preset("simba-cosa-repo"))),
     st.data(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_is_written_reads_the_same(problem: Problem, machine: Machine, data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 2**32 - 1))
     found = Random(num_valid=1, seed=seed, max_draws=20_000).solve(MappingProblem(problem, machine), Budget())
@@ -128,7 +128,7 @@ def complaint(sample: str, path: Path) -> str | None:
 
 
 @given(st.sampled_from([*SAMPLES, "MAPPING"]), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_mutated_file_is_read_or_refused_in_one_line(sample: str, data: st.DataObject) -> None:
     text = SAMPLES.get(sample, MAPPING)
     for _ in range(data.draw(st.integers(1, 2))):

@@ -174,7 +174,10 @@ class _Walk:
             elif tag == "Pipelined":
                 raise node.error("pipelined parts are not modelled; a machine has one chain of memories")
             elif tag in ("Component", "Container"):
-                self.num_instances *= _name_of(node, keys)[1] * _mesh(keys.get("spatial"))
+                count = _name_of(node, keys)[1] * _mesh(keys.get("spatial"))
+                if is_parallel and count > 1:
+                    raise node.error("a mesh inside !Parallel is not modelled; put it around all of it")
+                self.num_instances *= count
                 if tag == "Container":
                     self.bound(keys)
                     inherited = _inherited(keys.get("attributes"), inherited)

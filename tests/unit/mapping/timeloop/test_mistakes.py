@@ -124,6 +124,13 @@ def _loaded(kind: str, path: Path) -> object:
         ("mapping", MAPPING, "type: spatial", "type: sideways", "'sideways' is none of temporal"),
         ("mapping", MAPPING, "type: spatial", "type: temporal", "a second directive for the temporal loops"),
         ("mapping", MAPPING, "split: 1", "splits: 1", "unknown key of a directive; did you mean split"),
+        (
+            "architecture",
+            LIST,
+            "name: ifmap_spad",
+            "name: ifmap_spad\n      spatial: {meshX: 2}",
+            "nodes\\[5\\].nodes\\[0\\]: a mesh inside !Parallel is not modelled",
+        ),
         ("problem", CONVOLUTION, "M: 6", "M: 1099511627777", "M: 1099511627777 is not between 1 and"),
         ("problem", CONVOLUTION, "[C, M, R", f"[{'A, ' * 64}C, M, R", "dimensions: 71 dims; at most 64"),
         ("problem", CONVOLUTION, "projection: [", f"projection: [{'C, ' * 64}", "68 axes; at most 64"),
