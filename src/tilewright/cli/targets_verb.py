@@ -68,10 +68,10 @@ def targets(
 
 
 def _about_machine(name: str) -> str:
-    """The first clause of a preset's description."""
+    """The first sentence or its first half of a preset's description."""
     from tilewright.hardware.presets import load_preset
 
-    return re.split(r"[.:;](?: |$)", load_preset(name).description)[0]
+    return re.split(r"[.;](?: |$)", load_preset(name).description)[0]
 
 
 def _print_described(name: str, as_table: bool, as_json: bool) -> None:

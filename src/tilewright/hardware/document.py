@@ -1,0 +1,217 @@
+"""`docs/machines.md` from the machine's parts: `python -m tilewright.hardware.document > docs/machines.md`.
+
+The tables of keys say what the text below each field says; `tests/docs` keeps the page true.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from tilewright.hardware.citation import cited_numbers
+from tilewright.hardware.complaint import PARTS
+from tilewright.hardware.machine_schema import machine_schema
+from tilewright.hardware.presets import load_preset, preset_names
+from tilewright.hardware.quantity import QUANTITIES, UNITS
+
+EXAMPLE = """\
+# yaml-language-server: $schema=machine.schema.json
+name: mine
+clock_hz: {value: 800 MHz, source: "data sheet, page 3"}
+levels:                            # from the inside out
+  - name: Spad
+    capacity_bytes: 16 KiB
+    num_instances_per_parent: 64   # one Buffer feeds 64 of these
+    read_pj: 0.6                   # of one access of word_bits * words_per_access
+    write_pj: 0.6
+  - name: Buffer
+    capacity_bytes: 512 KiB
+    holds: [input, output]         # weights pass by, from DRAM to Spad
+    words_per_access: 16
+    read_pj: 30
+    write_pj: 30
+  - name: DRAM                     # only the outermost level may be unlimited
+    read_bytes_per_s: 12.8 GB/s
+    write_bytes_per_s: 12.8 GB/s
+    words_per_access: 64
+    read_pj: 6400
+    write_pj: 6400
+units:
+  - {name: MAC, kind: mac, num_per_instance: 4, macs_per_cycle: {int8: 1}, mac_pj: 0.25}   # beside each Spad
+energy_source: "estimates of the design team, 2026"
+"""
+"""The machine that the page shows; a test maps a layer onto it."""
+
+_HEAD = """# Machines
+
+Written by `python -m tilewright.hardware.document`; kept true by `tests/docs`.
+
+A machine is described in one YAML file: what it stores in, what it computes with, what connects these and
+what all that costs. Mapping an operator, scheduling a network and simulating read the same description.
+`tilewright targets` lists those that come with the package.
+
+## Write your own
+
+```
+tilewright targets eyeriss > mine.yaml        # a machine to start from, or begin with the one below
+tilewright targets mine.yaml --table          # is it what was meant? names every mistake in one line
+tilewright map 3_14_256_256_1 -t mine.yaml    # use it
+```
+
+```yaml
+"""
+
+_RULES = """```
+
+* **Levels** stand from the inside out. `num_instances_per_parent` counts the instances below *one* instance
+  of the next outer level, so they multiply: 64 `Spad` in all. At the outermost level it says how many there
+  are; an operator is mapped onto one of them.
+* **Numbers are those of one instance.** A capacity is counted in words of `word_bits` by the mapper: 16 KiB
+  of 8-bit words hold 16,384 elements.
+* **Who stays where** is `holds`: a level that does not hold a kind of tensor lets it pass by. Where kinds
+  share a level, they share its capacity, unless `shares` keeps a part of it for some.
+* **Bandwidth** is given per second or per cycle, for reads and for writes; left out, it is no limit. An
+  access moves `word_bits` times `words_per_access` bits and costs `read_pj` or `write_pj`.
+* **Every energy needs a source**: `{value: 6400, source: "..."}`, a `source` beside the part's other keys,
+  or one `energy_source` for the whole machine. Other numbers may have one in the same ways; in the machines
+  of the package all have. They begin with `public:` (published; `not re-read` where we did not see the
+  document ourselves), `derived:` (computed from published numbers, it says how) or `assumed:`.
+* **Clusters and cores** matter where a network is scheduled over them: `per` says of a level that there is
+  one for each core, each cluster or in all, and the counts must agree.
+
+The file is plain YAML: no aliases, no tags, no key twice, no tabs. A number to base 8 or 60, which YAML
+makes of `010` and `1:30`, is refused. Files of Timeloop (v0.3 and v0.4) are read by `tilewright map -t` as
+they are.
+
+## In an editor
+
+```
+tilewright schema machine > machine.schema.json
+```
+
+The first line of the file above makes editors with the YAML language server (Visual Studio Code with Red
+Hat's YAML extension, Neovim, Helix, Emacs with eglot) complete keys, show what they mean and mark mistakes
+as one types. Without that line, name the schema in the settings:
+
+```json
+{"yaml.schemas": {"./machine.schema.json": ["machines/*.yaml"]}}
+```
+
+In IDEs of JetBrains it is entered under *Languages & Frameworks, Schemas and DTDs, JSON Schema Mappings*.
+Any validator of JSON Schema (draft 2020-12) checks files with it, too; names of levels and sources of
+energies are checked by `tilewright` alone.
+
+## What mapping makes of it
+
+`tilewright map` sees multipliers at the end of a chain of levels. Of a machine that has more, it takes one
+instance of the outermost level, the sort of unit with the most multiply-accumulates per cycle for elements
+as wide as a word of inputs, as many single multipliers as these are, and the levels from the one that this
+unit reads from outwards; it prints what it took. It does not model the shape of a unit's `tile`,
+`efficiency`, `has_shared_port`, `latency_ns` and networks.
+"""
+
+
+def document() -> str:
+    """The whole page as Markdown."""
+    lines = [_HEAD + EXAMPLE + _RULES, *_numbers(), *_keys(), *_presets(), ""]
+    return "\n".join(lines)
+
+
+def _numbers() -> Iterator[str]:
+    yield "## Numbers\n"
+    yield "A number is written plainly, in the unit that its key ends with, or as text with a unit; any may"
+    yield "carry a source: `{value: 27 GB/s, source: data sheet}`.\n"
+    yield "| sort | units | limits |"
+    yield "|---|---|---|"
+    for name, quantity in QUANTITIES.items():
+        units = ", ".join(f"`{unit}`" for unit in UNITS[quantity.kind]) or "none"
+        kind = "a whole number, " if quantity.is_integer else ""
+        least = "0 or more" if quantity.may_be_zero else "more than 0"
+        yield f"| {_words(name)} | {units} | {kind}{least}, at most {quantity.maximum:.4g} |"
+    yield ""
+
+
+def _words(name: str) -> str:
+    """`BytesPerSecond` as people say it."""
+    spaced = "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
+    return spaced.replace("not negative", "number or 0")
+
+
+def _keys() -> Iterator[str]:
+    yield "## Keys"
+    schema = machine_schema()
+    for word, part in PARTS.items():
+        own = schema if word == "machine" else schema["$defs"][part.__name__]
+        text = " ".join((part.__doc__ or "").split())
+        yield f"\n### {word.capitalize()}\n\n{text}\n"
+        yield "| key | value | left out | meaning |"
+        yield "|---|---|---|---|"
+        for key, value in own["properties"].items():
+            default = "required" if key in own.get("required", ()) else _default(value)
+            yield f"| `{key}` | {_value(value)} | {default} | {value['description']} |"
+    yield ""
+
+
+def _default(value: dict[str, Any]) -> str:
+    default = value.get("default")
+    match default:
+        case None | [] | {} | "":
+            return ""
+        case bool():
+            return str(default).lower()
+        case list():
+            return ", ".join(map(str, default))
+        case dict():
+            return ""
+        case float():
+            return f"{default:g}"
+    return str(default)
+
+
+def _value(value: dict[str, Any]) -> str:
+    """What may stand at a key, in words."""
+    if "anyOf" in value:
+        return _value(value["anyOf"][0])
+    if "$ref" in value:
+        name = value["$ref"].rsplit("/", 1)[-1]
+        return _words(name) if name in QUANTITIES else f"[{name.lower()}](#{name.lower()})"
+    if "enum" in value or "const" in value:
+        return ", ".join(f"`{choice}`" for choice in value.get("enum", [value.get("const")]))
+    match value["type"]:
+        case "array" if "prefixItems" in value:
+            return f"a list of {len(value['prefixItems'])} texts"
+        case "array":
+            return f"a list: {_items(value['items'])}"
+        case "object" if "properties" in value:
+            return "a number for each element type"
+        case "object" if "$ref" in value.get("additionalProperties", {}):
+            return "a number for each ONNX operator"
+        case "object":
+            return "a text for each path"
+        case "number":
+            return f"a number up to {value['maximum']:g}"
+    return {"string": "text", "boolean": "`true`, `false`"}[value["type"]]
+
+
+def _items(items: dict[str, Any]) -> str:
+    name = items.get("$ref", "").rsplit("/", 1)[-1]
+    choices = machine_schema()["$defs"].get(name, {}).get("enum")
+    return ", ".join(f"`{choice}`" for choice in choices) if choices else _value(items)
+
+
+def _presets() -> Iterator[str]:
+    yield "## Machines of the package\n"
+    yield "`tilewright targets NAME` prints one, `--table` shows it with all sources; the last columns count"
+    yield "numbers by what their source begins with.\n"
+    yield "| machine | what it is | public | derived | assumed |"
+    yield "|---|---|---:|---:|---:|"
+    for name in preset_names():
+        machine = load_preset(name)
+        counts = Counter((number.source or "").partition(":")[0] for number in cited_numbers(machine))
+        columns = " | ".join(str(counts[word]) for word in ("public", "derived", "assumed"))
+        yield f"| `{name}` | {machine.description} | {columns} |"
+
+
+if __name__ == "__main__":
+    print(document(), end="")
