@@ -558,6 +558,34 @@ class MapSweepReport(Report):
     variants: list[SweptMachine]
 
 
+class ReproducedFigure(Part):
+    """A number of ours and the paper's; null where there is none."""
+
+    what: str
+    ours: float | None
+    paper: float | None
+
+
+class ReproducedExhibit(Part):
+    """A table or figure of a paper."""
+
+    name: str
+    title: str
+    said: str = Field(description="What was done, and what does not reproduce and why.")
+    figures: list[ReproducedFigure]
+    heads: list[str]
+    rows: list[list[str]]
+
+
+class ReproduceReport(Report):
+    """A paper's tables and figures, ours beside the paper's."""
+
+    kind: Literal["reproduce"]
+    paper: str
+    file: str
+    exhibits: list[ReproducedExhibit]
+
+
 class EvaluatedMapping(Part):
     """What a given mapping costs, or why it is impossible."""
 
@@ -737,6 +765,7 @@ _ALL: tuple[type[Report], ...] = (
     MapReport,
     MapEvaluateReport,
     MapSweepReport,
+    ReproduceReport,
     CompareReport,
 )
 REPORTS: Mapping[str, type[Report]] = {m.model_fields["kind"].annotation.__args__[0]: m for m in _ALL}  # type: ignore[union-attr]  # each kind is a Literal

@@ -1,0 +1,13 @@
+"""The papers' tables and figures made again by our code, beside the papers' own numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.registry import Registry
+
+if TYPE_CHECKING:
+    from tilewright.reproduce.base import Reproduction
+
+REPRODUCTIONS: Registry[Reproduction] = Registry("paper")
+REPRODUCTIONS.add_class("cosa", "tilewright.reproduce.cosa:Cosa")

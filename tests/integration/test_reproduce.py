@@ -1,0 +1,81 @@
+"""`tilewright reproduce`: every exhibit of a paper with our figures beside its own, in one file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.cli import tilewright
+
+from tilewright.cli.schemas import violations
+from tilewright.reproduce.cosa import NETWORKS
+
+LAYERS = Path(__file__).parents[1] / "data" / "mapping" / "cosa_layers.json"
+
+
+@pytest.fixture(scope="module")
+def cosa(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], str]:
+    page = tmp_path_factory.mktemp("reproduce") / "cosa.html"
+    arguments = ("--samples", "8", "--processes", "1", "--output", str(page), "--json")
+    few = {"one": ("3_7_16_16_1", "1_7_64_32_2"), "two": ("K=64,C=64,P=7",)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilewright.reproduce.cosa.NETWORKS", few)
+        result = tilewright("reproduce", "cosa", *arguments)
+    assert result.code == 0, result.err
+    return json.loads(result.out), page.read_text()
+
+
+def test_every_exhibit_of_the_paper_is_there(cosa: tuple[dict[str, object], str]) -> None:
+    document, page = cosa
+    assert violations(document) == []
+    exhibits = document["exhibits"]
+    assert isinstance(exhibits, list)
+    names = [exhibit["name"] for exhibit in exhibits]
+    assert names == [
+        *("Figure 1", "Figure 3", "Figure 4", "Table VI", "Figure 6"),
+        *("Figure 7", "Figure 8", "Figure 9", "Figure 10", "Figure 11"),
+    ]
+    for exhibit in exhibits:
+        assert exhibit["said"]
+        assert exhibit["figures"]
+        assert f"<h2>{exhibit['name']}: " in page
+    assert page.count("<svg") == len(names) - 2, (
+        "the table and the figure that cannot be made have no picture"
+    )
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_what_is_best_by_construction_is_best(cosa: tuple[dict[str, object], str]) -> None:
+    exhibits = {exhibit["name"]: exhibit for exhibit in cosa[0]["exhibits"]}  # type: ignore[attr-defined]
+    six = {figure["what"]: figure["ours"] for figure in exhibits["Figure 6"]["figures"]}
+    assert six["Random / exact, geometric mean"] == max(six.values())
+    eight = {figure["what"]: figure["ours"] for figure in exhibits["Figure 8"]["figures"]}
+    assert eight["sum of CoSA"] == min(eight.values())
+
+
+def test_the_layers_are_the_published_ones() -> None:
+    published: dict[str, list[str]] = {}
+    for entry in json.loads(LAYERS.read_text())["layers"]:
+        d = entry["dims"]
+        square = f"{d['R']}_{d['P']}_{d['C']}_{d['K']}_{entry['stride']['W']}"
+        text = square if d["P"] == d["Q"] else ",".join(f"{k}={v}" for k, v in d.items() if v > 1)
+        published.setdefault(entry["workload"], []).append(text)
+    assert [list(texts) for texts in NETWORKS.values()] == list(published.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("cossa", "cosa"),
+        ("cosa --share 0", "--share"),
+        ("cosa --share 2", "--share"),
+        ("cosa --samples 0", "--samples"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: str, named: str) -> None:
+    result = tilewright("reproduce", *arguments.split())
+    assert result.code == 2
+    assert named in result.err
+    assert len(result.err.strip().splitlines()) == 1

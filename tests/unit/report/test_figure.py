@@ -1,0 +1,60 @@
+"""Pictures: every value is where it belongs, text cannot become markup, extreme values are drawn."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.report.figure import HEIGHT, WIDTH, Bars, Point, bar_chart, html_table, page, scatter
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+@given(
+    values=st.lists(
+        st.tuples(st.floats(1e-9, 1e18), st.floats(1e-9, 1e18), st.booleans()), min_size=1, max_size=12
+    )
+)
+def test_dots_lie_inside_and_in_the_order_of_their_values(values: list[tuple[float, float, bool]]) -> None:
+    drawn = ET.fromstring(scatter("t", "x", "y", [Point(x, y, "p", m) for x, y, m in values]))
+    dots = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in drawn.iter(f"{NAMESPACE}circle")]
+    assert len(dots) == len(values)
+    for cx, cy in dots:
+        assert 0 <= cx <= WIDTH
+        assert 0 <= cy <= HEIGHT
+    for (x1, y1, _), (cx1, cy1) in zip(values, dots, strict=True):
+        for (x2, y2, _), (cx2, cy2) in zip(values, dots, strict=True):
+            assert x1 > x2 or cx1 <= cx2 + 0.1
+            assert y1 > y2 or cy1 >= cy2 - 0.1
+
+
+@pytest.mark.parametrize("is_logarithmic", [False, True])
+def test_bars_are_as_high_as_their_values(is_logarithmic: bool) -> None:
+    bars = [Bars("a", (1.0, 2.0, None)), Bars("b", (4.0, 8.0, 16.0))]
+    drawn = ET.fromstring(bar_chart("t", "y", ["p", "q", "r"], bars, is_logarithmic=is_logarithmic))
+    titles = {t.text: float(r.get("height", "")) for r in drawn.iter(f"{NAMESPACE}rect") for t in r}
+    assert len(titles) == 5
+    heights = [titles[f"{bar}, {group}: {value}"] for bar, group, value in (
+        ("a", "p", 1), ("a", "q", 2), ("b", "p", 4), ("b", "q", 8), ("b", "r", 16))]  # fmt: skip
+    assert heights == sorted(heights)
+    if not is_logarithmic:
+        assert heights[4] == pytest.approx(4 * heights[2], abs=0.3)
+
+
+def test_text_stays_text() -> None:
+    evil = '<script>alert("x")</script>&'
+    drawn = page(evil, [scatter(evil, evil, evil, [Point(1, 1, evil)]), html_table([evil], [[evil]])])
+    assert "<script" not in drawn
+    drawn = bar_chart(evil, evil, [evil], [Bars(evil, (1.0,))])
+    assert "<script" not in drawn
+    assert ET.fromstring(drawn) is not None
+
+
+def test_ticks_are_round_numbers() -> None:
+    drawn = bar_chart("t", "y", ["a"], [Bars("b", (7.3,))])
+    ticks = [float(t) for t in re.findall(r'text-anchor="end">([\d.e+-]+)<', drawn)]
+    assert ticks == [0, 1, 2, 3, 4, 5, 6, 7, 8]
