@@ -13,6 +13,11 @@ from tilewright.partition.graphturbo import SplitPartition
 from tilewright.partition.graphturbo.check import check_splits
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
+from tilewright.schedule.check_instances import check_instances
+from tilewright.schedule.exact_order import exact_order
+from tilewright.schedule.instance_orders import demand_of
+from tilewright.schedule.instances import Kind, instance_graph
+from tilewright.schedule.orders import breadth_first, depth_first
 
 
 @cache
@@ -36,3 +41,30 @@ def test_four_subgraphs_run_as_8_4_2_and_1_instances(partition: SplitPartition) 
     shapes = [s.outputs[0].shape for s in partition.subgraphs]
     assert shapes == [(16, 512, 28, 28), (16, 1024, 14, 14), (16, 2048, 7, 7), (16, 1000)]
     assert check_splits(partition, recompute_limit=1.0) == ()
+
+
+def test_the_instances_and_concatenations_are_22_nodes(partition: SplitPartition) -> None:
+    instances = instance_graph(partition)
+    assert check_instances(instances) == ()
+    assert (len(instances.nodes), len(instances.edges)) == (22, 21)
+    layers = sum(s.split.factor * len(s.layers) for s in partition.splits)
+    assert layers + sum(n.kind is Kind.CONCAT for n in instances.nodes) == 296
+
+
+def test_depth_first_prints_figure_7f(partition: SplitPartition) -> None:
+    """The paper's letters are subgraphs, its numbers instances, counted from 1."""
+    instances = instance_graph(partition)
+    order = depth_first(demand_of(instances))
+    shown = [instances.nodes[i] for i in order if instances.nodes[i].kind is Kind.INSTANCE]
+    text = " ".join(f"{'abcd'[n.subgraph_id]}{n.index + 1}" for n in shown)
+    assert text == "a8 a7 b4 a6 a5 b3 c2 a4 a3 b2 a2 a1 b1 c1 d1"
+
+
+def test_depth_first_is_the_best_order_and_breadth_first_far_from_it(partition: SplitPartition) -> None:
+    demand = demand_of(instance_graph(partition))
+    found = exact_order(demand, partition.capacity_bytes)
+    deep = demand.cost_of(depth_first(demand), partition.capacity_bytes)
+    wide = demand.cost_of(breadth_first(demand), partition.capacity_bytes)
+    assert found.is_exact
+    assert found.cost == deep
+    assert wide.overflow_bytes > 5 * deep.overflow_bytes

@@ -21,4 +21,8 @@ __all__ = [
 SCHEDULERS: Registry[Scheduler] = Registry("scheduler", entry_point_group="tilewright.schedule")
 SCHEDULERS.add_class("sequential", "tilewright.schedule.sequential:Sequential")
 SCHEDULERS.add_class("greedy", "tilewright.schedule.greedy:Greedy")
+SCHEDULERS.add_class("breadth-first", "tilewright.schedule.instance_orders:BreadthFirst")
+SCHEDULERS.add_class("depth-first", "tilewright.schedule.instance_orders:DepthFirst")
+SCHEDULERS.add_class("min-delta", "tilewright.schedule.instance_orders:MinDelta")
+SCHEDULERS.add_class("exact-order", "tilewright.schedule.instance_orders:ExactOrder")
 SCHEDULERS.add_class("random", "tilewright.schedule.random:RandomScheduler")

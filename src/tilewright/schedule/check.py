@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.ir.region import Region, hull, input_regions
+from tilewright.partition.base import Subgraph
 from tilewright.planning import Violation
-from tilewright.schedule.base import Instance, Schedule, ScheduleProblem
+from tilewright.schedule.base import Instance, Schedule, ScheduleProblem, Slice
 
 
 def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violation, ...]:
     """Everything wrong with a schedule: nothing, if it is valid.
 
     Checked: the slices of every subgraph cover its output exactly once; no instance starts before everything
-    its subgraph reads is finished, where groups of one stage count as unordered; no empty stage or group, no
+    that it reads is finished, where groups of one stage count as unordered; no empty stage or group, no
     more groups than the machine runs; the stated cost.
     """
     return (
@@ -72,26 +74,58 @@ def _check_slices(schedule: Schedule, subgraph_id: int, instances: list[Instance
 
 
 def _check_order(schedule: Schedule) -> Iterator[Violation]:
-    remaining: dict[int, int] = {}
+    pending: dict[int, set[Instance]] = {}
     for instance in schedule.instances():
-        remaining[instance.subgraph_id] = remaining.get(instance.subgraph_id, 0) + 1
+        pending.setdefault(instance.subgraph_id, set()).add(instance)
     maker = {id(v): s.id for s in schedule.partition.subgraphs for v in s.outputs}
     for number, stage in enumerate(schedule.stages):
-        finished_by_stage: list[int] = []
         for group in stage.groups:
-            inside = dict(remaining)
+            done: set[Instance] = set()
             for instance in group.instances:
                 subgraph = schedule.partition.subgraphs[instance.subgraph_id]
+                regions: dict[int, Region] | None = None
                 for value in subgraph.inputs:
-                    source = maker.get(id(value))
-                    if source is not None and inside.get(source, 0) > 0:
+                    late = pending.get(maker.get(id(value), -1), set()) - done
+                    if late and (instance.slice is not None or any(i.slice is not None for i in late)):
+                        regions = _touched(subgraph, instance.slice) if regions is None else regions
+                        late = {i for i in late if _meets(i.slice, regions.get(id(value)))}
+                    if late:
+                        source = maker[id(value)]
                         yield Violation(
                             "order", f"stage {number}: {instance} runs before subgraph {source} is finished"
                         )
-                inside[instance.subgraph_id] -= 1
-                finished_by_stage.append(instance.subgraph_id)
-        for subgraph_id in finished_by_stage:
-            remaining[subgraph_id] -= 1
+                done.add(instance)
+        for instance in stage.instances():
+            pending[instance.subgraph_id].discard(instance)
+
+
+def _touched(subgraph: Subgraph, cut: Slice | None) -> dict[int, Region]:
+    """Regions of all values that one slice of a subgraph's outputs needs, by the value's identity."""
+    regions: dict[int, Region] = {}
+    for output in subgraph.outputs:
+        box = [(0, extent) for extent in output.shape]
+        if cut is not None:
+            box[cut.axis] = (cut.start, cut.end)
+        regions[id(output)] = tuple(box)
+    for node in reversed(subgraph.nodes):
+        for position, value in enumerate(node.outputs):
+            if value is None or id(value) not in regions:
+                continue
+            needs = input_regions(node, regions[id(value)], position)
+            for operand, need in zip(node.inputs, needs, strict=True):
+                if operand is not None and need is not None:
+                    known = regions.get(id(operand))
+                    regions[id(operand)] = need if known is None else hull(known, need)
+            for captured in node.captures:
+                regions[id(captured)] = tuple((0, extent) for extent in captured.shape)
+    return regions
+
+
+def _meets(cut: Slice | None, region: Region | None) -> bool:
+    """Whether a slice of a value has something of a region of it."""
+    if region is None or any(start >= stop for start, stop in region):
+        return False
+    return cut is None or (cut.start < region[cut.axis][1] and region[cut.axis][0] < cut.end)
 
 
 def _check_quality(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violation]:

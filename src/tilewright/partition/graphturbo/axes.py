@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import gcd
 
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.ir.region import Region, full_region
 from tilewright.partition.graphturbo.regions import RegionMaps
 
@@ -65,11 +65,14 @@ class IndependentAxes:
                 continue
 
             def needed(start: int, stop: int, position: int = position) -> Region | None:
-                return maps.inputs_of(node, index, _slice(output.shape, axis, start, stop))[position]
+                return maps.inputs_of(node, index, _cut(full_region(output.shape), axis, start, stop))[
+                    position
+                ]
 
-            if all(needed(k, k + 1) == full_region(operand.shape) for k in _probes(extent)):
+            whole = needed(0, extent)
+            if all(needed(k, k + 1) == whole for k in _probes(extent)):
                 continue
-            match = _aligned(operand.shape, extent, needed)
+            match = None if whole is None else _aligned(whole, operand.shape, extent, needed)
             if match is None:
                 self._mix((output, axis))
                 continue
@@ -112,9 +115,8 @@ class IndependentAxes:
         self._mixed[self._root(axis)] = None
 
 
-def _slice(shape: tuple[int, ...], axis: int, start: int, stop: int) -> Region:
-    whole = full_region(shape)
-    return (*whole[:axis], (start, stop), *whole[axis + 1 :])
+def _cut(region: Region, axis: int, start: int, stop: int) -> Region:
+    return (*region[:axis], (start, stop), *region[axis + 1 :])
 
 
 def _probes(extent: int) -> list[int]:
@@ -122,18 +124,22 @@ def _probes(extent: int) -> list[int]:
     return sorted({0, 1, extent // 2, extent - 1})
 
 
-def _aligned(shape: tuple[int, ...], extent: int, needed: Callable[[int, int], Region | None]) -> int | None:
+def _aligned(
+    whole: Region, shape: Shape, extent: int, needed: Callable[[int, int], Region | None]
+) -> int | None:
     """The one axis of an operand whose slices are those of an output axis; None if there is none.
 
-    Where one of the two extents divides the other, its slices answer to several of the other's.
+    `whole` is what all of the output needs: the other axes must be read alike by every slice, though perhaps
+    not to their ends (a stride leaves the last row). Where one of the two extents divides the other, its
+    slices answer to several of the other's.
     """
     for axis, own in enumerate(shape):
         units = min(extent, own)
-        if units < 2 or extent % units or own % units:
+        if units < 2 or extent % units or own % units or whole[axis] != (0, own):
             continue
         wide, own_wide = extent // units, own // units
         if all(
-            needed(k * wide, (k + 1) * wide) == _slice(shape, axis, k * own_wide, (k + 1) * own_wide)
+            needed(k * wide, (k + 1) * wide) == _cut(whole, axis, k * own_wide, (k + 1) * own_wide)
             for k in _probes(units)
         ):
             return axis

@@ -1,0 +1,125 @@
+"""Independent check of instance graphs and their orders: regions and edges are worked out anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from tilewright.ir.graph import Value
+from tilewright.ir.region import Region, hull, input_regions, volume
+from tilewright.partition.base import Subgraph
+from tilewright.planning import Violation
+from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
+
+
+def check_instances(graph: InstanceGraph) -> tuple[Violation, ...]:
+    """Everything wrong with an instance graph: nothing, if it is valid.
+
+    Checked: the instances of a subgraph make every element of its outputs exactly once; each reads what its
+    slice needs; of that, edges and the network's inputs bring every element, once; no edge brings nothing;
+    pieces of several producers pass through a concatenation.
+    """
+    return (*_check_cover(graph), *_check_reads(graph), *_check_edges(graph))
+
+
+def check_order(graph: InstanceGraph, order: Sequence[int]) -> tuple[Violation, ...]:
+    """Everything wrong with an order: every node once, each after those it reads from."""
+    place = {node: i for i, node in enumerate(order)}
+    if len(order) != len(graph.nodes) or set(place) != set(range(len(graph.nodes))):
+        return (Violation("order", f"{len(order)} entries for {len(graph.nodes)} nodes, or not each once"),)
+    return tuple(
+        Violation("order", f"{graph.nodes[e.consumer]} runs before {graph.nodes[e.producer]}")
+        for e in graph.edges
+        if place[e.consumer] <= place[e.producer]
+    )
+
+
+def _check_cover(graph: InstanceGraph) -> Iterator[Violation]:
+    pieces: dict[Value, list[Region]] = {}
+    for place, node in enumerate(graph.nodes):
+        if node.id != place:
+            yield Violation("number", f"node {node.id} stands at place {place}")
+        if node.kind is Kind.INSTANCE:
+            for value, region in node.outputs.items():
+                pieces.setdefault(value, []).append(region)
+    for subgraph in graph.partition.subgraphs:
+        for value in subgraph.outputs:
+            own = pieces.get(value, [])
+            if not _tiles(own, tuple((0, extent) for extent in value.shape)):
+                yield Violation("cover", f"{value.name}: its {len(own)} pieces are not the whole, once")
+
+
+def _tiles(pieces: Sequence[Region], whole: Region) -> bool:
+    """Whether disjoint boxes make up a box: none outside, their volumes add up, no two share an element."""
+    inside = all(w[0] <= p[0] <= p[1] <= w[1] for piece in pieces for p, w in zip(piece, whole, strict=True))
+    if not inside or sum(volume(p) for p in pieces) != volume(whole):
+        return False
+    solid = sorted(p for p in pieces if volume(p))
+    axes = [axis for axis in range(len(whole)) if any(p[axis] != whole[axis] for p in solid)]
+    if len(axes) == 1:
+        cuts = sorted(p[axes[0]] for p in solid)
+        return all(a[1] == b[0] for a, b in pairwise(cuts))
+    return not any(_overlap(a, b) for i, a in enumerate(solid) for b in solid[i + 1 :])
+
+
+def _overlap(a: Region, b: Region) -> bool:
+    return all(max(p[0], q[0]) < min(p[1], q[1]) for p, q in zip(a, b, strict=True))
+
+
+def _check_reads(graph: InstanceGraph) -> Iterator[Violation]:
+    for node in graph.nodes:
+        if node.kind is Kind.INSTANCE:
+            subgraph = graph.partition.subgraphs[node.subgraph_id]
+            needs = _needs(subgraph, node.outputs)
+            if {v: r for v, r in node.inputs.items() if volume(r)} != {
+                v: r for v, r in needs.items() if volume(r)
+            }:
+                yield Violation("reads", f"{node}: reads {node.inputs}, needs {needs}")
+        elif list(node.inputs.items()) != list(node.outputs.items()):
+            yield Violation("reads", f"{node} changes what it passes on")
+
+
+def _needs(subgraph: Subgraph, outputs: Mapping[Value, Region]) -> dict[Value, Region]:
+    regions = dict(outputs)
+    for node in reversed(subgraph.nodes):
+        for position, value in enumerate(node.outputs):
+            if value is None or value not in regions:
+                continue
+            for operand, need in zip(node.inputs, input_regions(node, regions[value], position), strict=True):
+                if operand is not None and need is not None:
+                    regions[operand] = hull(regions[operand], need) if operand in regions else need
+            for captured in node.captures:
+                regions[captured] = tuple((0, extent) for extent in captured.shape)
+    return {v: regions[v] for v in subgraph.inputs if v in regions}
+
+
+def _check_edges(graph: InstanceGraph) -> Iterator[Violation]:
+    outside = set(graph.partition.graph.inputs)
+    for edge in graph.edges:
+        made = graph.nodes[edge.producer].outputs.get(edge.value)
+        if made is None or not volume(edge.region) or not _covers(made, edge.region):
+            yield Violation(
+                "edge", f"{graph.nodes[edge.producer]} does not make {edge.value.name} {edge.region}"
+            )
+    for node in graph.nodes:
+        for value, region in node.inputs.items():
+            brought = [e.region for e in graph.reads(node.id) if e.value is value]
+            if value in outside and not brought:
+                continue
+            if not _tiles(brought, region) if volume(region) else brought:
+                yield Violation("edge", f"{node} reads {value.name} {region}, edges bring {brought}")
+            if node.kind is not Kind.CONCAT and len(brought) > 1:
+                yield Violation("concat", f"{node} takes {len(brought)} pieces of {value.name}")
+        yield from _check_values(graph, node)
+
+
+def _check_values(graph: InstanceGraph, node: InstanceNode) -> Iterator[Violation]:
+    for edge in graph.reads(node.id):
+        if edge.value not in node.inputs:
+            yield Violation("edge", f"{node} is brought {edge.value.name}, which it does not read")
+    if node.kind is Kind.CONCAT and len(graph.reads(node.id)) < 2:
+        yield Violation("concat", f"{node} collects {len(graph.reads(node.id))} pieces")
+
+
+def _covers(outer: Region, inner: Region) -> bool:
+    return all(o[0] <= i[0] and i[1] <= o[1] for o, i in zip(outer, inner, strict=True))

@@ -1,0 +1,135 @@
+"""The orders of `orders.py` and `exact_order.py` as schedulers: one stage per instance.
+
+They order instances where `split` is set and the partition is split, else whole subgraphs, which any target
+runs. Capacity and peaks come from a split partition; without one the peak of a subgraph is that of its whole
+tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilewright.partition.graphturbo import Split, SplitPartition
+from tilewright.planning import UNLIMITED, Budget, Provenance
+from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Slice, Stage, build_schedule
+from tilewright.schedule.exact_order import MAX_STATES, exact_order
+from tilewright.schedule.instances import WHOLE, InstanceGraph, Kind, instance_graph
+from tilewright.schedule.orders import Demand, Order, breadth_first, depth_first, min_delta
+
+
+def peaks_of(graph: InstanceGraph) -> dict[int, int]:
+    """The most that an instance of each subgraph holds, its inputs included."""
+    partition = graph.partition
+    if isinstance(partition, SplitPartition):
+        return {i: s.peak_bytes for i, s in enumerate(partition.splits)}
+    return {s.id: sum(v.size_bytes for v in (*s.inputs, *s.outputs)) for s in partition.subgraphs}
+
+
+def demand_of(graph: InstanceGraph) -> Demand:
+    """What the nodes of an instance graph ask of the local buffers."""
+    return Demand.of(graph, peaks_of(graph))
+
+
+def schedule_of(
+    problem: ScheduleProblem,
+    graph: InstanceGraph,
+    order: Order,
+    provenance: Provenance,
+    *,
+    cut_off: bool = False,
+) -> Schedule:
+    """A schedule that runs the instances one after another; moving pieces between them is the target's."""
+    stages: list[Stage] = []
+    for place in order:
+        node = graph.nodes[place]
+        if node.kind is Kind.INSTANCE:
+            stages.append(Stage((Group((Instance(node.subgraph_id, slice_in(graph, place)),)),)))
+    return build_schedule(problem, tuple(stages), provenance, cut_off=cut_off)
+
+
+def slice_in(graph: InstanceGraph, place: int) -> Slice | None:
+    """The slice that an instance makes, None for all of its subgraph's output."""
+    node = graph.nodes[place]
+    shape, region = node.value.shape, node.region
+    cut = [
+        d for d, (interval, extent) in enumerate(zip(region, shape, strict=True)) if interval != (0, extent)
+    ]
+    return Slice(cut[0], *region[cut[0]]) if cut else None
+
+
+def _ordered(
+    name: str,
+    problem: ScheduleProblem,
+    find: Callable[[Demand], Order],
+    split: bool,
+) -> Schedule:
+    graph = instance_graph(problem.partition, None if split else _whole(problem))
+    order = find(demand_of(graph))
+    return schedule_of(problem, graph, order, Provenance(name, num_evaluations=1))
+
+
+def _whole(problem: ScheduleProblem) -> tuple[Split, ...]:
+    return (WHOLE,) * len(problem.partition.subgraphs)
+
+
+@dataclass(frozen=True, slots=True)
+class BreadthFirst:
+    """Subgraph after subgraph, as the partition numbers them."""
+
+    split: bool = False
+    name: ClassVar[str] = "breadth-first"
+
+    def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
+        """One order; the budget is not needed."""
+        return _ordered(self.name, problem, breadth_first, self.split)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthFirst:
+    """GraphTurbo's Algorithm 3: what became possible last runs first."""
+
+    split: bool = False
+    name: ClassVar[str] = "depth-first"
+
+    def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
+        """One order; the budget is not needed."""
+        return _ordered(self.name, problem, depth_first, self.split)
+
+
+@dataclass(frozen=True, slots=True)
+class MinDelta:
+    """What adds least to the memory that is in use runs first."""
+
+    split: bool = False
+    name: ClassVar[str] = "min-delta"
+
+    def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
+        """One order; the budget is not needed."""
+        return _ordered(self.name, problem, min_delta, self.split)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactOrder:
+    """The order that overflows the local buffers least, then holds least at its peak.
+
+    `capacity_bytes` is that of the buffers; None takes what the partition was planned for, or nothing.
+    """
+
+    split: bool = False
+    capacity_bytes: int | None = None
+    name: ClassVar[str] = "exact-order"
+
+    def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
+        """The best order among at most 50 000 sets of finished instances, else a good one."""
+        graph = instance_graph(problem.partition, None if self.split else _whole(problem))
+        capacity = self.capacity_bytes
+        if capacity is None:
+            partition = problem.partition
+            capacity = partition.capacity_bytes if isinstance(partition, SplitPartition) else 0
+        meter = replace(budget, max_evaluations=UNLIMITED).start()
+        found = exact_order(demand_of(graph), capacity, meter, max_states=MAX_STATES)
+        note = f"{found.cost.overflow_bytes} bytes over, {'proven' if found.is_exact else 'not proven'}"
+        provenance = Provenance(self.name, num_evaluations=found.num_states, note=note)
+        return schedule_of(problem, graph, found.order, provenance, cut_off=found.cut_off)

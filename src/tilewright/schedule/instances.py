@@ -1,0 +1,247 @@
+"""The graph of a split partition's instances: who reads which part of what, with exact edges.
+
+A subgraph that is split into F slices has F instances. An instance depends on those of a producer whose
+slices meet the region it reads, and on no others. Where it takes several pieces of one value, a concatenation
+collects them first. Whole subgraphs are the case F = 1, so that every partition has such a graph.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.region import Region, full_region, hull, intersect, volume
+from tilewright.partition.base import Partition, Subgraph
+from tilewright.partition.graphturbo import Split, SplitPartition, instance_region, slice_of
+from tilewright.partition.graphturbo.regions import RegionMaps
+
+WHOLE = Split(None, 1)
+
+
+class Kind(StrEnum):
+    """What a node of the instance graph does."""
+
+    INSTANCE = "instance"
+    CONCAT = "concat"  # collects pieces of one value
+    COPY = "copy"  # moves a piece to another level of memory
+    REDISTRIBUTE = "redistribute"  # deals a piece to the cores in another way
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """The node `consumer` reads `region` of `value`, which `producer` made; both by their place."""
+
+    producer: int
+    consumer: int
+    value: Value
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstanceNode:
+    """One node.
+
+    `outputs` are the pieces it makes, `inputs` the regions it reads, the network's inputs included.
+
+    `subgraph_id` and `index` name the instance: of a concatenation, copy or redistribution the one it serves.
+    """
+
+    id: int
+    kind: Kind
+    subgraph_id: int
+    index: int
+    outputs: Mapping[Value, Region]
+    inputs: Mapping[Value, Region]
+
+    @property
+    def value(self) -> Value:
+        """The first value it makes."""
+        return next(iter(self.outputs))
+
+    @property
+    def region(self) -> Region:
+        """The piece of that value."""
+        return next(iter(self.outputs.values()))
+
+    def __str__(self) -> str:
+        name = f"{self.subgraph_id}.{self.index}"
+        return name if self.kind is Kind.INSTANCE else f"{self.kind}({self.value.name})->{name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstanceGraph:
+    """Nodes in breadth-first order: by subgraph, instances by index, concatenations before their reader.
+
+    `nodes[i].id == i`. `edges` are in order of consumers; there is one per producer, consumer and value.
+    """
+
+    partition: Partition
+    nodes: tuple[InstanceNode, ...]
+    edges: tuple[Edge, ...]
+    maps: RegionMaps = field(repr=False)
+    _incoming: tuple[tuple[Edge, ...], ...] = field(init=False, repr=False)
+    _outgoing: tuple[tuple[Edge, ...], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        incoming: list[list[Edge]] = [[] for _ in self.nodes]
+        outgoing: list[list[Edge]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            incoming[edge.consumer].append(edge)
+            outgoing[edge.producer].append(edge)
+        object.__setattr__(self, "_incoming", tuple(map(tuple, incoming)))
+        object.__setattr__(self, "_outgoing", tuple(map(tuple, outgoing)))
+
+    def reads(self, node: int) -> tuple[Edge, ...]:
+        """Edges into a node."""
+        return self._incoming[node]
+
+    def readers(self, node: int) -> tuple[Edge, ...]:
+        """Edges out of a node."""
+        return self._outgoing[node]
+
+    def predecessors(self, node: int) -> tuple[int, ...]:
+        """Nodes that must run before, ascending."""
+        return tuple(sorted({e.producer for e in self._incoming[node]}))
+
+    def successors(self, node: int) -> tuple[int, ...]:
+        """Nodes that wait for this one, ascending."""
+        return tuple(sorted({e.consumer for e in self._outgoing[node]}))
+
+    @property
+    def results(self) -> frozenset[Value]:
+        """The network's outputs: pieces of these are needed after the end."""
+        return frozenset(self.partition.graph.outputs)
+
+    def bytes_of(self, value: Value, region: Region) -> int:
+        """Bytes of a piece as the machine keeps it."""
+        if isinstance(self.partition, SplitPartition):
+            return self.partition.bytes_of(value, region)
+        return volume(region) * value.dtype.size_bytes
+
+    def layers_of(self, subgraph: Subgraph) -> tuple[tuple[Node, ...], ...]:
+        """Layers of a subgraph in the order in which its instances run them: without a split one per node."""
+        return layers_of(self.partition, subgraph)
+
+
+def splits_of(partition: Partition) -> tuple[Split, ...]:
+    """How each subgraph is split: not at all, unless the partitioner said so."""
+    if isinstance(partition, SplitPartition):
+        return tuple(s.split for s in partition.splits)
+    return (WHOLE,) * len(partition.subgraphs)
+
+
+def layers_of(partition: Partition, subgraph: Subgraph) -> tuple[tuple[Node, ...], ...]:
+    """See `InstanceGraph.layers_of`."""
+    if isinstance(partition, SplitPartition):
+        return partition.splits[subgraph.id].layers
+    return tuple((n,) for n in subgraph.nodes)
+
+
+def instance_graph(partition: Partition, splits: Sequence[Split] | None = None) -> InstanceGraph:
+    """The instances of a partition, split as it says or as `splits` does instead.
+
+    O(instances * nodes of their subgraphs).
+    """
+    return _Builder(partition, splits_of(partition) if splits is None else tuple(splits)).build()
+
+
+def value_regions(
+    subgraph: Subgraph, wanted: Mapping[Value, Region], maps: RegionMaps
+) -> dict[Value, Region]:
+    """Regions of all values, constants left out, that a subgraph touches to make `wanted` of its outputs."""
+    regions = dict(wanted)
+    for node in reversed(subgraph.nodes):
+        for number, value in enumerate(node.outputs):
+            region = None if value is None else regions.get(value)
+            if region is None:
+                continue
+            for operand, need in zip(node.inputs, maps.inputs_of(node, number, region), strict=True):
+                if operand is not None and need is not None and not operand.is_constant:
+                    regions[operand] = hull(regions[operand], need) if operand in regions else need
+            for captured in node.captures:
+                if not captured.is_constant:
+                    regions[captured] = full_region(captured.shape)
+    return regions
+
+
+class _Builder:
+    """Nodes and edges under construction."""
+
+    def __init__(self, partition: Partition, splits: tuple[Split, ...]) -> None:
+        self.partition = partition
+        self.splits = splits
+        self.maps = RegionMaps()
+        self.nodes: list[InstanceNode] = []
+        self.edges: list[Edge] = []
+        self.made: dict[Value, tuple[Split, list[int]]] = {}
+
+    def build(self) -> InstanceGraph:
+        for subgraph, split in zip(self.partition.subgraphs, self.splits, strict=True):
+            makers: list[int] = []
+            for index in range(split.factor):
+                makers.append(self._add_instance(subgraph, split, index))
+            for value in _outputs(subgraph):
+                self.made[value] = (split, makers)
+        return InstanceGraph(self.partition, tuple(self.nodes), tuple(self.edges), self.maps)
+
+    def _add_instance(self, subgraph: Subgraph, split: Split, index: int) -> int:
+        outputs = {v: instance_region(v.shape, split, index) for v in _outputs(subgraph)}
+        regions = value_regions(subgraph, outputs, self.maps)
+        inputs = {v: regions[v] for v in subgraph.inputs if v in regions}
+        taken: list[tuple[int, Value, Region]] = []
+        for value, region in inputs.items():
+            if value not in self.made:
+                continue
+            pieces = self._pieces(value, region)
+            if len(pieces) == 1:
+                taken.append((pieces[0][0], value, region))
+            elif pieces:
+                taken.append((self._add_concat(subgraph.id, index, value, region, pieces), value, region))
+        node = self._add(Kind.INSTANCE, subgraph.id, index, outputs, inputs)
+        self.edges += [Edge(producer, node, value, region) for producer, value, region in taken]
+        return node
+
+    def _add_concat(
+        self, subgraph_id: int, index: int, value: Value, region: Region, pieces: list[tuple[int, Region]]
+    ) -> int:
+        node = self._add(Kind.CONCAT, subgraph_id, index, {value: region}, {value: region})
+        self.edges += [Edge(producer, node, value, part) for producer, part in pieces]
+        return node
+
+    def _pieces(self, value: Value, region: Region) -> list[tuple[int, Region]]:
+        """The producing instances whose pieces meet a region, with what of it they hold."""
+        split, makers = self.made[value]
+        if split.dim is None or split.factor == 1:
+            return [(makers[0], region)] if volume(region) else []
+        extent = value.shape[split.dim]
+        start, stop = region[split.dim]
+        # Slices ascend, so those that meet an interval are neighbours.
+        first = bisect_right(range(split.factor), start, key=lambda i: slice_of(extent, split.factor, i)[1])
+        found: list[tuple[int, Region]] = []
+        for index in range(first, split.factor):
+            if slice_of(extent, split.factor, index)[0] >= stop:
+                break
+            common = intersect(instance_region(value.shape, split, index), region)
+            if common is not None:
+                found.append((makers[index], common))
+        return found
+
+    def _add(
+        self,
+        kind: Kind,
+        subgraph_id: int,
+        index: int,
+        outputs: Mapping[Value, Region],
+        inputs: Mapping[Value, Region],
+    ) -> int:
+        node = InstanceNode(len(self.nodes), kind, subgraph_id, index, outputs, inputs)
+        self.nodes.append(node)
+        return node.id
+
+
+def _outputs(subgraph: Subgraph) -> tuple[Value, ...]:
+    """What a subgraph makes; of one that nothing reads, the results of its last node."""
+    return subgraph.outputs or tuple(subgraph.nodes[-1].results())
