@@ -14,15 +14,16 @@ from functools import partial
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Access, Affine, Dim, Nest, Opaque, Operand, affine
+from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, affine
 from tilewright.options import Accuracy
 from tilewright.progress import Progress
 from tilewright.schedule.base import Schedule
+from tilewright.targets.cpu.addresses import Walk, access_walk, looping
 from tilewright.targets.cpu.arrange import arrange_constants, transposed
 from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.fused import Blocking, Chain, find_chains, lower_fused
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey, Packed
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, OperandKey, Packed
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import lower_nests
 from tilewright.targets.cpu.products import Product, Products
@@ -412,8 +413,8 @@ class _Lowering:
         if isinstance(source, Value) and source.is_constant:
             return False
         layouts = names.layouts([nest])
-        written = _addresses(nest.write, nest, layouts)
-        read = _addresses(nest.reads[0], nest, layouts)
+        written = _place(nest.write, nest, layouts)
+        read = _place(nest.reads[0], nest, layouts)
         if written is None or read is None:
             return False
         if _root(self.alias, source) == _root(self.alias, target):
@@ -445,17 +446,14 @@ class _Lowering:
         """Operands read only at exactly the element being written: their memory may become the result's.
 
         Loop nests that reduce, or read another operand across the lanes of the result, may write an element
-        twice (blocks of a transpose overlap at the edge), so nothing may lie under their result. Winograd's
-        tiles are left out because nobody has shown that theirs are written once.
+        twice (blocks of a transpose overlap at the edge), so nothing may lie under their result.
         """
         layouts = names.layouts([nest])
-        written = _addresses(nest.write, nest, layouts)
+        written = _place(nest.write, nest, layouts)
         passed = {a.key for a in kernel.args if isinstance(a, Operand)}
         if written is None or nest.write.operand.key not in passed:
             return ()
         if kernel.template == "loop-nest" and not _reads_along(nest, written[0], layouts):
-            return ()
-        if kernel.template.startswith("winograd"):
             return ()
         result: list[Tensor] = []
         for access in nest.reads:
@@ -468,7 +466,7 @@ class _Lowering:
             target = names.tensor(nest.write.operand)
             if target is None or not self._is_dense(tensor) or not self._is_dense(target):
                 continue
-            if all(_addresses(a, nest, layouts) == written for a in same):
+            if all(_place(a, nest, layouts) == written for a in same):
                 result.append(tensor)
         return tuple(dict.fromkeys(result))
 
@@ -592,36 +590,22 @@ def _root_offset(alias: Mapping[Tensor, Tensor], offsets: Mapping[Tensor, int], 
     return total
 
 
-def _addresses(
-    access: Access, nest: Nest, layouts: Mapping[OperandKey, Layout]
-) -> tuple[tuple[tuple[str, int], ...], int] | None:
-    """Elements moved per step of each varying dim, and the first element; None if not affine or padded."""
-    if access.fill is not None:
+def _place(access: Access, nest: Nest, layouts: Layouts) -> Walk | None:
+    """The walk of the dims that loop, for comparing accesses; None if it is not affine or padded."""
+    found = None if access.fill is not None else access_walk(access, layouts)
+    if found is None or isinstance(found, Declined):
         return None
-    layout = layouts[access.operand.key] if access.view is None else Layout.row_major(len(access.view))
-    extents = nest.extents
-    steps: dict[str, int] = {}
-    offset = 0
-    for stride, index in zip(layout.strides(access.shape), access.index, strict=True):
-        if not isinstance(index, Affine):
-            return None
-        offset += stride * index.offset
-        for name, c in index.terms:
-            if extents[name] > 1:
-                steps[name] = steps.get(name, 0) + stride * c
-    return tuple(sorted(steps.items())), offset
+    return looping(found[0], nest.extents), found[1]
 
 
-def _reads_along(
-    nest: Nest, written: Sequence[tuple[str, int]], layouts: Mapping[OperandKey, Layout]
-) -> bool:
+def _reads_along(nest: Nest, written: Mapping[str, int], layouts: Layouts) -> bool:
     """Whether an elementwise nest reads every operand along the dim in which its result is contiguous."""
     if nest.combine is not None:
         return False
-    contiguous = [dim for dim, step in written if step == 1]
+    contiguous = [dim for dim, step in written.items() if step == 1]
     for access in nest.reads:
-        read = _addresses(access, nest, layouts)
-        if read is None or any(step == 1 and dim not in contiguous for dim, step in read[0]):
+        read = _place(access, nest, layouts)
+        if read is None or any(step == 1 and dim not in contiguous for dim, step in read[0].items()):
             return False
     return True
 

@@ -17,6 +17,7 @@ from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Nest, Operand
+from tilewright.targets.cpu.addresses import looping, walk
 from tilewright.targets.cpu.kernel import Layout
 from tilewright.targets.cpu.layouts import Tensor
 
@@ -158,10 +159,10 @@ class _Search:
             if axis_of is None or not _covers(part.source_access, axis_of, part.extents):
                 continue
             parent, offset, steps = self._memory_of(part.target, part.target_access.shape)
-            walk = dict(_walk(part.target_access, steps, part.extents, 0)[0])
+            moved, _ = _walk(part.target_access, steps, part.extents, 0)
             shape = part.source_access.shape
             dim_of = {axis: dim for dim, axis in axis_of.items()}
-            own = tuple(walk.get(dim_of.get(axis, ""), 0) for axis in range(len(shape)))
+            own = tuple(moved.get(dim_of.get(axis, ""), 0) for axis in range(len(shape)))
             if self._stays_contiguous(source, shape, own):
                 start = offset + _start(part.target_access, steps)
                 self.views[source] = View(parent, start, own)
@@ -179,10 +180,10 @@ class _Search:
         parent, offset, steps = self._memory_of(copy.source, copy.source_access.shape)
         if parent == target:
             return
-        walk = dict(_walk(copy.source_access, steps, copy.extents, 0)[0])
+        moved, _ = _walk(copy.source_access, steps, copy.extents, 0)
         dim_of = {axis: dim for dim, axis in axis_of.items()}
         shape = copy.target_access.shape
-        own = tuple(walk.get(dim_of.get(axis, ""), 0) for axis in range(len(shape)))
+        own = tuple(moved.get(dim_of.get(axis, ""), 0) for axis in range(len(shape)))
         if all(s > 0 for s, e in zip(own, shape, strict=True) if e > 1) and self._stays_contiguous(
             target, shape, own
         ):
@@ -214,14 +215,11 @@ def _start(access: Access, steps: Sequence[int]) -> int:
 
 def _walk(
     access: Access, steps: Sequence[int], extents: Mapping[str, int], base: int
-) -> tuple[tuple[tuple[str, int], ...], int]:
+) -> tuple[dict[str, int], int]:
     """Elements moved per dim, and the first element."""
-    moved: dict[str, int] = {}
-    for step, index in zip(steps, _affine(access), strict=True):
-        for dim, c in index.terms:
-            if extents[dim] > 1:
-                moved[dim] = moved.get(dim, 0) + step * c
-    return tuple(sorted(moved.items())), base + _start(access, steps)
+    found = walk(access.index, steps)
+    assert found is not None
+    return looping(found[0], extents), base + found[1]
 
 
 def _axis_by_dim(access: Access, extents: Mapping[str, int]) -> dict[str, int] | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tilewright.compiler import plan
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, Value
 from tilewright.ir.interpret import run_graph
@@ -25,6 +27,7 @@ from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel, lower_schedule
 from tilewright.targets.cpu.storage import Weights, caller_homes, memory_problem
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.tuning import Choice
 
 F32, I64 = DType.FLOAT32, DType.INT64
 Array = np.ndarray[Any, Any]
@@ -196,6 +199,39 @@ def test_an_elementwise_result_may_be_written_over_its_dead_operand() -> None:
     a = net.op("Relu", [net.input(4, 40)], (4, 40))
     b = net.op("Exp", [a], (4, 40))
     assert reuses(net, net.op("Neg", [b], (4, 40)))[b.name] == (a.name,)
+
+
+@pytest.mark.parametrize(
+    "choice", [Choice.of("winograd", tile=4), Choice.of("winograd", tile=2), None], ids=str
+)
+def test_a_product_may_be_written_over_what_is_added_to_it(choice: Choice | None) -> None:
+    net = Net()
+    x = net.op("Relu", [net.input(1, 32, 14, 14)], (1, 32, 14, 14))
+    added = net.op("Add", [net.conv(net.conv(x, 32), 32), x], x.shape)
+    end = net.conv(net.op("Relu", [added], x.shape), 32)
+    net.graph.outputs = [end]
+    options = Options(no_cache=True, threads=2)
+    one = plan(net.graph, options).program
+    lowered = CpuTarget().place(one, host_isa()).lowered
+    (signature,) = [
+        launch.kernel.signature
+        for launch in launches(lowered)
+        if {"Conv", "Add"} <= {n.op_type for n in launch.nodes}
+    ]
+    one = replace(one, choices={} if choice is None else {signature: choice})
+    code = CpuTarget().generate(one)
+    problem, _ = memory_problem(code.lowered, net.graph)
+    assert x.name in {name.split(":")[1] for buffer in problem.buffers for name in buffer.may_reuse}
+    (launch,) = [x for x in launches(code.lowered) if x.kernel.signature == signature]
+    if choice is not None:
+        assert launch.kernel.template == f"winograd-{choice.get('tile')}"
+    assert [t.name for t in launch.may_overwrite if isinstance(t, Value)] == [x.name]
+    feed = {v.name: net.rng.standard_normal(v.shape).astype(np.float32) for v in net.graph.inputs}
+    executable = code.load(2)
+    got = executable.run(feed)[end.name]
+    executable.close()
+    want = run_graph(net.graph, feed)[end.name]
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
 
 
 def test_a_result_is_not_written_over_what_lives_on() -> None:

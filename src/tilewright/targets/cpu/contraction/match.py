@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Iter, Read, reads_of
 from tilewright.ir.nest import Access, Affine, Nest
-from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
+from tilewright.targets.cpu.addresses import Walk, access_walk
+from tilewright.targets.cpu.kernel import Declined, Layouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,8 @@ def match_contraction(
     expressions = [e for e in (nest.init, nest.finish) if e is not None]
     if any(isinstance(e, Iter) for x in expressions for e in x.walk()):
         return Declined("the epilogue uses loop indices")
-    write = _addresses(nest.write, layouts)
-    reads = [_addresses(access, layouts) for access in nest.reads]
+    write = access_walk(nest.write, layouts)
+    reads = [access_walk(access, layouts) for access in nest.reads]
     bad = next((r for r in (write, *reads) if isinstance(r, Declined)), None)
     if bad is not None:
         return bad
@@ -155,33 +156,14 @@ def _factors(nest: Nest) -> tuple[int, int] | Declined:
     return Declined("the body is not a product of two reads")
 
 
-def _addresses(access: Access, layouts: Layouts) -> tuple[dict[str, int], int] | Declined:
-    """Elements per step of each dim, and the offset of iteration zero."""
-    if access.view is None:
-        layout = layouts[access.operand.key]
-    elif layouts[access.operand.key].is_row_major:
-        layout = Layout.row_major(len(access.view))
-    else:
-        return Declined("a reshaped view of a tensor that is not row-major")
-    per_dim: dict[str, int] = {}
-    offset = 0
-    for stride, index in zip(layout.strides(access.shape), access.index, strict=True):
-        if not isinstance(index, Affine):
-            return Declined("an index is not affine")
-        offset += stride * index.offset
-        for name, c in index.terms:
-            per_dim[name] = per_dim.get(name, 0) + stride * c
-    return per_dim, offset
-
-
 def _classify(
     nest: Nest,
     dtype: DType,
     a_read: int,
     b_read: int,
     vector: str,
-    strides: Sequence[tuple[dict[str, int], int]],
-    write: tuple[dict[str, int], int],
+    strides: Sequence[Walk],
+    write: Walk,
 ) -> Contraction | Declined:
     a, b = nest.reads[a_read], nest.reads[b_read]
     extra_reads = tuple(sorted(reads_of(nest.init, nest.finish)))

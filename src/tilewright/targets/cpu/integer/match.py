@@ -18,6 +18,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr, Read, cast, reads_of, select
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
 from tilewright.ir.ops.integer import inside
+from tilewright.targets.cpu.addresses import access_walk, walk
 from tilewright.targets.cpu.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.contraction.match import Loop
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
@@ -242,7 +243,7 @@ def match_depthwise(
     steps: list[dict[str, int]] = []
     offsets: list[int] = []
     for access in touched:
-        found = _addresses(access, layouts)
+        found = Declined("a reshaped view") if access.view is not None else access_walk(access, layouts)
         if isinstance(found, Declined):
             return found
         steps.append(found[0])
@@ -285,8 +286,8 @@ def match_depthwise(
 def _own_channel(nest: Nest, layouts: Layouts) -> str | Declined:
     """The dim that is contiguous in the result and moves along one axis of A alone."""
     factors = product_of(nest)
-    written = _addresses(nest.write, layouts)
-    if factors is None or isinstance(written, Declined):
+    written = access_walk(nest.write, layouts)
+    if factors is None or isinstance(written, Declined) or nest.write.view is not None:
         return Declined("not a sum of products of bytes")
     channel = next((d.name for d in nest.parallel_dims if d.extent > 1 and written[0].get(d.name) == 1), None)
     for factor in factors:
@@ -330,21 +331,6 @@ def _sides(
     return _Sides(a, b, replace(access, fill=None), None)
 
 
-def _addresses(access: Access, layouts: Layouts) -> tuple[dict[str, int], int] | Declined:
-    """Elements per step of each dim, and the offset of iteration zero."""
-    if access.view is not None:
-        return Declined("a reshaped view")
-    steps: dict[str, int] = {}
-    offset = 0
-    for stride, index in zip(layouts[access.operand.key].strides(access.shape), access.index, strict=True):
-        if not isinstance(index, Affine):
-            return Declined("an index is not affine")
-        offset += stride * index.offset
-        for name, c in index.terms:
-            steps[name] = steps.get(name, 0) + stride * c
-    return steps, offset
-
-
 def _leaves(access: Access, nest: Nest) -> bool:
     extents = nest.extents
     return any(
@@ -355,12 +341,10 @@ def _leaves(access: Access, nest: Nest) -> bool:
 
 def _run_of(access: Access, nest: Nest, layouts: Layouts) -> tuple[list[str], int]:
     """Summed dims that together walk through neighbouring bytes, innermost first, and their steps."""
-    steps: dict[str, int] = {}
     strides = layouts.get(access.operand.key, Layout.row_major(1)).strides(access.shape)
-    for stride, index in zip(strides, access.index, strict=True):
-        assert isinstance(index, Affine)
-        for name, c in index.terms:
-            steps[name] = steps.get(name, 0) + c * stride
+    walked = walk(access.index, strides)
+    assert walked is not None
+    steps, _ = walked
     run: list[str] = []
     length = 1
     left = {d.name: d.extent for d in nest.reduce_dims if d.extent > 1}

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.nest import Access, Affine, Nest
+from tilewright.ir.nest import Affine, Nest
+from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
 
@@ -104,8 +105,8 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
         return contraction
     if contraction.dtype is not DType.FLOAT32:
         return Declined(f"products of {contraction.dtype}: the matrix unit splits float32")
-    a, b, c = (strides_of(x, layouts) for x in (contraction.a, contraction.b, nest.write))
-    extras = [strides_of(nest.reads[i], layouts) for i in contraction.extra_reads]
+    a, b, c = (matched_walk(x, layouts) for x in (contraction.a, contraction.b, nest.write))
+    extras = [matched_walk(nest.reads[i], layouts) for i in contraction.extra_reads]
     extents, vector = nest.extents, contraction.vector.name
     parallel = [d.name for d in nest.parallel_dims if d.extent > 1 and d.name != vector]
     if any(b[0].get(n) for n in parallel):
@@ -204,16 +205,3 @@ def _ordered(axes: Sequence[Axis], num_extras: int) -> tuple[Axis, ...] | Declin
             x = replace(x, extent=x.extent * outer.extent, size=0)
         merged.append(x)
     return tuple(merged) if merged else (Axis(1, 0, 0, (0,) * num_extras),)
-
-
-def strides_of(access: Access, layouts: Layouts) -> tuple[dict[str, int], int]:
-    """Elements per step of each dim and the offset of iteration zero, of an access already matched."""
-    layout = layouts[access.operand.key] if access.view is None else Layout.row_major(len(access.view))
-    steps: dict[str, int] = {}
-    offset = 0
-    for stride, index in zip(layout.strides(access.shape), access.index, strict=True):
-        assert isinstance(index, Affine)
-        offset += stride * index.offset
-        for name, k in index.terms:
-            steps[name] = steps.get(name, 0) + stride * k
-    return steps, offset

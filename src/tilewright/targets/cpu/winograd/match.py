@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.nest import Access, Affine, Nest
+from tilewright.ir.nest import Affine, Nest
+from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.contraction import Contraction, match_contraction
-from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
+from tilewright.targets.cpu.kernel import Declined, Layouts
 from tilewright.targets.cpu.winograd.transform import NUM_TAPS
 
 
@@ -84,7 +85,7 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         return Declined(f"products of {contraction.dtype}: the transforms are for float32")
     access = contraction.a
     extents, roles = nest.extents, {d.name: d.role for d in nest.dims}
-    a, b, c = (_steps(x, layouts) for x in (access, contraction.b, nest.write))
+    a, b, c = (matched_walk(x, layouts) for x in (access, contraction.b, nest.write))
     if any(a[0].get(d.name) and b[0].get(d.name) for d in nest.parallel_dims if d.extent > 1):
         return Declined("groups of channels")
     pairs: list[tuple[int, str, str]] = []
@@ -108,7 +109,7 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
     batch = [
         d.name for d in nest.parallel_dims if d.extent > 1 and d.name not in windowed and d.name != vector
     ]
-    reads = [_steps(nest.reads[i], layouts) for i in contraction.extra_reads]
+    reads = [matched_walk(nest.reads[i], layouts) for i in contraction.extra_reads]
 
     def steps(name: str) -> Steps:
         return Steps(
@@ -141,16 +142,3 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         c_offset=c[1],
         extra_offsets=tuple(r[1] for r in reads),
     )
-
-
-def _steps(access: Access, layouts: Layouts) -> tuple[dict[str, int], int]:
-    """Elements per step of each dim and the offset of iteration zero, of an access already matched."""
-    layout = layouts[access.operand.key] if access.view is None else Layout.row_major(len(access.view))
-    steps: dict[str, int] = {}
-    offset = 0
-    for stride, index in zip(layout.strides(access.shape), access.index, strict=True):
-        assert isinstance(index, Affine)
-        offset += stride * index.offset
-        for name, c in index.terms:
-            steps[name] = steps.get(name, 0) + stride * c
-    return steps, offset
