@@ -85,6 +85,7 @@ def test_an_impossible_mapping_is_said_beside_the_others(tmp_path: Path) -> None
         ("3_14_256_0_1", "at least 1"),
         ("K=64,Z=3", "'Z'"),
         ("K=64,K=3", "each once"),
+        ("C=9999999999999", "at most 1099511627776"),
         ("K=x", "K=x"),
         ("1_1_1_1_1 --mapper cossa", "cosa"),
         ("1_1_1_1_1 --objective delay", "latency"),

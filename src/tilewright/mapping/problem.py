@@ -15,6 +15,9 @@ from math import prod
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import TensorKind
 
+MAX_EXTENT = 1 << 40
+"""Larger extents are mistakes, and take long to factorise."""
+
 Term = tuple[str, int]  # a dim and the step with which it moves along an axis
 
 
@@ -83,7 +86,7 @@ def convolution(
     out; C and K are per group.
 
     Raises:
-        UsageError: an unknown letter, or an extent below 1.
+        UsageError: an unknown letter, or an extent below 1 or beyond 2^40.
     """
     known = ("R", "S", "P", "Q", "C", "K", "N", "G")
     for letter, extent in dims.items():
@@ -91,6 +94,8 @@ def convolution(
             raise UsageError(f"layer {name}: unknown dim {letter!r}; a convolution has {', '.join(known)}.")
         if extent < 1:
             raise UsageError(f"layer {name}: {letter} is {extent}; an extent is at least 1.")
+        if extent > MAX_EXTENT:
+            raise UsageError(f"layer {name}: {letter} is {extent}; an extent is at most {MAX_EXTENT} (2^40).")
     if min(*stride, *dilation) < 1:
         raise UsageError(f"layer {name}: stride {stride} and dilation {dilation} are at least 1.")
     extents = {letter: dims.get(letter, 1) for letter in known if letter != "G" or "G" in dims}
