@@ -7,7 +7,7 @@ from itertools import product as cartesian
 from math import prod
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tilewright.cost.nest_analysis import evaluate
@@ -22,6 +22,7 @@ from tilewright.mapping.base import LevelLoops, Loop, Mapping
 from tilewright.mapping.problem import Problem, convolution
 
 WEIGHT, INPUT, OUTPUT = TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.OUTPUT
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 MAC = Unit(name="MAC", kind="mac", macs_per_cycle={"int8": 1.0})
 
 
@@ -73,15 +74,14 @@ def mapping(shared: str, elements: str = "", spatial: str = "", outermost: str =
     )
 
 
-def without_effort(result: NocResult) -> NocResult:
-    return replace(result, num_simulated_steps=0)
-
-
 def agree(made: Plan) -> NocResult:
-    plain = without_effort(Layer(made).run())
-    assert without_effort(Walk(made).run()) == plain
-    assert plain.cycles == plain.compute_cycles + sum(plain.wait_cycles.values())
-    return plain
+    """The result, which is the same cycle by cycle; of long ones only itself."""
+    fast = Walk(made).run()
+    if fast.cycles > 4000:
+        return fast
+    assert replace(fast, num_simulated_steps=made.num_steps) == Layer(made).run()
+    assert fast.cycles == fast.compute_cycles + sum(fast.wait_cycles.values())
+    return fast
 
 
 @st.composite
@@ -112,32 +112,28 @@ def cases(draw: st.DrawFn) -> tuple[Problem, Machine, Mapping, NocOptions]:
         payload_flits=draw(st.integers(1, 9)),
         fifo_flits=draw(st.integers(1, 4)),
         dram_latency_cycles=draw(st.integers(0, 40)),
-        staging_flits=draw(st.integers(9, 40)),
+        staging_flits=draw(st.integers(0, 40)),
     )
     return convolution(extents, stride=(stride, stride)), made, Mapping(tuple(levels)), options
 
 
 @given(cases())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 def test_what_repeats_is_skipped_exactly(
     case: tuple[Problem, Machine, Mapping, NocOptions],
 ) -> None:
-    made = plan(*case)
-    if made.num_steps > 400:
-        return
-    agree(made)
+    assume(agree(plan(*case)).cycles <= 4000)  # more are not compared
 
 
 @given(cases())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
 def test_the_network_carries_the_changes_of_all_tiles(
     case: tuple[Problem, Machine, Mapping, NocOptions],
 ) -> None:
     """Flits derived by walking all steps with sets of elements, not with boxes and moves."""
     problem, made, given_mapping, options = case
     planned = plan(problem, made, given_mapping, options)
-    if planned.num_steps > 60 or problem.num_macs > 5000:
-        return
+    assume(planned.num_steps <= 60 and problem.num_macs <= 5000)
     found = simulate(problem, made, given_mapping, options)
     for number, operand in enumerate(problem.operands):
         if operand.kind is OUTPUT:
@@ -327,4 +323,4 @@ def test_illegal_mappings_and_options_are_refused() -> None:
     with pytest.raises(UsageError, match="payload"):
         NocOptions(payload_flits=0)
     with pytest.raises(UsageError, match="staging"):
-        NocOptions(staging_flits=4)
+        NocOptions(staging_flits=-1)

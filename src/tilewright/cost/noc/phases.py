@@ -77,7 +77,7 @@ class Walk:
             (c.HEADER, options.header_flits),
             (c.PAYLOAD, options.payload_flits),
             (c.BURST, plan.burst_flits),
-            (c.STAGING, max(options.staging_flits, plan.burst_flits)),
+            (c.STAGING, plan.staging_flits),
             (c.LATENCY, options.dram_latency_cycles),
             (c.PARTIAL, output.partial_flits),
             (c.OUTPUT, plan.output),

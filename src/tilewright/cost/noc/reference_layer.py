@@ -289,8 +289,7 @@ class Layer:
             return False
         if not stream.is_buffered:
             left = window.fetch[loader.fetched] - loader.fetched_flits
-            staging = max(self.plan.options.staging_flits, self.plan.burst_flits)
-            return loader.reserved_flits + min(left, self.plan.burst_flits) <= staging
+            return loader.reserved_flits + min(left, self.plan.burst_flits) <= self.plan.staging_flits
         return loader.fetched <= window.buffer_of[2 + min(loader.version, 1)] + 1
 
     def _write_dram(self) -> None:

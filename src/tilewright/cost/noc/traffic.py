@@ -29,7 +29,8 @@ class NocOptions:
     """The network and the DRAM. Flits have 64 bits in the paper's table V; the other numbers are ours.
 
     A packet has `header_flits` and at most `payload_flits`. A router's input buffer has `fifo_flits`.
-    What DRAM sends to elements without the global buffer waits in `staging_flits` for its packet.
+    What DRAM sends to elements without the global buffer waits in `staging_flits` for its packet; they are
+    taken as no fewer than a packet and a burst.
     """
 
     flit_bits: int = 64
@@ -42,10 +43,8 @@ class NocOptions:
     def __post_init__(self) -> None:
         if min(self.flit_bits, self.payload_flits, self.fifo_flits) < 1:
             raise UsageError(f"{self}: bits of a flit, payload and buffers are at least 1.")
-        if min(self.header_flits, self.dram_latency_cycles) < 0:
-            raise UsageError(f"{self}: header and latency are at least 0.")
-        if self.staging_flits < self.payload_flits:
-            raise UsageError(f"{self}: staging holds a packet's payload at least.")
+        if min(self.header_flits, self.dram_latency_cycles, self.staging_flits) < 0:
+            raise UsageError(f"{self}: header, latency and staging are at least 0.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +118,11 @@ class Plan:
     def num_steps(self) -> int:
         """Iterations of the nest."""
         return prod(self.factors)
+
+    @property
+    def staging_flits(self) -> int:
+        """Room for words on their way from DRAM past the buffer: with less all could stand still."""
+        return max(self.options.staging_flits, self.options.payload_flits + self.burst_flits)
 
     @cached_property
     def output(self) -> int:
