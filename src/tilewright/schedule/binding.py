@@ -1,0 +1,209 @@
+"""Core binding and buffer scopes of pieces (GraphTurbo's Algorithm 4), and what moves because of them.
+
+A binding says along which axes, and into how many parts, a piece lies in the local buffers of a cluster's
+cores. The schedule is visited backwards: a reader's binding says how it wants its operands bound. Where
+readers of one piece disagree, the piece goes to the shared buffer. What then still differs is inserted as
+nodes of its own: a copy between levels, a redistribution between cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+from tilewright.ir.graph import Value
+from tilewright.ir.region import Region
+from tilewright.schedule.instances import Edge, InstanceGraph, InstanceNode, Kind, value_regions
+
+Binding = tuple[int, ...]
+
+
+class Scope(StrEnum):
+    """The level of memory that a piece lives in, for its whole life."""
+
+    LOCAL = "LB"
+    SHARED = "GB"
+    MAIN = "DDR"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bindings:
+    """The binding and the scope of every node's piece, by place, and what readers want of what they read.
+
+    `wanted` has an entry for an edge where the reader's binding says something about it.
+    """
+
+    num_cores: int
+    bindings: tuple[Binding, ...]
+    scopes: tuple[Scope, ...]
+    wanted: Mapping[Edge, Binding]
+
+
+def plain_binding(shape: Sequence[int], num_cores: int, axes: Sequence[int] | None = None) -> Binding:
+    """Cores dealt out from the outermost axis on: each axis the most that divide it and are left.
+
+    `axes` gives another order of axes.
+
+    >>> plain_binding((2, 512, 28, 28), 8), plain_binding((2, 512, 28, 28), 8, (0, 2, 3, 1))
+    ((2, 4, 1, 1), (2, 1, 4, 1))
+    """
+    left = num_cores
+    binding = [1] * len(shape)
+    for axis in range(len(shape)) if axes is None else axes:
+        binding[axis] = next(b for b in range(left, 0, -1) if left % b == 0 and shape[axis] % b == 0)
+        left //= binding[axis]
+    return tuple(binding)
+
+
+def bind(graph: InstanceGraph, order: Sequence[int], num_cores: int) -> Bindings:
+    """Algorithm 4 on a schedule. Results of the network belong to main memory. O(edges * axes)."""
+    return _Binder(graph, num_cores).run(order)
+
+
+class _Binder:
+    def __init__(self, graph: InstanceGraph, num_cores: int) -> None:
+        self.graph = graph
+        self.num_cores = num_cores
+        self.bindings: list[Binding | None] = [None] * len(graph.nodes)
+        self.scopes = [Scope.LOCAL] * len(graph.nodes)
+        self.wanted: dict[Edge, Binding] = {}
+        self._known: dict[tuple[object, ...], dict[Value, Binding]] = {}
+        self._axes: dict[int, tuple[int, ...]] = {}
+
+    def run(self, order: Sequence[int]) -> Bindings:
+        for place in reversed(order):
+            node = self.graph.nodes[place]
+            own = self._own(node)
+            self.bindings[place] = own
+            demands = self._demands(node, own)
+            for edge in self.graph.reads(place):
+                binding = demands.get(edge.value)
+                if binding is None or all(b == 1 for b in binding):
+                    continue
+                self.wanted[edge] = binding
+                if self.bindings[edge.producer] is None:
+                    self.bindings[edge.producer] = binding
+                elif self.bindings[edge.producer] != binding:
+                    self.scopes[edge.producer] = Scope.SHARED
+        for node in self.graph.nodes:
+            if node.kind is Kind.INSTANCE and any(v in self.graph.results for v in node.outputs):
+                self.scopes[node.id] = Scope.MAIN
+        done = [b for b in self.bindings if b is not None]
+        return Bindings(self.num_cores, tuple(done), tuple(self.scopes), self.wanted)
+
+    def _own(self, node: InstanceNode) -> Binding:
+        """What its readers want, unless they disagree or all cores find work only otherwise."""
+        plain = plain_binding(extents(node.region), self.num_cores, self._axes_of(node))
+        known = self.bindings[node.id]
+        if known is None or self.scopes[node.id] is not Scope.LOCAL or prod(plain) > prod(known):
+            return plain
+        return known
+
+    def _axes_of(self, node: InstanceNode) -> tuple[int, ...]:
+        """The order in which axes get cores: first those that an input follows, as an image's rows do.
+
+        Along the others (channels of a convolution) every core would need all of the input.
+        """
+        while node.kind is not Kind.INSTANCE:
+            node = self.graph.nodes[self.graph.reads(node.id)[0].producer]
+        found = self._axes.get(node.subgraph_id)
+        if found is None:
+            axes = range(len(node.region))
+            followed = [axis for axis in axes if any(self._followers(node, axis, 2).values())]
+            found = (*followed, *(axis for axis in axes if axis not in followed))
+            self._axes[node.subgraph_id] = found
+        return found
+
+    def _demands(self, node: InstanceNode, own: Binding) -> dict[Value, Binding]:
+        """How a node wants each value that it reads to be bound."""
+        if node.kind is Kind.CONCAT:
+            return {node.value: self._of_pieces(node, own)}
+        shapes = tuple((v, extents(r)) for v, r in node.inputs.items())
+        key = (node.subgraph_id, tuple(map(extents, node.outputs.values())), shapes, own)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._inferred(node, own)
+        return found
+
+    def _of_pieces(self, node: InstanceNode, own: Binding) -> Binding:
+        """Pieces share the cores along the axis on which they lie side by side."""
+        pieces = [e.region for e in self.graph.reads(node.id)]
+        axes = [axis for axis, interval in enumerate(node.region) if any(p[axis] != interval for p in pieces)]
+        return tuple(max(1, b // len(pieces)) if axis in axes[:1] else b for axis, b in enumerate(own))
+
+    def _inferred(self, node: InstanceNode, own: Binding) -> dict[Value, Binding]:
+        """The axes of inputs that shrink with an axis of the output get as many cores."""
+        found = {v: [1] * len(r) for v, r in node.inputs.items()}
+        for axis, factor in enumerate(own):
+            if factor == 1:
+                continue
+            for value, followers in self._followers(node, axis, factor).items():
+                for follower in followers[:1]:
+                    wide = found[value][follower] * factor
+                    if extents(node.inputs[value])[follower] % wide == 0:
+                        found[value][follower] = wide
+        return {v: tuple(b) for v, b in found.items()}
+
+    def _followers(self, node: InstanceNode, axis: int, factor: int) -> dict[Value, list[int]]:
+        """The axes of each input that shrink where an axis of the output is restricted to one core's part."""
+        parts: dict[Value, Region] = {}
+        for value, region in node.outputs.items():
+            part = list(region)
+            if axis < len(part):
+                start, stop = part[axis]
+                part[axis] = (start, start + -(-(stop - start) // factor))
+            parts[value] = tuple(part)
+        subgraph = self.graph.partition.subgraphs[node.subgraph_id]
+        regions = value_regions(subgraph, parts, self.graph.maps)
+        return {v: _shrunk(whole, regions[v]) for v, whole in node.inputs.items() if v in regions}
+
+
+def extents(region: Region) -> tuple[int, ...]:
+    """How long a region is on each axis.
+
+    >>> extents(((2, 4), (0, 7)))
+    (2, 7)
+    """
+    return tuple(stop - start for start, stop in region)
+
+
+def _shrunk(whole: Region, part: Region) -> list[int]:
+    return [a for a, (w, p) in enumerate(zip(extents(whole), extents(part), strict=True)) if p < w]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What happens to a piece on its way along an edge, before the reader runs.
+
+    `kind` is a copy into the local buffers, from `scope`, or a redistribution between cores, to `binding`:
+    the least of what is there and what is wanted on each axis, which both sides can address.
+    """
+
+    kind: Kind
+    scope: Scope
+    binding: Binding
+
+
+def transfers(
+    graph: InstanceGraph, bindings: Bindings, scopes: Sequence[Scope] | None = None
+) -> dict[Edge, tuple[Transfer, ...]]:
+    """What each edge needs, for scopes that are final; edges that need nothing are left out.
+
+    Readers work on local buffers; a concatenation of pieces elsewhere takes them from there as well.
+    """
+    final = bindings.scopes if scopes is None else scopes
+    found: dict[Edge, tuple[Transfer, ...]] = {}
+    for edge in graph.edges:
+        own, scope = bindings.bindings[edge.producer], final[edge.producer]
+        wanted = bindings.wanted.get(edge)
+        needed: list[Transfer] = []
+        if scope is not Scope.LOCAL:
+            needed.append(Transfer(Kind.COPY, scope, own if wanted is None else wanted))
+        if wanted is not None and wanted != own:
+            least = tuple(map(min, own, wanted))
+            needed.append(Transfer(Kind.REDISTRIBUTE, Scope.LOCAL, least))
+        if needed:
+            found[edge] = tuple(needed)
+    return found
