@@ -24,7 +24,7 @@ from tilewright.benchmark.work import Work, total_constant_bytes
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import StepInfo
-from tilewright.targets.cpu.lower import HostOperator, Step
+from tilewright.targets.cpu.lowered import HostOperator, Step
 from tilewright.targets.cpu.target import CpuTarget
 
 Array = np.ndarray[Any, Any]

@@ -18,7 +18,7 @@ from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Iter, Read
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Nest
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
-from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel, PackedTensor, Storage, Table
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, PackedTensor, Storage, Table
 
 # Iterations of the dims that one index depends on: more are not looked at one by one.
 _MAX_ITERATIONS = 1 << 22

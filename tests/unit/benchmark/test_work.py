@@ -12,7 +12,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower import HostOperator
+from tilewright.targets.cpu.lowered import HostOperator
 from tilewright.targets.cpu.target import CpuTarget
 
 

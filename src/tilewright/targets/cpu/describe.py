@@ -6,7 +6,7 @@ from tilewright.ir.graph import Node
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.partition.base import Partition
 from tilewright.steps import KERNEL_PREFIX, BufferInfo, KernelInfo, MemoryInfo, StepInfo
-from tilewright.targets.cpu.lower import HostOperator, KernelLaunch, LoweredModel
+from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel
 
 
 def describe_steps(lowered: LoweredModel, partition: Partition) -> tuple[StepInfo, ...]:

@@ -13,14 +13,7 @@ from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryProblem, aligned
 from tilewright.targets.cpu.layouts import Tensor
-from tilewright.targets.cpu.lower import (
-    HostOperator,
-    LoweredModel,
-    PackedTensor,
-    Step,
-    Storage,
-    Table,
-)
+from tilewright.targets.cpu.lowered import HostOperator, LoweredModel, PackedTensor, Step, Storage, Table
 from tilewright.targets.cpu.runtime import ARENA_BASE, ArgRef
 
 Array = np.ndarray[Any, Any]

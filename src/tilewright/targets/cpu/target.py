@@ -28,7 +28,8 @@ from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpe
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name, require_host
 from tilewright.targets.cpu.kernel import Kernel
-from tilewright.targets.cpu.lower import HostOperator, KernelLaunch, LoweredModel, lower_schedule
+from tilewright.targets.cpu.lower import lower_schedule
+from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel
 from tilewright.targets.cpu.runtime import ArgRef, HostCall, Launch, Stage, build_main
 from tilewright.targets.cpu.runtime import Step as MainStep
 from tilewright.targets.cpu.storage import (

@@ -24,7 +24,7 @@ from tilewright.targets.cpu.cache import default_cache_directory
 from tilewright.targets.cpu.codegen import toolchain_version
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel
 from tilewright.targets.cpu.pool import resolve_threads
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.storage import Arrangements

@@ -24,7 +24,8 @@ from tilewright.program import Program
 from tilewright.schedule import ScheduleProblem
 from tilewright.schedule.sequential import Sequential
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel, lower_schedule
+from tilewright.targets.cpu.lower import lower_schedule
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel
 from tilewright.targets.cpu.storage import Weights, caller_homes, memory_problem
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.tuning import Choice

@@ -17,7 +17,8 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.program import Program
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower import KernelLaunch, LoweredModel, Step, lower_schedule
+from tilewright.targets.cpu.lower import lower_schedule
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, Step
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.tune import Tuner

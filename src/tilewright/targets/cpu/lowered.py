@@ -1,0 +1,103 @@
+"""What lowering gives: kernels on tensors of the model, in order, before any tensor has an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.nest import Nest, Operand
+from tilewright.targets.cpu.kernel import Kernel, Layout, Packed
+from tilewright.targets.cpu.layouts import Tensor
+from tilewright.targets.cpu.products import Products
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTensor:
+    """A constant of the model in the arrangement one kernel wants."""
+
+    value: Value
+    packed: Packed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """A constant that an operator brought along."""
+
+    operand: Operand
+
+
+Storage = Value | tuple[int, int] | PackedTensor | Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelLaunch:
+    """One kernel on tensors of the model; `nests` are what it computes, `nodes` the operators it serves.
+
+    Kernels that only prepare the operands of another have no nests.
+    """
+
+    kernel: Kernel
+    args: tuple[Storage, ...]
+    nodes: tuple[Node, ...]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    may_overwrite: tuple[Tensor, ...] = ()
+    nests: tuple[Nest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostOperator:
+    """An operator without nests, run in Python on row-major tensors."""
+
+    node: Node
+    reason: str
+
+
+Step = tuple[KernelLaunch, ...] | HostOperator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredModel:
+    """Everything the CPU runs for one model, before addresses are known.
+
+    `alias` maps a tensor to the tensor whose memory it shares, `offsets` to where in it it starts (elements;
+    0 if absent). `layouts` holds the tensors that are not row-major, `locals` temporaries between kernels,
+    `products` the contractions by the signature that their kernels carry.
+    """
+
+    steps: tuple[Step, ...]
+    alias: Mapping[Tensor, Tensor]
+    offsets: Mapping[Tensor, int]
+    layouts: Mapping[Tensor, Layout]
+    locals: Mapping[Tensor, Operand]
+    products: Products
+
+    def root(self, tensor: Tensor) -> Tensor:
+        """The tensor that owns the memory."""
+        return root_of(self.alias, tensor)
+
+    def root_offset(self, tensor: Tensor) -> int:
+        """Elements from the start of the root's memory to the tensor."""
+        return root_offset_of(self.alias, self.offsets, tensor)
+
+    @property
+    def host_operators(self) -> tuple[HostOperator, ...]:
+        """Operators that run in Python."""
+        return tuple(s for s in self.steps if isinstance(s, HostOperator))
+
+
+def root_of(alias: Mapping[Tensor, Tensor], tensor: Tensor) -> Tensor:
+    """The end of a chain of aliases."""
+    while tensor in alias:
+        tensor = alias[tensor]
+    return tensor
+
+
+def root_offset_of(alias: Mapping[Tensor, Tensor], offsets: Mapping[Tensor, int], tensor: Tensor) -> int:
+    """Elements from the start of the root's memory, summed along the chain."""
+    total = 0
+    while tensor in alias:
+        total += offsets.get(tensor, 0)
+        tensor = alias[tensor]
+    return total
