@@ -7,7 +7,7 @@ so that the same network gives the same plan however it was written down.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.graph import Graph, Node, Value
@@ -82,6 +82,11 @@ def cut_layers(graph: Graph, *, fuse_joins: bool = False) -> tuple[Layer, ...]:
     return tuple(_layer(nodes, results, kinds) for nodes in members)
 
 
+def layer_of(nodes: Sequence[Node], results: Collection[Value]) -> Layer:
+    """These nodes, given in order, as a layer of a network with these results."""
+    return _layer(nodes, results, {node: Kind.of(node) for node in nodes})
+
+
 def _joined(
     node: Node,
     kinds: dict[Node, Kind],
@@ -112,7 +117,7 @@ def _joined(
     return max(numbers, default=None)
 
 
-def _layer(nodes: Sequence[Node], results: set[Value], kinds: dict[Node, Kind]) -> Layer:
+def _layer(nodes: Sequence[Node], results: Collection[Value], kinds: dict[Node, Kind]) -> Layer:
     inside = set(nodes)
     operands = dict.fromkeys(v for n in nodes for v in n.operands() if not v.is_constant)
     inputs = tuple(v for v in operands if v.producer not in inside)
