@@ -117,7 +117,7 @@ def solve_each(
         update(f"mapping {problem.name}", number, len(problems))
         key = (problem.dims, problem.operands)
         if key not in found:
-            check_smallest_tiles(problem, machine)
+            check_smallest_tiles(problem, machine, rules)
             answer = solver.solve(MappingProblem(problem, machine, objective, rules), effort)
             if isinstance(answer, Infeasible):
                 raise InfeasibleMapping(f"layer {problem.name} on {machine.name}: {answer}")

@@ -18,6 +18,7 @@ from tilewright.cost.link_transfers import Linked, linked
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.mapping.base import TIMELOOP, Loop, Mapping, Rules
+from tilewright.mapping.bound import listed, relaxation
 from tilewright.mapping.problem import Operand, Problem
 
 Shift = tuple[int, ...]  # elements along each axis of a tensor
@@ -167,11 +168,13 @@ class _Nest:
             needed = sum(words[o] for o in inside)
             if needed > available:
                 largest = max(inside, key=lambda o: words[o])
-                names = " and ".join(o.name for o in inside)
-                need_bytes = -(-needed * level.word_bits // 8) * halves
+                names = listed(o.name for o in inside)
+                need_bytes = -(-needed * halves * level.word_bits // 8)
+                other = "take a smaller tile" if number else "leave capacity_bytes out"
                 raise InfeasibleMapping(
                     f"level {level.name}: {names} need {needed} words, there are {available}; most is "
-                    f"{largest.name} with {words[largest]}. Give it {need_bytes} bytes, or a smaller tile."
+                    f"{largest.name} with {words[largest]}. Give {relaxation(level, kinds, need_bytes)}, "
+                    f"or {other}."
                 )
 
     def tile_words(self, operand: Operand, number: int, rules: Rules) -> int:

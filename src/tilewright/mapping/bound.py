@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
 from math import ceil, prod
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Level, Machine, TensorKind
-from tilewright.mapping.base import Objective
+from tilewright.mapping.base import TIMELOOP, Objective, Rules
 from tilewright.mapping.problem import Operand, Problem
 
 
@@ -63,24 +64,58 @@ def objective_bound(problem: Problem, machine: Machine, objective: Objective) ->
             return energy_bound_pj(problem, machine) * latency_bound_cycles(problem, machine)
 
 
-def check_smallest_tiles(problem: Problem, machine: Machine) -> None:
-    """Tiles of one iteration must fit every level.
+def check_smallest_tiles(problem: Problem, machine: Machine, rules: Rules = TIMELOOP) -> None:
+    """Tiles of one iteration must fit every level, whole tensors the outermost.
 
     Raises:
-        InfeasibleMapping: they do not; names level, tensors, words needed and available, what would help.
+        InfeasibleMapping: they do not; names level, tensors, words needed and available, the least to change.
     """
     for level in machine.levels:
+        is_outermost = level is machine.outermost
         for kinds, available in capacities_words(level):
+            halves = 2 if rules.double_buffered and not is_outermost and available > 1 else 1
             inside = [o for o in problem.operands if o.kind in kinds]
-            needed = sum(o.num_words({}) for o in inside)
-            if needed > available:
-                names = " and ".join(o.name for o in inside)
-                need_bytes = ceil(needed * level.word_bits / 8)
-                raise InfeasibleMapping(
-                    f"level {level.name}: {names} need {needed} {'words' if needed > 1 else 'word'} even for "
-                    f"one iteration, there {'are' if available != 1 else 'is'} {available}. "
-                    f"Give it {need_bytes} bytes, or let {names} pass it by (holds)."
-                )
+            words = {o.name: _least_words(problem, o, rules) if is_outermost else 1 for o in inside}
+            needed, room = sum(words.values()), available // halves
+            if needed <= room:
+                continue
+            need_bytes = ceil(needed * halves * level.word_bits / 8)
+            names = listed(words)
+            if is_outermost:
+                most = max(words, key=lambda name: words[name])
+                why, other = f", most {most} with {words[most]}", "leave capacity_bytes out"
+            else:
+                passing = names if len(words) == 1 else "some of them"
+                why, other = " even for one iteration", f"let {passing} pass it by (holds)"
+            raise InfeasibleMapping(
+                f"level {level.name}: {names} need {_counted(needed)}{why}; there {_are(room)}. "
+                f"Give {relaxation(level, kinds, need_bytes)}, or {other}."
+            )
+
+
+def _counted(words: int) -> str:
+    return f"{words} word{'' if words == 1 else 's'}"
+
+
+def _are(words: int) -> str:
+    return f"{'is' if words == 1 else 'are'} {words}"
+
+
+def _least_words(problem: Problem, operand: Operand, rules: Rules) -> int:
+    return touched_words(problem, operand) if rules.skips_pixels else problem.num_words(operand)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as a sentence lists them: `a`, `a and b`, `a, b and c`."""
+    *front, last = names
+    return f"{', '.join(front)} and {last}" if front else last
+
+
+def relaxation(level: Level, kinds: Iterable[TensorKind], need_bytes: int) -> str:
+    """The least capacity with which so many bytes of some kinds of tensor fit a level, in words."""
+    if any(set(share.holds) & set(kinds) for share in level.shares):
+        return f"its share of {listed(kinds)} {need_bytes} bytes"
+    return f"it {need_bytes + sum(share.capacity_bytes for share in level.shares)} bytes"
 
 
 def capacities_words(level: Level) -> list[tuple[tuple[TensorKind, ...], int]]:

@@ -235,8 +235,11 @@ class Program:
         return total
 
     def capacity_rows(self) -> Iterator[tuple[int, Operand, float, float]]:
-        """(Level, tensor, log2 of the words it may have, log2 that it has from the start)."""
-        for number, level in enumerate(self.levels):
+        """(Level, tensor, log2 of the words it may have, log2 that it has from the start).
+
+        None of the outermost: it holds whole tensors, however they are tiled.
+        """
+        for number, level in enumerate(self.levels[: self.outermost]):
             kept = self.kept(number)
             shared = {kind for share in level.shares for kind in share.holds}
             rest = [o for o in kept if o.kind not in shared]

@@ -63,7 +63,7 @@ class Exact:
         """
         started = time.perf_counter()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
-        check_smallest_tiles(problem.problem, problem.machine)
+        check_smallest_tiles(problem.problem, problem.machine, problem.rules)
         best = _Search(problem, self, end_s).run()
         bound, note = best.bound, best.note
         if not Evaluator.suits(problem.problem, problem.rules):
