@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.noc import NocOptions, NocResult, simulate
+from tilewright.cost.noc.mesh import EAST
 from tilewright.cost.noc.phases import Walk
 from tilewright.cost.noc.reference_layer import Layer
 from tilewright.cost.noc.traffic import Plan, plan
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
+from tilewright.hardware.parts import Network
 from tilewright.hardware.presets import load_preset
 from tilewright.mapping.base import LevelLoops, Loop, Mapping
 from tilewright.mapping.problem import Problem, convolution
@@ -108,6 +110,7 @@ def cases(draw: st.DrawFn) -> tuple[Problem, Machine, Mapping, NocOptions]:
     ]
     stride = draw(st.integers(1, 2))
     options = NocOptions(
+        has_multicast=draw(st.booleans()),
         header_flits=draw(st.integers(0, 2)),
         payload_flits=draw(st.integers(1, 9)),
         fifo_flits=draw(st.integers(1, 4)),
@@ -139,13 +142,13 @@ def test_the_network_carries_the_changes_of_all_tiles(
         if operand.kind is OUTPUT:
             continue
         expected = 0
-        for words in new_words(problem, given_mapping, number):
+        for words in new_words(problem, given_mapping, number, options.has_multicast):
             flits = -(-words * 8 // options.flit_bits)
             expected += flits + -(-flits // options.payload_flits) * options.header_flits
         assert found.sent_flits[operand.name] == expected
 
 
-def new_words(problem: Problem, given_mapping: Mapping, number: int) -> list[int]:
+def new_words(problem: Problem, given_mapping: Mapping, number: int, has_multicast: bool) -> list[int]:
     """Words that each different element gets in each step, by sets of words in boxes."""
     operand = problem.operands[number]
     *shared, inside = given_mapping.levels
@@ -166,18 +169,16 @@ def new_words(problem: Problem, given_mapping: Mapping, number: int) -> list[int
         )
 
     found: list[int] = []
-    before: set[tuple[frozenset[tuple[int, ...]], ...]] = set()
     last: list[frozenset[tuple[int, ...]]] = []
     for step in cartesian(*(range(loop.factor) for loop in loops)):
         elements = [box((*step, *place)) for place in cartesian(*(range(loop.factor) for loop in side))]
-        groups = list(dict.fromkeys(elements))
+        groups = list(dict.fromkeys(elements)) if has_multicast else elements
         if not last:
             found += [len(group) for group in groups]
         elif elements != last:
             changes = dict(zip(elements, last, strict=True))
             found += [len(group - changes[group]) for group in groups]
         last = elements
-        before.add(tuple(groups))
     return [words for words in found if words]
 
 
@@ -208,6 +209,33 @@ def test_multicast_sends_once_what_all_elements_need() -> None:
     assert found.sent_flits["Weights"] == alone.sent_flits["Weights"] == 8 * 9
     for router in range(4):
         assert found.link_flits[router][0] == 36 + 2 * 9
+
+
+def test_without_multicast_every_element_gets_its_own() -> None:
+    problem = convolution({"K": 8, "C": 64, "P": 4})
+    found = simulate(
+        problem, machine(), mapping("K2", "C64 P4", "K4"), NocOptions(has_multicast=False, shape=(1, 4))
+    )
+    assert found.sent_flits["Inputs"] == 4 * 36
+    # In a row, router 0 sends on what is for the three others.
+    assert found.link_flits[0][EAST] == 3 * (36 + 2 * 9)
+
+
+def test_a_machine_says_what_its_network_is() -> None:
+    described = NocOptions.of(load_preset("simba-cosa-paper"))
+    assert (described.shape, described.flit_bits, described.has_multicast) == ((4, 4), 64, True)
+    made = machine(2)
+    network = Network(name="n", inner="Tiles", outer="Buffer", kind="mesh", shape=(1, 2), flit_bytes=4)
+    other = made.model_copy(update={"networks": (network,)})
+    problem, given_mapping = convolution({"K": 2, "C": 64}), mapping("", "C64", "K2")
+    wide, narrow = simulate(problem, made, given_mapping), simulate(problem, other, given_mapping)
+    assert wide.sent_flits == {"Weights": 2 * 9, "Inputs": 9, "Outputs": 0}
+    assert narrow.sent_flits == {"Weights": 4 * 9, "Inputs": 2 * 2 * 9, "Outputs": 0}  # without multicast
+    bus = made.model_copy(update={"networks": (network.model_copy(update={"kind": "bus"}),)})
+    with pytest.raises(MachineError, match="its network 'n' is a bus"):
+        simulate(problem, bus, given_mapping)
+    with pytest.raises(MachineError, match="1 x 2 has no room for 4 elements"):
+        simulate(problem, machine(4), given_mapping, NocOptions(shape=(1, 2)))
 
 
 def test_sums_go_down_a_chain_and_come_out_once() -> None:

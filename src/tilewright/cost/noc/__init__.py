@@ -40,24 +40,22 @@ if TYPE_CHECKING:
     from tilewright.mapping.base import Mapping
     from tilewright.mapping.problem import Problem
 
-__all__ = ["DEFAULT", "NocOptions", "NocResult", "simulate"]
-
-DEFAULT = NocOptions()
-"""The network of the paper's table V."""
+__all__ = ["NocOptions", "NocResult", "simulate"]
 
 
 def simulate(
-    problem: Problem, machine: Machine, mapping: Mapping, options: NocOptions = DEFAULT
+    problem: Problem, machine: Machine, mapping: Mapping, options: NocOptions | None = None
 ) -> NocResult:
     """The cycles that a mapping takes with its network, from the first burst to the last result in DRAM.
 
-    Repeating phases are simulated once; the result is that of simulating all of them.
+    Repeating phases are simulated once; the result is that of simulating all of them. Without `options` the
+    network is the machine's, where its description has one, else that of the paper's table V.
 
     Raises:
-        MachineError: a machine without several elements around one or two shared levels.
+        MachineError: a machine without several elements on a mesh around one or two shared levels.
         InfeasibleMapping, UsageError: an illegal mapping, as `nest_analysis.evaluate` says it.
     """
     from tilewright.cost.noc.phases import Walk
     from tilewright.cost.noc.traffic import plan
 
-    return Walk(plan(problem, machine, mapping, options)).run()
+    return Walk(plan(problem, machine, mapping, options or NocOptions.of(machine))).run()

@@ -9,7 +9,7 @@ loops down to the innermost that moves it; those of its tile in the buffer, of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
 
@@ -26,13 +26,17 @@ NUM_FETCHED_AHEAD = 8
 
 @dataclass(frozen=True, slots=True)
 class NocOptions:
-    """The network and the DRAM. Flits have 64 bits in the paper's table V; the other numbers are ours.
+    """The network and the DRAM. Flits of 64 bits and multicast are table V's; the other numbers are ours.
 
+    `shape` is rows and columns; None for the mesh closest to a square. Without multicast every element gets
+    its words in packets of its own.
     A packet has `header_flits` and at most `payload_flits`. A router's input buffer has `fifo_flits`.
     What DRAM sends to elements without the global buffer waits in `staging_flits` for its packet; they are
     taken as no fewer than a packet and a burst.
     """
 
+    shape: tuple[int, int] | None = None
+    has_multicast: bool = True
     flit_bits: int = 64
     header_flits: int = 1
     payload_flits: int = 8
@@ -45,6 +49,28 @@ class NocOptions:
             raise UsageError(f"{self}: bits of a flit, payload and buffers are at least 1.")
         if min(self.header_flits, self.dram_latency_cycles, self.staging_flits) < 0:
             raise UsageError(f"{self}: header, latency and staging are at least 0.")
+
+    @classmethod
+    def of(cls, machine: Machine) -> NocOptions:
+        """What the machine's description says of the network between its elements and what they share.
+
+        Raises:
+            MachineError: there is no such network, or it is no mesh.
+        """
+        place = len(machine.levels) - 1 - _num_shared(machine)
+        ends = (machine.levels[place].name, machine.levels[place + 1].name)
+        network = next((n for n in machine.networks if (n.inner, n.outer) == ends), None)
+        if network is None:
+            return cls()
+        if network.kind != "mesh":
+            raise MachineError(
+                f"machine {machine.name!r}: its network {network.name!r} is a {network.kind}; the simulator "
+                "knows meshes."
+            )
+        found = cls(has_multicast=network.has_multicast)
+        if network.shape:
+            found = replace(found, shape=(network.shape[0], network.shape[1]))
+        return replace(found, flit_bits=8 * network.flit_bytes) if network.flit_bytes else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +236,27 @@ def plan(problem: Problem, machine: Machine, mapping: Mapping, options: NocOptio
     temporal = prod(loop.factor for loops in layout.inside for loop in loops.temporal)
     outermost = machine.outermost
     return Plan(
-        mesh=Mesh.of(machine.num_instances(machine.levels[-1 - shared]), options.fifo_flits),
+        mesh=_mesh(machine, machine.num_instances(machine.levels[-1 - shared]), options),
         options=options,
         num_used=prod(loop.factor for loop in layout.spatial),
         factors=tuple(loop.factor for loop, _ in layout.loops),
         step_cycles=ceil(temporal / throttling),
-        streams=tuple(layout.stream(o, options.flit_bits) for o in problem.operands),
+        streams=tuple(layout.stream(o, options) for o in problem.operands),
         burst_flits=max(1, outermost.words_per_access * outermost.word_bits // options.flit_bits),
         read_rate=_rate(machine.read_bytes_per_cycle(outermost), options),
         write_rate=_rate(machine.write_bytes_per_cycle(outermost), options),
     )
+
+
+def _mesh(machine: Machine, num_elements: int, options: NocOptions) -> Mesh:
+    if options.shape is None:
+        return Mesh.of(num_elements, options.fifo_flits)
+    rows, columns = options.shape
+    if rows * columns < num_elements:
+        raise MachineError(
+            f"machine {machine.name!r}: a mesh of {rows} x {columns} has no room for {num_elements} elements."
+        )
+    return Mesh(rows, columns, options.fifo_flits)
 
 
 def _rate(bytes_per_cycle: float | None, options: NocOptions) -> tuple[int, int]:
@@ -280,7 +317,7 @@ class _Layout:
             reach[loop.dim] *= loop.factor
         return found[::-1]
 
-    def stream(self, operand: Operand, flit_bits: int) -> Stream:
+    def stream(self, operand: Operand, options: NocOptions) -> Stream:
         holders = [level for level in self.machine.levels if operand.kind in level.holds]
         inner = [level for level in holders if level not in self.shared]
         if not inner:
@@ -300,7 +337,7 @@ class _Layout:
                 buffer_tile[loop.dim] *= loop.factor
 
         def flits(words: int, bits: int) -> int:
-            return -(-words * bits // flit_bits)
+            return -(-words * bits // options.flit_bits)
 
         common = (operand.name, operand.kind is TensorKind.OUTPUT, is_buffered, depth, buffer_depth)
         if operand.kind is not TensorKind.OUTPUT:
@@ -308,6 +345,8 @@ class _Layout:
             sent = tuple(flits(words, home.word_bits) for words in elements)
             buffer = self._changes(operand, buffer_tile, buffer_depth)
             fetched = tuple(flits(words, self.shared[0].word_bits) for words in buffer)
+            if not options.has_multicast:
+                groups = tuple((element,) for group in groups for element in group)
             whole = tuple(x * len(groups) for x in sent)
             return Stream(*common, groups, sent, fetched if is_buffered else whole)
         words, buffer_words = operand.num_words(self.tile), operand.num_words(buffer_tile)
