@@ -1,7 +1,7 @@
 """Memory of machines whose levels the schedule fills: local buffers, a shared buffer, main memory.
 
-`place` (`plan.py`) takes an order of instances to a `ScopePlan`: `expand.py` makes steps and live ranges of it,
-`spill.py` says which pieces leave a level that is too small, `pack.py` finds offsets.
+`place` (`plan.py`) takes an order of instances to a `ScopePlan`: `expand.py` makes steps and live ranges of
+it, `spill.py` says which pieces leave a level that is too small, `pack.py` finds offsets.
 """
 
 from __future__ import annotations

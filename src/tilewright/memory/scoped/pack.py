@@ -32,7 +32,7 @@ class Packing:
 
 
 def pack(drafts: Sequence[Draft], capacity_bytes: int | None) -> Packing:
-    """Places for the pieces of one level: the first that fit the capacity, else the lowest that were found."""
+    """Places for the pieces of one level: the first that fit the capacity, else the lowest found."""
     placer = Placer(MemoryProblem(_buffers(drafts)))
     best = _in_orders(placer, capacity_bytes)
     offsets = placer.by_buffer(best)

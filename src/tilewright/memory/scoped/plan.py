@@ -1,4 +1,4 @@
-"""From an order of instances to scopes and offsets: steps, then spill and packing of each level, inside out."""
+"""From an order of instances to scopes and offsets: steps, then each level from the inside out."""
 
 from __future__ import annotations
 
