@@ -50,6 +50,7 @@ VERBS: dict[str, str] = {
     "bench": "Run",
     "profile": "Run",
     "compare": "Run",
+    "simulate": "Run",
     "reproduce": "Run",
 }
 

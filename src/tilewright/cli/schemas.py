@@ -558,6 +558,59 @@ class MapSweepReport(Report):
     variants: list[SweptMachine]
 
 
+class SimulatedSubgraph(Part):
+    """Operators compiled together, and how they run."""
+
+    nodes: list[str]
+    split_dim: int | None
+    factor: int = Field(description="Instances: slices of the output along split_dim.")
+    output_shapes: list[list[int]]
+    instance_shapes: list[list[int]]
+    binding: list[int] = Field(
+        description="Parts of an instance's output along each axis, one for each core."
+    )
+
+
+class SimulatedPlan(Part):
+    """A plan of a network and what it costs one cluster; every figure is an estimate."""
+
+    recipe: str
+    subgraphs: list[SimulatedSubgraph]
+    order: list[str]
+    buffers: dict[str, int] = Field(description="Pieces by the level that they live in.")
+    spilled_bytes: int
+    time_s: float
+    throughput_per_s: float = Field(description="Of all clusters.")
+    energy_j: float = Field(description="Of all clusters, static power included.")
+    energy_by_j: dict[str, float]
+    energy_source: str
+    bytes: dict[str, int] = Field(description="By level and direction, of one cluster.")
+    utilization: dict[str, float]
+    lower_bound_s: float
+    bound_by: str
+    gap: float
+    provenance: Literal["estimated"]
+
+
+class TriedRecipe(Part):
+    """A plan of the portfolio; null where it cannot be made."""
+
+    recipe: str
+    time_s: float | None
+
+
+class SimulateReport(SimulatedPlan, Report):
+    """A network on a described accelerator."""
+
+    kind: Literal["simulate"]
+    machine: str
+    network: str
+    samples_per_cluster: int
+    tried: list[TriedRecipe]
+    compared: dict[str, SimulatedPlan]
+    values_checked: bool
+
+
 class ReproducedFigure(Part):
     """A number of ours and the paper's; null where there is none."""
 
@@ -766,6 +819,7 @@ _ALL: tuple[type[Report], ...] = (
     MapEvaluateReport,
     MapSweepReport,
     ReproduceReport,
+    SimulateReport,
     CompareReport,
 )
 REPORTS: Mapping[str, type[Report]] = {m.model_fields["kind"].annotation.__args__[0]: m for m in _ALL}  # type: ignore[union-attr]  # each kind is a Literal

@@ -1,0 +1,298 @@
+"""`tilewright simulate`: a whole network on a described accelerator, planned, simulated, reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
+from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table, progress, say
+from tilewright.errors import NumericMismatch, UsageError
+
+if TYPE_CHECKING:
+    from tilewright.hardware.machine import Machine
+    from tilewright.ir.graph import Graph
+    from tilewright.targets.npu.plan import Planned
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    add_verb(app, "simulate", simulate, panel)
+
+
+def simulate(
+    model: Path = MODEL,
+    target: str = typer.Option("stcp920", "--target", "-t", help="A machine: a preset, or a YAML file."),
+    recipe: str = typer.Option(
+        "best",
+        "--recipe",
+        help="How to plan: best (of a portfolio), graphturbo, tvm, astitch, variant-1 to variant-4.",
+    ),
+    shapes: str | None = SHAPES,
+    batch: int | None = typer.Option(
+        None, "--batch", help="Samples for each cluster: the first axis of every input that is dynamic."
+    ),
+    compare: bool = typer.Option(False, "--compare", help="Simulate the paper's baselines as well."),
+    trace: Path | None = typer.Option(
+        None, "--trace", help="Write what every unit does when, as a Chrome trace (for Perfetto)."
+    ),
+    check: bool = typer.Option(
+        False, "--check", help="Compute the plan's values piece by piece and hold them against the network's."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Plan a network for an accelerator with buffers that software fills, and simulate one batch.
+
+    Example: `tilewright simulate resnet50.onnx -t stcp920 --compare`.
+    """
+    from tilewright.hardware.presets import find_machine
+    from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, plan
+    from tilewright.targets.npu.portfolio import best_plan
+
+    known = {"graphturbo": GRAPHTURBO_RECIPE, **BASELINES}
+    if recipe != "best" and recipe not in known:
+        raise UsageError(f"recipe {recipe!r}: expected best, {', '.join(known)}.")
+    machine = find_machine(target)
+    tried: Sequence[tuple[str, float | None]] = ()
+    with progress(f"simulating {model.name}") as update:
+        graph = _graph(model, shapes, batch)
+        if recipe == "best":
+            planned, tried = best_plan(graph, machine, update)
+        else:
+            planned = plan(graph, machine, known[recipe])
+        others = {}
+        if compare:
+            for number, (name, other) in enumerate(known.items()):
+                update(name, number, len(known))
+                others[name] = plan(graph, machine, other)
+        if check:
+            update("computing values", 0, 1)
+            _check(planned, graph)
+    if trace is not None:
+        trace.write_text(json.dumps(chrome_trace(planned)), "utf-8")
+    samples = _samples(graph)
+    if as_json:
+        print_json(
+            "simulate",
+            {
+                "machine": machine.name,
+                "network": graph.name,
+                "samples_per_cluster": samples,
+                **_facts(planned, machine, samples),
+                "tried": [{"recipe": name, "time_s": time_s} for name, time_s in tried],
+                "compared": {name: _facts(other, machine, samples) for name, other in others.items()},
+                "values_checked": check,
+            },
+        )
+        return
+    _print(planned, machine, samples, others)
+    if check:
+        say("values: computed piece by piece, equal to the network's")
+    if trace is not None:
+        say(f"timeline in {trace}: open it in ui.perfetto.dev")
+
+
+def _graph(path: Path, shapes: str | None, batch: int | None) -> Graph:
+    """The network after the usual passes, with its batch."""
+    import tilewright as tw
+    from tilewright.compiler import plan
+    from tilewright.options import Options
+
+    if batch is not None and batch < 1:
+        raise UsageError(f"--batch {batch}: expected at least 1.")
+    fixed = dict(parsed_shapes(shapes))
+    if batch is not None:
+        fixed |= {name: shape for name, shape in _batched(path, batch).items() if name not in fixed}
+    return plan(tw.load(path, shapes=fixed).graph, Options()).program.graph
+
+
+def _batched(path: Path, batch: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the model's inputs with another first axis.
+
+    Raises:
+        UsageError: an input has none, or other axes that are not fixed.
+    """
+    import onnx
+
+    found = {}
+    for value in onnx.load(path, load_external_data=False).graph.input:
+        dims = value.type.tensor_type.shape.dim
+        rest = [d.dim_value for d in dims[1:]]
+        if not dims or any(extent < 1 for extent in rest):
+            raise UsageError(
+                f"{path}: input {value.name!r} has axes that --batch does not fix; give --shapes."
+            )
+        found[value.name] = (batch, *rest)
+    return found
+
+
+def _samples(graph: Graph) -> int:
+    """The first axis of the first input: what one cluster does at a time."""
+    return next((v.shape[0] for v in graph.inputs if v.shape), 1)
+
+
+def _check(planned: Planned, graph: Graph) -> None:
+    """Integers as values, so that sums in any order are the same.
+
+    Raises:
+        NumericMismatch: a plan's value differs.
+    """
+    import numpy as np
+
+    from tilewright.ir.interpret import run_graph
+    from tilewright.targets.npu.execute import execute
+
+    random = np.random.default_rng(0)
+    feed = {v.name: random.integers(-2, 3, v.shape).astype(v.dtype.numpy) for v in graph.inputs}
+    expected = run_graph(graph, feed)
+    for name, array in execute(planned.scopes, feed).items():
+        scale = max(1e-30, float(np.abs(expected[name]).max(initial=0)))
+        error = float(np.abs(array.astype(np.float64) - expected[name]).max(initial=0)) / scale
+        if not error < 1e-4:
+            raise NumericMismatch(f"output {name!r} of the plan differs from the network's by {error:.2g}.")
+
+
+def _facts(planned: Planned, machine: Machine, samples: int) -> dict[str, Any]:
+    """What a plan is and costs, as documents say it."""
+    from dataclasses import asdict
+
+    from tilewright.schedule.instances import splits_of
+
+    found = planned.simulation
+    if planned.recipe.splits:
+        splits = [(s.dim, s.factor) for s in splits_of(planned.partition)]
+    else:
+        splits = [(None, 1)] * len(planned.partition.subgraphs)
+    first = {n.subgraph_id: n.id for n in reversed(planned.instances.nodes) if n.kind == "instance"}
+    subgraphs = [
+        {
+            "nodes": [node.name for node in subgraph.nodes],
+            "split_dim": dim,
+            "factor": factor,
+            "output_shapes": [list(v.shape) for v in subgraph.outputs],
+            "instance_shapes": [
+                [stop - start for start, stop in region]
+                for region in planned.instances.nodes[first[subgraph.id]].outputs.values()
+            ],
+            "binding": list(planned.bindings.bindings[first[subgraph.id]]),
+        }
+        for subgraph, (dim, factor) in zip(planned.partition.subgraphs, splits, strict=True)
+    ]
+    energy_j = found.energy_j * machine.num_clusters
+    return {
+        "recipe": planned.recipe.name,
+        "subgraphs": subgraphs,
+        "order": [str(planned.instances.nodes[place]) for place in planned.order],
+        "buffers": {str(scope): count for scope, count in planned.scopes.num_buffers.items()},
+        "spilled_bytes": planned.scopes.spilled_bytes,
+        "time_s": found.time_s,
+        "throughput_per_s": samples * machine.num_clusters / found.time_s,
+        "energy_j": energy_j,
+        "energy_by_j": {k: v * 1e-12 * machine.num_clusters for k, v in found.energy_pj.items()},
+        "energy_source": machine.energy_source or "the citations of the machine's numbers",
+        "bytes": asdict(found.traffic),
+        "utilization": found.utilization,
+        "lower_bound_s": found.lower_bound_s,
+        "bound_by": found.bound_by,
+        "gap": found.gap,
+        "provenance": "estimated",
+    }
+
+
+def chrome_trace(planned: Planned) -> dict[str, Any]:
+    """What every unit does when, and how full the buffers are, in the trace format that Perfetto reads."""
+    from tilewright.schedule.binding import Scope
+
+    found = planned.simulation
+    rows = {unit: row for row, unit in enumerate(sorted(found.busy_s))}
+    events: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": unit}}
+        for unit, row in rows.items()
+    ]
+    starts = [float("inf")] * len(found.steps)
+    for run in found.runs:
+        starts[run.step] = min(starts[run.step], run.start_s)
+        events.append(
+            {
+                "name": f"{found.steps[run.step].name} ({run.what})",
+                "ph": "X",
+                "pid": 0,
+                "tid": rows[run.unit],
+                "ts": run.start_s * 1e6,
+                "dur": (run.end_s - run.start_s) * 1e6,
+                "args": {"step": run.step},
+            }
+        )
+    for scope in (Scope.LOCAL, Scope.SHARED):
+        for step, size in enumerate(planned.scopes.live_bytes(scope)):
+            if starts[step] < float("inf"):
+                events.append(
+                    {
+                        "name": f"{scope} bytes",
+                        "ph": "C",
+                        "pid": 0,
+                        "ts": starts[step] * 1e6,
+                        "args": {"live": size},
+                    }
+                )
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _print(planned: Planned, machine: Machine, samples: int, others: dict[str, Planned]) -> None:
+    found = planned.simulation
+    facts = _facts(planned, machine, samples)
+    print_table(
+        ("subgraph", "operators", "instances", "an instance makes", "cores"),
+        [
+            (
+                str(number),
+                str(len(s["nodes"])),
+                str(s["factor"]) + (f" on axis {s['split_dim']}" if s["factor"] > 1 else ""),
+                " ".join("x".join(map(str, shape)) for shape in s["instance_shapes"]),
+                "x".join(map(str, s["binding"])),
+            )
+            for number, s in enumerate(facts["subgraphs"])
+        ],
+        title=f"{samples} samples for each of {machine.num_clusters} clusters, {planned.recipe.name}",
+        right=(1,),
+    )
+    traffic = found.traffic
+    buffers = ", ".join(f"{count} in {scope}" for scope, count in facts["buffers"].items())
+    print_table(
+        ("", ""),
+        [
+            ("time", f"{found.time_s * 1e3:.3f} ms, {facts['throughput_per_s']:,.0f} samples/s"),
+            (
+                "at least",
+                f"{found.lower_bound_s * 1e3:.3f} ms ({found.bound_by}): {100 * found.gap:.0f} % above",
+            ),
+            (
+                "energy",
+                f"{facts['energy_j'] * 1e3:.1f} mJ, estimated ({facts['energy_source'].split(';')[0][:60]})",
+            ),
+            ("buffers", f"{buffers}; {format_bytes(facts['spilled_bytes'])} spilled"),
+            (
+                "main memory",
+                f"{format_bytes(traffic.main_read)} read, {format_bytes(traffic.main_written)} written",
+            ),
+            ("busy", ", ".join(f"{unit} {100 * share:.0f} %" for unit, share in found.utilization.items())),
+        ],
+    )
+    if others:
+        print_table(
+            ("compared", "ms", "samples/s", "times"),
+            [
+                (
+                    name,
+                    f"{other.simulation.time_s * 1e3:.3f}",
+                    f"{samples * machine.num_clusters / other.simulation.time_s:,.0f}",
+                    f"{other.simulation.time_s / found.time_s:.2f}",
+                )
+                for name, other in others.items()
+            ],
+            right=(1, 2, 3),
+        )

@@ -1,0 +1,137 @@
+"""From a graph to a simulated plan: GraphTurbo's flow, its baselines, and the portfolio that picks the best.
+
+A recipe says how a network is cut into subgraphs and slices, in which order instances run, what may lie
+where, and how steps are run. The baselines are those of the paper's evaluation (section 5): operators one by
+one as TVM runs them, stitched kernels, and the variants of its figure 15, each of which adds a technique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tilewright.errors import InfeasibleMapping
+from tilewright.hardware.machine import Machine
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph
+from tilewright.memory.scoped import ScopePlan, place
+from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.graphturbo.base import WHOLE
+from tilewright.partition.graphturbo.planner import local_capacity_bytes
+from tilewright.planning import Budget, Infeasible
+from tilewright.schedule.binding import Bindings, Scope, bind
+from tilewright.schedule.exact_order import exact_order
+from tilewright.schedule.instance_orders import demand_of
+from tilewright.schedule.instances import InstanceGraph, instance_graph
+from tilewright.schedule.orders import breadth_first, depth_first, min_delta
+from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
+from tilewright.targets.npu.steps import lower
+
+OrderName = Literal["breadth-first", "depth-first", "min-delta", "exact"]
+ORDERS: tuple[OrderName, ...] = ("breadth-first", "depth-first", "min-delta", "exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to plan and run a network.
+
+    `splits`: whether subgraphs run as slices. `without`: scopes that nothing may live in. `alpha` scales the
+    local capacity that is planned with, not the one that is there.
+    """
+
+    name: str
+    partitioner: GraphTurbo = field(default_factory=GraphTurbo)
+    splits: bool = True
+    order: OrderName = "depth-first"
+    spill: str = "longest-liveness"
+    without: tuple[Scope, ...] = ()
+    policy: Policy = GRAPHTURBO
+
+
+_RELAY = GraphTurbo(group=False, fuse_joins=True)
+_SERIAL = Policy("none")
+
+GRAPHTURBO_RECIPE = Recipe("graphturbo")
+"""Algorithms 1 to 4 with the paper's choices."""
+
+BASELINES: Mapping[str, Recipe] = {
+    "tvm": Recipe(
+        "tvm", _RELAY, False, "breadth-first", without=(Scope.LOCAL, Scope.SHARED),
+        policy=Policy("none", keeps_weights=False, launches="each step"),
+    ),
+    "astitch": Recipe("astitch", _RELAY, False, "breadth-first", without=(Scope.SHARED,), policy=_SERIAL),
+    "variant-1": Recipe("variant-1", _RELAY, False, "breadth-first", without=(Scope.LOCAL,), policy=_SERIAL),
+    "variant-2": Recipe("variant-2", _RELAY, False, "breadth-first", policy=_SERIAL),
+    "variant-3": Recipe("variant-3", policy=_SERIAL),
+    "variant-4": replace(GRAPHTURBO_RECIPE, name="variant-4"),
+}  # fmt: skip
+"""The paper's baselines: `tvm` runs a kernel for each fused operator with everything in main memory,
+`astitch` one kernel with what fits in the cores; variants 1 to 4 use the shared buffer, the cores' buffers
+too, then splitting and ordering, then overlap."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A network planned by a recipe, and simulated."""
+
+    recipe: Recipe
+    partition: Partition
+    instances: InstanceGraph
+    order: tuple[int, ...]
+    bindings: Bindings
+    scopes: ScopePlan
+    simulation: Simulation
+
+
+def plan(graph: Graph, machine: Machine, recipe: Recipe = GRAPHTURBO_RECIPE) -> Planned:
+    """Plan a network and simulate it on one cluster of a machine.
+
+    Raises:
+        InfeasibleMapping: it fits nowhere; names level and bytes.
+    """
+    partition = recipe.partitioner.solve(PartitionProblem(graph, machine), Budget())
+    if isinstance(partition, Infeasible):
+        raise InfeasibleMapping(str(partition))
+    splits = None if recipe.splits else (WHOLE,) * len(partition.subgraphs)
+    return _placed(machine, recipe, partition, instance_graph(partition, splits))
+
+
+def _placed(machine: Machine, recipe: Recipe, partition: Partition, instances: InstanceGraph) -> Planned:
+    order = ordered(instances, recipe.order, machine)
+    bindings = bind(instances, order, machine.num_cores_per_cluster)
+    scopes = place(
+        instances, order, bindings, machine, recipe.spill, capacities=dict.fromkeys(recipe.without, 0)
+    )
+    steps = lower(scopes, bindings, machine, computing_dtype(machine))
+    return Planned(
+        recipe, partition, instances, tuple(order), bindings, scopes, simulate(steps, machine, recipe.policy)
+    )
+
+
+def ordered(instances: InstanceGraph, name: OrderName, machine: Machine) -> Sequence[int]:
+    """The nodes of an instance graph in one of the orders."""
+    demand = demand_of(instances)
+    capacity = local_capacity_bytes(machine)
+    match name:
+        case "breadth-first":
+            return breadth_first(demand)
+        case "depth-first":
+            return depth_first(demand)
+        case "min-delta":
+            return min_delta(demand)
+        case "exact":
+            return exact_order(demand, capacity).order
+
+
+def computing_dtype(machine: Machine) -> DType:
+    """The floating-point type that a machine multiplies fastest; float32 where it knows none."""
+    known = {str(dtype): dtype for dtype in DType if dtype.is_float}
+    rates = {
+        known[name]: rate * unit.num_per_instance
+        for unit in machine.units
+        for name, rate in unit.macs_per_cycle.items()
+        if name in known
+    }
+    return max(rates, key=lambda dtype: rates[dtype], default=DType.FLOAT32)

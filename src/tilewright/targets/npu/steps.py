@@ -1,0 +1,267 @@
+"""The steps of a scope plan as an accelerator runs them: what each moves, fetches and computes, by tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.hardware.machine import Machine
+from tilewright.ir.derive import nests_of
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.nest import Indirect
+from tilewright.ir.region import Region, full_region, hull, volume
+from tilewright.memory.scoped import Piece, Read, ScopePlan
+from tilewright.memory.scoped import Step as PlannedStep
+from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
+from tilewright.schedule.instances import Edge, Kind
+from tilewright.targets.npu.work import UnitWork, Works
+
+NUM_TILES = 4
+"""Into how many tiles a step's work is cut, so that moving and computing overlap (spec: tiles = 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A region that a step reads. `producer` is the step that made it, None for the network's inputs.
+
+    Tile t waits for the producer's tiles up to `tiles[t]`; without an entry, for all of them. `moved_bytes`
+    change cores on the way.
+    """
+
+    value: str
+    size_bytes: int
+    scope: Scope
+    producer: int | None
+    tiles: tuple[int, ...]
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A piece that a step makes, where it goes."""
+
+    value: str
+    size_bytes: int
+    scope: Scope
+    is_result: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A constant that a step needs. Without a name it is not kept: rows of a table that data choose."""
+
+    name: str | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One step with all that takes time. `after` are steps whose places in memory it takes over."""
+
+    number: int
+    name: str
+    kind: Kind
+    works: tuple[UnitWork, ...]
+    loads: tuple[Load, ...]
+    stores: tuple[Store, ...]
+    weights: tuple[Weight, ...]
+    num_tiles: int
+    after: tuple[int, ...]
+
+
+def lower(
+    plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType, *, num_tiles: int = NUM_TILES
+) -> tuple[Step, ...]:
+    """The steps of a plan on a machine that computes floating-point numbers as `dtype`.
+
+    O(layers of all instances), regions of tiles once for equal instances.
+    """
+    return _Lowering(plan, bindings, machine, dtype, num_tiles).run()
+
+
+class _Lowering:
+    def __init__(
+        self, plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType, num_tiles: int
+    ) -> None:
+        self.plan, self.graph, self.bindings = plan, plan.graph, bindings
+        self.num_cores, self.num_tiles = machine.num_cores_per_cluster, num_tiles
+        self.works = Works(machine, dtype)
+        self.moves = transfers(self.graph, bindings, plan.scopes)
+        self.edges: dict[tuple[int, Value, int], Edge] = {
+            (e.consumer, e.value, e.producer): e for e in self.graph.edges
+        }
+        self.regions: dict[int, Mapping[Value, Region]] = {}
+        self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
+        self.reused = _places_taken_over(plan)
+
+    def run(self) -> tuple[Step, ...]:
+        return tuple(self._step(number, step) for number, step in enumerate(self.plan.steps))
+
+    def _step(self, number: int, step: PlannedStep) -> Step:
+        node = self.graph.nodes[step.node]
+        written = [self.plan.pieces[i] for i in step.writes]
+        made = {piece.value: piece.region for piece in written}
+        results = self.graph.results
+        stores = tuple(
+            Store(p.value.name, p.size_bytes, p.scope, p.value in results and node.kind is Kind.INSTANCE)
+            for p in written
+        )
+        if not step.operators:
+            loads = tuple(self._load(step, read, (), {}, 1) for read in step.reads)
+            name = f"{node.kind} {node.value.name}"
+            return Step(number, name, node.kind, (), loads, stores, (), 1, self.reused[number])
+        regions = self._regions_within(step, made)
+        main = max(made, key=lambda v: volume(made[v]))
+        tiles = self.num_tiles if max(extents(made[main]), default=1) > 1 else 1
+        loads = tuple(self._load(step, read, (main,), regions, tiles) for read in step.reads)
+        return Step(
+            number, step.operators[0].name, node.kind, self._works_of(step, regions, main), loads, stores,
+            tuple(self._weights(step.operators, regions)), tiles, self.reused[number],
+        )  # fmt: skip
+
+    def _regions_within(self, step: PlannedStep, made: Mapping[Value, Region]) -> dict[Value, Region]:
+        """Regions of what the layer's operators make and read, from those of its results."""
+        regions = dict(made)
+        for node in reversed(step.operators):
+            for position, value in enumerate(node.outputs):
+                region = None if value is None else regions.get(value)
+                if region is None:
+                    continue
+                needs = self.graph.maps.inputs_of(node, position, region)
+                for operand, need in zip(node.inputs, needs, strict=True):
+                    if operand is not None and need is not None and not operand.is_constant:
+                        regions[operand] = hull(regions[operand], need) if operand in regions else need
+            for captured in node.captures:
+                regions[captured] = full_region(captured.shape)
+        return regions
+
+    def _works_of(
+        self, step: PlannedStep, regions: Mapping[Value, Region], main: Value
+    ) -> tuple[UnitWork, ...]:
+        node = self.graph.nodes[step.node]
+        own = self.bindings.bindings[step.node] if main in node.outputs else None
+        shapes = tuple(extents(regions[v]) for n in step.operators for v in n.results() if v in regions)
+        key = (node.subgraph_id, step.layer, shapes, own)
+        found = self.known_works.get(key)
+        if found is None:
+            works = (
+                self._work(n, regions, own if main in set(n.results()) else None) for n in step.operators
+            )
+            found = self.known_works[key] = tuple(w for w in works if w is not None)
+        return found
+
+    def _work(self, node: Node, regions: Mapping[Value, Region], own: Binding | None) -> UnitWork | None:
+        value = next((v for v in node.results() if v in regions), None)
+        if value is None:
+            return None
+        region = regions[value]
+        is_own = own is not None and len(own) == len(region)
+        return self.works.of(
+            node,
+            region,
+            own if is_own and own is not None else plain_binding(extents(region), self.num_cores),
+        )
+
+    def _load(
+        self,
+        step: PlannedStep,
+        read: Read,
+        main: tuple[Value, ...],
+        regions: Mapping[Value, Region],
+        tiles: int,
+    ) -> Load:
+        value, region, source = read.value, read.region, read.piece
+        size = self.graph.bytes_of(value, region)
+        if source is None:
+            return Load(value.name, size, Scope.MAIN, None, (), 0)
+        piece = self.plan.pieces[source]
+        if piece.node == step.node:
+            needs = self._tile_needs(step, value, main[0], regions, tiles) if main else ()
+            return Load(value.name, size, piece.scope, piece.first_step, needs, 0)
+        edge = self.edges.get((step.node, value, piece.node))
+        moved = edge is not None and any(t.kind is Kind.REDISTRIBUTE for t in self.moves.get(edge, ()))
+        return Load(value.name, size, piece.scope, piece.first_step, (), size if moved else 0)
+
+    def _tile_needs(
+        self, step: PlannedStep, value: Value, main: Value, regions: Mapping[Value, Region], tiles: int
+    ) -> tuple[int, ...]:
+        """Up to which tile of an operand each tile of the result needs it; tiles cut the first long axis."""
+        subgraph = self.graph.nodes[step.node].subgraph_id
+        key = (subgraph, step.layer, value, extents(regions[main]), extents(regions[value]))
+        found = self.known_tiles.get(key)
+        if found is None:
+            found = self.known_tiles[key] = self._derive_tiles(step, value, main, regions, tiles)
+        return found
+
+    def _derive_tiles(
+        self, step: PlannedStep, value: Value, main: Value, regions: Mapping[Value, Region], tiles: int
+    ) -> tuple[int, ...]:
+        out, source = regions[main], regions[value]
+        axis, source_axis = _tiled_axis(out), _tiled_axis(source)
+        if axis is None or source_axis is None or tiles == 1:
+            return ()
+        start, stop = out[axis]
+        low, high = source[source_axis]
+        needs: list[int] = []
+        for tile in range(tiles):
+            cut = (start + (stop - start) * tile // tiles, start + (stop - start) * (tile + 1) // tiles)
+            if cut[0] == cut[1]:
+                needs.append(needs[-1] if needs else 0)
+                continue
+            part = {main: (*out[:axis], cut, *out[axis + 1 :])}
+            region = self._regions_within(step, part).get(value)
+            end = low if region is None else region[source_axis][1]
+            needs.append(max(0, -(-(end - low) * self.num_tiles // (high - low)) - 1))
+        return tuple(needs)
+
+    def _weights(self, nodes: Sequence[Node], regions: Mapping[Value, Region]) -> list[Weight]:
+        found: list[Weight] = []
+        for node in nodes:
+            for position, operand in enumerate(node.inputs):
+                if operand is None or not operand.is_constant or operand.num_elements <= 1:
+                    continue
+                whole = self.graph.bytes_of(operand, full_region(operand.shape))
+                value = next((v for v in node.results() if v in regions), None)
+                if value is not None and _is_table(node, position):
+                    found.append(Weight(None, min(whole, self.graph.bytes_of(value, regions[value]))))
+                else:
+                    found.append(Weight(operand.name, whole))
+        return found
+
+
+def _places_taken_over(plan: ScopePlan) -> list[tuple[int, ...]]:
+    """For each step the last steps of pieces whose places its own take over (write after read or write)."""
+    after: list[set[int]] = [set() for _ in plan.steps]
+    for scope in (Scope.LOCAL, Scope.SHARED):
+        own = sorted((p for p in plan.pieces if p.scope is scope), key=lambda p: p.first_step)
+        there: list[Piece] = []
+        for piece in own:
+            if piece.size_bytes == 0:
+                continue
+            kept = []
+            for other in there:
+                if other.offset_bytes >= piece.end_bytes or other.end_bytes <= piece.offset_bytes:
+                    kept.append(other)
+                    continue
+                if other.last_step < piece.first_step:
+                    after[piece.first_step].add(other.last_step)
+                if other.offset_bytes < piece.offset_bytes or other.end_bytes > piece.end_bytes:
+                    kept.append(other)  # part of it is still to be taken over
+            there = [*kept, piece]
+    return [tuple(sorted(steps)) for steps in after]
+
+
+def _tiled_axis(region: Region) -> int | None:
+    """The axis that tiles cut: the outermost one that is longer than 1."""
+    return next((axis for axis, extent in enumerate(extents(region)) if extent > 1), None)
+
+
+def _is_table(node: Node, position: int) -> bool:
+    """Whether data say which rows of an operand are read."""
+    return any(
+        access.operand.key == ("input", position) and any(isinstance(i, Indirect) for i in access.index)
+        for nest in nests_of(node)
+        for access in nest.reads
+    )

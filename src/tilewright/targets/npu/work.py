@@ -1,0 +1,168 @@
+"""What a node costs the units of one cluster: cycles of the unit that takes its sort of work.
+
+The sort of work follows from the nests: sums of products over channels, sums of each channel alone, other
+sums, functions, plain arithmetic, copies. Which unit takes it, how fast and at what energy says the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tilewright.errors import MachineError
+from tilewright.hardware.machine import Machine, Unit, Work
+from tilewright.ir.derive import is_contraction, macs, nest_flops, nests_of
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Call
+from tilewright.ir.graph import Node
+from tilewright.ir.nest import Affine, Nest
+from tilewright.ir.region import Region, volume
+
+_FUNCTIONS = frozenset({"exp", "log", "erf", "tanh", "sigmoid", "sqrt", "sin", "cos", "pow", "gelu"})
+
+
+@dataclass(frozen=True, slots=True)
+class UnitWork:
+    """Work of one node on one unit of every core: how long it takes, and what it computes."""
+
+    unit: str
+    seconds: float
+    macs: float
+    ops: float
+    energy_pj: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A contraction as a matrix unit sees it: output axes of rows and of columns."""
+
+    rows: frozenset[int]
+    columns: frozenset[int]
+
+
+class Works:
+    """The work of a graph's nodes on a machine that computes floating-point numbers as `dtype`."""
+
+    def __init__(self, machine: Machine, dtype: DType) -> None:
+        self.machine, self.dtype = machine, dtype
+        if machine.clock_hz is None:
+            raise MachineError(f"machine {machine.name!r}: clock_hz: is missing; rates are per cycle.")
+        self.clock_hz = machine.clock_hz
+        self._sorts: dict[Node, tuple[Work, int, Shape]] = {}
+
+    def of(self, node: Node, region: Region, binding: tuple[int, ...]) -> UnitWork | None:
+        """The work to make a region of a node's result, dealt to cores as bound; None if it moves nothing."""
+        if node not in self._sorts:
+            self._sorts[node] = work_of(node), macs(node), shape_of(node)
+        work, products, shape = self._sorts[node]
+        if work is Work.MOVEMENT:
+            return None
+        whole = max(1, node.output.num_elements)
+        share = volume(region) / whole
+        cores = prod(binding)
+        unit, rate, is_mac = self._unit(work, node.output.dtype)
+        per_core = rate * unit.efficiency * max(1, unit.num_per_instance)
+        elements = volume(region)
+        if is_mac:
+            done = products * share
+            filled = _filled(unit, shape, region, binding) if work is Work.CONTRACTION else 1.0
+            cycles = done / (per_core * cores * filled)
+            return UnitWork(unit.name, cycles / self.clock_hz, done, 0.0, done * (unit.mac_pj or 0.0))
+        ops = self._operations(node, unit, share, elements)
+        cycles = ops / (per_core * cores)
+        return UnitWork(unit.name, cycles / self.clock_hz, 0.0, ops, ops * (unit.op_pj or 0.0))
+
+    def _operations(self, node: Node, unit: Unit, share: float, elements: int) -> float:
+        """Of each element that a reduction reads, else of the result, as the machine weighs the operator."""
+        each = unit.ops_per_element.get(node.op_type, 1.0)
+        reduced = [n.num_iterations for n in nests_of(node) if n.combine is not None]
+        is_listed = node.op_type in unit.ops_per_element
+        return each * (elements if is_listed or not reduced else max(reduced) * share)
+
+    def _unit(self, work: Work, dtype: DType) -> tuple[Unit, float, bool]:
+        """The first unit that takes a sort of work, its rate per cycle, whether that counts products."""
+        name = str(self.dtype if dtype.is_float else dtype)
+        for unit in self.machine.units:
+            if not unit.takes(work):
+                continue
+            wants_macs = work in (Work.CONTRACTION, Work.DEPTHWISE)
+            table: Mapping[str, float] = unit.macs_per_cycle if wants_macs else unit.ops_per_cycle
+            if table:
+                return unit, table.get(name, min(table.values())), wants_macs
+        raise MachineError(
+            f"machine {self.machine.name!r}: units: none runs {work}; give one of them runs: [{work}]."
+        )
+
+
+def work_of(node: Node) -> Work:
+    """The sort of work that takes most of a node's time."""
+    nests = nests_of(node)
+    if any(is_contraction(nest) for nest in nests):
+        main = max((n for n in nests if is_contraction(n)), key=lambda n: n.num_iterations)
+        return Work.CONTRACTION if shape_of_nest(main).columns or _is_small(main) else Work.DEPTHWISE
+    if nests and not any(nest_flops(nest) for nest in nests):
+        return Work.MOVEMENT
+    if any(nest.combine is not None for nest in nests):
+        return Work.REDUCTION
+    if any(_calls_function(nest) for nest in nests):
+        return Work.SPECIAL
+    return Work.ELEMENTWISE
+
+
+def _is_small(nest: Nest) -> bool:
+    """Whether channels are summed over: a layer of one output channel has no columns but is not depthwise."""
+    pair = [set(access.dims()) for access in nest.reads[:2]]
+    window = {
+        d
+        for access in nest.reads[:1]
+        for i in access.index
+        if isinstance(i, Affine) and len(i.terms) > 1
+        for d in i.dims()
+    }
+    return any(dim.name not in window and all(dim.name in own for own in pair) for dim in nest.reduce_dims)
+
+
+def _calls_function(nest: Nest) -> bool:
+    parts = [part for part in (nest.body, nest.finish) if part is not None]
+    return any(isinstance(e, Call) and e.function in _FUNCTIONS for part in parts for e in part.walk())
+
+
+def shape_of(node: Node) -> Shape:
+    """Rows and columns of a node's largest contraction, as axes of its result."""
+    found = [n for n in nests_of(node) if is_contraction(n)]
+    if not found:
+        return Shape(frozenset(), frozenset())
+    return shape_of_nest(max(found, key=lambda n: (n.write.operand.kind == "output", n.num_iterations)))
+
+
+def shape_of_nest(nest: Nest) -> Shape:
+    """Axes of the result along which only the left operand moves are rows, only the right one columns."""
+    reduced = {dim.name for dim in nest.reduce_dims}
+    moving = [set(access.dims()) for access in nest.reads if reduced & set(access.dims())]
+    if len(moving) < 2:
+        return Shape(frozenset(), frozenset())
+    left, right = moving[0], moving[1]
+    rows, columns = set(), set()
+    for axis, index in enumerate(nest.write.index):
+        dims = set(index.dims()) if isinstance(index, Affine) else set()
+        if dims & (left - right):
+            rows.add(axis)
+        elif dims & (right - left):
+            columns.add(axis)
+    return Shape(frozenset(rows), frozenset(columns))
+
+
+def _filled(unit: Unit, shape: Shape, region: Region, binding: tuple[int, ...]) -> float:
+    """The share of a matrix unit's tile that the part of one core fills."""
+    if len(unit.tile) < 2:
+        return 1.0
+    own = [ceil((stop - start) / b) for (start, stop), b in zip(region, binding, strict=True)]
+    rows = prod(own[axis] for axis in shape.rows)
+    columns = prod(own[axis] for axis in shape.columns)
+    full = _rounded(rows, unit.tile[0]) * _rounded(columns, unit.tile[1])
+    return rows * columns / full
+
+
+def _rounded(value: int, step: int) -> int:
+    return -(-value // step) * step

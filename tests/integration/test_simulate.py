@@ -1,0 +1,98 @@
+"""`tilewright simulate`: a plan as a document, as tables, as a timeline; its values; mistakes of one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from tests.support.cli import tilewright
+from tests.support.models import small_net
+
+from tilewright.cli.schemas import violations
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "net.onnx"
+    onnx.save(small_net(), path)
+    return path
+
+
+def report(*arguments: object) -> dict[str, Any]:
+    result = tilewright("simulate", *arguments, "--json")
+    assert result.code == 0, result.err
+    document: dict[str, Any] = json.loads(result.out)
+    assert violations(document) == []
+    return document
+
+
+def test_a_plan_is_reported_whole_with_its_baselines(model: Path) -> None:
+    document = report(model, "-t", "stcp920", "--compare", "--check")
+    assert document["values_checked"]
+    assert {name for s in document["subgraphs"] for name in s["nodes"]} >= {"conv1", "conv2", "classify"}
+    instances = sum(s["factor"] for s in document["subgraphs"])
+    assert len(document["order"]) >= instances
+    assert document["time_s"] >= document["lower_bound_s"] > 0
+    assert document["gap"] == pytest.approx(document["time_s"] / document["lower_bound_s"] - 1)
+    assert document["time_s"] == min(t["time_s"] for t in document["tried"] if t["time_s"])
+    assert document["energy_j"] == pytest.approx(sum(document["energy_by_j"].values()))
+    assert set(document["compared"]) == {
+        "graphturbo",
+        "tvm",
+        "astitch",
+        *(f"variant-{i}" for i in range(1, 5)),
+    }
+    assert document["compared"]["tvm"]["time_s"] > document["time_s"]
+    assert document["compared"]["tvm"]["buffers"]["LB"] == 0
+
+
+def test_a_larger_batch_takes_longer_and_gives_more(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    proto = small_net()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    for output in proto.graph.output:
+        output.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(proto, path)
+    one, eight = (report(path, "--batch", n, "--recipe", "graphturbo") for n in (1, 8))
+    assert (one["samples_per_cluster"], eight["samples_per_cluster"]) == (1, 8)
+    assert one["time_s"] < eight["time_s"] < 8 * one["time_s"]
+    assert eight["throughput_per_s"] > one["throughput_per_s"]
+
+
+def test_the_timeline_has_a_row_for_each_unit_and_ends_when_the_plan_does(
+    model: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    document = report(model, "--recipe", "graphturbo", "--trace", trace)
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert names == set(document["utilization"])
+    end_us = max(e["ts"] + e["dur"] for e in events if e["ph"] == "X")
+    assert end_us == pytest.approx(document["time_s"] * 1e6, rel=0.5)
+    assert any(e["ph"] == "C" and e["name"] == "LB bytes" for e in events)
+
+
+def test_people_see_tables(model: Path) -> None:
+    result = tilewright("simulate", model, "--compare")
+    assert result.code == 0, result.err
+    for word in ("samples/s", "at least", "variant-3", "in LB", "estimated"):
+        assert word in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--recipe", "turbo"), "graphturbo"),
+        (("-t", "stcp92"), "stcp920"),
+        (("-t", "simba-cosa-repo"), "clock_hz"),
+        (("--batch", "0"), "--batch"),
+    ],
+)
+def test_a_mistake_is_one_line(model: Path, arguments: tuple[str, ...], named: str) -> None:
+    result = tilewright("simulate", model, *arguments)
+    assert result.code != 0
+    assert named in result.err
+    assert len(result.err.strip().splitlines()) == 1
