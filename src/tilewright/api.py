@@ -448,7 +448,7 @@ def _compiled(model: Model, options: Options, compilation: Compilation) -> Compi
         body,
         remarks=program.remarks,
         phase_s=compilation.phase_s,
-        num_threads=options.threads,
+        num_threads=options.num_threads,
         tuning=compilation.tuning,
     )
 

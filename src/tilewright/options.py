@@ -43,14 +43,17 @@ class Options:
     shapes: Shapes = field(
         default_factory=dict, metadata=_about("Shape of each input whose sizes the model leaves open.")
     )
-    hint: Hint = field(default="latency", metadata=_about("What to optimise for."))
-    effort: int = field(default=2, metadata=_about("How hard to search: 0 to 3."))
+    hint: Hint = field(
+        default="latency", metadata=_about("What to optimise for: throughput is many runs at a time.")
+    )
+    effort: int = field(default=2, metadata=_about("How hard planners search: 0 to 3."))
     budget: Budget | None = field(
         default=None,
         metadata=_about("Measure kernels for so long, such as 60s or 500trials; default: estimates choose."),
     )
     threads: int | None = field(
-        default=None, metadata=_about("Worker threads; default: the cores this process may use.")
+        default=None,
+        metadata=_about("Threads of a run; default: the cores this process may use, or 1 for throughput."),
     )
     partition: str = field(default=AUTO, metadata=_about("How to cut the graph into kernels."))
     schedule: str = field(default=AUTO, metadata=_about("How to order the kernels."))
@@ -95,6 +98,15 @@ class Options:
         for name, shape in self.shapes.items():
             if any(extent < 0 for extent in shape):
                 raise UsageError(f"shapes: input {name!r} has a negative extent in {tuple(shape)}.")
+
+    @property
+    def num_threads(self) -> int | None:
+        """Threads of one run: as asked, else one where throughput counts, so that many runs go side by side.
+
+        >>> Options(hint="throughput").num_threads, Options(hint="throughput", threads=2).num_threads
+        (1, 2)
+        """
+        return 1 if self.threads is None and self.hint == "throughput" else self.threads
 
     @property
     def search_budget(self) -> Budget:

@@ -16,6 +16,7 @@ from tests.support.models import feed_for, host_net, mixed_outputs, small_net
 import tilewright as tw
 from tilewright import artifact
 from tilewright.artifact.container import Archive, Member, write_archive
+from tilewright.errors import UsageError
 
 NUM_FLIPS = 300
 
@@ -82,7 +83,12 @@ def test_an_artifact_computes_and_explains_as_the_model_it_is_of(make, target: s
 
 def test_options_come_back(tmp_path: Path) -> None:
     compiled = tw.compile(
-        small_net(), hint="energy", budget="500trials", threads=2, seed=3, shapes={"image": (1, 3, 12, 12)}
+        small_net(),
+        hint="throughput",
+        budget="500trials",
+        threads=2,
+        seed=3,
+        shapes={"image": (1, 3, 12, 12)},
     )
     assert tw.open(compiled.save(tmp_path / "m.tw")).options.to_json() == compiled.options.to_json()
 
@@ -91,6 +97,19 @@ def test_threads_are_those_asked_when_opening_or_else_when_compiling(path: Path)
     assert tw.open(path).num_threads == 1
     assert tw.open(path, threads=2).num_threads == 2
     assert tw.open(path, threads=1).num_threads == 1
+
+
+def test_a_model_for_throughput_runs_on_one_thread_unless_told(tmp_path: Path) -> None:
+    compiled = tw.compile(small_net(), hint="throughput")
+    assert compiled.num_threads == 1
+    path = compiled.save(tmp_path / "m.tw")
+    assert tw.open(path).num_threads == 1
+    assert tw.open(path, threads=2).num_threads == 2
+
+
+def test_what_the_cpu_cannot_optimise_for_is_refused() -> None:
+    with pytest.raises(UsageError, match="hint energy: the cpu target knows no energies"):
+        tw.compile(small_net(), hint="energy")
 
 
 def test_nothing_in_an_artifact_is_a_pickle(path: Path) -> None:

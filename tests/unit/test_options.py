@@ -37,6 +37,13 @@ def test_bad_values_are_refused_by_name(changes: dict[str, object], message: str
         Options(**changes)  # type: ignore[arg-type]
 
 
+def test_runs_for_throughput_take_one_thread_unless_told() -> None:
+    assert Options().num_threads is None
+    assert Options(threads=3).num_threads == 3
+    assert Options(hint="throughput").num_threads == 1
+    assert Options(hint="throughput", threads=2).num_threads == 2
+
+
 def test_every_field_explains_itself() -> None:
     for field in fields(Options):
         assert Options.help(field.name).endswith(".")

@@ -110,7 +110,7 @@ def read_artifact(
         native = archive.manifest["native"]
         reason = None if native is None else _refusal(archive, native, trust, cache_dir)
     stored = _Stored(archive, facts)
-    num_threads = num_threads or facts.options.threads
+    num_threads = num_threads or facts.options.num_threads
     if native is None:
         return CompiledModel(
             facts, Body(stored.program, lambda: None, stored.compile), num_threads=num_threads

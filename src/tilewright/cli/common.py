@@ -37,7 +37,7 @@ def open_or_compile(path: Path, options: Options, update: Update) -> CompiledMod
         return tw.compile(path, options=options, progress=update)
     if options.shapes:
         raise UsageError(f"{path}: an artifact's shapes are fixed; compile the model with --shapes instead.")
-    return tw.open(path, threads=options.threads)
+    return tw.open(path, threads=options.num_threads)
 
 
 def algorithms_text(compiled: CompiledModel) -> str:

@@ -37,11 +37,17 @@ class CompileFlags:
     target: str = typer.Option("cpu", "--target", "-t", help="Where to run: see `tilewright targets`.")
     shapes: str | None = SHAPES
     threads: int | None = THREADS
-    hint: str = typer.Option("latency", "--hint", help="What to optimise for: latency, throughput, energy.")
+    hint: str = typer.Option(
+        "latency",
+        "--hint",
+        help="What to optimise for: latency, throughput (many runs at a time), energy.",
+    )
     accuracy: str = typer.Option(
         "default", "--accuracy", help="How exactly to compute: strict, default, fast."
     )
-    effort: int = typer.Option(2, "-O", "--effort", help="How hard planners search: 0 to 3.")
+    effort: int = typer.Option(
+        2, "-O", "--effort", help="How hard planners search, as for the smallest arena: 0 to 3."
+    )
     budget: str | None = typer.Option(
         None,
         "--budget",

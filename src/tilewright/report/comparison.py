@@ -116,7 +116,7 @@ def compare_layers(
     ours = {_identity(k) for step in compiled.steps for k in step.kernels}
     kernels = [k for step in code.steps for k in step.kernels]
     changed = tuple(", ".join(k.nodes) for k in kernels if k.nodes and _identity(k) not in ours)
-    executable = code.load(compiled.options.threads)
+    executable = code.load(compiled.options.num_threads)
     try:
         got = executable.run(feed)
     finally:

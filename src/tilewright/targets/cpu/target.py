@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.errors import BudgetExceeded, InternalError, UnsupportedOp
+from tilewright.errors import BudgetExceeded, InternalError, UnsupportedOp, UsageError
 from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
@@ -131,7 +131,7 @@ class CpuTarget:
 
     def compile(self, program: Program) -> CpuExecutable:
         """Generate, load and return the executable."""
-        return self.generate(program).load(program.options.threads)
+        return self.generate(program).load(program.options.num_threads)
 
     def generate(
         self,
@@ -194,10 +194,13 @@ class CpuTarget:
         """Lower a program for an instruction set and give every tensor its address; nothing is compiled.
 
         Raises:
+            UsageError: the hint is energy, which this target cannot tell.
             UnsupportedOp: a node that this target declines.
             BudgetExceeded: the arena would be larger than `options.max_memory_bytes`.
         """
         graph, options = program.graph, program.options
+        if options.hint == "energy":
+            raise UsageError("hint energy: the cpu target knows no energies; give latency or throughput.")
         for node in graph.nodes:
             support = self.supports(node)
             if not support:

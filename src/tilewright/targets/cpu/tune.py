@@ -138,7 +138,7 @@ class ModelBench:
                     code = self.target.generate(program, profile=profile, arrangements=self.arrangements)
                 except BudgetExceeded as error:  # the plain plan fits, or there would be nothing to tune
                     raise UsageError(f"other ways to make the kernels need more memory: {error}") from error
-                executable = code.load(self.program.options.threads)
+                executable = code.load(self.program.options.num_threads)
                 stack.callback(executable.close)
                 found.append((code.lowered, executable))
             yield found
@@ -178,7 +178,7 @@ class Tuner:
     def context(self) -> str:
         """Digest of everything but the model that decides a measurement."""
         options = self.program.options
-        threads = resolve_threads(options.threads)
+        threads = resolve_threads(options.num_threads)
         facts = (
             FORMAT_VERSION,
             tilewright.__version__,
