@@ -201,3 +201,21 @@ def test_a_wrong_sweep_says_what_is_there(axis: str, named: str) -> None:
     assert result.code != 0
     assert named in result.err
     assert result.err.strip().count("\n") <= 1
+
+
+def test_mappings_are_simulated_on_the_network() -> None:
+    document = report("1_14_64_64_1", "1_14_64_64_1", "--mapper", "cosa", "--noc")
+    first, second = document["layers"]
+    assert first["noc"] == second["noc"]
+    noc = first["noc"]
+    assert noc["cycles"] == noc["compute_cycles"] + sum(noc["wait_cycles"].values())
+    assert noc["compute_cycles"] == first["compute_cycles"]
+    assert len(noc["link_flits"]) == 16
+    given = report("--evaluate", str(EXAMPLES), "--noc")["cases"]
+    assert all(case["noc"]["cycles"] >= case["summary"]["cycles"] > 0 for case in given)
+    table = tilewright("map", "1_14_64_64_1", "--mapper", "cosa", "--noc")
+    assert "on the network, cycle by cycle" in table.out
+    assert f"{noc['cycles']:,}" in table.out
+    refused = tilewright("map", "1_14_64_64_1", "-t", "eyeriss", "--mapper", "cosa", "--noc")
+    assert refused.code == 2
+    assert "its network 'bus' is a bus; the simulator knows meshes" in refused.err

@@ -75,6 +75,9 @@ def map_(
     double_buffered: bool = typer.Option(
         False, "--double-buffered", help="Half of every buffer holds the tile in use, half the next one."
     ),
+    noc: bool = typer.Option(
+        False, "--noc", help="Also simulate the mappings on the machine's network, cycle by cycle."
+    ),
     shapes: str | None = SHAPES,
     sweep: list[str] = typer.Option(
         None,
@@ -92,6 +95,7 @@ def map_(
     Of a model, every sum of products is mapped, equal ones once; the other operators are counted as streams.
     Example: `tilewright map 3_14_256_256_1 -t simba-cosa-repo --objective energy`.
     """
+    from tilewright.cli.map_noc import noc_to_json, on_network, print_noc
     from tilewright.cli.map_timeloop import cases_of, export, machine_of
     from tilewright.hardware.operator_view import operator_view
     from tilewright.mapping.base import Rules
@@ -103,7 +107,7 @@ def map_(
         cases = cases_of(evaluate, work or (), machine)
         if export_timeloop is not None:
             export(export_timeloop, machine, ((case.problem, case.mapping) for case in cases))
-        _evaluate(cases, evaluate, machine, rules, as_json)
+        _evaluate(cases, evaluate, machine, rules, noc, as_json)
         return
     if sweep:
         run_sweep(
@@ -130,12 +134,16 @@ def map_(
     if export_timeloop is not None:
         distinct = {id(s): (item.problem, s) for item, s in zip(asked.mapped, solutions, strict=True)}
         export(export_timeloop, machine, ((problem, s.mapping) for problem, s in distinct.values()))
+    mappings = [s.mapping for s in solutions]
+    networked = on_network(list(zip(problems, mappings, strict=True)), machine) if noc else []
     total = totals(asked, solutions, machine)
     if as_json:
         layers = [
             {**layer_to_json(item.problem, s), "operator": item.operator}
             for item, s in zip(asked.mapped, solutions, strict=True)
         ]
+        for one, result in zip(layers, networked, strict=False):
+            one["noc"] = noc_to_json(result)
         facts = {
             "machine": machine.name,
             "mapped_onto": view.note,
@@ -154,6 +162,8 @@ def map_(
         print_json("map", {**facts, "layers": layers, "streamed": streamed, "total": total})
         return
     _print(asked, solutions, machine, total)
+    if noc:
+        print_noc([problem.name for problem in problems], networked)
     if view.note:
         say(f"mapped onto {view.note}")
 
@@ -198,11 +208,15 @@ def layer_to_json(problem: Problem, solution: MappingSolution) -> dict[str, Any]
     }
 
 
-def _evaluate(cases: Sequence[Case], path: Path, machine: Machine, rules: Rules, as_json: bool) -> None:
+def _evaluate(
+    cases: Sequence[Case], path: Path, machine: Machine, rules: Rules, noc: bool, as_json: bool
+) -> None:
+    from tilewright.cli.map_noc import noc_to_json, on_network, print_noc
     from tilewright.cost.nest_analysis import evaluate
     from tilewright.mapping.cases import cost_to_json
 
     answers: list[dict[str, Any]] = []
+    legal: list[Case] = []
     with progress(f"evaluating {path.name}") as update:
         for number, case in enumerate(cases):
             update(case.id, number, len(cases))
@@ -212,6 +226,12 @@ def _evaluate(cases: Sequence[Case], path: Path, machine: Machine, rules: Rules,
                 answers.append({"id": case.id, "error": str(error), "summary": None, "levels": {}})
                 continue
             answers.append({"id": case.id, "error": None, **cost_to_json(case.problem, cost)})
+            legal.append(case)
+    networked = on_network([(case.problem, case.mapping) for case in legal], machine) if noc else []
+    simulated = {case.id: result for case, result in zip(legal, networked, strict=False)}
+    for answer in answers:
+        if answer["id"] in simulated:
+            answer["noc"] = noc_to_json(simulated[answer["id"]])
     if as_json:
         print_json(
             "map-evaluate",
@@ -234,6 +254,8 @@ def _evaluate(cases: Sequence[Case], path: Path, machine: Machine, rules: Rules,
         ],
         right=(1, 2, 3),
     )
+    if noc:
+        print_noc(list(simulated), networked)
 
 
 def _print(

@@ -476,6 +476,27 @@ class MappedLevel(Part):
     spatial_outer_to_inner: list[tuple[str, int]]
 
 
+class OnNetwork(Part):
+    """A mapping on a network on chip, simulated cycle by cycle; flits with headers, DRAM's without."""
+
+    cycles: int
+    compute_cycles: int
+    wait_cycles: dict[str, int] = Field(
+        description="By tensor; Drain: for room for partial sums; End: until the last result was in DRAM."
+    )
+    steps: int
+    simulated_steps: int = Field(description="The others repeated one of them exactly.")
+    elements_used: int
+    sent_flits: dict[str, int] = Field(description="What the memory sent, by tensor.")
+    returned_flits: int = Field(description="What the elements sent to the memory and to each other.")
+    dram_read_flits: int
+    dram_written_flits: int
+    memory_utilization: float = Field(description="Share of the cycles in which the memory sent a flit.")
+    link_flits: list[list[int]] = Field(
+        description="What left each router, row by row: into its element, north, east, south, west."
+    )
+
+
 class MappedLayer(Part):
     """One operator on a described machine; all figures are estimates, counts are those of one instance."""
 
@@ -500,6 +521,7 @@ class MappedLayer(Part):
     planner: str
     note: str
     levels: dict[str, dict[str, Any]]
+    noc: OnNetwork | None = Field(default=None, description="With --noc.")
 
 
 class StreamedNode(Part):
@@ -646,6 +668,7 @@ class EvaluatedMapping(Part):
     error: str | None
     summary: dict[str, float] | None
     levels: dict[str, dict[str, Any]]
+    noc: OnNetwork | None = Field(default=None, description="With --noc, unless there is an error.")
 
 
 class MapEvaluateReport(Report):
