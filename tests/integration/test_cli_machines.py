@@ -98,3 +98,4 @@ def test_a_machine_without_units_says_what_it_lacks(tmp_path: Path) -> None:
     result = tilewright("map", "3_14_64_64_1", "-t", path)
     assert result.code == 2
     assert "units: none multiplies and accumulates" in result.complaint
+    assert result.complaint == tilewright("map", "3_14_64_64_1", "-t", "host").complaint

@@ -11,7 +11,6 @@ from tilewright.cli.machine_table import print_machine
 from tilewright.cli.output import JSON_OPTION, print_json, print_table, say
 from tilewright.errors import UsageError
 
-HOST = "host"
 _ABOUT = {
     "cpu": "generated machine code on this processor",
     "interpreter": "reference semantics in numpy: slow, for comparison",
@@ -37,7 +36,7 @@ def targets(
 
     Example: `tilewright targets eyeriss > mine.yaml`, `tilewright targets mine.yaml --table`.
     """
-    from tilewright.hardware.presets import preset_names
+    from tilewright.hardware.presets import HOST, preset_names
     from tilewright.targets import TARGETS
 
     if name == HOST:
@@ -84,7 +83,7 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
     from tilewright.hardware.citation import cited_numbers
     from tilewright.hardware.machine_file import machine_text
     from tilewright.hardware.parts import closest
-    from tilewright.hardware.presets import find_machine, is_file, preset_names, preset_text
+    from tilewright.hardware.presets import HOST, find_machine, is_file, preset_names, preset_text
     from tilewright.targets import TARGETS
 
     if not is_file(name) and name not in preset_names():

@@ -80,7 +80,7 @@ def _explain(problem: Any) -> str:
         case "extra_forbidden":
             return f"unknown key; {_suggestion(location)}"
         case "missing":
-            return f"is missing: {_meaning(location)}"
+            return f"is missing; add it ({_meaning(location)})"
         case "value_error":
             return str(context["error"]).rstrip(".")
         case "less_than_equal":
@@ -146,7 +146,7 @@ def _meaning(location: Sequence[int | str]) -> str:
     field = _part(location).model_fields.get(key)
     text = (field.description or "") if field is not None else ""
     text = " ".join(text.split()).rstrip(".")
-    return f"{text[:1].lower()}{text[1:]}" if text else "give it"
+    return f"{text[:1].lower()}{text[1:]}" if text else "see docs/machines.md"
 
 
 def _meant(location: Sequence[int | str]) -> list[str]:

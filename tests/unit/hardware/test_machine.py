@@ -172,7 +172,7 @@ def test_shares_divide_a_capacity() -> None:
         ("name: chip", "name: chip\nname: chop", "line 3: the key 'name' is given twice"),
         ("name: chip", "name: &a chip\ndescription: *a", "line 3: aliases are not allowed (*a)"),
         ("name: chip", "name: !!python/object:os.system chip", "line 2: could not determine a constructor"),
-        ("name: chip", "", "name: is missing: name of the machine, shown in reports"),
+        ("name: chip", "", "name: is missing; add it (name of the machine, shown in reports"),
         ("name: chip", "7: chip", "the top: the key 7 is not text"),
         ("name: chip", "name: [", "line "),
     ],

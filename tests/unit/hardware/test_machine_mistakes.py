@@ -37,13 +37,13 @@ MISTAKES = {
         STCP920, "overheads:\n", "overheads:\n  latency_ns: 3\n", "overheads.latency_ns", "belongs to a level",
     ),
     "a misspelt section": (STCP920, "\nunits:\n", "\nunit:\n", "unit", "did you mean units"),
-    "a missing section": (EYERISS, EYERISS[EYERISS.index("units:"):EYERISS.index("networks:")], "", "units", "is missing: compute units"),
-    "a missing name": (EYERISS, "name: eyeriss\n", "", "name", "is missing: name of the machine"),
+    "a missing section": (EYERISS, EYERISS[EYERISS.index("units:"):EYERISS.index("networks:")], "", "units", "is missing; add it (compute units"),
+    "a missing name": (EYERISS, "name: eyeriss\n", "", "name", "is missing; add it (name of the machine"),
     "a missing rate": (
         STCP920, "    macs_per_cycle: {float16: 2048, int8: 4096}\n", "", "units[0]", "give macs_per_cycle or ops_per",
     ),
     "a missing end of a network": (
-        STCP920, "    inner: L1\n", "", "networks[0].inner", "is missing: level on the inner side",
+        STCP920, "    inner: L1\n", "", "networks[0].inner", "is missing; add it (level on the inner side",
     ),
     # Units of numbers.
     "a unit of another kind": (STCP920, "8 MiB", "8 GHz", "levels[1].capacity_bytes", "expected one of B, kB, KiB"),

@@ -8,8 +8,12 @@ from importlib import resources
 from pathlib import Path
 
 from tilewright.errors import MachineError
+from tilewright.hardware.host import host_machine
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import load_machine, parse_machine
+
+HOST = "host"
+"""This machine, as far as it is known without measuring."""
 
 
 def preset_names() -> tuple[str, ...]:
@@ -38,11 +42,13 @@ def load_preset(name: str) -> Machine:
 
 
 def find_machine(name: str) -> Machine:
-    """A preset by its name, or the machine of a YAML file by its path.
+    """A preset by its name, the machine of a YAML file by its path, or `host`, this machine.
 
     Raises:
         MachineError: neither; or a file that describes no machine.
     """
+    if name == HOST:
+        return host_machine()
     return load_machine(Path(name)) if is_file(name) else load_preset(name)
 
 
