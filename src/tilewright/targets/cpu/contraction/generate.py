@@ -8,13 +8,11 @@ output position is a loop, by straight code for the rows of the register tile th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr
 from tilewright.ir.nest import Nest, Operand
 from tilewright.targets.cpu.contraction.choose import (
     ELEMENT,
@@ -23,18 +21,18 @@ from tilewright.targets.cpu.contraction.choose import (
     Design,
     design_contraction,
 )
-from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
-from tilewright.targets.cpu.contraction.match import Contraction, Loop, Spread
+from tilewright.targets.cpu.contraction.epilogue import initial_values, store_tile
+from tilewright.targets.cpu.contraction.frame import Frame, Panel, Position
+from tilewright.targets.cpu.contraction.match import Contraction, Loop
 from tilewright.targets.cpu.contraction.pack import (
-    COMPACT_BYTES,
     FactorB,
     in_place,
     packed_at_run_time,
     packed_constant,
 )
-from tilewright.targets.cpu.contraction.tiling import Cut, Panels, RowTile, split_rows
+from tilewright.targets.cpu.contraction.sums import Sums
+from tilewright.targets.cpu.contraction.tiling import Cut, RowTile, split_rows
 from tilewright.targets.cpu.emitter import Emitter, Param
-from tilewright.targets.cpu.exprgen import emit_expr
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     SYMBOL_PLACEHOLDER,
@@ -47,12 +45,9 @@ from tilewright.targets.cpu.kernel import (
     Packed,
     name_by_content,
 )
-from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
+from tilewright.targets.cpu.values import I64, PTR, Int, Val, vec
 from tilewright.tuning import Choice
 
-# Longer sums are cut into blocks whose totals are added up in memory: the error of one chain of float
-# additions grows with its length, and a block of this many steps hides what the extra addition costs.
-_BLOCK_STEPS = 256
 # A panel of this size is worth fetching while the one before it is multiplied: weights come from memory
 # that is too slow to keep up with the FMAs (ResNet-50: 57.9 → 55.3 ms, BERT-base: 176 → 166 ms, one thread).
 _MIN_PREFETCH_BYTES = 64 * 1024
@@ -102,8 +97,7 @@ def lower_contraction(
         from tilewright.targets.cpu.loopnest import lower_nests
 
         before = lower_nests((pack,), {**layouts, operand.key: _row_major(operand)}, isa)
-    generator = _Generator(design, factor, order, isa)
-    return (*before, generator.kernel())
+    return (*before, _kernel(design, factor, order, isa))
 
 
 def _is_bound_by_weights(problem: Contraction) -> bool:
@@ -128,100 +122,76 @@ def _summed_order(problem: Contraction) -> tuple[Loop, ...]:
     return (*(by_name[n] for n in first if n in by_name), *rest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """Element offsets of one tile's first row in every operand, and the output indices that windows need."""
+def _kernel(design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) -> Kernel:
+    """The whole kernel of a product."""
+    problem, panels = design.problem, design.tile.panels
+    row_tiles = split_rows(problem.row.extent, design.tile.max_rows)
+    most_rows = max(t.rows for t in row_tiles)
+    element = vec(ELEMENT[problem.dtype.size_bytes], panels.lanes)
+    extras = tuple(problem.nest.reads[i].operand for i in problem.extra_reads)
+    args: tuple[KernelArg, ...] = (problem.a.operand, factor.arg, problem.nest.write.operand, *extras)
+    e = Emitter(attributes=isa.function_attributes)
+    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
+    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, _):
+        loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
+        pointers = dict(zip(("a", "b", "c"), loaded[:3], strict=True))
+        frame = Frame(e, problem, factor, panels, element, pointers, tuple(loaded[3:]))
+        is_blocked = prod(x.extent for x in order) > MAX_CHAIN_STEPS
+        totals = e.alloca(element, most_rows * panels.num_vectors) if is_blocked else None
+        _Tiles(design, row_tiles, order, Sums(frame, totals), isa).chunk(chunk)
+    symbol, text = name_by_content(e.text(), "contract")
+    kind = "of 24 bits" if factor.is_compact else "packed" if factor.is_packed else "in place"
+    return Kernel(
+        symbol=symbol,
+        text=text,
+        num_chunks=design.cut.num_chunks,
+        args=args,
+        template=TEMPLATE,
+        macs=problem.num_macs,
+        notes=(
+            f"tile {most_rows}x{panels.num_vectors * panels.lanes}",
+            f"{design.cut.num_row_parts}x{design.cut.num_panel_parts} chunks",
+            f"B {kind}",
+        ),
+    )
 
-    a: Int
-    b: Int
-    c: Int
-    extras: tuple[Int, ...]
-    outer: Mapping[str, Int]
 
+class _Tiles:
+    """Emits the loops from a chunk down to its register tiles; the attributes are fixed facts."""
 
-@dataclass(frozen=True, slots=True)
-class _Panel:
-    """The vectors of one panel; `active` lanes of the last one exist."""
-
-    num_vectors: int
-    active: int
-    step_strides: Mapping[str, int]
-
-
-class _Generator:
-    """Emits one kernel; the attributes are the fixed facts of the problem."""
-
-    def __init__(self, design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) -> None:
-        problem, panels = design.problem, design.tile.panels
-        self.problem = problem
-        self.factor = factor
-        self.panels: Panels = panels
+    def __init__(
+        self,
+        design: Design,
+        row_tiles: Sequence[RowTile],
+        order: tuple[Loop, ...],
+        sums: Sums,
+        isa: Isa,
+    ) -> None:
+        frame = sums.frame
+        problem, panels, factor = frame.problem, frame.panels, frame.factor
+        self.frame, self.sums, self.emitter = frame, sums, frame.emitter
+        self.problem, self.panels, self.factor = problem, panels, factor
         self.order = order
-        self.isa = isa
-        self.type: Type = vec(ELEMENT[problem.dtype.size_bytes], panels.lanes)
-        self.row_tiles = split_rows(problem.row.extent, design.tile.max_rows)
+        self.row_tiles = row_tiles
         self.row_window = problem.window_of(problem.row.name)
-        self.num_tiles = sum(t.count for t in self.row_tiles)
+        self.num_tiles = sum(t.count for t in row_tiles)
         self.cuts_tiles = design.cuts_tiles
         self.num_units = design.num_units
         self.cut: Cut = design.cut
-        self.emitter = Emitter(attributes=isa.function_attributes)
-        self.is_blocked = prod(x.extent for x in order) > MAX_CHAIN_STEPS
-        self.totals: Val | None = None
         panel_bytes = factor.panel_stride * problem.dtype.size_bytes
         self.prefetches = (
             factor.is_packed
             and not factor.is_compact
             and isinstance(factor.arg, Packed)
-            and self.panels.num_panels > 1
-            and self.num_units * self.num_tiles >= 2 * self.panels.num_vectors
+            and panels.num_panels > 1
+            and self.num_units * self.num_tiles >= 2 * panels.num_vectors
             and _MIN_PREFETCH_BYTES <= panel_bytes <= isa.caches.l2_bytes // 2
-        )
-        self.next_panel: Val | None = None
-        self.pointers: dict[str, Val] = {}
-        self.extra_pointers: tuple[Val, ...] = ()
-
-    def kernel(self) -> Kernel:
-        """The whole kernel."""
-        e, problem = self.emitter, self.problem
-        extras = tuple(problem.nest.reads[i].operand for i in problem.extra_reads)
-        args: tuple[KernelArg, ...] = (
-            problem.a.operand,
-            self.factor.arg,
-            problem.nest.write.operand,
-            *extras,
-        )
-        params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-        with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, _):
-            loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
-            self.pointers = dict(zip(("a", "b", "c"), loaded[:3], strict=True))
-            self.extra_pointers = tuple(loaded[3:])
-            if self.is_blocked:
-                most_rows = max(t.rows for t in self.row_tiles)
-                self.totals = e.alloca(self.type, most_rows * self.panels.num_vectors)
-            self._chunk(chunk)
-        symbol, text = name_by_content(e.text(), "contract")
-        return Kernel(
-            symbol=symbol,
-            text=text,
-            num_chunks=self.cut.num_chunks,
-            args=args,
-            template=TEMPLATE,
-            macs=problem.num_macs,
-            notes=(
-                f"tile {max(t.rows for t in self.row_tiles)}x{self.panels.num_vectors * self.panels.lanes}",
-                f"{self.cut.num_row_parts}x{self.cut.num_panel_parts} chunks",
-                "B of 24 bits"
-                if self.factor.is_compact
-                else "B packed"
-                if self.factor.is_packed
-                else "B in place",
-            ),
         )
 
     # From the chunk number down to one register tile.
 
-    def _chunk(self, chunk: Val) -> None:
+    def chunk(self, chunk: Val) -> None:
+        """All tiles of a chunk."""
         e, cut = self.emitter, self.cut
         panel_part = e.urem(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else chunk
         row_part = e.udiv(chunk, cut.num_panel_parts)
@@ -233,7 +203,7 @@ class _Generator:
         first_unit, last_unit = self._part(row_part, cut.num_row_parts, self.num_units)
         lanes, tail = self.panels.lanes, self.panels.tail
         if self.panels.num_full:
-            full = _Panel(self.panels.num_vectors, lanes, self.factor.step_strides)
+            full = Panel(self.panels.num_vectors, lanes, self.factor.step_strides)
             e.loop(
                 first_panel,
                 e.min(last_panel, self.panels.num_full),
@@ -241,7 +211,7 @@ class _Generator:
                 lambda panel, _: self._units(panel, full, first_unit, last_unit),
             )
         if tail:
-            last = _Panel(self.panels.tail_vectors, (tail - 1) % lanes + 1, self.factor.tail_step_strides)
+            last = Panel(self.panels.tail_vectors, (tail - 1) % lanes + 1, self.factor.tail_step_strides)
             e.if_(
                 e.compare("eq", last_panel, self.panels.num_panels),
                 lambda: self._units(self.panels.num_full, last, first_unit, last_unit),
@@ -254,7 +224,7 @@ class _Generator:
         high = e.udiv(e.mul(e.add(part, 1), extent), num_parts)
         return low, high
 
-    def _units(self, index: Int, panel: _Panel, first: Int, last: Int) -> None:
+    def _units(self, index: Int, panel: Panel, first: Int, last: Int) -> None:
         e = self.emitter
         b = e.add(e.mul(index, self.factor.panel_stride), self.factor.offset)
         column = e.mul(index, self.panels.width)
@@ -264,7 +234,7 @@ class _Generator:
                 # Each unit fetches one of the vectors of every step, so that a few units fetch them all.
                 vector = e.urem(number, self.panels.num_vectors)
                 shift = e.add(e.mul(vector, self.panels.lanes), self.factor.panel_stride)
-                self.next_panel = self._pointer("b", shift, self.problem.dtype.size_bytes)
+                self.sums.next_panel = self.frame.pointer("b", shift, self.problem.dtype.size_bytes)
             outer = e.udiv(number, self.num_tiles) if self.cuts_tiles else number
             position = self._at_outer(outer, b, column)
             if self.cuts_tiles:
@@ -274,7 +244,7 @@ class _Generator:
 
         e.loop(first, last, 1, unit)
 
-    def _at_outer(self, number: Int, b: Int, column: Int) -> _Position:
+    def _at_outer(self, number: Int, b: Int, column: Int) -> Position:
         """Offsets at one combination of the outer loops, at the panel's first column."""
         e, problem = self.emitter, self.problem
         # Groups side by side lie in A as in the output; otherwise columns do not move A.
@@ -295,9 +265,9 @@ class _Generator:
             b = e.add(b, e.mul(index, self.factor.outer_strides.get(x.name, 0)))
             c = e.add(c, e.mul(index, x.c))
             extras = [e.add(o, e.mul(index, s)) for o, s in zip(extras, x.extras, strict=True)]
-        return _Position(a, b, c, tuple(extras), indices)
+        return Position(a, b, c, tuple(extras), indices)
 
-    def _tile_number(self, number: Int, position: _Position, panel: _Panel) -> None:
+    def _tile_number(self, number: Int, position: Position, panel: Panel) -> None:
         """The `number`-th row tile, whose size depends on where it lies."""
         e = self.emitter
         first = self.row_tiles[0]
@@ -316,7 +286,7 @@ class _Generator:
                 lambda: at(second, e.sub(number, first.count)),
             )
 
-    def _all_tiles(self, position: _Position, panel: _Panel) -> None:
+    def _all_tiles(self, position: Position, panel: Panel) -> None:
         """All row tiles: those whose rows all have every tap in loops, those at an edge one by one."""
         e = self.emitter
         for tile in self.row_tiles:
@@ -350,7 +320,7 @@ class _Generator:
     def _extent(self, tap: str) -> int:
         return next((x.extent for x in self.problem.inner if x.name == tap), 1)
 
-    def _at_row(self, position: _Position, row: Int) -> _Position:
+    def _at_row(self, position: Position, row: Int) -> Position:
         e, step = self.emitter, self.problem.row
         return replace(
             position,
@@ -361,22 +331,17 @@ class _Generator:
 
     # One register tile.
 
-    def _tile(self, num_rows: int, at: _Position, panel: _Panel, edge_row: int | None) -> None:
-        accumulators = self._initial(num_rows, at, panel)
-        if self.is_blocked:
+    def _tile(self, num_rows: int, at: Position, panel: Panel, edge_row: int | None) -> None:
+        accumulators = initial_values(self.frame, num_rows, at, panel)
+        if self.sums.is_blocked:
             count = len(accumulators)
             for number, value in enumerate(accumulators):
-                self.emitter.store(value, self._total(number))
+                self.emitter.store(value, self.sums.total(number))
             self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, [])
-            accumulators = [self.emitter.load(self.type, self._total(i)) for i in range(count)]
+            accumulators = [self.emitter.load(self.frame.type, self.sums.total(i)) for i in range(count)]
         else:
             accumulators = self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, accumulators)
-        self._epilogue(num_rows, at, panel, accumulators)
-
-    def _total(self, number: int) -> Val:
-        """Where the running total of an accumulator lies between blocks."""
-        assert self.totals is not None
-        return self.emitter.gep(self.totals, number * self.type.size_bytes)
+        store_tile(self.frame, num_rows, at, panel, accumulators)
 
     def _bounded_taps(
         self,
@@ -384,8 +349,8 @@ class _Generator:
         num_rows: int,
         a: Int,
         b: Int,
-        at: _Position,
-        panel: _Panel,
+        at: Position,
+        panel: Panel,
         edge_row: int | None,
         accumulators: list[Val],
     ) -> list[Val]:
@@ -414,7 +379,7 @@ class _Generator:
             )
 
         return e.loop(
-            e.max(low, 0), e.min(high, loop.extent), 1, body, [(self.type, v) for v in accumulators]
+            e.max(low, 0), e.min(high, loop.extent), 1, body, [(self.frame.type, v) for v in accumulators]
         )
 
     def _ceil_div(self, value: Int, divisor: int) -> Int:
@@ -427,7 +392,7 @@ class _Generator:
         num_rows: int,
         a: Int,
         b: Int,
-        panel: _Panel,
+        panel: Panel,
         edge_row: int | None,
         accumulators: list[Val],
     ) -> list[Val]:
@@ -437,7 +402,7 @@ class _Generator:
         within = self.problem.spread.loop.name if self.problem.spread else None
         inner = [x for x in self.order if x.name not in outer_taps and x.name != within]
         if window is None or edge_row is None:
-            return self._steps(inner, range(num_rows), a, b, panel, accumulators)
+            return self.sums.steps(inner, range(num_rows), a, b, panel, accumulators)
         tap_loop = next((x for x in inner if x.name == window.tap), None)
         free = [x for x in inner if x.name != window.tap]
         num_vectors = panel.num_vectors
@@ -448,241 +413,12 @@ class _Generator:
             a_step = tap_loop.a if tap_loop else 0
             b_step = panel.step_strides[tap_loop.name] if tap_loop else 0
             at_a, at_b = e.add(a, tap * a_step), e.add(b, tap * b_step)
-            if self.is_blocked:
-                self._steps(free, rows, at_a, at_b, panel, [])
+            if self.sums.is_blocked:
+                self.sums.steps(free, rows, at_a, at_b, panel, [])
                 continue
             picked = [accumulators[r * num_vectors + j] for r in rows for j in range(num_vectors)]
-            summed = self._steps(free, rows, at_a, at_b, panel, picked)
+            summed = self.sums.steps(free, rows, at_a, at_b, panel, picked)
             for number, r in enumerate(rows):
                 for j in range(num_vectors):
                     accumulators[r * num_vectors + j] = summed[number * num_vectors + j]
         return accumulators
-
-    def _steps(
-        self,
-        loops: Sequence[Loop],
-        rows: Sequence[int],
-        a: Int,
-        b: Int,
-        panel: _Panel,
-        accumulators: list[Val],
-    ) -> list[Val]:
-        """The remaining summed loops, neighbours merged where A walks on evenly, around the FMAs."""
-        e = self.emitter
-        local = [replace(x, b=panel.step_strides[x.name], c=0, extras=()) for x in loops]
-        merged: list[Loop] = []
-        for x in local:
-            if merged and merged[-1].a == x.a * x.extent and merged[-1].b == x.b * x.extent:
-                merged[-1] = replace(x, extent=x.extent * merged[-1].extent)
-            else:
-                merged.append(x)
-
-        def nested(depth: int, a: Int, b: Int, carried: Sequence[Val]) -> list[Val]:
-            if depth == len(merged):
-                return self._multiply(rows, a, b, panel, carried)
-            loop = merged[depth]
-            is_innermost = depth == len(merged) - 1
-            unroll = self._unroll(loop.extent, len(carried)) if is_innermost else 1
-            return counted(depth, a, b, 0, loop.extent, unroll, carried)
-
-        def counted(
-            depth: int, a: Int, b: Int, low: Int, high: Int, unroll: int, carried: Sequence[Val]
-        ) -> list[Val]:
-            loop = merged[depth]
-
-            def body(index: Int, values: Sequence[Val]) -> Sequence[Val]:
-                for step in range(unroll):
-                    at = e.add(index, step)
-                    values = nested(
-                        depth + 1, e.add(a, e.mul(at, loop.a)), e.add(b, e.mul(at, loop.b)), values
-                    )
-                return values
-
-            return e.loop(low, high, unroll, body, [(self.type, v) for v in carried], nonempty=True)
-
-        def blocked(depth: int, a: Int, b: Int) -> None:
-            """Run the loops from `depth` on in blocks, each summed from zero and added to the totals."""
-            zeros = [e.constant(self.type, 0.0)] * (len(rows) * panel.num_vectors)
-            steps = prod(x.extent for x in merged[depth:])
-            if steps <= MAX_CHAIN_STEPS:
-                self._add_to_totals(rows, panel, nested(depth, a, b, zeros))
-                return
-            loop = merged[depth]
-            inner = steps // loop.extent
-            size = 1 if inner >= _BLOCK_STEPS // 2 else -(-_BLOCK_STEPS // inner)
-            parts = -(-loop.extent // size)
-
-            def block(part: Int, _: Sequence[Val]) -> None:
-                if size == 1:
-                    blocked(depth + 1, e.add(a, e.mul(part, loop.a)), e.add(b, e.mul(part, loop.b)))
-                    return
-                low = e.mul(part, size)
-                high = e.min(e.add(low, size), loop.extent)
-                unroll = self._unroll(size, len(zeros)) if loop.extent % size == 0 else 1
-                unroll = unroll if depth == len(merged) - 1 else 1
-                self._add_to_totals(rows, panel, counted(depth, a, b, low, high, unroll, zeros))
-
-            e.loop(0, parts, 1, block)
-
-        if self.is_blocked:
-            blocked(0, a, b)
-            return []
-        return nested(0, a, b, accumulators)
-
-    def _add_to_totals(self, rows: Sequence[int], panel: _Panel, sums: Sequence[Val]) -> None:
-        e = self.emitter
-        for number, value in enumerate(sums):
-            row, vector = divmod(number, panel.num_vectors)
-            pointer = self._total(rows[row] * panel.num_vectors + vector)
-            e.store(e.fadd(e.load(self.type, pointer), value), pointer)
-
-    def _unroll(self, extent: int, num_accumulators: int) -> int:
-        """Steps per iteration: one suffices for full tiles, small ones would pay for the loop each step."""
-        for unroll in (4, 2):
-            if num_accumulators * unroll <= 16 and extent % unroll == 0:
-                return unroll
-        return 1
-
-    def _multiply(
-        self, rows: Sequence[int], a: Int, b: Int, panel: _Panel, accumulators: Sequence[Val]
-    ) -> list[Val]:
-        """One step: the panel's vectors of B, and for each row one scalar of A times them."""
-        e, problem = self.emitter, self.problem
-        if problem.spread is not None:
-            return self._multiply_groups(problem.spread, rows, a, b, panel, accumulators)
-        b_operand, a_operand = self.problem.b.operand, problem.a.operand
-        b_dtype = problem.dtype if self.factor.is_packed else b_operand.dtype
-        lanes = self.panels.lanes
-        at_b = self._pointer("b", b, b_dtype.size_bytes)
-        vectors = self._compact_vectors(b, panel) if self.factor.is_compact else []
-        for j in range(panel.num_vectors if not vectors else 0):
-            is_last = j == panel.num_vectors - 1
-            active = panel.active if is_last and not self.factor.is_packed else lanes
-            pointer = e.gep(at_b, j * lanes * b_dtype.size_bytes)
-            vectors.append(load_lanes(e, b_dtype, pointer, lanes, active=active))
-        if self.next_panel is not None:
-            kind = {4: "i32", 8: "i64"}[b_dtype.size_bytes]
-            ahead = e.op(f"getelementptr {kind}, ptr {self.next_panel}, i64 {b}", PTR)
-            e.prefetch(ahead, locality=2)
-        at_a = self._pointer("a", a, a_operand.dtype.size_bytes)
-        result: list[Val] = []
-        for number, r in enumerate(rows):
-            pointer = e.gep(at_a, r * problem.row.a * a_operand.dtype.size_bytes)
-            scalar = load_lanes(e, a_operand.dtype, pointer, 1)
-            spread = e.splat(scalar, lanes)
-            for j, vector in enumerate(vectors):
-                result.append(e.fma(spread, vector, accumulators[number * len(vectors) + j]))
-        return result
-
-    def _compact_vectors(self, b: Int, panel: _Panel) -> list[Val]:
-        """A panel's vectors of B, whose elements lack their lowest byte."""
-        e, lanes = self.emitter, self.panels.lanes
-        at = e.op(f"getelementptr i8, ptr {self.pointers['b']}, i64 {e.mul(b, COMPACT_BYTES)}", PTR)
-        size = 4 * lanes
-        zeros = e.zero(vec("i8", size))
-        picked = [size if i % 4 == 0 else i // 4 * COMPACT_BYTES + i % 4 - 1 for i in range(size)]
-        vectors: list[Val] = []
-        for j in range(panel.num_vectors):
-            # A whole vector of bytes, of which the last quarter belongs to the next: one instruction then
-            # puts all bytes in place.
-            loaded = e.load(vec("i8", size), e.gep(at, COMPACT_BYTES * lanes * j))
-            vectors.append(e.bitcast(e.shuffle(loaded, zeros, picked), self.type))
-        return vectors
-
-    def _multiply_groups(
-        self,
-        spread: Spread,
-        rows: Sequence[int],
-        a: Int,
-        b: Int,
-        panel: _Panel,
-        accumulators: Sequence[Val],
-    ) -> list[Val]:
-        """All steps within a group: each vector of A once, of which every step picks one element a group."""
-        e, problem, lanes = self.emitter, self.problem, self.panels.lanes
-        dtype, sums = problem.a.operand.dtype, list(accumulators)
-        at_a = self._pointer("a", a, dtype.size_bytes)
-        for j in range(panel.num_vectors):
-            vectors = []
-            for step in range(spread.size):
-                at = e.add(b, step * panel.step_strides[spread.loop.name] + j * lanes)
-                vectors.append(e.load(self.type, self._pointer("b", at, problem.dtype.size_bytes)))
-            for number, r in enumerate(rows):
-                shift = r * problem.row.a + j * lanes
-                loaded = load_lanes(e, dtype, e.gep(at_a, shift * dtype.size_bytes), lanes)
-                position = number * panel.num_vectors + j
-                for step, vector in enumerate(vectors):
-                    own = [lane // spread.size * spread.size + step for lane in range(lanes)]
-                    sums[position] = e.fma(e.shuffle(loaded, None, own), vector, sums[position])
-        return sums
-
-    def _pointer(self, name: str, elements: Int, element_bytes: int) -> Val:
-        # Not `inbounds`: with padding the first row's address may lie before the tensor.
-        e = self.emitter
-        base = self.pointers[name]
-        if isinstance(elements, int) and elements == 0:
-            return base
-        kind = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[element_bytes]
-        return e.op(f"getelementptr {kind}, ptr {base}, i64 {elements}", PTR)
-
-    # Initial values and epilogue.
-
-    def _initial(self, num_rows: int, at: _Position, panel: _Panel) -> list[Val]:
-        e, init = self.emitter, self.problem.nest.init
-        count = num_rows * panel.num_vectors
-        if init is None:
-            return [e.constant(self.type, 0.0)] * count
-        return self._elementwise(init, num_rows, at, panel, None)
-
-    def _epilogue(self, num_rows: int, at: _Position, panel: _Panel, accumulators: list[Val]) -> None:
-        e, nest = self.emitter, self.problem.nest
-        if nest.finish is not None:
-            accumulators = self._elementwise(nest.finish, num_rows, at, panel, accumulators)
-        dtype = nest.write.operand.dtype
-        base = self._pointer("c", at.c, dtype.size_bytes)
-        for r in range(num_rows):
-            for j in range(panel.num_vectors):
-                offset = r * self.problem.row.c + j * self.panels.lanes
-                store_lanes(
-                    e,
-                    dtype,
-                    accumulators[r * panel.num_vectors + j],
-                    e.gep(base, offset * dtype.size_bytes),
-                    active=self._active(panel, j),
-                )
-
-    def _active(self, panel: _Panel, vector: int) -> int:
-        return panel.active if vector == panel.num_vectors - 1 else self.panels.lanes
-
-    def _elementwise(
-        self, expression: Expr, num_rows: int, at: _Position, panel: _Panel, accumulators: list[Val] | None
-    ) -> list[Val]:
-        """The expression for every vector of the tile; operands that do not vary by row are read once."""
-        e, problem = self.emitter, self.problem
-        lanes = self.panels.lanes
-        loaded: dict[tuple[int, int, int], Val] = {}
-
-        def read(index: int, row: int, vector: int) -> Val:
-            position = problem.extra_reads.index(index)
-            operand = problem.nest.reads[problem.extra_reads[position]].operand
-            row_step, column_step = problem.row.extras[position], problem.vector.extras[position]
-            key = (position, row if row_step else 0, vector if column_step else 0)
-            if key not in loaded:
-                element_bytes = operand.dtype.size_bytes
-                kind = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[element_bytes]
-                elements = e.add(at.extras[position], key[1] * row_step + key[2] * lanes * column_step)
-                pointer = e.op(
-                    f"getelementptr {kind}, ptr {self.extra_pointers[position]}, i64 {elements}", PTR
-                )
-                loaded[key] = load_lanes(
-                    e, operand.dtype, pointer, lanes, stride=column_step, active=self._active(panel, vector)
-                )
-            return loaded[key]
-
-        result: list[Val] = []
-        for r in range(num_rows):
-            for j in range(panel.num_vectors):
-                reads = partial(read, row=r, vector=j)
-                accumulator = accumulators[r * panel.num_vectors + j] if accumulators else None
-                result.append(emit_expr(e, expression, reads, accumulator, lanes=lanes))
-        return result
