@@ -228,10 +228,9 @@ def _evaluate(
             answers.append({"id": case.id, "error": None, **cost_to_json(case.problem, cost)})
             legal.append(case)
     networked = on_network([(case.problem, case.mapping) for case in legal], machine) if noc else []
-    simulated = {case.id: result for case, result in zip(legal, networked, strict=False)}
-    for answer in answers:
-        if answer["id"] in simulated:
-            answer["noc"] = noc_to_json(simulated[answer["id"]])
+    counted = [answer for answer in answers if answer["error"] is None]
+    for answer, result in zip(counted, networked, strict=False):
+        answer["noc"] = noc_to_json(result)
     if as_json:
         print_json(
             "map-evaluate",
@@ -255,7 +254,7 @@ def _evaluate(
         right=(1, 2, 3),
     )
     if noc:
-        print_noc(list(simulated), networked)
+        print_noc([case.id for case in legal], networked)
 
 
 def _print(
