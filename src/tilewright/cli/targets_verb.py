@@ -7,7 +7,6 @@ import re
 import typer
 
 from tilewright.cli.flags import add_verb
-from tilewright.cli.machine_table import print_machine
 from tilewright.cli.output import JSON_OPTION, print_json, print_table, say
 from tilewright.errors import UsageError
 
@@ -95,6 +94,8 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
         document = machine.model_dump(mode="json", exclude_none=True)
         print_json("machine-description", {"machine": document, "numbers": numbers})
     elif as_table:
+        from tilewright.cli.machine_table import print_machine
+
         print_machine(machine)
     else:
         say(machine_text(machine) if is_file(name) else preset_text(name), end="")
