@@ -119,6 +119,8 @@ def _print_host(as_table: bool, as_json: bool) -> None:
     if as_json:
         print_json("host", {"machine": machine.model_dump(mode="json", exclude_none=True)})
     elif as_table:
+        from tilewright.cli.machine_table import print_machine
+
         print_machine(machine)
     else:
         say(machine_text(machine), end="")
