@@ -13,7 +13,8 @@ from tilewright.partition.graphturbo import SplitPartition
 from tilewright.partition.graphturbo.check import check_splits
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
-from tilewright.schedule.check_instances import check_instances
+from tilewright.schedule.binding import Scope, bind, insert_transfers, transfers
+from tilewright.schedule.check_instances import check_bindings, check_instances, check_order
 from tilewright.schedule.exact_order import exact_order
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import Kind, instance_graph
@@ -68,3 +69,31 @@ def test_depth_first_is_the_best_order_and_breadth_first_far_from_it(partition: 
     assert found.is_exact
     assert found.cost == deep
     assert wide.overflow_bytes > 5 * deep.overflow_bytes
+
+
+def test_bindings_are_those_of_figure_9(partition: SplitPartition) -> None:
+    """Images first, then rows: the paper's `[2, 4]` is 2 images on 4 cores each. Axes are N, C, H, W."""
+    instances = instance_graph(partition)
+    bindings = bind(instances, depth_first(demand_of(instances)), 8)
+    assert check_bindings(instances, bindings) == ()
+    made = {n.subgraph_id: bindings.bindings[n.id] for n in instances.nodes if n.kind is Kind.INSTANCE}
+    assert made == {0: (2, 1, 4, 1), 1: (4, 1, 2, 1), 2: (8, 1, 1, 1), 3: (8, 1)}
+    collected = [n for n in instances.nodes if n.kind is Kind.CONCAT and n.subgraph_id == 1]
+    wanted = {bindings.wanted[e] for n in collected for e in instances.reads(n.id)}
+    assert wanted == {(2, 1, 2, 1)}
+    assert {bindings.bindings[n.id] for n in collected} == {(4, 1, 2, 1)}
+    assert [s for s in bindings.scopes if s is not Scope.LOCAL] == [Scope.MAIN]
+
+
+def test_every_piece_is_dealt_anew_before_it_is_collected(partition: SplitPartition) -> None:
+    instances = instance_graph(partition)
+    moved = transfers(instances, bind(instances, depth_first(demand_of(instances)), 8))
+    assert [t.kind for e in moved.values() for t in e] == [Kind.REDISTRIBUTE] * 14
+    assert {instances.nodes[e.consumer].kind for e in moved} == {Kind.CONCAT}
+    first = [t.binding for e, ts in moved.items() for t in ts if instances.nodes[e.consumer].subgraph_id == 1]
+    assert set(first) == {(2, 1, 2, 1)}
+    order = depth_first(demand_of(instances))
+    whole, extended = insert_transfers(instances, order, moved)
+    assert len(whole.nodes) == 22 + 14
+    assert check_instances(whole) == ()
+    assert check_order(whole, extended) == ()

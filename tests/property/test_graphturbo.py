@@ -1,9 +1,9 @@
 """What holds for every plan of GraphTurbo's kind, on random networks: regions, peaks, edges, orders."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,16 +14,18 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interpret import run_graph, run_node
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
-from tilewright.partition.graphturbo import GraphTurbo, Split, SplitPartition, instance_region
+from tilewright.partition.graphturbo import GraphTurbo, Split, SplitPartition, instance_region, planner
 from tilewright.partition.graphturbo.axes import IndependentAxes
 from tilewright.partition.graphturbo.check import check_splits
 from tilewright.partition.graphturbo.footprint import Footprints, joined, single
 from tilewright.partition.graphturbo.layers import cut_layers
+from tilewright.partition.graphturbo.merge import Grouping, Member
 from tilewright.partition.graphturbo.regions import RegionMaps
 from tilewright.partition.graphturbo.split import SplitRules, Splitter, instance_regions
 from tilewright.planning import Budget
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
-from tilewright.schedule.check_instances import check_instances, check_order
+from tilewright.schedule.binding import Scope, bind, insert_transfers, transfers
+from tilewright.schedule.check_instances import check_bindings, check_instances, check_order
 from tilewright.schedule.exact_order import exact_order
 from tilewright.schedule.instance_orders import BreadthFirst, DepthFirst, ExactOrder, MinDelta, demand_of
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
@@ -387,3 +389,53 @@ def test_slices_cover_an_axis_whatever_the_factor() -> None:
             pieces = cover(extent, factor)
             assert [p[0][0] for p in pieces[1:]] == [p[0][1] for p in pieces[:-1]]
             assert (pieces[0][0][0], pieces[-1][0][1]) == full_region((extent,))[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("num_cores", [1, 6, 8])
+def test_bindings_deal_out_pieces_and_transfers_are_where_sides_differ(seed: int, num_cores: int) -> None:
+    feed = integer_feed(network(seed))
+    for instances in (wild(seed), instance_graph(plan(seed, 0.5))):
+        order = depth_first(demand_of(instances))
+        bindings = bind(instances, order, num_cores)
+        assert check_bindings(instances, bindings) == ()
+        moved = transfers(instances, bindings)
+        for edge in instances.edges:
+            kinds = [t.kind for t in moved.get(edge, ())]
+            own = bindings.bindings[edge.producer]
+            assert (Kind.REDISTRIBUTE in kinds) == (bindings.wanted.get(edge, own) != own)
+            assert (Kind.COPY in kinds) == (bindings.scopes[edge.producer] is not Scope.LOCAL)
+        whole, extended = insert_transfers(instances, order, moved)
+        assert check_instances(whole) == ()
+        assert check_order(whole, extended) == ()
+        if num_cores == 8:
+            expected = run_graph(network(seed), feed)
+            found = run_instances(whole, extended, feed)
+            assert all(np.array_equal(found[name], array) for name, array in expected.items())
+
+
+class Recorded(Grouping):
+    """Writes down what was joined."""
+
+    joins: ClassVar[list[tuple[list[int], int, int]]] = []
+
+    def _try(self, members: Sequence[Member], limit: int) -> Member | None:
+        merged = super()._try(members, limit)
+        if merged is not None:
+            factors = [m.factor for m in members]
+            self.joins.append((factors, merged.factor, len(merged.part.outputs)))
+        return merged
+
+
+def test_no_join_breaks_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair: the first has no more instances than the second, the whole no more than that; one output."""
+    monkeypatch.setattr(planner, "Grouping", Recorded)
+    Recorded.joins.clear()
+    for seed in SEEDS:
+        for share in (0.5, 1.0, 2.0):
+            plan(seed, share)
+    assert len(Recorded.joins) > 100
+    for factors, whole, num_outputs in Recorded.joins:
+        assert num_outputs == 1
+        assert whole <= max(factors)
+        assert len(factors) > 2 or factors[0] <= factors[1]

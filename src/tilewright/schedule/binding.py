@@ -80,7 +80,7 @@ class _Binder:
             demands = self._demands(node, own)
             for edge in self.graph.reads(place):
                 binding = demands.get(edge.value)
-                if binding is None or all(b == 1 for b in binding):
+                if binding is None or not self._is_valid(binding, edge):
                     continue
                 self.wanted[edge] = binding
                 if self.bindings[edge.producer] is None:
@@ -92,6 +92,12 @@ class _Binder:
                 self.scopes[node.id] = Scope.MAIN
         done = [b for b in self.bindings if b is not None]
         return Bindings(self.num_cores, tuple(done), tuple(self.scopes), self.wanted)
+
+    def _is_valid(self, binding: Binding, edge: Edge) -> bool:
+        """Whether it says something, and both the producer's piece and what is read of it can be bound so."""
+        piece = self.graph.nodes[edge.producer].outputs[edge.value]
+        sides = zip(binding, extents(piece), extents(edge.region), strict=True)
+        return any(b > 1 for b in binding) and all(own % b == 0 == read % b for b, own, read in sides)
 
     def _own(self, node: InstanceNode) -> Binding:
         """What its readers want, unless they disagree or all cores find work only otherwise."""
@@ -177,8 +183,8 @@ def _shrunk(whole: Region, part: Region) -> list[int]:
 class Transfer:
     """What happens to a piece on its way along an edge, before the reader runs.
 
-    `kind` is a copy into the local buffers, from `scope`, or a redistribution between cores, to `binding`:
-    the least of what is there and what is wanted on each axis, which both sides can address.
+    `kind` is a copy into the local buffers, from `scope`, bound as the piece is; or a redistribution between
+    cores, to `binding`: the least of what is there and what is wanted on each axis, which both can address.
     """
 
     kind: Kind
@@ -200,10 +206,35 @@ def transfers(
         wanted = bindings.wanted.get(edge)
         needed: list[Transfer] = []
         if scope is not Scope.LOCAL:
-            needed.append(Transfer(Kind.COPY, scope, own if wanted is None else wanted))
+            needed.append(Transfer(Kind.COPY, scope, own))
         if wanted is not None and wanted != own:
             least = tuple(map(min, own, wanted))
             needed.append(Transfer(Kind.REDISTRIBUTE, Scope.LOCAL, least))
         if needed:
             found[edge] = tuple(needed)
     return found
+
+
+def insert_transfers(
+    graph: InstanceGraph, order: Sequence[int], moved: Mapping[Edge, Sequence[Transfer]]
+) -> tuple[InstanceGraph, tuple[int, ...]]:
+    """The graph and the order with each transfer as a node of its own, just before the reader.
+
+    Nodes that were there keep their places; transfers follow behind them.
+    """
+    nodes = list(graph.nodes)
+    edges: list[Edge] = []
+    before: dict[int, list[int]] = {}
+    for edge in graph.edges:
+        source = edge.producer
+        for transfer in moved.get(edge, ()):
+            reader = graph.nodes[edge.consumer]
+            piece = {edge.value: edge.region}
+            passed = InstanceNode(len(nodes), transfer.kind, reader.subgraph_id, reader.index, piece, piece)
+            nodes.append(passed)
+            edges.append(Edge(source, passed.id, edge.value, edge.region))
+            before.setdefault(edge.consumer, []).append(passed.id)
+            source = passed.id
+        edges.append(Edge(source, edge.consumer, edge.value, edge.region))
+    extended = tuple(place for node in order for place in (*before.get(node, ()), node))
+    return InstanceGraph(graph.partition, tuple(nodes), tuple(edges), graph.maps), extended

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import prod
 
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, hull, input_regions, volume
 from tilewright.partition.base import Subgraph
 from tilewright.planning import Violation
+from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
 
 
@@ -31,6 +33,42 @@ def check_order(graph: InstanceGraph, order: Sequence[int]) -> tuple[Violation, 
         Violation("order", f"{graph.nodes[e.consumer]} runs before {graph.nodes[e.producer]}")
         for e in graph.edges
         if place[e.consumer] <= place[e.producer]
+    )
+
+
+def check_bindings(graph: InstanceGraph, bindings: Bindings) -> tuple[Violation, ...]:
+    """Everything wrong with bindings and scopes: nothing, if they are valid.
+
+    Checked: one factor per axis, which divides the piece's extent, all together no more than there are cores;
+    the same of what readers want; a piece that two readers want differently is not local; results of the
+    network lie in main memory, and nothing else does.
+    """
+    return tuple(_binding_violations(graph, bindings))
+
+
+def _binding_violations(graph: InstanceGraph, bindings: Bindings) -> Iterator[Violation]:
+    for node in graph.nodes:
+        binding, scope = bindings.bindings[node.id], bindings.scopes[node.id]
+        if not _deals(node.region, binding, bindings.num_cores):
+            yield Violation("binding", f"{node}: {binding} does not deal out {node.region}")
+        is_result = node.kind is Kind.INSTANCE and any(v in graph.results for v in node.outputs)
+        if (scope is Scope.MAIN) != is_result:
+            yield Violation("scope", f"{node}: lies in {scope}")
+        wanted = {bindings.wanted[e] for e in graph.readers(node.id) if e in bindings.wanted}
+        if len(wanted) > 1 and scope is Scope.LOCAL:
+            yield Violation("scope", f"{node}: its readers want {sorted(wanted)}, but it is local")
+    for edge, binding in bindings.wanted.items():
+        if not _deals(edge.region, binding, bindings.num_cores):
+            yield Violation(
+                "wanted", f"{graph.nodes[edge.consumer]}: {binding} does not deal out {edge.region}"
+            )
+
+
+def _deals(region: Region, binding: Sequence[int], num_cores: int) -> bool:
+    return (
+        len(binding) == len(region)
+        and prod(binding) <= num_cores
+        and all(b >= 1 and (stop - start) % b == 0 for b, (start, stop) in zip(binding, region, strict=True))
     )
 
 
