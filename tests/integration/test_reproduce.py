@@ -10,6 +10,7 @@ from tests.support.cli import tilewright
 
 from tilewright.cli.schemas import violations
 from tilewright.reproduce.cosa import NETWORKS
+from tilewright.reproduce.graphturbo import Network
 
 LAYERS = Path(__file__).parents[1] / "data" / "mapping" / "cosa_layers.json"
 
@@ -79,3 +80,27 @@ def test_a_mistake_is_one_line(arguments: str, named: str) -> None:
     assert result.code == 2
     assert named in result.err
     assert len(result.err.strip().splitlines()) == 1
+
+
+def test_graphturbo_has_every_exhibit(tmp_path: Path) -> None:
+    page = tmp_path / "graphturbo.html"
+    arguments = ("--processes", "1", "--output", str(page), "--json")
+    tiny = {"image": 32}
+    few = (
+        Network("A", "one", "squeezenet1_1", {"image": 64}, 2, 4, 1.0, (1, 1, 1), 1, 1.0),
+        Network("B", "two", "mobilenet_v2", tiny, 1, 8, 1.0, (1, 1, 1), 1, 1.0),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilewright.reproduce.graphturbo.NETWORKS", few)
+        patch.setattr("tilewright.reproduce.graphturbo.TABLE_1", ("bert_tiny", {2: (1.0, None)}))
+        result = tilewright("reproduce", "graphturbo", *arguments)
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert violations(document) == []
+    exhibits = {exhibit["name"]: exhibit for exhibit in document["exhibits"]}
+    assert list(exhibits) == [
+        *("Table 1", "Table 2", "Figure 14", "Figure 15", "Table 3", "Figures 16 and 17", "Table 4"),
+    ]
+    fourteen = {figure["what"]: figure["ours"] for figure in exhibits["Figure 14"]["figures"]}
+    assert fourteen["the portfolio over TVM, mean"] >= fourteen["GraphTurbo over TVM, mean"] > 1
+    assert page.read_text().count("<svg") == 3

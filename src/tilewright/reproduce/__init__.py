@@ -11,3 +11,4 @@ if TYPE_CHECKING:
 
 REPRODUCTIONS: Registry[Reproduction] = Registry("paper")
 REPRODUCTIONS.add_class("cosa", "tilewright.reproduce.cosa:Cosa")
+REPRODUCTIONS.add_class("graphturbo", "tilewright.reproduce.graphturbo:GraphTurbo")
