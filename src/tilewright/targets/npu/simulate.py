@@ -3,7 +3,8 @@
 A step's work is cut into tiles. A tile is loaded (from DDR to the shared buffer, from there to the cores),
 its operators are computed, and what does not stay in the cores is stored the same way back. Weights are
 fetched once for a step, unless the shared buffer still holds them, and reach all cores at once. With overlap
-loading and weights run ahead of computing as far as buffers allow; without, everything follows in sequence.
+loading and weights run ahead of computing as far as buffers allow, and a tile waits for what it needs alone;
+without, everything follows in sequence, with a barrier of all cores after each step.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Overlap = Literal["none", "tiles", "layers"]
 """`none`: phases and steps in sequence. `tiles`: a step's tiles overlap. `layers`: steps overlap, too."""
 
 DMA, MOVER = "DMA", "MTE"
-_TILES_AHEAD = 2  # tiles loaded before the one that computes has ended
-_WEIGHTS_AHEAD = 2  # steps whose weights the cores hold: the one that computes, and the next
+_TILES_AHEAD = 2  # loaded tiles that wait in the cores while another one is computed
+_WEIGHTS_AHEAD = 2  # steps whose weights the cores hold at least: the one that computes, and the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,7 @@ class _Simulator:
         tasks = TaskGraph()
         computed: list[list[int]] = []  # by step and tile: the task after which the tile is in the cores
         stored: list[list[int]] = []  # the same: after which it is where it belongs
-        tiles: list[int] = []  # `computed` of all tiles in order
+        loaded: list[int] = []  # `computed` of all tiles that are loaded, in order
         there: dict[str, int] = {}  # the fetch that brought a weight
         used: dict[str, int] = {}  # the last task that read it from the shared buffer
         for step, cost in zip(self.steps, costs, strict=True):
@@ -297,7 +298,8 @@ class _Simulator:
                 fetched.append(task)
                 if fetch.name is not None:
                     there[fetch.name] = task
-            room = computed[number - _WEIGHTS_AHEAD][-1:] if number >= _WEIGHTS_AHEAD else []
+            gate = self._weights_gate(number)
+            room = [] if gate is None else computed[gate][-1:]
             known = [there[w.name] for w in step.weights if w.name in there]
             hoist = tasks.add(MOVER, cost.hoist_s, (number, -1, 0), "weights", [*fetched, *known, *room])
             used.update((w.name, hoist) for w in step.weights if w.name is not None)
@@ -310,15 +312,16 @@ class _Simulator:
                     for load in step.loads
                     if load.producer is not None
                 ]
-                # What is loaded lies in the cores until its tile has been computed.
-                ready += tiles[-_TILES_AHEAD:][:1] if len(tiles) >= _TILES_AHEAD else []
-                ready = self._phases(tasks, cost.load, step, tile, 0, "load", ready)
+                if any(phase.seconds for phase in cost.load):
+                    # What is loaded lies in the cores until its tile has been computed.
+                    ready += loaded[-_TILES_AHEAD:][:1] if len(loaded) >= _TILES_AHEAD else []
+                    ready = self._phases(tasks, cost.load, step, tile, 0, "load", ready)
                 before = [*ready, hoist, *free, *ends[-1:]]
-                overhead = self.barrier_s if tile == 0 else 0.0
-                before = self._phases(tasks, cost.compute, step, tile, 4, "compute", before, overhead)
+                before = self._phases(tasks, cost.compute, step, tile, 4, "compute", before)
                 end = before[0] if len(before) == 1 else tasks.add(MOVER, 0.0, (number, tile, 10), "", before)
                 ends.append(end)
-                tiles.append(end)
+                if any(phase.seconds for phase in cost.load):
+                    loaded.append(end)
                 (put,) = self._phases(tasks, cost.store, step, tile, 12, "store", [end])
                 puts.append(put)
             computed.append(ends)
@@ -334,15 +337,23 @@ class _Simulator:
         first: int,
         what: str,
         after: list[int],
-        overhead_s: float = 0.0,
     ) -> list[int]:
         """A tile's share of phases in sequence; what to wait for afterwards."""
         for number, phase in enumerate(phases):
-            if phase.seconds or overhead_s:
-                seconds = phase.seconds / step.num_tiles + overhead_s
+            if phase.seconds:
+                seconds = phase.seconds / step.num_tiles
                 after = [tasks.add(phase.unit, seconds, (step.number, tile, first + number), what, after)]
-                overhead_s = 0.0
         return after
+
+    def _weights_gate(self, number: int) -> int | None:
+        """The last step that must be done before a step's weights fit into the cores beside those in use."""
+        room = self.local.capacity_for_bytes(TensorKind.WEIGHT) or 0
+        held = 0
+        for earlier in range(number, -1, -1):
+            held += sum(w.size_bytes for w in self.steps[earlier].weights)
+            if held > room and number - earlier >= _WEIGHTS_AHEAD:
+                return earlier
+        return None
 
     @staticmethod
     def _made(
