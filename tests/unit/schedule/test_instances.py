@@ -1,0 +1,179 @@
+"""Instance graphs, their orders and bindings, on graphs that fit on a page."""
+
+import random
+
+import pytest
+from tests.support.graphs import GraphBuilder
+
+from tilewright.ir.graph import Graph, Node
+from tilewright.partition import Partition, PartitionProblem, Reason
+from tilewright.partition.base import build_partition
+from tilewright.partition.graphturbo import Split
+from tilewright.planning import Budget, Provenance
+from tilewright.schedule import ScheduleProblem, Slice
+from tilewright.schedule.binding import Scope, bind, plain_binding, transfers
+from tilewright.schedule.check_instances import check_bindings, check_instances
+from tilewright.schedule.exact_order import exact_order
+from tilewright.schedule.instance_orders import DepthFirst, demand_of, schedule_of, slice_in
+from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
+from tilewright.schedule.orders import Demand, OrderCost, breadth_first, depth_first, min_delta
+
+
+def alone(graph: Graph) -> Partition:
+    """Every node a subgraph."""
+
+    def reason(producer: Node, consumer: Node, value: object, fused: bool) -> Reason:
+        return Reason.NO_FUSION
+
+    clusters = [[n] for n in graph.nodes]
+    return build_partition(PartitionProblem(graph), clusters, reason, Provenance("alone"))
+
+
+def pair(first: Split, second: Split, shape: tuple[int, ...] = (8, 4)) -> InstanceGraph:
+    """Two element-wise operators, one after the other, each split as told."""
+    b = GraphBuilder()
+    graph = b.finish(b.op("Neg", b.op("Relu", b.input(*shape))))
+    found = instance_graph(alone(graph), (first, second))
+    assert check_instances(found) == ()
+    return found
+
+
+def shown(graph: InstanceGraph) -> list[str]:
+    return [str(n) for n in graph.nodes]
+
+
+def test_equal_splits_need_no_concatenation() -> None:
+    graph = pair(Split(0, 4), Split(0, 4))
+    assert shown(graph) == ["0.0", "0.1", "0.2", "0.3", "1.0", "1.1", "1.2", "1.3"]
+    assert [(e.producer, e.consumer) for e in graph.edges] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
+def test_a_coarser_reader_collects_pieces_just_before_it_runs() -> None:
+    graph = pair(Split(0, 4), Split(0, 2))
+    assert shown(graph)[4:] == ["concat(relu)->1.0", "1.0", "concat(relu)->1.1", "1.1"]
+    assert graph.predecessors(4) == (0, 1)
+    assert graph.predecessors(6) == (2, 3)
+
+
+def test_a_finer_reader_takes_a_part_of_a_piece_as_it_lies() -> None:
+    graph = pair(Split(0, 2), Split(0, 4))
+    assert all(n.kind is Kind.INSTANCE for n in graph.nodes)
+    assert [(e.producer, e.region[0]) for e in graph.edges] == [
+        (0, (0, 2)),
+        (0, (2, 4)),
+        (1, (4, 6)),
+        (1, (6, 8)),
+    ]
+
+
+def test_splits_along_different_axes_meet_in_concatenations_of_everything() -> None:
+    graph = pair(Split(0, 2), Split(1, 2))
+    assert [graph.predecessors(n.id) for n in graph.nodes if n.kind is Kind.CONCAT] == [(0, 1), (0, 1)]
+
+
+def test_uneven_slices_meet_where_they_overlap() -> None:
+    graph = pair(Split(0, 3), Split(0, 2), (7, 2))
+    collected = [graph.predecessors(n.id) for n in graph.nodes if n.kind is Kind.CONCAT]
+    assert collected == [(0, 1), (1, 2)]
+
+
+def test_what_a_slice_does_not_need_is_no_edge() -> None:
+    b = GraphBuilder()
+    x, y = b.op("Relu", b.input(4, 2)), b.op("Neg", b.input(4, 2))
+    graph = b.finish(b.op("Concat", x, y, shape=(8, 2), axis=0))
+    found = instance_graph(alone(graph), (Split(None, 1), Split(None, 1), Split(0, 2)))
+    assert check_instances(found) == ()
+    assert [found.predecessors(n.id) for n in found.nodes[2:]] == [(0,), (1,)]
+
+
+def test_a_thousand_slices_have_a_thousand_edges() -> None:
+    graph = pair(Split(0, 1000), Split(0, 1000), (1000, 2))
+    assert len(graph.edges) == 1000
+
+
+def tree() -> Demand:
+    """Two pairs of leaves, joined twice: pieces of 4 bytes, everything holds 4 beside what is live."""
+    readers = ((4,), (4,), (5,), (5,), (6,), (6,), ())
+    sources = tuple(tuple(a for a, r in enumerate(readers) if b in r) for b in range(7))
+    return Demand((4, 4, 4, 4, 4, 4, 0), (4,) * 7, sources, readers)
+
+
+def test_orders_of_a_tree() -> None:
+    demand = tree()
+    assert breadth_first(demand) == (0, 1, 2, 3, 4, 5, 6)
+    assert depth_first(demand) == (3, 2, 5, 1, 0, 4, 6)
+    assert min_delta(demand) == (0, 1, 4, 2, 3, 5, 6)
+
+
+def test_depth_first_holds_less_than_breadth_first() -> None:
+    demand = tree()
+    assert demand.cost_of(breadth_first(demand), 1000) == OrderCost(0, 20)
+    assert demand.cost_of(depth_first(demand), 1000) == OrderCost(0, 16)
+    found = exact_order(demand, 1000)
+    assert (found.cost, found.is_exact) == (OrderCost(0, 16), True)
+
+
+def test_overflow_is_summed_over_the_order() -> None:
+    demand = tree()
+    live = [0, 4, 8, 12, 16, 12, 8]  # before each step in breadth-first order
+    assert demand.cost_of(breadth_first(demand), 10).overflow_bytes == sum(max(0, x + 4 - 10) for x in live)
+
+
+def test_a_search_that_is_cut_short_says_so_and_still_answers() -> None:
+    rng = random.Random(0)
+    sources = ((),) * 20 + tuple(tuple(sorted(rng.sample(range(20), 3))) for _ in range(20))
+    readers = tuple(tuple(r for r in range(40) if i in sources[r]) for i in range(40))
+    demand = Demand(tuple(rng.randint(1, 9) for _ in range(40)), (3,) * 40, sources, readers)
+    found = exact_order(demand, 20, max_states=50)
+    assert sorted(found.order) == list(range(40))
+    assert not found.is_exact
+    assert found.cost == demand.cost_of(found.order, 20)
+
+
+def test_slices_of_a_schedule_are_those_of_the_instances() -> None:
+    graph = pair(Split(0, 2), Split(1, 2))
+    problem = ScheduleProblem(graph.partition)
+    order = depth_first(demand_of(graph))
+    instances = list(schedule_of(problem, graph, order, Provenance("test")).instances())
+    assert {str(i) for i in instances} == {
+        "0[axis 0 [0, 4)]",
+        "0[axis 0 [4, 8)]",
+        "1[axis 1 [0, 2)]",
+        "1[axis 1 [2, 4)]",
+    }
+    assert slice_in(graph, 0) == Slice(0, 0, 4)
+    assert [i.slice for i in DepthFirst().solve(problem, Budget()).instances()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("shape", "cores", "binding"),
+    [((16, 3), 8, (8, 1)), ((2, 6), 8, (2, 2)), ((5, 7), 8, (1, 1)), ((9, 4), 6, (3, 2)), ((), 8, ())],
+)
+def test_plain_bindings_deal_out_outer_axes_first(
+    shape: tuple[int, ...], cores: int, binding: tuple[int, ...]
+) -> None:
+    assert plain_binding(shape, cores) == binding
+
+
+def test_readers_that_disagree_send_a_piece_to_the_shared_buffer() -> None:
+    """A transpose wants the other axis dealt out than an element-wise reader does."""
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(8, 16))
+    turned = b.op("Transpose", x, shape=(16, 8), perm=(1, 0))
+    graph = instance_graph(alone(b.finish(turned, b.op("Neg", x))))
+    bindings = bind(graph, depth_first(demand_of(graph)), 8)
+    assert check_bindings(graph, bindings) == ()
+    assert bindings.scopes == (Scope.SHARED, Scope.MAIN, Scope.MAIN)
+    moved = transfers(graph, bindings)
+    kinds = {graph.nodes[e.consumer].subgraph_id: [t.kind for t in ts] for e, ts in moved.items()}
+    assert kinds == {1: [Kind.COPY, Kind.REDISTRIBUTE], 2: [Kind.COPY]}
+
+
+def test_damaged_bindings_are_found() -> None:
+    graph = pair(Split(0, 2), Split(0, 2))
+    bindings = bind(graph, breadth_first(demand_of(graph)), 4)
+    assert check_bindings(graph, bindings) == ()
+    too_many = type(bindings)(2, bindings.bindings, bindings.scopes, bindings.wanted)
+    assert {v.rule for v in check_bindings(graph, too_many)} >= {"binding"}
+    misplaced = type(bindings)(4, bindings.bindings, (Scope.LOCAL,) * 4, bindings.wanted)
+    assert {v.rule for v in check_bindings(graph, misplaced)} == {"scope"}
