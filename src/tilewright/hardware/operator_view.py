@@ -39,15 +39,7 @@ def operator_view(machine: Machine) -> OperatorView:
                 f"machine {machine.name!r}: {at}: the outermost level {machine.outermost.name!r} must hold "
                 f"{kind}; add it."
             )
-    found = [unit for unit in machine.units if unit.macs_per_cycle]
-    if not found:
-        raise MachineError(
-            f"machine {machine.name!r}: units: none multiplies and accumulates, which mapping an operator "
-            "needs; give one macs_per_cycle, such as {name: MAC, kind: mac, macs_per_cycle: {int8: 1}}."
-        )
-    unit = max(found, key=lambda u: machine.num_units(u) * _rate(u, _levels(machine, u))[1])
-    levels = _levels(machine, unit)
-    dtype, rate = _rate(unit, levels)
+    unit, levels, dtype, rate = fastest_multipliers(machine)
     num_lanes = unit.num_per_instance * max(1, int(rate))
     num_alike = machine.outermost.num_instances_per_parent
     if (
@@ -79,6 +71,25 @@ def operator_view(machine: Machine) -> OperatorView:
         }
     )
     return OperatorView(view, _note(machine, unit, dtype, rate, view.num_units(lanes)))
+
+
+def fastest_multipliers(machine: Machine) -> tuple[Unit, tuple[Level, ...], str, float]:
+    """(Unit, levels from the one it reads from outwards, element type, multiply-accumulates per cycle).
+
+    Of all units those that are together the fastest with elements as wide as a word of inputs.
+
+    Raises:
+        MachineError: nothing multiplies and accumulates.
+    """
+    found = [unit for unit in machine.units if unit.macs_per_cycle]
+    if not found:
+        raise MachineError(
+            f"machine {machine.name!r}: units: none multiplies and accumulates, which mapping an operator "
+            "needs; give one macs_per_cycle, such as {name: MAC, kind: mac, macs_per_cycle: {int8: 1}}."
+        )
+    unit = max(found, key=lambda u: machine.num_units(u) * _rate(u, _levels(machine, u))[1])
+    levels = _levels(machine, unit)
+    return unit, levels, *_rate(unit, levels)
 
 
 def _levels(machine: Machine, unit: Unit) -> tuple[Level, ...]:

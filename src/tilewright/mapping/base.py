@@ -18,7 +18,7 @@ from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
 if TYPE_CHECKING:
     from tilewright.cost.count import Cost
-    from tilewright.hardware.machine import Machine
+    from tilewright.hardware.machine import Machine, Threads
 
 Objective = Literal["latency", "energy", "edp"]
 
@@ -90,12 +90,16 @@ TIMELOOP = Rules()
 
 @dataclass(frozen=True, slots=True)
 class MappingProblem:
-    """An operator, a machine, what to minimise and how to count."""
+    """An operator, a machine, what to minimise and how to count.
+
+    Where the machine is a view of a GPU, `block` limits the threads: the spatial loops of its shared memory.
+    """
 
     problem: Problem
     machine: Machine
     objective: Objective = "latency"
     rules: Rules = TIMELOOP
+    block: Threads | None = None
 
 
 @dataclass(frozen=True, slots=True)

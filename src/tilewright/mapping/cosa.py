@@ -99,6 +99,7 @@ class Place:
     prime: int
     is_spatial: bool
     level: int  # 0 is the innermost
+    axis: int = 0  # of a block of threads
 
 
 class Program:
@@ -108,6 +109,7 @@ class Program:
         self.problem: Problem = problem.problem
         self.machine = problem.machine
         self.rules: Rules = problem.rules
+        self.block = problem.block
         self.mapper = mapper
         self.levels: tuple[Level, ...] = self.machine.levels
         self.outermost = len(self.levels) - 1
@@ -136,7 +138,8 @@ class Program:
                     continue
                 for level in range(len(self.levels)):
                     if self.fan_out(level) > 1:
-                        yield Place(dim, prime, True, level)
+                        for axis in range(len(self.axes(level))):
+                            yield Place(dim, prime, True, level, axis)
                     yield Place(dim, prime, False, level)
 
     def fan_out(self, level: int) -> int:
@@ -144,6 +147,16 @@ class Program:
         if level == self.outermost and self.is_published:
             return 1
         return self.machine.fan_out(level)
+
+    def axes(self, level: int) -> tuple[int, ...]:
+        """Extents that the spatial loops of a level may have along each axis; of threads x, y and z.
+
+        Where x alone has room for a whole block, the other axes allow nothing more and are left out.
+        """
+        if self.block is None or not self.is_of_threads(level):
+            return (self.fan_out(level),)
+        x, *_ = extents = self.block.max_block_shape
+        return (x,) if x >= self.block.max_per_block else extents
 
     def relevant(self, operand: Operand) -> frozenset[str]:
         """Dims that a tensor depends on, less those that the published code forgets."""
@@ -253,6 +266,20 @@ class Program:
                 start = 0.0 if self.is_published else _strides(operand)
                 yield number, operand, log2(words) if words else -1.0, start
 
+    def is_of_threads(self, level: int) -> bool:
+        """Whether the spatial loops of a level are the threads of a block."""
+        return self.block is not None and self.levels[level].name == self.block.shared
+
+    def register_rows(self) -> Iterator[tuple[Operand, float]]:
+        """(Tensor, log2 of the words of it in all threads of a block): threads times their tiles."""
+        if self.block is None or self.block.max_register_bytes_per_block is None:
+            return
+        kept = self.kept(0)
+        words = self.block.max_register_bytes_per_block * 8 // self.levels[0].word_bits // max(1, len(kept))
+        for operand in kept:
+            start = 0.0 if self.is_published else _strides(operand)
+            yield operand, log2(max(1, words)) - start
+
     def solve(self, deadline_s: float | None) -> tuple[float, Mapping] | Infeasible:
         """(Optimum, mapping) over the three classes of permutations."""
         import highspy
@@ -314,9 +341,18 @@ class Program:
                 i: log2(p.prime) for i, p in enumerate(self.places) if p.is_spatial and p.level == level
             }
             add(-inf, log2(self.fan_out(level)) + _SLACK, spatial)
+            for axis, extent in enumerate(self.axes(level) if self.is_of_threads(level) else ()):
+                along = {i: log for i, log in spatial.items() if self.places[i].axis == axis}
+                add(-inf, log2(extent) + _SLACK, along)
         for number, operand, room, start in self.capacity_rows():
             sizes = {i: self.size(operand, p) for i, p in enumerate(self.places) if p.level <= number}
             add(-inf, room - start + _SLACK, {i: size for i, size in sizes.items() if size})
+        for operand, room in self.register_rows():
+            sizes = {i: self.size(operand, p) for i, p in enumerate(self.places) if p.level == 0}
+            for i, place in enumerate(self.places):
+                if place.is_spatial and self.is_of_threads(place.level):
+                    sizes[i] = log2(place.prime)
+            add(-inf, room + _SLACK, {i: size for i, size in sizes.items() if size})
 
     def _usual_place(self, dim: str) -> tuple[int, int]:
         """Where a dim stands if nothing else decides."""

@@ -22,6 +22,7 @@ from tilewright.hardware.machine import Level, Machine
 from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
 from tilewright.mapping.bound import capacities_words
 from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.launch import has_shape
 from tilewright.mapping.objective import rank
 from tilewright.mapping.problem import Operand
 from tilewright.planning import Infeasible
@@ -64,6 +65,7 @@ class Tilings:
         self.table = Evaluator(self.problem, self.machine, self.rules) if suits else None
         self.slots = tuple(_slots(self.machine))
         self.rooms = tuple(rooms(problem))
+        self.block = problem.block
         self._primes = tuple(
             (row, prime, _spreads(count, len(self.slots)))
             for row, (_, extent) in enumerate(self.problem.dims)
@@ -85,7 +87,10 @@ class Tilings:
         fits = np.ones(len(factors), np.bool_)
         for place, slot in enumerate(self.slots):
             if slot.is_spatial:
-                fits &= factors[:, :, place].prod(axis=1) <= self.machine.fan_out(slot.level)
+                asked = factors[:, :, place].prod(axis=1)
+                fits &= asked <= self.machine.fan_out(slot.level)
+                if self.block is not None and self.machine.levels[slot.level].name == self.block.shared:
+                    fits[fits] = [has_shape(int(number), self.block) for number in asked[fits]]
         for room in self.rooms:
             (chosen,) = np.nonzero(fits)
             inside = sum(slot.level <= room.level for slot in self.slots)

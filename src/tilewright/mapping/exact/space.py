@@ -16,6 +16,7 @@ from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
 from tilewright.mapping.bound import capacities_words
 from tilewright.mapping.exact import labels
 from tilewright.mapping.exact.lattice import Lattice
+from tilewright.mapping.launch import has_shape
 
 Array = np.ndarray[Any, Any]
 
@@ -103,6 +104,10 @@ class Space:
                 for count in range(step.count + 1)
                 if prod(s.factor**c for s, c in zip(steps, (*before, count), strict=False)) <= limit
             ]
+        block = self.task.block
+        if block is not None and self.levels[number].name == block.shared:
+            products = (prod(s.factor**c for s, c in zip(steps, counts, strict=True)) for counts in chosen)
+            chosen = [counts for counts, n in zip(chosen, products, strict=True) if has_shape(n, block)]
         factors = np.ones((len(chosen), len(self.task.problem.dims)), np.int64)
         for row, counts in enumerate(chosen):
             for step, count in zip(steps, counts, strict=True):
