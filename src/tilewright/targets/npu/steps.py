@@ -177,28 +177,55 @@ class _Lowering:
         if source is None:
             return Load(value.name, size, Scope.MAIN, None, (), 0)
         piece = self.plan.pieces[source]
+        needs = self._tile_needs(step, value, main[0], regions, piece.region, tiles) if main else ()
         if piece.node == step.node:
-            needs = self._tile_needs(step, value, main[0], regions, tiles) if main else ()
             return Load(value.name, size, piece.scope, piece.first_step, needs, 0)
         edge = self.edges.get((step.node, value, piece.node))
         moved = edge is not None and any(t.kind is Kind.REDISTRIBUTE for t in self.moves.get(edge, ()))
-        return Load(value.name, size, piece.scope, piece.first_step, (), size if moved else 0)
+        # What changes cores is dealt anew as a whole.
+        return Load(
+            value.name, size, piece.scope, piece.first_step, () if moved else needs, size if moved else 0
+        )
 
     def _tile_needs(
-        self, step: PlannedStep, value: Value, main: Value, regions: Mapping[Value, Region], tiles: int
+        self,
+        step: PlannedStep,
+        value: Value,
+        main: Value,
+        regions: Mapping[Value, Region],
+        there: Region,
+        tiles: int,
     ) -> tuple[int, ...]:
-        """Up to which tile of an operand each tile of the result needs it; tiles cut the first long axis."""
+        """Up to which tile of an operand's piece, `there`, each tile of the result needs it.
+
+        Tiles cut the axis that `_tiled_axis` says.
+        """
         subgraph = self.graph.nodes[step.node].subgraph_id
-        key = (subgraph, step.layer, value, extents(regions[main]), extents(regions[value]))
+        offset = tuple(start - low for (start, _), (low, _) in zip(regions[value], there, strict=True))
+        key = (
+            subgraph,
+            step.layer,
+            value,
+            extents(regions[main]),
+            extents(regions[value]),
+            extents(there),
+            offset,
+        )
         found = self.known_tiles.get(key)
         if found is None:
-            found = self.known_tiles[key] = self._derive_tiles(step, value, main, regions, tiles)
+            found = self.known_tiles[key] = self._derive_tiles(step, value, main, regions, there, tiles)
         return found
 
     def _derive_tiles(
-        self, step: PlannedStep, value: Value, main: Value, regions: Mapping[Value, Region], tiles: int
+        self,
+        step: PlannedStep,
+        value: Value,
+        main: Value,
+        regions: Mapping[Value, Region],
+        source: Region,
+        tiles: int,
     ) -> tuple[int, ...]:
-        out, source = regions[main], regions[value]
+        out = regions[main]
         axis, source_axis = _tiled_axis(out), _tiled_axis(source)
         if axis is None or source_axis is None or tiles == 1:
             return ()
@@ -254,8 +281,10 @@ def _places_taken_over(plan: ScopePlan) -> list[tuple[int, ...]]:
 
 
 def _tiled_axis(region: Region) -> int | None:
-    """The axis that tiles cut: the outermost one that is longer than 1."""
-    return next((axis for axis, extent in enumerate(extents(region)) if extent > 1), None)
+    """The axis that tiles cut: the outermost that has an element for each tile, or else more than one."""
+    own = extents(region)
+    long = [axis for axis, extent in enumerate(own) if extent >= NUM_TILES]
+    return next(iter(long), next((axis for axis, extent in enumerate(own) if extent > 1), None))
 
 
 def _is_table(node: Node, position: int) -> bool:
