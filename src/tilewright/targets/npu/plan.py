@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilewright.errors import InfeasibleMapping
-from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.memory.scoped import ScopePlan, place
@@ -105,9 +105,19 @@ def _placed(machine: Machine, recipe: Recipe, partition: Partition, instances: I
         instances, order, bindings, machine, recipe.spill, capacities=dict.fromkeys(recipe.without, 0)
     )
     steps = lower(scopes, bindings, machine, computing_dtype(machine))
-    return Planned(
-        recipe, partition, instances, tuple(order), bindings, scopes, simulate(steps, machine, recipe.policy)
-    )
+    simulation = simulate(steps, machine, recipe.policy, weight_room_bytes=weight_room_bytes(machine, scopes))
+    return Planned(recipe, partition, instances, tuple(order), bindings, scopes, simulation)
+
+
+def weight_room_bytes(machine: Machine, scopes: ScopePlan) -> int:
+    """What pieces leave of the shared buffer: the vendor keeps a share for weights and sizes the rest by the
+    network, so weights have that share and whatever no piece ever lies on."""
+    shared = machine.shared
+    if shared is None:
+        return 0
+    share = shared.capacity_for_bytes(TensorKind.WEIGHT) or 0
+    used = scopes.levels[Scope.SHARED].used_bytes
+    return max(share, (shared.capacity_bytes or 0) - used)
 
 
 def ordered(instances: InstanceGraph, name: OrderName, machine: Machine) -> Sequence[int]:

@@ -86,13 +86,22 @@ class Simulation:
         return self.time_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
 
 
-def simulate(steps: Sequence[Step], machine: Machine, policy: Policy = GRAPHTURBO) -> Simulation:
+def simulate(
+    steps: Sequence[Step],
+    machine: Machine,
+    policy: Policy = GRAPHTURBO,
+    *,
+    weight_room_bytes: int | None = None,
+) -> Simulation:
     """Run the steps of one cluster.
+
+    `weight_room_bytes` is what of the shared buffer weights may take; None: the share that the machine keeps
+    for them.
 
     Raises:
         MachineError: the machine has no buffers of cores, or no rate for what it has to move.
     """
-    return _Simulator(tuple(steps), machine, policy).run()
+    return _Simulator(tuple(steps), machine, policy, weight_room_bytes).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,9 @@ class _Cost:
 
 
 class _Simulator:
-    def __init__(self, steps: tuple[Step, ...], machine: Machine, policy: Policy) -> None:
+    def __init__(
+        self, steps: tuple[Step, ...], machine: Machine, policy: Policy, weight_room_bytes: int | None
+    ) -> None:
         self.steps, self.machine, self.policy = steps, machine, policy
         if machine.local is None:
             raise MachineError(
@@ -144,6 +155,8 @@ class _Simulator:
         )
         self.bytes = dict.fromkeys(Traffic.__slots__, 0)
         self.energy_pj: dict[str, float] = {}
+        own_room = self.shared.capacity_for_bytes(TensorKind.WEIGHT) or 0
+        self.weight_room_bytes = own_room if weight_room_bytes is None else weight_room_bytes
         self.cached: OrderedDict[str, int] = OrderedDict()
         self.cached_bytes = 0
         self.barrier_s = machine.overheads.barrier_ns * 1e-9
@@ -234,7 +247,7 @@ class _Simulator:
 
     def _fetched(self, name: str | None, size: int) -> tuple[str, ...] | None:
         """Which weights leave the shared buffer for this one: those used longest ago. None: it is there."""
-        room = self.shared.capacity_for_bytes(TensorKind.WEIGHT) or 0
+        room = self.weight_room_bytes
         if name is None or not self.policy.keeps_weights or size > room:
             return ()
         if name in self.cached:

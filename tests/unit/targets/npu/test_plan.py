@@ -20,7 +20,7 @@ from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.passes import run_passes
 from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, Planned, Recipe, plan
+from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, Planned, Recipe, plan, weight_room_bytes
 from tilewright.targets.npu.portfolio import best_plan
 from tilewright.targets.npu.simulate import Policy, simulate
 from tilewright.targets.npu.work import Work, work_of
@@ -51,7 +51,8 @@ def test_pieces_give_the_networks_values_bit_for_bit(seed: int) -> None:
 
 
 def run_with(planned: Planned, policy: Policy, machine: Machine = MACHINE) -> float:
-    return simulate(planned.simulation.steps, machine, policy).time_s
+    room = weight_room_bytes(machine, planned.scopes)
+    return simulate(planned.simulation.steps, machine, policy, weight_room_bytes=room).time_s
 
 
 @pytest.mark.parametrize("seed", SEEDS)
