@@ -270,8 +270,8 @@ def _table_3(rows: Sequence[_Row]) -> Exhibit:
         "Table 3",
         "buffers by level",
         "Layer results and concatenations, in DDR, LLB and L1. Attention and layer norms are several "
-        "operators, as Relay has them. MobileNet's count in the paper needs twice our instances, which a padding of "
-        "channels would explain in part; how attention is split on BERT-256 and ViT is not known.",
+        "operators, as Relay has them. MobileNet's count in the paper needs twice our instances, which a "
+        "padding of channels would explain in part; how attention is split on BERT-256 and ViT is not known.",
         tuple(figures),
         heads=("network", "TVM", "the paper's TVM", "GraphTurbo", "the paper's"),
         rows=tuple(table),
