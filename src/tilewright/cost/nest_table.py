@@ -154,20 +154,15 @@ def compiled(function: Any) -> Any:
 
 @compiled
 def distinct_positions(count_a: int, move_a: int, count_b: int, move_b: int) -> int:
-    """Different sums of i * move_a and j * move_b."""
-    found = 0
-    for i in range(count_a):
-        for j in range(count_b):
-            is_new = True
-            position = i * move_a + j * move_b
-            for k in range(i):
-                rest = position - k * move_a
-                if rest % move_b == 0 and 0 <= rest // move_b < count_b:
-                    is_new = False
-                    break
-            if is_new:
-                found += 1
-    return found
+    """Different sums of i * move_a and j * move_b, as `bound.num_touched` counts them."""
+    if count_a == 1 or count_b == 1:
+        return count_a * count_b
+    common, rest = move_a, move_b
+    while rest:
+        common, rest = rest, common % rest
+    again_a, again_b = count_a - move_b // common, count_b - move_a // common
+    repeats = again_a * again_b if again_a > 0 and again_b > 0 else 0
+    return count_a * count_b - repeats
 
 
 @compiled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Level, Machine, TensorKind
@@ -144,6 +144,13 @@ def num_touched(axis: tuple[tuple[str, int], ...], extents: dict[str, int]) -> i
     """Positions along one axis that the iterations of a tile touch."""
     if len(axis) == 1:
         return extents[axis[0][0]]
+    if len(axis) == 2:
+        # Positions are the same where one index grows by the other's step over the common factor while the
+        # other falls: every pair of indices counts but those that another such pair precedes.
+        (one, step), (other, move) = axis
+        common = gcd(step, move)
+        repeats = max(0, extents[one] - move // common) * max(0, extents[other] - step // common)
+        return extents[one] * extents[other] - repeats
     *windows, (dim, step) = sorted(axis, key=lambda term: extents[term[0]])
     offsets = {
         sum(s * i for (_, s), i in zip(windows, at, strict=True)) for at in _positions(windows, extents)
