@@ -1,5 +1,7 @@
 """GraphTurbo: layers, independent axes, peaks, SplitInfo and the grouping, on graphs that fit on a page."""
 
+from itertools import pairwise
+
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
 
@@ -183,3 +185,52 @@ def _num_reaching(graph: Graph) -> int:
 def test_senseless_options_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="graphturbo"):
         GraphTurbo(**options)  # type: ignore[arg-type]
+
+
+def stack(num_blocks: int) -> Graph:
+    """Blocks of two convolutions beside their input, one after another."""
+    b = GraphBuilder()
+    x = b.input(4, 8, 6, 6)
+    for _ in range(num_blocks):
+        inner = b.op("Relu", convolution(b, x, 8, 3))
+        x = b.op("Relu", b.op("Add", convolution(b, inner, 8, 3), x))
+    return b.finish(x)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, 3.0, 1e6])
+def test_work_grows_with_the_network_and_no_faster(share: float) -> None:
+    """Counted in layers visited: each further block costs the same."""
+    visits = []
+    for num_blocks in (12, 24, 48, 96):
+        graph = stack(num_blocks)
+        partition = GraphTurbo(
+            capacity_bytes=int(graph.outputs[0].size_bytes * share), element_bytes=4
+        ).solve(PartitionProblem(graph), Budget())
+        visits.append(int(partition.provenance.note.split()[0]))
+    added = [many - few for few, many in pairwise(visits)]
+    assert added == [added[0], 2 * added[0], 4 * added[0]]
+
+
+def test_a_chain_of_thousands_is_no_recursion() -> None:
+    b = GraphBuilder()
+    x = b.input(4, 4)
+    for _ in range(1500):
+        x = b.op("Softmax", x)
+    (split,) = partition_of(b.finish(x), 3 * x.size_bytes).splits
+    assert len(split.layers) == 1500
+
+
+@pytest.mark.parametrize("extent", [1, 3, 7, 197])
+def test_odd_extents_have_a_valid_plan(extent: int) -> None:
+    b = GraphBuilder()
+    x = b.op("Relu", convolution(b, b.input(extent, 4, 5, 5), 4, 3))
+    graph = b.finish(convolution(b, x, 4, 3))
+    for share in (0.1, 0.5, 1.0, 2.0):
+        partition_of(graph, int(x.size_bytes * share))
+
+
+def test_an_operator_whose_result_nothing_reads_stays_alone() -> None:
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(4, 4))
+    b.op("Neg", x)
+    assert len(partition_of(b.finish(b.op("Exp", x)), UNBOUNDED).subgraphs) >= 2

@@ -41,45 +41,60 @@ class Footprint:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """Layers that run one after another as one subgraph; `members` are the parts it was joined from."""
+    """Layers that run one after another as one subgraph: one layer, or the `members` it was joined from."""
 
-    layers: tuple[Layer, ...]
+    layer: Layer | None
     members: tuple[Part, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     position: int
     known: dict[tuple[Outputs, frozenset[Held]], Footprint] = field(default_factory=dict)
+    _layers: tuple[Layer, ...] | None = None
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All its layers, in order; collected when first asked for, since most parts are joined on."""
+        if self._layers is None:
+            found: list[Layer] = []
+            stack = [self]
+            while stack:
+                part = stack.pop()
+                if part.layer is not None:
+                    found.append(part.layer)
+                stack.extend(reversed(part.members))
+            self._layers = tuple(found)
+        return self._layers
 
     @property
     def is_opaque(self) -> bool:
-        """Whether it holds an operator without nests."""
-        return any(layer.is_opaque for layer in self.layers)
+        """Whether it is an operator without nests, which is never joined to anything."""
+        return self.layer is not None and self.layer.is_opaque
 
 
 def single(layer: Layer, position: int) -> Part:
     """A part of one layer."""
-    return Part((layer,), (), layer.inputs, layer.outputs, position)
+    return Part(layer, (), layer.inputs, layer.outputs, position)
 
 
 def joined(members: Sequence[Part], outputs: Sequence[Value]) -> Part:
     """A part of several, given in an order in which they can run."""
-    layers = tuple(layer for m in members for layer in m.layers)
     made = {v for m in members for v in m.outputs}
     inputs = tuple(dict.fromkeys(v for m in members for v in m.inputs if v not in made))
-    return Part(layers, tuple(members), inputs, tuple(outputs), members[-1].position)
+    return Part(None, tuple(members), inputs, tuple(outputs), members[-1].position)
 
 
 class Footprints:
     """Footprints of parts, where an element of a value takes `element_bytes(value)`.
 
-    Without `in_place` no result is written over an operand.
+    Without `in_place` no result is written over an operand. `num_visits` counts layers and members walked
+    over.
     """
 
     def __init__(self, maps: RegionMaps, element_bytes: Callable[[Value], int], *, in_place: bool) -> None:
         self.maps = maps
         self.element_bytes = element_bytes
         self.in_place = in_place
-        self.num_walks = 0
+        self.num_visits = 0
         self._depth = 0
 
     def whole(self, part: Part) -> Footprint:
@@ -99,8 +114,8 @@ class Footprints:
         return volume(region) * self.element_bytes(value)
 
     def _walk(self, part: Part, outputs: Outputs, held: frozenset[Held]) -> Footprint:
-        self.num_walks += 1
         walk = _Walk(self, part, self._units(part, outputs), outputs)
+        self.num_visits += len(walk.units)
         self._depth += 1
         walk.propagate()
         found = walk.footprint(held)

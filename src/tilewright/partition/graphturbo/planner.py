@@ -76,7 +76,8 @@ class GraphTurbo:
         meter = replace(budget, max_evaluations=UNLIMITED).start()
         grouping = Grouping(graph, layers, splitter, MergeRules(self.ascending), meter.spend)
         members = grouping.run() if self.group else grouping.members()
-        provenance = Provenance(self.name, num_evaluations=splitter.num_evaluations)
+        note = f"{footprints.num_visits} visits to {len(layers)} layers"
+        provenance = Provenance(self.name, num_evaluations=splitter.num_evaluations, note=note)
         partition = build_partition(
             problem, [_nodes(m) for m in members], _Reasons(members), provenance, cut_off=meter.cut_off
         )

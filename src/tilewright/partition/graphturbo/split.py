@@ -100,12 +100,13 @@ class Splitter:
             return None
         (extent,) = extents
         units = self.axes.units_of(part.outputs[0], dim)
+        if units == 1 and extent > _LARGE_FACTOR and not self._fits(part, Split(dim, extent), units):
+            return None
         for factor in factors(units if units > 1 else extent, self.rules):
             if limit is not None and factor > limit:
                 return None
             split = Split(dim, factor) if factor > 1 else WHOLE
-            samples = self._samples(part, split, units)
-            peak = max(s.peak_bytes for s in samples)
+            peak = self._peak(part, split, units)
             if peak > self.rules.capacity_bytes:
                 continue
             recompute = self._recompute(part, split, units)
@@ -113,6 +114,13 @@ class Splitter:
                 return None
             return SplitOption(self._num_divided(part, dim, factor, units), split, peak, recompute)
         return None
+
+    def _fits(self, part: Part, split: Split, units: int) -> bool:
+        return self._peak(part, split, units) <= self.rules.capacity_bytes
+
+    def _peak(self, part: Part, split: Split, units: int) -> int:
+        """The most that an instance holds."""
+        return max(s.peak_bytes for s in self._samples(part, split, units))
 
     def _samples(self, part: Part, split: Split, units: int) -> list[Footprint]:
         """Instances that stand for all: of an independent axis any one, else both ends and the middle."""
