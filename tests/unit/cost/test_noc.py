@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product as cartesian
 from math import prod
+from statistics import geometric_mean
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -20,8 +21,12 @@ from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
 from tilewright.hardware.parts import Network
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import LevelLoops, Loop, Mapping
-from tilewright.mapping.problem import Problem, convolution
+from tilewright.mapping.base import LevelLoops, Loop, Mapper, Mapping, MappingProblem, MappingSolution
+from tilewright.mapping.cosa import Cosa
+from tilewright.mapping.hybrid import Hybrid
+from tilewright.mapping.problem import Problem, convolution, layer
+from tilewright.mapping.random import Random
+from tilewright.planning import Budget
 
 WEIGHT, INPUT, OUTPUT = TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.OUTPUT
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -352,3 +357,20 @@ def test_illegal_mappings_and_options_are_refused() -> None:
         NocOptions(payload_flits=0)
     with pytest.raises(UsageError, match="staging"):
         NocOptions(staging_flits=-1)
+
+
+@pytest.mark.slow
+def test_mappers_come_in_the_order_of_the_paper() -> None:
+    """CoSA ahead of Timeloop's hybrid mapper ahead of random mappings (its figure 10)."""
+    preset = load_preset("simba-cosa-repo")
+    names = ["3_56_64_64_1", "1_28_128_512_1", "3_14_256_256_1", "1_14_1024_256_1", "3_7_512_512_1"]
+    mappers: list[Mapper] = [Cosa(), Hybrid(num_threads=32, timeout=0), Random()]
+    means = []
+    for mapper in mappers:
+        cycles = []
+        for name in names:
+            answer = mapper.solve(MappingProblem(layer(name), preset), Budget())
+            assert isinstance(answer, MappingSolution)
+            cycles.append(simulate(layer(name), preset, answer.mapping).cycles)
+        means.append(geometric_mean(cycles))
+    assert means[0] < means[1] < means[2]

@@ -1,0 +1,135 @@
+"""Mappers on the network, CoSA's figure 10: speed-up over random mappings, cycle by cycle, on its 58 layers.
+
+`python benchmarks/noc.py --output out` writes out.json and out.md; with `--page docs/mapping.md` the table
+between the page's markers as well. Besides the network as it is assumed, others, to see what that decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.cost.noc import NocOptions, simulate
+from tilewright.hardware.presets import load_preset
+from tilewright.mapping.base import Mapper, Mapping, MappingProblem, MappingSolution
+from tilewright.mapping.cosa import Cosa
+from tilewright.mapping.exact import Exact
+from tilewright.mapping.hybrid import Hybrid
+from tilewright.mapping.problem import Problem, convolution
+from tilewright.mapping.random import Random
+from tilewright.planning import Budget
+
+LAYERS = Path(__file__).parents[1] / "tests" / "data" / "mapping" / "cosa_layers.json"
+START, END = "<!-- network -->\n", "<!-- end network -->\n"
+
+MAPPERS: dict[str, Mapper] = {
+    "cosa": Cosa(),
+    "cosa-paper": Cosa("paper"),
+    "exact": Exact(),
+    "hybrid, 32 threads": Hybrid(num_threads=32, timeout=0),
+    "random, best of 5": Random(),
+}
+RANDOM, HYBRID = "random, best of 5", "hybrid, 32 threads"
+OPTIONS: dict[str, NocOptions] = {
+    "as assumed": NocOptions(),
+    "no packet headers": NocOptions(header_flits=0),
+    "packets of up to 32 flits": NocOptions(payload_flits=32),
+    "input buffers of 2 flits": NocOptions(fifo_flits=2),
+    "DRAM latency of 300 cycles": NocOptions(dram_latency_cycles=300),
+    "flits of 128 bits": NocOptions(flit_bits=128),
+    "no multicast": NocOptions(has_multicast=False),
+}
+
+
+def layers() -> list[tuple[str, Problem]]:
+    """The layers with the network that each is of."""
+    found = []
+    for entry in json.loads(LAYERS.read_text())["layers"]:
+        stride = (entry["stride"]["W"], entry["stride"]["H"])
+        problem = convolution(entry["dims"], stride=stride, name=entry["layer"])
+        found.append((entry["workload"], problem))
+    return found
+
+
+def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list[dict[str, Any]]:
+    machine = load_preset(machine_name)
+    rows = []
+    for network, problem in problems:
+        mappings: dict[str, Mapping] = {}
+        row: dict[str, Any] = {"network": network, "layer": problem.name, "analytical": {}, "options": {}}
+        for name, mapper in MAPPERS.items():
+            answer = mapper.solve(MappingProblem(problem, machine, "latency"), Budget())
+            assert isinstance(answer, MappingSolution), (name, problem.name, answer)
+            mappings[name] = answer.mapping
+            row["analytical"][name] = answer.cost.cycles
+        started = time.perf_counter()
+        for label, options in OPTIONS.items():
+            row["options"][label] = {
+                name: simulate(problem, machine, mapping, options).cycles
+                for name, mapping in mappings.items()
+            }
+        row["seconds"] = (time.perf_counter() - started) / len(OPTIONS) / len(MAPPERS)
+        rows.append(row)
+        print(network, problem.name, row["options"]["as assumed"], f"{row['seconds']:.2f} s", flush=True)
+    return rows
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def summary(rows: Sequence[dict[str, Any]], machine: str) -> str:
+    def line(label: str, cycles: Sequence[dict[str, int]]) -> str:
+        over = [geometric_mean([c[RANDOM] / c[name] for c in cycles]) for name in MAPPERS if name != RANDOM]
+        hybrid = geometric_mean([c[HYBRID] / c["cosa"] for c in cycles])
+        return f"| {label} | " + " | ".join(f"{value:.2f}" for value in [*over, hybrid]) + " |"
+
+    names = [name for name in MAPPERS if name != RANDOM]
+    lines = [
+        f"{len(rows)} layers on `{machine}`: speed-up over the best of five random mappings, geometric mean.",
+        "",
+        "| cycles by | " + " | ".join(names) + " | cosa over hybrid |",
+        "|---|" + "---|" * (len(names) + 1),
+        line("the analytical rules", [row["analytical"] for row in rows]),
+    ]
+    lines += [line(f"network, {label}", [row["options"][label] for row in rows]) for label in OPTIONS]
+    for network in dict.fromkeys(row["network"] for row in rows):
+        own = [row["options"]["as assumed"] for row in rows if row["network"] == network]
+        lines.append(line(f"network, as assumed, {network} alone", own))
+    seconds = [row["seconds"] for row in rows]
+    lines += [
+        "",
+        f"A simulation takes {statistics.fmean(seconds):.2f} s on average, "
+        f"{max(seconds):.2f} s on the slowest layer.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--machine", default="simba-cosa-repo")
+    parser.add_argument("--output", type=Path, default=Path("noc"))
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--only", default="", help="networks, separated by commas")
+    arguments = parser.parse_args()
+    chosen = [item for item in layers() if not arguments.only or item[0] in arguments.only.split(",")]
+    rows = measured(arguments.machine, chosen)
+    text = summary(rows, arguments.machine)
+    arguments.output.with_suffix(".json").write_text(json.dumps(rows, indent=1))
+    arguments.output.with_suffix(".md").write_text(text)
+    print(text)
+    if arguments.page:
+        page = arguments.page.read_text()
+        before, _, rest = page.partition(START)
+        _, _, after = rest.partition(END)
+        arguments.page.write_text(before + START + text + END + after)
+
+
+if __name__ == "__main__":
+    main()
