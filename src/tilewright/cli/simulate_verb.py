@@ -40,6 +40,11 @@ def simulate(
     trace: Path | None = typer.Option(
         None, "--trace", help="Write what every unit does when, as a Chrome trace (for Perfetto)."
     ),
+    page: Path | None = typer.Option(
+        None,
+        "--html",
+        help="Draw how full the buffers are over time, and how busy units are, as an HTML file.",
+    ),
     check: bool = typer.Option(
         False, "--check", help="Compute the plan's values piece by piece and hold them against the network's."
     ),
@@ -74,6 +79,8 @@ def simulate(
             _check(planned, graph)
     if trace is not None:
         trace.write_text(json.dumps(chrome_trace(planned)), "utf-8")
+    if page is not None:
+        page.write_text(_page(planned, machine), "utf-8")
     samples = _samples(graph)
     if as_json:
         print_json(
@@ -92,6 +99,8 @@ def simulate(
     _print(planned, machine, samples, others)
     if check:
         say("values: computed piece by piece, equal to the network's")
+    if page is not None:
+        say(f"buffers over time in {page}")
     if trace is not None:
         say(f"timeline in {trace}: open it in ui.perfetto.dev")
 
@@ -203,6 +212,45 @@ def _facts(planned: Planned, machine: Machine, samples: int) -> dict[str, Any]:
     }
 
 
+def _page(planned: Planned, machine: Machine) -> str:
+    """Buffers over time, as the paper's figure 3 shows them, and shares of time of units."""
+    from tilewright.report import figure
+    from tilewright.schedule.binding import Scope
+
+    found = planned.simulation
+    starts = step_starts_s(planned)
+    names = {Scope.LOCAL: "buffers of the cores", Scope.SHARED: "shared buffer"}
+    charts = []
+    for scope, name in names.items():
+        live = planned.scopes.live_bytes(scope)
+        points = sorted(
+            (start * 1e3, size / 2**20) for start, size in zip(starts, live, strict=True) if start is not None
+        )
+        capacity = planned.scopes.levels[scope].capacity_bytes
+        limit = None if capacity is None else capacity / 2**20
+        series = [figure.Series(str(scope), tuple(points), limit)]
+        charts.append(figure.step_chart(name.capitalize(), "ms", "MiB", found.time_s * 1e3, series))
+    units = sorted(found.utilization)
+    shares = tuple(100 * found.utilization[unit] for unit in units)
+    charts.append(figure.bar_chart("Busy", "% of the time", units, [figure.Bars("busy", shares)]))
+    said = (
+        f"One batch on one cluster of {machine.name}: {found.time_s * 1e3:.3f} ms, at least "
+        f"{found.lower_bound_s * 1e3:.3f} ms. What is live, step by step; dashed: the capacity. Estimated."
+    )
+    return figure.page(
+        f"{planned.instances.partition.graph.name} on {machine.name}", [figure.note(said), *charts]
+    )
+
+
+def step_starts_s(planned: Planned) -> list[float | None]:
+    """When the first task of each step starts; None for steps that take no time."""
+    starts: list[float | None] = [None] * len(planned.simulation.steps)
+    for run in planned.simulation.runs:
+        known = starts[run.step]
+        starts[run.step] = run.start_s if known is None else min(known, run.start_s)
+    return starts
+
+
 def chrome_trace(planned: Planned) -> dict[str, Any]:
     """What every unit does when, and how full the buffers are, in the trace format that Perfetto reads."""
     from tilewright.schedule.binding import Scope
@@ -213,9 +261,8 @@ def chrome_trace(planned: Planned) -> dict[str, Any]:
         {"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": unit}}
         for unit, row in rows.items()
     ]
-    starts = [float("inf")] * len(found.steps)
+    starts = step_starts_s(planned)
     for run in found.runs:
-        starts[run.step] = min(starts[run.step], run.start_s)
         events.append(
             {
                 "name": f"{found.steps[run.step].name} ({run.what})",
@@ -228,16 +275,11 @@ def chrome_trace(planned: Planned) -> dict[str, Any]:
             }
         )
     for scope in (Scope.LOCAL, Scope.SHARED):
-        for step, size in enumerate(planned.scopes.live_bytes(scope)):
-            if starts[step] < float("inf"):
+        for start, size in zip(starts, planned.scopes.live_bytes(scope), strict=True):
+            if start is not None:
+                live = {"live": size}
                 events.append(
-                    {
-                        "name": f"{scope} bytes",
-                        "ph": "C",
-                        "pid": 0,
-                        "ts": starts[step] * 1e6,
-                        "args": {"live": size},
-                    }
+                    {"name": f"{scope} bytes", "ph": "C", "pid": 0, "ts": start * 1e6, "args": live}
                 )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 

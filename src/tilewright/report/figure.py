@@ -37,6 +37,45 @@ class Bars:
     values: tuple[float | None, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A value that changes at times: (time, value from then on), in order; `limit` is drawn as a line."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    limit: float | None = None
+
+
+def step_chart(title: str, x_name: str, y_name: str, end: float, series: Sequence[Series]) -> str:
+    """Values over time up to `end`, each held until it changes; limits dashed."""
+    highest = max((max([v for _, v in s.points] + [s.limit or 0.0]) for s in series), default=0.0)
+    xs, ys = _Scale(0.0, max(end, 1e-300), False), _Scale(0.0, max(highest, 1e-300) * 1.05, False)
+    body = [_frame(title, x_name, y_name), *_x_ticks(xs), *_y_ticks(ys)]
+    floor = HEIGHT - _BOTTOM
+    for number, one in enumerate(series):
+        colour = _COLOURS[number % len(_COLOURS)]
+        level = floor + 0.0
+        corners = [(_x(xs, 0.0), level)]
+        for at, value in one.points:
+            corners += [(_x(xs, at), level), (_x(xs, at), _y(ys, value))]
+            level = _y(ys, value)
+        corners += [(_x(xs, end), level), (_x(xs, end), floor)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+        name = html.escape(one.name)
+        body.append(
+            f'<polygon points="{path}" fill="{colour}" fill-opacity="0.35" stroke="{colour}">'
+            f"<title>{name}</title></polygon>"
+        )
+        if one.limit is not None:
+            y = f"{_y(ys, one.limit):.1f}"
+            body.append(
+                f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}" stroke="{colour}" '
+                'stroke-dasharray="6 4"/>'
+            )
+        body += _key(number, one.name)
+    return _svg(body)
+
+
 def scatter(title: str, x_name: str, y_name: str, points: Sequence[Point]) -> str:
     """Dots on logarithmic axes; marked ones are large, and joined by a line from left to right."""
     xs, ys = _Scale.of([p.x for p in points]), _Scale.of([p.y for p in points])
@@ -84,11 +123,7 @@ def bar_chart(
                 )
         body.append(_group_name(group, start + 0.4 * room, floor, room))
     for b, bar in enumerate(bars):
-        x = _LEFT + 10 + b * 150
-        body.append(
-            f'<rect x="{x}" y="{_TOP - 12}" width="10" height="10" fill="{_COLOURS[b % len(_COLOURS)]}"/>'
-        )
-        body.append(f'<text x="{x + 15}" y="{_TOP - 3}">{html.escape(bar.name)}</text>')
+        body += _key(b, bar.name)
     return _svg(body)
 
 
@@ -197,6 +232,15 @@ def _frame(title: str, x_name: str, y_name: str) -> str:
         f'<text x="16" y="{middle}" text-anchor="middle" transform="rotate(-90 16 {middle})">'
         f"{html.escape(y_name)}</text>"
     )
+
+
+def _key(number: int, name: str) -> list[str]:
+    """The name of a colour, above the picture."""
+    x, colour = _LEFT + 10 + number * 150, _COLOURS[number % len(_COLOURS)]
+    return [
+        f'<rect x="{x}" y="{_TOP - 12}" width="10" height="10" fill="{colour}"/>',
+        f'<text x="{x + 15}" y="{_TOP - 3}">{html.escape(name)}</text>',
+    ]
 
 
 def _svg(body: Sequence[str]) -> str:
