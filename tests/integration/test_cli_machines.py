@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
 from tests.support.cli import tilewright
+from tests.support.models import small_net
 
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
@@ -99,3 +101,13 @@ def test_a_machine_without_units_says_what_it_lacks(tmp_path: Path) -> None:
     assert result.code == 2
     assert "units: none multiplies and accumulates" in result.complaint
     assert result.complaint == tilewright("map", "3_14_64_64_1", "-t", "host").complaint
+
+
+@pytest.mark.parametrize(
+    "name", ["stcp920", "stcp920-paper", "ascend910", "a310", "ipu-mk1", "ipu-mk2", "goya"]
+)
+def test_accelerators_with_scratchpads_of_their_cores_simulate_networks(name: str, tmp_path: Path) -> None:
+    onnx.save(small_net(), tmp_path / "small.onnx")
+    result = tilewright("simulate", tmp_path / "small.onnx", "-t", name, "--recipe", "graphturbo", "--json")
+    assert result.code == 0, result.err
+    assert result.document["time_s"] >= result.document["lower_bound_s"] > 0
