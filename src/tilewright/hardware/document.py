@@ -109,6 +109,9 @@ instance of the outermost level, the sort of unit with the most multiply-accumul
 as wide as a word of inputs, as many single multipliers as these are, and the levels from the one that this
 unit reads from outwards; it prints what it took. It does not model the shape of a unit's `tile`,
 `efficiency`, `has_shared_port`, `latency_ns` and networks.
+
+`tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, bandwidths
+of the levels from there outwards, and units that between them run all sorts of work. It says what is missing.
 """
 
 
