@@ -110,8 +110,9 @@ as wide as a word of inputs, as many single multipliers as these are, and the le
 unit reads from outwards; it prints what it took. It does not model the shape of a unit's `tile`,
 `efficiency`, `has_shared_port`, `latency_ns` and networks.
 
-`tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, bandwidths
-of the levels from there outwards, and units that between them run all sorts of work. It says what is missing.
+`tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, the
+bandwidths of the levels from there outwards, and units that between them run all sorts of work. It says
+what is missing.
 """
 
 
