@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
 
@@ -14,6 +15,8 @@ from tilewright.partition.graphturbo.check import check_splits
 from tilewright.partition.graphturbo.layers import canonical_order, cut_layers
 from tilewright.partition.graphturbo.regions import RegionMaps
 from tilewright.planning import Budget
+from tilewright.schedule.check_instances import check_instances
+from tilewright.schedule.instances import instance_graph
 
 UNBOUNDED = 1 << 60
 
@@ -234,3 +237,36 @@ def test_an_operator_whose_result_nothing_reads_stays_alone() -> None:
     x = b.op("Relu", b.input(4, 4))
     b.op("Neg", x)
     assert len(partition_of(b.finish(b.op("Exp", x)), UNBOUNDED).subgraphs) >= 2
+
+
+def enlarging() -> Graph:
+    """A convolution of a small image, then one of an image four times as wide and as high."""
+    b = GraphBuilder()
+    small = convolution(b, b.input(4, 8, 4, 4), 8, 3)
+    scales = b.graph.constant(np.array([1, 1, 4, 4], np.float32), "scales")
+    empty = b.graph.constant(np.zeros(0, np.float32), "roi")
+    settings = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    large = b.op("Resize", small, empty, scales, shape=(4, 8, 16, 16), **settings)
+    return b.finish(convolution(b, large, 8, 3))
+
+
+def test_a_small_image_is_not_cut_as_finely_as_the_one_made_of_it() -> None:
+    graph = enlarging()
+    capacity = graph.outputs[0].size_bytes // 2  # a quarter of the large image, twice
+    (plain,) = partition_of(graph, capacity, upsampling=False).splits
+    assert plain.split == Split(0, 4)
+    partition = partition_of(graph, capacity)
+    assert [str(s.split) for s in partition.splits] == ["whole", "axis 0 by 4"]
+    instances = instance_graph(partition)
+    assert check_instances(instances) == ()
+    assert [instances.predecessors(i) for i in range(5)] == [(), (0,), (0,), (0,), (0,)]
+
+
+def test_images_of_one_size_are_joined_whether_or_not_another_is_enlarged() -> None:
+    partition = partition_of(enlarging(), UNBOUNDED)
+    assert len(partition.subgraphs) == 1
+    _, graph = residual()
+    capacity = graph.outputs[0].size_bytes
+    assert [s.split for s in partition_of(graph, capacity).splits] == [
+        s.split for s in partition_of(graph, capacity, upsampling=False).splits
+    ]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Graph, Value
-from tilewright.partition.graphturbo.base import SplitOption
+from tilewright.partition.graphturbo.base import Split, SplitOption, instance_region
 from tilewright.partition.graphturbo.footprint import Part, joined, single
 from tilewright.partition.graphturbo.layers import Layer
 from tilewright.partition.graphturbo.split import Splitter, best_of
@@ -22,9 +22,15 @@ _MAX_INTERIOR = 6
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """Switches of the grouping. `ascending`: a producer may not have more instances than its consumer."""
+    """Switches of the grouping. `ascending`: a producer may not have more instances than its consumer.
+
+    `upsampling`: where the consumer makes a larger image, it is the other way round; otherwise the small
+    image would be cut as finely as the large one. The instances of each then read parts of a piece as they
+    lie.
+    """
 
     ascending: bool = True
+    upsampling: bool = True
     straight: bool = True
     diamond: bool = True
     branch: bool = True
@@ -64,6 +70,7 @@ class Grouping:
         self._readers: dict[Value, dict[Member, None]] = {}
         self._members: dict[Member, None] = {}
         self._refused: set[tuple[Part, ...]] = set()
+        self._enlarged = self._find_enlarged(layers) if rules.upsampling else frozenset()
         for position, layer in enumerate(layers):
             part = single(layer, position)
             options = () if layer.is_opaque else splitter.options(part, beyond_batch=self._is_beyond_batch())
@@ -180,6 +187,10 @@ class Grouping:
         """Rule i: the producer has no more instances than its consumer, and together they need no more."""
         if producer.best is None or consumer.best is None:
             return None
+        if any(v in self._enlarged for v in producer.part.outputs):
+            if producer.factor < consumer.factor:
+                return None
+            return self._try([producer, consumer], producer.factor)
         if self._rules.ascending and producer.factor > consumer.factor:
             return None
         return self._try([producer, consumer], consumer.factor)
@@ -206,6 +217,24 @@ class Grouping:
         self._leave(members)
         self._enter(merged)
         return merged
+
+    def _find_enlarged(self, layers: Sequence[Layer]) -> frozenset[Value]:
+        """Values of which a layer makes images of at least twice the extent, row by row."""
+        return frozenset(
+            value
+            for layer in layers
+            for number, value in enumerate(layer.inputs)
+            for axis in range(2, len(value.shape))
+            if self._enlarges(layer, number, axis)
+        )
+
+    def _enlarges(self, layer: Layer, number: int, axis: int) -> bool:
+        own, made = layer.inputs[number].shape, layer.outputs[0].shape
+        if len(layer.outputs) != 1 or len(own) != len(made) or made[axis] < 2 * own[axis] or own[axis] < 2:
+            return False
+        half = instance_region(made, Split(axis, 2), 0)
+        need = self._splitter.footprints.maps.needs_of(layer, (half,)).inputs[number]
+        return need is not None and need[axis][1] < own[axis]
 
     def _is_beyond_batch(self, *members: Member) -> bool:
         """Whether axes other than independent ones may be cut: for a layer, and where a member had to."""
