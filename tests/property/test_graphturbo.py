@@ -160,7 +160,7 @@ def test_every_capacity_has_a_valid_partition(seed: int, share: float) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_grouping_again_changes_nothing_and_numbering_does_not_matter(seed: int) -> None:
+def test_the_numbering_of_nodes_does_not_matter(seed: int) -> None:
     partition = plan(seed)
     graph = network(seed)
     home = {n.name: s.id for s in partition.subgraphs for n in s.nodes}
@@ -439,3 +439,20 @@ def test_no_join_breaks_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
         assert num_outputs == 1
         assert whole <= max(factors)
         assert len(factors) > 2 or factors[0] <= factors[1]
+
+
+class Twice(Grouping):
+    """Groups, forgets what it tried in vain, and groups again."""
+
+    def run(self) -> tuple[Member, ...]:
+        found = super().run()
+        self._refused.clear()
+        assert super().run() == found
+        return found
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0, 2.5])
+def test_grouping_again_changes_nothing(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    monkeypatch.setattr(planner, "Grouping", Twice)
+    for seed in SEEDS:
+        plan(seed, share)
