@@ -239,6 +239,11 @@ def test_a_machine_says_what_its_network_is() -> None:
     bus = made.model_copy(update={"networks": (network.model_copy(update={"kind": "bus"}),)})
     with pytest.raises(MachineError, match="its network 'n' is a bus"):
         simulate(problem, bus, given_mapping)
+    circuit = made.model_copy(update={"networks": (network.model_copy(update={"switching": "circuit"}),)})
+    with pytest.raises(MachineError, match="switches by circuit; the simulator knows wormhole"):
+        simulate(problem, circuit, given_mapping)
+    link = Network(name="n", inner="Tiles", outer="Buffer", kind="mesh", bytes_per_cycle=16.0)
+    assert NocOptions.of(made.model_copy(update={"networks": (link,)})).flit_bits == 128
     with pytest.raises(MachineError, match="1 x 2 has no room for 4 elements"):
         simulate(problem, machine(4), given_mapping, NocOptions(shape=(1, 2)))
 

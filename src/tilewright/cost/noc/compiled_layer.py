@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.cost.noc.compiled import Array, compiled, network_cycle
 
 # Columns of a window, one row for each stream, in the order of `traffic.Window`.
-LOAD, FETCH, BUFFER_OF, DRAIN, WRITE, NUM_WINDOW = 0, 2, 10, 14, 17, 22
+LOAD, FETCH, BUFFER_OF, DRAIN, WRITE = 0, 2, 10, 14, 17
 # What is known of each stream.
 IS_OUTPUT, IS_BUFFERED, NUM_FETCHED, NUM_GROUPS, FIRST_TAG, NUM_FACTS = range(6)
 # The state of each stream.

@@ -54,8 +54,11 @@ class NocOptions:
     def of(cls, machine: Machine) -> NocOptions:
         """What the machine's description says of the network between its elements and what they share.
 
+        A link carries a flit each cycle; without a size of flits, they have the bytes that a link carries in
+        one. A hop takes a cycle, whatever the description says of its latency.
+
         Raises:
-            MachineError: there is no such network, or it is no mesh.
+            MachineError: the machine has no such network, or it is no mesh with wormhole switching.
         """
         place = len(machine.levels) - 1 - _num_shared(machine)
         ends = (machine.levels[place].name, machine.levels[place + 1].name)
@@ -67,10 +70,20 @@ class NocOptions:
                 f"machine {machine.name!r}: its network {network.name!r} is a {network.kind}; the simulator "
                 "knows meshes."
             )
+        if network.switching not in (None, "wormhole"):
+            raise MachineError(
+                f"machine {machine.name!r}: its network {network.name!r} switches by {network.switching}; the "
+                "simulator knows wormhole switching."
+            )
         found = cls(has_multicast=network.has_multicast)
         if network.shape:
             found = replace(found, shape=(network.shape[0], network.shape[1]))
-        return replace(found, flit_bits=8 * network.flit_bytes) if network.flit_bytes else found
+        bytes_per_cycle = network.flit_bytes or network.bytes_per_cycle
+        if bytes_per_cycle is None and network.bytes_per_s is not None and machine.clock_hz is not None:
+            bytes_per_cycle = network.bytes_per_s / machine.clock_hz
+        if bytes_per_cycle is None:
+            return found
+        return replace(found, flit_bits=max(1, round(8 * bytes_per_cycle)))
 
 
 @dataclass(frozen=True, slots=True)
