@@ -72,8 +72,8 @@ class NocOptions:
             )
         if network.switching not in (None, "wormhole"):
             raise MachineError(
-                f"machine {machine.name!r}: its network {network.name!r} switches by {network.switching}; the "
-                "simulator knows wormhole switching."
+                f"machine {machine.name!r}: its network {network.name!r} switches by {network.switching}; "
+                "the simulator knows wormhole switching."
             )
         found = cls(has_multicast=network.has_multicast)
         if network.shape:
