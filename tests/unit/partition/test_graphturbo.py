@@ -1,5 +1,6 @@
 """GraphTurbo: layers, independent axes, peaks, SplitInfo and the grouping, on graphs that fit on a page."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from tests.support.graphs import GraphBuilder, random_graph
 
 from tilewright.errors import UsageError
+from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.partition import PartitionProblem, Reason, check_partition
 from tilewright.partition.graphturbo import GraphTurbo, Split, SplitPartition
@@ -14,7 +16,7 @@ from tilewright.partition.graphturbo.axes import IndependentAxes
 from tilewright.partition.graphturbo.check import check_splits
 from tilewright.partition.graphturbo.layers import canonical_order, cut_layers
 from tilewright.partition.graphturbo.regions import RegionMaps
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Status
 from tilewright.schedule.check_instances import check_instances
 from tilewright.schedule.instances import instance_graph
 
@@ -270,3 +272,49 @@ def test_images_of_one_size_are_joined_whether_or_not_another_is_enlarged() -> N
     assert [s.split for s in partition_of(graph, capacity).splits] == [
         s.split for s in partition_of(graph, capacity, upsampling=False).splits
     ]
+
+
+def test_without_grouping_every_layer_is_split_on_its_own() -> None:
+    _, graph = residual()
+    partition = partition_of(graph, graph.outputs[0].size_bytes, group=False)
+    assert len(partition.subgraphs) == len(cut_layers(graph))
+    assert [s.split for s in partition.splits] == [Split(0, 2)] * 4
+
+
+def test_the_machine_says_how_much_fits_and_how_large_an_element_is() -> None:
+    _, graph = residual()
+    problem = PartitionProblem(graph, load_preset("stcp920"))
+    partition = GraphTurbo(alpha=0.5).solve(problem, Budget())
+    assert partition.capacity_bytes == 8 * (1 << 20) // 2
+    assert partition.element_bytes["float32"] == 2
+    (split,) = partition.splits
+    assert split.peak_bytes == 3 * graph.outputs[0].size_bytes // 2
+
+
+def test_a_machine_without_local_buffers_runs_layer_by_layer() -> None:
+    _, graph = residual()
+    machine = load_preset("simba-cosa-repo")
+    assert machine.local is None
+    partition = GraphTurbo().solve(PartitionProblem(graph, machine), Budget())
+    assert check_splits(partition) == ()
+    assert not any(s.is_feasible for s in partition.splits)
+
+
+def test_a_deadline_leaves_a_valid_partition_that_says_so() -> None:
+    graph = stack(20)
+    problem = PartitionProblem(graph)
+    partition = GraphTurbo(element_bytes=4).solve(problem, Budget(deadline_s=1e-9))
+    assert check_partition(problem, partition) == ()
+    assert check_splits(partition) == ()
+    assert partition.quality.status is Status.CUT_OFF
+
+
+def test_a_stated_peak_that_is_wrong_is_found() -> None:
+    _, graph = residual()
+    partition = partition_of(graph, UNBOUNDED)
+    (split,) = partition.splits
+    for peak in (split.peak_bytes - 1, 10 * split.peak_bytes):
+        options = (replace(split.options[0], peak_bytes=peak),)
+        damaged = replace(split, peak_bytes=peak, options=options)
+        rules = {v.rule for v in check_splits(replace(partition, splits=(damaged,)))}
+        assert rules == {"peak"}
