@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import onnx
@@ -111,3 +112,30 @@ def test_accelerators_with_scratchpads_of_their_cores_simulate_networks(name: st
     result = tilewright("simulate", tmp_path / "small.onnx", "-t", name, "--recipe", "graphturbo", "--json")
     assert result.code == 0, result.err
     assert result.document["time_s"] >= result.document["lower_bound_s"] > 0
+
+
+def test_a_mapping_onto_a_gpu_says_how_it_is_launched(tmp_path: Path) -> None:
+    result = tilewright("map", "3_14_64_64_1", "-t", "k80", "--mapper", "cosa-paper", "--json")
+    (layer,) = result.document["layers"]
+    block = layer["block"]
+    assert block["num_threads"] <= 1024
+    assert block["shared_bytes"] <= 48 << 10
+    assert block["num_threads"] * block["registers_per_thread"] * 4 <= 64 << 10
+    assert "multiprocessors" in result.document["mapped_onto"]
+    # Given back, the mapping costs the same.
+    case = {"id": "one", "dims": layer["dims"], "stride": layer["stride"], "mapping": layer["mapping"]}
+    cases = tmp_path / "cases.json"
+    cases.write_text(json.dumps({"cases": [case]}))
+    (again,) = tilewright("map", "--evaluate", cases, "-t", "k80", "--json").document["cases"]
+    assert (again["error"], again["summary"]["cycles"]) == (None, layer["cycles"])
+    text = tilewright("map", "3_14_64_64_1", "-t", "k80", "--mapper", "cosa-paper").out
+    assert "registers per thread" in text
+    assert "threads (x = " in text
+    refused = tilewright("map", "3_14_64_64_1", "-t", "k80", "--export-timeloop", tmp_path)
+    assert refused.code == 2
+    assert "blocks of threads" in refused.complaint
+
+
+def test_other_machines_have_no_blocks() -> None:
+    (layer,) = tilewright("map", "1_1_8_8_1", "--mapper", "cosa", "--json").document["layers"]
+    assert layer["block"] is None

@@ -95,13 +95,17 @@ def map_(
     Of a model, every sum of products is mapped, equal ones once; the other operators are counted as streams.
     Example: `tilewright map 3_14_256_256_1 -t simba-cosa-repo --objective energy`.
     """
+    from tilewright.cli.map_gpu import launch_on, launch_to_json, mapped_onto, print_launch
     from tilewright.cli.map_noc import noc_to_json, on_network, print_noc
     from tilewright.cli.map_timeloop import cases_of, export, machine_of
-    from tilewright.hardware.operator_view import operator_view
     from tilewright.mapping.base import Rules
 
-    view = operator_view(machine_of(target, more or (), evaluate, work or ()))
-    machine = view.machine
+    machine, onto = mapped_onto(machine_of(target, more or (), evaluate, work or ()))
+    if export_timeloop is not None and machine.threads is not None:
+        raise UsageError(
+            f"--export-timeloop: Timeloop's files cannot say what blocks of threads on {machine.name} share; "
+            "give a machine without threads."
+        )
     rules = Rules(link_transfers, skip_pixels, double_buffered)
     if evaluate is not None:
         cases = cases_of(evaluate, work or (), machine)
@@ -136,17 +140,18 @@ def map_(
         export(export_timeloop, machine, ((problem, s.mapping) for problem, s in distinct.values()))
     mappings = [s.mapping for s in solutions]
     networked = on_network(list(zip(problems, mappings, strict=True)), machine) if noc else []
+    launches = [launch_on(p, machine, m, rules) for p, m in zip(problems, mappings, strict=True)]
     total = totals(asked, solutions, machine)
     if as_json:
         layers = [
-            {**layer_to_json(item.problem, s), "operator": item.operator}
-            for item, s in zip(asked.mapped, solutions, strict=True)
+            {**layer_to_json(item.problem, s), "operator": item.operator, "block": launch_to_json(launch)}
+            for item, s, launch in zip(asked.mapped, solutions, launches, strict=True)
         ]
         for one, result in zip(layers, networked, strict=False):
             one["noc"] = noc_to_json(result)
         facts = {
             "machine": machine.name,
-            "mapped_onto": view.note,
+            "mapped_onto": onto,
             "mapper": mapper,
             "objective": objective,
         }
@@ -164,8 +169,11 @@ def map_(
     _print(asked, solutions, machine, total)
     if noc:
         print_noc([problem.name for problem in problems], networked)
-    if view.note:
-        say(f"mapped onto {view.note}")
+    for launch in launches if len(launches) == 1 else ():
+        if launch is not None:
+            print_launch(launch)
+    if onto:
+        say(f"mapped onto {onto}")
 
 
 def checked_objective(name: str) -> Objective:
@@ -211,8 +219,8 @@ def layer_to_json(problem: Problem, solution: MappingSolution) -> dict[str, Any]
 def _evaluate(
     cases: Sequence[Case], path: Path, machine: Machine, rules: Rules, noc: bool, as_json: bool
 ) -> None:
+    from tilewright.cli.map_gpu import evaluated
     from tilewright.cli.map_noc import noc_to_json, on_network, print_noc
-    from tilewright.cost.nest_analysis import evaluate
     from tilewright.mapping.cases import cost_to_json
 
     answers: list[dict[str, Any]] = []
@@ -221,7 +229,7 @@ def _evaluate(
         for number, case in enumerate(cases):
             update(case.id, number, len(cases))
             try:
-                cost = evaluate(case.problem, machine, case.mapping, rules)
+                cost = evaluated(case.problem, machine, case.mapping, rules)
             except (InfeasibleMapping, UsageError) as error:
                 answers.append({"id": case.id, "error": str(error), "summary": None, "levels": {}})
                 continue

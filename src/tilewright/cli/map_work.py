@@ -39,9 +39,10 @@ class Asked:
 
     def streams(self, machine: Machine) -> list[Stream]:
         """What the rest costs at least."""
+        from tilewright.hardware.operator_view import operator_view
         from tilewright.mapping.network import stream
 
-        return [stream(layer.nest, machine) for layer in self.streamed]
+        return [stream(layer.nest, operator_view(machine).machine) for layer in self.streamed]
 
     @classmethod
     def of(cls, work: Sequence[str], shapes: str | None) -> Asked:
@@ -107,6 +108,7 @@ def solve_each(
     from tilewright.mapping import MAPPERS
     from tilewright.mapping.base import MappingProblem
     from tilewright.mapping.bound import check_smallest_tiles
+    from tilewright.mapping.gpu import solve_blocks
     from tilewright.planning import Budget, Infeasible
 
     effort = Budget() if budget is None else Budget.parse(budget)
@@ -117,8 +119,11 @@ def solve_each(
         update(f"mapping {problem.name}", number, len(problems))
         key = (problem.dims, problem.operands)
         if key not in found:
-            check_smallest_tiles(problem, machine, rules)
-            answer = solver.solve(MappingProblem(problem, machine, objective, rules), effort)
+            if machine.threads is None:
+                check_smallest_tiles(problem, machine, rules)
+                answer = solver.solve(MappingProblem(problem, machine, objective, rules), effort)
+            else:
+                answer = solve_blocks(solver, problem, machine, objective, rules, effort)
             if isinstance(answer, Infeasible):
                 raise InfeasibleMapping(f"layer {problem.name} on {machine.name}: {answer}")
             found[key] = answer

@@ -497,6 +497,20 @@ class OnNetwork(Part):
     )
 
 
+class MappedBlock(Part):
+    """How a mapping onto a GPU is launched. Loops are pairs of a dim and a factor."""
+
+    shape: list[int] = Field(description="Extents of a block along x, y and z.")
+    axes: list[list[tuple[str, int]]] = Field(description="The loops along x, y and z, outermost first.")
+    grid: list[tuple[str, int]] = Field(description="Blocks by dim of the output.")
+    num_threads: int
+    num_blocks: int
+    num_steps: int = Field(description="Tiles of shared memory that a block works on in turn.")
+    shared_bytes: int
+    registers_per_thread: int = Field(description="What tiles need; a kernel needs more for addresses.")
+    max_resident: int = Field(description="Blocks that fit on a multiprocessor; counted is one at a time.")
+
+
 class MappedLayer(Part):
     """One operator on a described machine; all figures are estimates, counts are those of one instance."""
 
@@ -521,6 +535,7 @@ class MappedLayer(Part):
     planner: str
     note: str
     levels: dict[str, dict[str, Any]]
+    block: MappedBlock | None = Field(description="Its launch on a GPU; null on machines without threads.")
     noc: OnNetwork | None = Field(default=None, description="With --noc.")
 
 

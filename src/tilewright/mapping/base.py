@@ -93,6 +93,7 @@ class MappingProblem:
     """An operator, a machine, what to minimise and how to count.
 
     Where the machine is a view of a GPU, `block` limits the threads: the spatial loops of its shared memory.
+    Threads and blocks do not share sums there.
     """
 
     problem: Problem
@@ -100,6 +101,14 @@ class MappingProblem:
     objective: Objective = "latency"
     rules: Rules = TIMELOOP
     block: Threads | None = None
+
+    def may_spread(self, dim: str, level: int) -> bool:
+        """Whether loops of a dim may run side by side below a level, counted from the innermost 0.
+
+        Elsewhere partial sums of instances side by side are added on their way; on a GPU only multipliers of
+        one thread have adders between them.
+        """
+        return self.block is None or level == 0 or dim in self.problem.output.dims()
 
 
 @dataclass(frozen=True, slots=True)

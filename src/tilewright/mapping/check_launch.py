@@ -22,8 +22,8 @@ def check_launch(
     """Everything that makes a launch impossible, or another than its mapping's: nothing, if it is valid.
 
     Checked: every iteration is covered; multiprocessors in use; extents of the block and their product;
-    registers of a thread, and of all threads with idle ones of the last warp; shared memory; and that block,
-    grid, bytes and registers are those that follow from the loops.
+    registers of a thread, and of all threads with idle ones of the last warp; shared memory; that no threads
+    or blocks add to the same output; and that block, grid, bytes and registers follow from the loops.
     """
     threads = machine.threads
     if threads is None:
@@ -150,7 +150,9 @@ def _check_grid(problem: Problem, machine: Machine, mapping: Mapping, launch: La
     grid = {dim: factor for dim, factor in every.items() if dim in written}
     if {loop.dim: loop.factor for loop in launch.grid} != grid:
         yield Violation("grid", f"blocks are {grid}, said are {launch.grid}")
-    for kind, said in (("temporal", launch.num_steps), ("spatial", launch.num_split)):
-        summed = prod(f for dim, f in _factors(mapping, outside, (kind,)).items() if dim not in written)
-        if summed != said:
-            yield Violation("steps", f"{summed} {kind} steps of sums outside a block, said are {said}")
+    summed = prod(factor for dim, factor in every.items() if dim not in written)
+    if summed != launch.num_steps:
+        yield Violation("steps", f"{summed} steps of a block, said are {launch.num_steps}")
+    beside = _factors(mapping, outside | {threads.shared}, ("spatial",))
+    for dim in beside.keys() - written:
+        yield Violation("sums", f"{beside[dim]} threads or blocks add to the same output along {dim}")

@@ -110,6 +110,7 @@ class Program:
         self.machine = problem.machine
         self.rules: Rules = problem.rules
         self.block = problem.block
+        self.task = problem
         self.mapper = mapper
         self.levels: tuple[Level, ...] = self.machine.levels
         self.outermost = len(self.levels) - 1
@@ -137,7 +138,7 @@ class Program:
                     yield Place(dim, prime, False, self.outermost)
                     continue
                 for level in range(len(self.levels)):
-                    if self.fan_out(level) > 1:
+                    if self.fan_out(level) > 1 and self.task.may_spread(dim, level):
                         for axis in range(len(self.axes(level))):
                             yield Place(dim, prime, True, level, axis)
                     yield Place(dim, prime, False, level)

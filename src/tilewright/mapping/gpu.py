@@ -67,7 +67,7 @@ def evaluate_blocks(
     """
     view = view_of(machine, mapping)
     cost = evaluate(problem, view.machine, mapping, rules)
-    launch = launch_of(problem, view, mapping)
+    launch = launch_of(problem, view, mapping, rules)
     levels = tuple(replace(level, cycles=view.real_cycles(level.cycles)) for level in cost.levels)
     compute_cycles = view.real_cycles(cost.compute_cycles)
     real = replace(

@@ -14,7 +14,8 @@ from math import prod
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.block_view import BlockView
 from tilewright.hardware.machine import Level, Threads
-from tilewright.mapping.base import Loop, Mapping
+from tilewright.mapping.base import TIMELOOP, Loop, Mapping, Rules
+from tilewright.mapping.bound import num_touched
 from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.problem import Problem
 
@@ -23,15 +24,13 @@ from tilewright.mapping.problem import Problem
 class Launch:
     """A kernel launch. `axes` are the loops along x, y and z, each from the outermost inwards.
 
-    `grid` are blocks by dim; `num_steps` is how many tiles of shared memory a block works on in turn, and
-    `num_split` how many blocks add to the same output at once. `max_resident` blocks fit on a multiprocessor
-    together; counted is one at a time.
+    `grid` are blocks by dim; `num_steps` is how many tiles of shared memory a block works on in turn.
+    `max_resident` blocks fit on a multiprocessor together; counted is one at a time.
     """
 
     axes: tuple[tuple[Loop, ...], ...]
     grid: tuple[Loop, ...]
     num_steps: int
-    num_split: int
     shared_bytes: int
     registers_per_thread: int
     max_resident: int
@@ -52,11 +51,11 @@ class Launch:
         return prod(loop.factor for loop in self.grid)
 
 
-def launch_of(problem: Problem, view: BlockView, mapping: Mapping) -> Launch:
+def launch_of(problem: Problem, view: BlockView, mapping: Mapping, rules: Rules = TIMELOOP) -> Launch:
     """The launch that a mapping onto a view stands for.
 
     Raises:
-        InfeasibleMapping: no block has these threads along its axes.
+        InfeasibleMapping: no block has these threads along its axes, or threads or blocks add to one output.
     """
     limits = view.threads
     registers, shared = view.machine.levels[:2]
@@ -64,9 +63,15 @@ def launch_of(problem: Problem, view: BlockView, mapping: Mapping) -> Launch:
     of_block: dict[str, int] = {}
     of_thread: dict[str, int] = {}
     grid: dict[str, int] = {}
-    steps = split = 1
+    steps = 1
     threads: tuple[Loop, ...] = ()
     for loops, kind, loop in mapping.loops():
+        is_shared_sum = kind == "spatial" and loop.dim not in of_output and loop.factor > 1
+        if is_shared_sum and loops.level != registers.name:
+            raise InfeasibleMapping(
+                f"level {loops.level}: {loop.dim} {loop.factor} side by side adds to the same outputs, and "
+                "threads and blocks share no sums; make it a temporal loop."
+            )
         if loops.level in (registers.name, shared.name):
             of_block[loop.dim] = of_block.get(loop.dim, 1) * loop.factor
             if loops.level == registers.name:
@@ -75,12 +80,10 @@ def launch_of(problem: Problem, view: BlockView, mapping: Mapping) -> Launch:
                 threads = (*threads, loop)
         elif loop.dim in of_output:
             grid[loop.dim] = grid.get(loop.dim, 1) * loop.factor
-        elif kind == "temporal":
-            steps *= loop.factor
         else:
-            split *= loop.factor
-    shared_bytes = _num_bytes(problem, shared, of_block)
-    per_thread = -(-_num_bytes(problem, registers, of_thread) // limits.register_bytes)
+            steps *= loop.factor
+    shared_bytes = _num_bytes(problem, shared, of_block, rules)
+    per_thread = -(-_num_bytes(problem, registers, of_thread, rules) // limits.register_bytes)
     num_threads = in_whole_warps(prod(loop.factor for loop in threads), limits)
     of_core = (
         view.core_register_bytes // max(1, per_thread * limits.register_bytes * num_threads),
@@ -92,16 +95,22 @@ def launch_of(problem: Problem, view: BlockView, mapping: Mapping) -> Launch:
         axes=block_axes(threads, limits),
         grid=tuple(Loop(dim, factor) for dim, factor in grid.items() if factor > 1),
         num_steps=steps,
-        num_split=split,
         shared_bytes=shared_bytes,
         registers_per_thread=per_thread,
         max_resident=min(of_core),
     )
 
 
-def _num_bytes(problem: Problem, level: Level, tile: dict[str, int]) -> int:
-    held = (operand for operand in problem.operands if operand.kind in level.holds)
-    return -(-sum(operand.num_words(tile) for operand in held) * level.word_bits // 8)
+def _num_bytes(problem: Problem, level: Level, tile: dict[str, int], rules: Rules) -> int:
+    extents = {dim: tile.get(dim, 1) for dim in problem.extents}
+    words = sum(
+        prod(num_touched(axis, extents) for axis in operand.axes)
+        if rules.skips_pixels
+        else operand.num_words(extents)
+        for operand in problem.operands
+        if operand.kind in level.holds
+    )
+    return -(-words * (2 if rules.double_buffered else 1) * level.word_bits // 8)
 
 
 def in_whole_warps(num_threads: int, limits: Threads) -> int:

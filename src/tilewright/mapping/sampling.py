@@ -66,8 +66,14 @@ class Tilings:
         self.slots = tuple(_slots(self.machine))
         self.rooms = tuple(rooms(problem))
         self.block = problem.block
+        places = [
+            np.array(
+                [i for i, s in enumerate(self.slots) if not s.is_spatial or problem.may_spread(dim, s.level)]
+            )
+            for dim in self.dims
+        ]
         self._primes = tuple(
-            (row, prime, _spreads(count, len(self.slots)))
+            (row, places[row], prime, _spreads(count, len(places[row])))
             for row, (_, extent) in enumerate(self.problem.dims)
             for prime, count in prime_factors(extent)
         )
@@ -75,8 +81,8 @@ class Tilings:
     def draw(self, random: np.random.Generator, count: int) -> Factors:
         """So many tilings, legal or not."""
         factors = np.ones((count, len(self.dims), len(self.slots)))
-        for row, prime, spreads in self._primes:
-            factors[:, row] *= float(prime) ** spreads.draw(random, count)
+        for row, places, prime, spreads in self._primes:
+            factors[:, row, places] *= float(prime) ** spreads.draw(random, count)
         return factors
 
     def legal(self, factors: Factors) -> NDArray[np.bool_]:

@@ -89,7 +89,7 @@ def test_a_launch_by_hand() -> None:
     assert (launch.shape, launch.num_threads) == ((4, 4, 1), 16)
     assert [list(axis) for axis in launch.axes] == [[Loop("P", 4)], [Loop("K", 4)], []]
     assert (launch.grid, launch.num_blocks) == ((Loop("K", 4), Loop("P", 2)), 8)
-    assert (launch.num_steps, launch.num_split) == (3, 1)
+    assert launch.num_steps == 3
     # A thread holds 2 weights, 2 inputs, 1 output; a block 4 x 2 weights, 4 x 2 inputs, 4 x 4 outputs.
     assert launch.registers_per_thread == 5
     assert launch.shared_bytes == 4 * (8 + 8 + 16)
@@ -120,13 +120,22 @@ def test_each_broken_limit_is_named(old: str, new: str, said: str) -> None:
     assert said in {violation.rule for violation in check_launch(MATRIX, machine, BY_HAND, launch)}
 
 
+def test_threads_share_no_sums() -> None:
+    *outer, threads, inside = BY_HAND.levels
+    shared = Mapping((*outer, replace(threads, spatial=(Loop("C", 2), Loop("P", 4))), inside))
+    with pytest.raises(InfeasibleMapping, match=r"^level Shared: C 2 side by side adds to the same outputs"):
+        evaluate_blocks(convolution({"K": 4, "C": 12, "P": 8}), tiny(), shared)
+    _, launch = evaluate_blocks(MATRIX, tiny(), BY_HAND)
+    problem = convolution({"K": 4, "C": 12, "P": 8})
+    assert "sums" in {violation.rule for violation in check_launch(problem, tiny(), shared, launch)}
+
+
 def test_what_a_launch_says_is_held_against_the_loops() -> None:
     _, launch = evaluate_blocks(MATRIX, tiny(), BY_HAND)
     for change, said in (
         ({"axes": ((Loop("P", 4),), (Loop("K", 2),), ())}, "axes"),
         ({"grid": ()}, "grid"),
         ({"num_steps": 1}, "steps"),
-        ({"num_split": 2}, "steps"),
         ({"shared_bytes": 4}, "shared"),
         ({"registers_per_thread": 4}, "registers"),
         ({"max_resident": 3}, "shared"),

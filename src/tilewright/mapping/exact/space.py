@@ -96,12 +96,13 @@ class Space:
     def _spatial(self, number: int) -> Spatial:
         limit = self.fan_out(number)
         steps = self.lattice.steps
+        names = list(self.task.problem.extents)
         chosen: list[tuple[int, ...]] = [()]
         for step in steps:
             chosen = [
                 (*before, count)
                 for before in chosen
-                for count in range(step.count + 1)
+                for count in range(step.count + 1 if self.task.may_spread(names[step.dim], number) else 1)
                 if prod(s.factor**c for s, c in zip(steps, (*before, count), strict=False)) <= limit
             ]
         block = self.task.block
