@@ -249,3 +249,18 @@ def test_places_are_taken_over_and_pieces_spilled_in_these_tests() -> None:
             spilled += sum(p.is_spilled for p in plan.pieces)
     assert taken > 100
     assert spilled > 100
+
+
+def test_where_no_offsets_are_found_one_more_piece_leaves() -> None:
+    """All that is live fits at every step, but gaps between places are too small."""
+    unplaced = 0
+    for seed in range(10, 16):
+        order = random_order(wild(seed), random.Random(seed))
+        capacity = largest(seed) * 7 // 2
+        plan, bindings = plan_of(wild(seed), order, capacity, None, "longest-liveness")
+        assert check_scopes(plan, bindings) == ()
+        timeline = expand(wild(seed), order, bindings)
+        spill(timeline, Scope.LOCAL, capacity, POLICIES["longest-liveness"])
+        fitting = sum(d.scope is Scope.LOCAL for d in timeline.drafts)
+        unplaced += fitting - plan.num_buffers[Scope.LOCAL]
+    assert unplaced > 0

@@ -19,7 +19,7 @@ from tilewright.partition.graphturbo import Split
 from tilewright.partition.none import NonePartitioner
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Bindings, Scope, bind
-from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
+from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind, instance_graph
 
 BYTES = 64 * 4  # of every value of `joined`
 MACHINE = load_preset("stcp920")
@@ -155,6 +155,23 @@ def test_slices_are_pieces_of_their_own_and_a_concatenation_is_one_step() -> Non
     assert [r.piece for r in plan.steps[number].reads] == [0, 1]
     assert plan.piece_of(collecting.id, collecting.value).id == 2
     assert plan.scopes == (Scope.LOCAL, Scope.LOCAL, Scope.LOCAL, Scope.MAIN)
+
+
+def test_a_copy_between_two_instances_is_a_step_with_a_piece_of_its_own() -> None:
+    plain = chain("Softmax", 2)
+    first, second = plain.nodes
+    (edge,) = plain.edges
+    region = {edge.value: edge.region}
+    copy = InstanceNode(1, Kind.COPY, second.subgraph_id, 0, region, region)
+    edges = (replace(edge, consumer=1), replace(edge, producer=1, consumer=2))
+    graph = InstanceGraph(plain.partition, (first, copy, replace(second, id=2)), edges, plain.maps)
+    plan, _ = planned(graph, None)
+    assert [(s.node, len(s.operators), s.writes) for s in plan.steps] == [
+        (0, 1, (0,)),
+        (1, 0, (1,)),
+        (2, 1, (2,)),
+    ]
+    assert [r.piece for s in plan.steps[1:] for r in s.reads] == [0, 1]
 
 
 def test_a_piece_that_readers_want_in_two_ways_begins_in_the_shared_buffer() -> None:
