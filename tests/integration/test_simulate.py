@@ -63,6 +63,19 @@ def test_a_larger_batch_takes_longer_and_gives_more(tmp_path: Path) -> None:
     assert eight["throughput_per_s"] > one["throughput_per_s"]
 
 
+def test_the_batch_is_chosen_by_throughput(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    proto = small_net()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(proto, path)
+    document = report(path, "--batch", "auto", "--recipe", "graphturbo")
+    found = {row["batch"]: row["throughput_per_s"] for row in document["batches"]}
+    assert list(found) == [2**i for i in range(len(found))]
+    assert document["samples_per_cluster"] == max(found, key=lambda n: found[n])
+    assert document["throughput_per_s"] == pytest.approx(max(found.values()))
+
+
 def test_the_timeline_has_a_row_for_each_unit_and_ends_when_the_plan_does(
     model: Path, tmp_path: Path
 ) -> None:

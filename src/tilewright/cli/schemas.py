@@ -636,6 +636,13 @@ class TriedRecipe(Part):
     time_s: float | None
 
 
+class TriedBatch(Part):
+    """Throughput of all clusters with so many samples for each."""
+
+    batch: int
+    throughput_per_s: float
+
+
 class SimulateReport(SimulatedPlan, Report):
     """A network on a described accelerator."""
 
@@ -643,6 +650,7 @@ class SimulateReport(SimulatedPlan, Report):
     machine: str
     network: str
     samples_per_cluster: int
+    batches: list[TriedBatch]
     tried: list[TriedRecipe]
     compared: dict[str, SimulatedPlan]
     values_checked: bool

@@ -33,8 +33,11 @@ def simulate(
         help="How to plan: best (of a portfolio), graphturbo, tvm, astitch, variant-1 to variant-4.",
     ),
     shapes: str | None = SHAPES,
-    batch: int | None = typer.Option(
-        None, "--batch", help="Samples for each cluster: the first axis of every input that is dynamic."
+    batch: str | None = typer.Option(
+        None,
+        "--batch",
+        help="Samples for each cluster, the first axis of every input; auto: the power of two with the most "
+        "samples per second.",
     ),
     compare: bool = typer.Option(False, "--compare", help="Simulate the paper's baselines as well."),
     trace: Path | None = typer.Option(
@@ -64,7 +67,12 @@ def simulate(
     machine = find_machine(target)
     tried: Sequence[tuple[str, float | None]] = ()
     with progress(f"simulating {model.name}") as update:
-        graph = _graph(model, shapes, batch)
+        batches: list[tuple[int, float]] = []
+        if batch == "auto":
+            batches = _batches(model, shapes, machine, update)
+            graph = _graph(model, shapes, max(batches, key=lambda found: found[1])[0])
+        else:
+            graph = _graph(model, shapes, _batch(batch))
         if recipe == "best":
             planned, tried = best_plan(graph, machine, update)
         else:
@@ -90,12 +98,19 @@ def simulate(
                 "network": graph.name,
                 "samples_per_cluster": samples,
                 **_facts(planned, machine, samples),
+                "batches": [{"batch": n, "throughput_per_s": per_s} for n, per_s in batches],
                 "tried": [{"recipe": name, "time_s": time_s} for name, time_s in tried],
                 "compared": {name: _facts(other, machine, samples) for name, other in others.items()},
                 "values_checked": check,
             },
         )
         return
+    if batches:
+        print_table(
+            ("samples a cluster", "samples/s"),
+            [(str(n), f"{per_s:,.0f}") for n, per_s in batches],
+            right=(0, 1),
+        )
     _print(planned, machine, samples, others)
     if check:
         say("values: computed piece by piece, equal to the network's")
@@ -105,14 +120,55 @@ def simulate(
         say(f"timeline in {trace}: open it in ui.perfetto.dev")
 
 
+_MOST_SAMPLES = 256
+
+
+def _batch(text: str | None) -> int | None:
+    """The number of samples.
+
+    Raises:
+        UsageError: the text is no number above 0.
+    """
+    if text is None:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= 1 << 20:
+        raise UsageError(f"--batch {text}: expected auto or a number of samples, at least 1.")
+    return int(text)
+
+
+def _batches(path: Path, shapes: str | None, machine: Machine, update: Any) -> list[tuple[int, float]]:
+    """Samples per second of all clusters for powers of two, until two in a row are slower than the best.
+
+    Raises:
+        TilewrightError: not even one sample can be planned.
+    """
+    from tilewright.errors import InfeasibleMapping
+    from tilewright.targets.npu.plan import plan
+
+    found: list[tuple[int, float]] = []
+    samples = 1
+    while samples <= _MOST_SAMPLES:
+        update(f"{samples} samples for each cluster", samples.bit_length() - 1, _MOST_SAMPLES.bit_length())
+        try:
+            planned = plan(_graph(path, shapes, samples), machine)
+        except InfeasibleMapping:
+            if not found:
+                raise
+            break
+        found.append((samples, samples * machine.num_clusters / planned.simulation.time_s))
+        best = max(per_s for _, per_s in found)
+        if len(found) > 2 and max(per_s for _, per_s in found[-2:]) < best:
+            break
+        samples *= 2
+    return found
+
+
 def _graph(path: Path, shapes: str | None, batch: int | None) -> Graph:
     """The network after the usual passes, with its batch."""
     import tilewright as tw
     from tilewright.compiler import plan
     from tilewright.options import Options
 
-    if batch is not None and batch < 1:
-        raise UsageError(f"--batch {batch}: expected at least 1.")
     fixed = dict(parsed_shapes(shapes))
     if batch is not None:
         fixed |= {name: shape for name, shape in _batched(path, batch).items() if name not in fixed}

@@ -309,6 +309,11 @@ class Program:
             for column, cost in enumerate(self.costs(favoured)):
                 solver.changeColCost(column, cost)
             solver.run()
+            if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+                raise InfeasibleMapping(
+                    f"layer {self.problem.name}: CoSA's program is not solved after {deadline_s:g} s; "
+                    "give a longer --budget."
+                )
             if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
                 continue
             value = float(solver.getInfo().objective_function_value)

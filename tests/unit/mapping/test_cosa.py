@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.literal_cosa import literal_optimum
 
+from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
 from tilewright.mapping.base import MappingProblem, MappingSolution
@@ -118,3 +119,9 @@ def test_the_objectives_of_its_own_mapping_add_up_to_its_optimum(variant: Any, t
     found = solved(task.problem, mapper)
     utilization, compute, traffic = Program(task, mapper).objectives(found.mapping)
     assert 10 * compute - 0.1 * utilization + traffic == pytest.approx(found.details["objective"], abs=1e-4)
+
+
+def test_no_time_is_said_as_such() -> None:
+    task = MappingProblem(layer("7_112_3_64_2"), load_preset("simba-cosa-repo"))
+    with pytest.raises(InfeasibleMapping, match="not solved after 1e-06 s"):
+        Cosa().solve(task, Budget(deadline_s=1e-6))
