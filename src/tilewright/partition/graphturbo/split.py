@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,44 +106,40 @@ class Splitter:
             if limit is not None and factor > limit:
                 return None
             split = Split(dim, factor) if factor > 1 else WHOLE
-            peak = self._peak(part, split, units)
+            if not self._fits(part, split, units):
+                continue
+            instances = self._instances(part, split, units)
+            peak = max(i.peak_bytes for i in instances)
             if peak > self.rules.capacity_bytes:
                 continue
-            recompute = self._recompute(part, split, units)
+            recompute = self._recompute(part, split, instances)
             if recompute > self.rules.recompute_limit:
                 return None
             return SplitOption(self._num_divided(part, dim, factor, units), split, peak, recompute)
         return None
 
     def _fits(self, part: Part, split: Split, units: int) -> bool:
-        return self._peak(part, split, units) <= self.rules.capacity_bytes
-
-    def _peak(self, part: Part, split: Split, units: int) -> int:
-        """The most that an instance holds."""
-        return max(s.peak_bytes for s in self._samples(part, split, units))
-
-    def _samples(self, part: Part, split: Split, units: int) -> list[Footprint]:
-        """Instances that stand for all: of an independent axis any one, else both ends and the middle."""
+        """Whether the instances at both ends and in the middle fit: a quick look before all are."""
         last = split.factor - 1
-        indices = (0,) if units > 1 else dict.fromkeys((0, last // 2, last))
-        return [self._instance(part, split, i) for i in indices]
+        indices = (0,) if units > 1 else dict.fromkeys((last // 2, 0, last))
+        return all(self._instance(part, split, i).peak_bytes <= self.rules.capacity_bytes for i in indices)
+
+    def _instances(self, part: Part, split: Split, units: int) -> list[Footprint]:
+        """Footprints of all instances, of an independent axis of one: the others are like it."""
+        return [self._instance(part, split, i) for i in range(1 if units > 1 else split.factor)]
 
     def _instance(self, part: Part, split: Split, index: int) -> Footprint:
         return self.footprints.of(part, instance_regions(part, split, index))
 
-    def _recompute(self, part: Part, split: Split, units: int) -> float:
+    def _recompute(self, part: Part, split: Split, instances: Sequence[Footprint]) -> float:
+        """The work of all instances over that of the whole: multiply-accumulates, or elements without any."""
         if split.factor == 1:
             return 1.0
         whole = self.footprints.whole(part)
-        if units > 1:
-            first = self._instance(part, split, 0)
-            done, elements = first.macs * split.factor, first.elements * split.factor
-        else:
-            instances = [self._instance(part, split, i) for i in range(split.factor)]
-            done, elements = sum(i.macs for i in instances), sum(i.elements for i in instances)
+        alike = split.factor / len(instances)
         if whole.macs:
-            return done / whole.macs
-        return elements / whole.elements if whole.elements else 1.0
+            return alike * sum(i.macs for i in instances) / whole.macs
+        return alike * sum(i.elements for i in instances) / whole.elements if whole.elements else 1.0
 
     def _num_divided(self, part: Part, dim: int, factor: int, units: int) -> int:
         """Operators that the axis divides; where the factor is 1, those that a larger one would."""
