@@ -125,17 +125,29 @@ def _layer(nodes: Sequence[Node], results: Collection[Value], kinds: dict[Node, 
     outputs = tuple(v for v in made if v in results or any(u not in inside for u in v.users))
     if not outputs:
         outputs = tuple(nodes[-1].results())
-    overwrites = frozenset(v for v in inputs if len(outputs) == 1 and _is_overwritten(v, nodes, outputs[0]))
+    overwrites = _overwritten(nodes, inputs, outputs[0]) if len(outputs) == 1 else frozenset[Value]()
     is_opaque = any(kinds[n] is Kind.OPAQUE for n in nodes)
     return Layer(tuple(nodes), inputs, outputs, overwrites, is_opaque)
 
 
-def _is_overwritten(value: Value, nodes: Sequence[Node], result: Value) -> bool:
-    """Whether the result can be written over `value` as it is made, whatever way through the layer."""
-    if value is result:
-        return True
-    readers = [n for n in nodes if value in n.operands()]
-    return all(_reads_own_element(n, value) and _is_overwritten(n.output, nodes, result) for n in readers)
+def _overwritten(nodes: Sequence[Node], inputs: Sequence[Value], result: Value) -> frozenset[Value]:
+    """Inputs over which the result can be written as it is made, whatever way through the layer."""
+    readers: dict[Value, list[Node]] = {}
+    for node in nodes:
+        for value in dict.fromkeys(node.operands()):
+            readers.setdefault(value, []).append(node)
+    known: dict[Value, bool] = {}
+
+    def can_be(value: Value) -> bool:
+        if value is result:
+            return True
+        return all(_reads_own_element(n, value) and known[n.output] for n in readers.get(value, ()))
+
+    # Readers come later: from the last node back, what they make is known before what they read.
+    for node in reversed(nodes):
+        for value in node.results():
+            known[value] = can_be(value)
+    return frozenset(v for v in inputs if can_be(v))
 
 
 def _reads_own_element(node: Node, value: Value) -> bool:

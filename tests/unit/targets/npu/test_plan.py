@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
 from tilewright import zoo
@@ -181,3 +182,17 @@ def test_a_machine_that_cannot_run_networks_says_what_is_missing() -> None:
         plan(integer_network(0), load_preset("simba-cosa-repo"))
     with pytest.raises(UsageError, match="shape"):
         execute(plan(integer_network(0), MACHINE).scopes, {})
+
+
+def test_a_chain_of_thousands_is_one_layer_with_the_right_values() -> None:
+    build = GraphBuilder()
+    x = build.input(2, 3)
+    y = x
+    for number in range(3000):
+        y = build.op("Neg" if number % 2 else "Relu", y)
+    graph = build.finish(y)
+    planned = plan(graph, MACHINE)
+    assert len(planned.scopes.steps) == 1
+    feed = {x.name: np.array([[1, -2, 3], [-4, 5, 6]], np.float32)}
+    expected = run_graph(graph, feed)
+    np.testing.assert_array_equal(execute(planned.scopes, feed)[y.name], expected[y.name])
