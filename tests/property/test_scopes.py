@@ -251,6 +251,15 @@ def test_places_are_taken_over_and_pieces_spilled_in_these_tests() -> None:
     assert spilled > 100
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_very_many_pieces_are_placed_in_order_of_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.memory.scoped.pack.MAX_PAIRS", -1)
+    for graph in (planned(seed), wild(seed)):
+        order = random_order(graph, random.Random(seed))
+        plan, bindings = plan_of(graph, order, largest(seed) * 2, largest(seed), "longest-liveness")
+        assert check_scopes(plan, bindings) == ()
+
+
 def test_where_no_offsets_are_found_one_more_piece_leaves() -> None:
     """All that is live fits at every step, but gaps between places are too small."""
     unplaced = 0

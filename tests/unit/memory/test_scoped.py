@@ -13,6 +13,7 @@ from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph
 from tilewright.memory.scoped import LevelUse, Piece, ScopePlan, Step, capacities_of, check_scopes, place
 from tilewright.memory.scoped.expand import Draft
+from tilewright.memory.scoped.first_fit import count_pairs
 from tilewright.memory.scoped.pack import pack
 from tilewright.partition import PartitionProblem
 from tilewright.partition.graphturbo import Split
@@ -205,6 +206,18 @@ def test_offsets_are_found_by_another_order_where_decreasing_size_fails() -> Non
 def fragmented(seed: int) -> list[Draft]:
     sizes = [64 * (1 + (seed * 7 + i * i * 5 + i) % 9) for i in range(14)]
     return [draft(i, sizes[i], i % 9, min(11, i % 9 + 1 + (seed + 3 * i) % 4)) for i in range(14)]
+
+
+def test_pairs_that_are_live_together_are_counted() -> None:
+    for seed in range(5):
+        drafts = fragmented(seed)
+        pairs = [
+            (a, b)
+            for i, a in enumerate(drafts)
+            for b in drafts[:i]
+            if a.first_step <= b.last_step and b.first_step <= a.last_step
+        ]
+        assert count_pairs(drafts) == len(pairs) > 0
 
 
 def test_unknown_policies_are_named_with_the_known_ones() -> None:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from tilewright.memory.base import Buffer, MemoryProblem
 from tilewright.memory.placement import Item, Placer
 from tilewright.memory.scoped.expand import Draft
+from tilewright.memory.scoped.first_fit import count_pairs, first_fit
 
 MAX_ROUNDS = 40  # of search, each one placement of all pieces
+MAX_PAIRS = 1_000_000  # of pieces that are live together, above which they are placed in order of time
 _ORDERS: tuple[Callable[[Item], tuple[int, ...]], ...] = (
     lambda i: (-i.size_bytes, i.first_step),
     lambda i: (i.first_step - i.last_step, -i.size_bytes),
@@ -33,6 +35,8 @@ class Packing:
 
 def pack(drafts: Sequence[Draft], capacity_bytes: int | None) -> Packing:
     """Places for the pieces of one level: the first that fit the capacity, else the lowest found."""
+    if count_pairs(drafts) > MAX_PAIRS:
+        return _in_time_order(drafts)
     placer = Placer(MemoryProblem(_buffers(drafts)))
     best = _in_orders(placer, capacity_bytes)
     offsets = placer.by_buffer(best)
@@ -40,6 +44,14 @@ def pack(drafts: Sequence[Draft], capacity_bytes: int | None) -> Packing:
     highest = max(items, key=lambda i: (best[i.number] + i.size_bytes, -i.first_step), default=None)
     culprit = None if highest is None else int(highest.buffers[0].name)
     return Packing({int(name): offset for name, offset in offsets.items()}, placer.peak(best), culprit)
+
+
+def _in_time_order(drafts: Sequence[Draft]) -> Packing:
+    offsets = first_fit(drafts)
+    highest = max(drafts, key=lambda d: (offsets[d.id] + d.size_bytes, -d.first_step), default=None)
+    if highest is None:
+        return Packing({}, 0, None)
+    return Packing(offsets, offsets[highest.id] + highest.size_bytes, highest.id)
 
 
 def _buffers(drafts: Sequence[Draft]) -> tuple[Buffer, ...]:
