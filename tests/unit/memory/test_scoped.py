@@ -238,8 +238,10 @@ def test_a_network_larger_than_main_memory_is_refused_with_its_largest_pieces() 
 
 
 def test_capacities_are_those_of_one_cluster_without_weights() -> None:
-    graph = joined()
-    resident = BYTES  # the input; the graph has no constants
+    b = GraphBuilder()
+    x, weight = b.input(8, 8), b.constant(8, 8)
+    graph = instances_of(b.finish(b.op("MatMul", b.op("MatMul", x, weight), weight)))
+    resident = 2 * BYTES  # the input, and the constant once
     found = capacities_of(graph, MACHINE)
     mebi = 2**20
     assert found == {Scope.LOCAL: 8 * mebi, Scope.SHARED: 6 * mebi, Scope.MAIN: 4096 * mebi - resident}

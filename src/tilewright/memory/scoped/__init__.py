@@ -10,9 +10,10 @@ from __future__ import annotations
 from tilewright.memory.scoped.base import LevelUse, Piece, Read, ScopePlan, Step
 from tilewright.memory.scoped.check import check_scopes
 from tilewright.memory.scoped.plan import capacities_of, place
-from tilewright.memory.scoped.spill import POLICIES
+from tilewright.memory.scoped.spill import DEFAULT_POLICY, POLICIES
 
 __all__ = [
+    "DEFAULT_POLICY",
     "POLICIES",
     "LevelUse",
     "Piece",

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.parts import TensorKind, closest
+from tilewright.ir.region import full_region
 from tilewright.memory.scoped.base import SCOPES, LevelUse, Piece, ScopePlan, live_bytes
 from tilewright.memory.scoped.expand import Draft, Timeline, expand
 from tilewright.memory.scoped.pack import Packing, pack
@@ -83,9 +84,9 @@ def _per_cluster(machine: Machine, name: str) -> int | None:
 def _resident_bytes(graph: InstanceGraph) -> int:
     """What lies in main memory all the time."""
     network = graph.partition.graph
-    inputs = sum(graph.bytes_of(v, tuple((0, e) for e in v.shape)) for v in network.inputs)
-    used = dict.fromkeys(v for n in network.nodes for v in n.operands() if v.is_constant)
-    return inputs + sum(v.size_bytes for v in used)
+    constants = (v for n in network.nodes for v in n.operands() if v.is_constant)
+    resident = dict.fromkeys((*network.inputs, *constants))
+    return sum(graph.bytes_of(v, full_region(v.shape)) for v in resident)
 
 
 def _packed(
