@@ -17,6 +17,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
+from tilewright.memory.scoped import check_scopes
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.passes import run_passes
 from tilewright.schedule.binding import Scope
@@ -45,6 +46,7 @@ def test_pieces_give_the_networks_values_bit_for_bit(seed: int) -> None:
     recipes = [recipe_for(graph, 0.4), recipe_for(graph, 1.0, dims="any"), BASELINES["variant-2"]]
     for recipe in recipes:
         planned = plan(graph, MACHINE, recipe)
+        assert check_scopes(planned.scopes, planned.bindings) == ()
         found = execute(planned.scopes, feed)
         assert found.keys() == expected.keys()
         for name, array in expected.items():
