@@ -23,12 +23,12 @@ from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Obj
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem, convolution, layer
+from tilewright.mapping.problem import Problem, layer
 from tilewright.mapping.random import Random
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget
+from tilewright.reproduce.cosa import NETWORKS, parsed
 
-LAYERS = Path(__file__).parents[1] / "tests" / "data" / "mapping" / "cosa_layers.json"
 START, END = "<!-- table -->\n", "<!-- end -->\n"
 
 MAPPERS: dict[str, tuple[Mapper, Objective]] = {
@@ -45,12 +45,7 @@ MAPPERS: dict[str, tuple[Mapper, Objective]] = {
 
 def layers() -> list[tuple[str, Problem]]:
     """The layers with the network that each is of."""
-    found = []
-    for entry in json.loads(LAYERS.read_text())["layers"]:
-        stride = (entry["stride"]["W"], entry["stride"]["H"])
-        problem = convolution(entry["dims"], stride=stride, name=entry["layer"])
-        found.append((entry["workload"], problem))
-    return found
+    return [(network, parsed(text)) for network, texts in NETWORKS.items() for text in texts]
 
 
 def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list[dict[str, Any]]:

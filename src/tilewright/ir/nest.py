@@ -218,6 +218,21 @@ def affine(*terms: str | int | tuple[str, int]) -> Affine:
     return Affine(tuple(sorted((n, c) for n, c in coefficients.items() if c)), offset)
 
 
+def row_major_address(access: Access) -> Affine | None:
+    """Row-major address of an access, in elements; None where it is not affine or may lie outside."""
+    if access.fill is not None:
+        return None
+    terms: list[int | tuple[str, int]] = []
+    stride = 1
+    for index, extent in zip(reversed(access.index), reversed(access.shape), strict=True):
+        if not isinstance(index, Affine):
+            return None
+        terms += [(dim, stride * coefficient) for dim, coefficient in index.terms]
+        terms.append(stride * index.offset)
+        stride *= extent
+    return affine(*terms)
+
+
 def format_index(index: Index) -> str:
     """Text of one index expression."""
     match index:

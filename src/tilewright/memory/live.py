@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Access, Affine, Opaque, affine
+from tilewright.ir.nest import Opaque, row_major_address
 from tilewright.ir.ops import describe
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryProblem
 from tilewright.partition.base import Subgraph
@@ -123,24 +123,9 @@ def _reads_own_element(node: Node, value: Value) -> bool:
     """Whether every read of `value` has the row-major address of the element that is written."""
     nests = describe(node)
     assert not isinstance(nests, Opaque)
-    written = _row_major(nests[0].write)
+    written = row_major_address(nests[0].write)
     return written is not None and all(
-        _row_major(read) == written
+        row_major_address(read) == written
         for read in nests[0].reads
         if read.operand.kind == "input" and node.inputs[read.operand.position] is value
     )
-
-
-def _row_major(access: Access) -> Affine | None:
-    """Row-major address of an access, in elements; None where it is not affine or may be outside."""
-    if access.fill is not None:
-        return None
-    terms: list[int | tuple[str, int]] = []
-    stride = 1
-    for index, extent in zip(reversed(access.index), reversed(access.shape), strict=True):
-        if not isinstance(index, Affine):
-            return None
-        terms += [(dim, stride * coefficient) for dim, coefficient in index.terms]
-        terms.append(stride * index.offset)
-        stride *= extent
-    return affine(*terms)

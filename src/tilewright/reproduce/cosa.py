@@ -61,6 +61,12 @@ NETWORKS: Mapping[str, tuple[str, ...]] = {
 University of California). Grouped layers of ResNeXt-50 are entered there as dense ones with the channels of
 one group."""
 
+
+def parsed(text: str) -> Problem:
+    """A layer of `NETWORKS`."""
+    return dims(text) if "=" in text else layer(text)
+
+
 MAPPERS: Mapping[str, Mapper] = {
     "Random": Random(),
     "Hybrid": Hybrid(num_threads=32, timeout=0),
@@ -143,10 +149,7 @@ class _Bench:
     def layers(self) -> dict[str, list[Problem]]:
         """By network; of a share of the work, the first layers of each network's evenly spread ones."""
         step = max(1, round(1 / self.effort.share))
-        return {
-            network: [dims(text) if "=" in text else layer(text) for text in texts[::step]]
-            for network, texts in NETWORKS.items()
-        }
+        return {network: [parsed(text) for text in texts[::step]] for network, texts in NETWORKS.items()}
 
     def answers(
         self, mapper: str, objective: Objective = "latency", machine: Machine | None = None

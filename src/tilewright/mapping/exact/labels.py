@@ -168,6 +168,15 @@ def put_temporal_loops(
 
 
 @compiled
+def has_factors(exponents: Array, point: int, choice_exponents: Array, choice: int) -> bool:
+    """Whether a tile has the primes that a choice of spatial loops takes from it."""
+    for step in range(exponents.shape[1]):  # noqa: SIM110  # numba compiles loops
+        if exponents[point, step] < choice_exponents[choice, step]:
+            return False
+    return True
+
+
+@compiled
 def spread(
     row: Array, run_dim: int, factors: Array, tile: Array, depends: Array, windows: Array, output: int,
 ) -> None:  # fmt: skip
@@ -263,12 +272,7 @@ def put_spatial_loops(
             inside = point - choice_weights[choice]
             if inside < 0 or not fits[inside]:
                 continue
-            is_possible = True
-            for step in range(exponents.shape[1]):
-                if exponents[point, step] < choice_exponents[choice, step]:
-                    is_possible = False
-                    break
-            if not is_possible:
+            if not has_factors(exponents, point, choice_exponents, choice):
                 continue
             row[:] = pool[at]
             spread(row, run_dims[at], choices[choice], tiles[inside], depends, windows, output)
@@ -316,12 +320,7 @@ def finish(
             inside = point - choice_weights[choice]
             if inside < 0:
                 continue
-            is_possible = True
-            for step in range(exponents.shape[1]):
-                if exponents[point, step] < choice_exponents[choice, step]:
-                    is_possible = False
-                    break
-            if not is_possible:
+            if not has_factors(exponents, point, choice_exponents, choice):
                 continue
             row[:] = pool[at]
             spread(row, -1, choices[choice], tiles[0], depends, windows, output)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.nest import Access, Affine, Opaque, affine
+from tilewright.ir.nest import Opaque, row_major_address
 from tilewright.ir.ops import describe
 from tilewright.partition.layerwise import Kind
 
@@ -161,24 +161,9 @@ def _reads_own_element(node: Node, value: Value) -> bool:
     *earlier, last = nests
     if last.combine is not None or any(n.write.operand.kind == "output" for n in earlier):
         return False
-    written = _address(last.write)
+    written = row_major_address(last.write)
     return written is not None and all(
-        _address(read) == written
+        row_major_address(read) == written
         for read in last.reads
         if read.operand.kind == "input" and node.inputs[read.operand.position] is value
     )
-
-
-def _address(access: Access) -> Affine | None:
-    """Row-major address of an access in elements; None where it is not affine or may lie outside."""
-    if access.fill is not None:
-        return None
-    terms: list[int | tuple[str, int]] = []
-    stride = 1
-    for index, extent in zip(reversed(access.index), reversed(access.shape), strict=True):
-        if not isinstance(index, Affine):
-            return None
-        terms += [(dim, stride * coefficient) for dim, coefficient in index.terms]
-        terms.append(stride * index.offset)
-        stride *= extent
-    return affine(*terms)
