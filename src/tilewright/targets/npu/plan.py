@@ -30,15 +30,14 @@ from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simu
 from tilewright.targets.npu.steps import lower
 
 OrderName = Literal["breadth-first", "depth-first", "min-delta", "exact"]
-ORDERS: tuple[OrderName, ...] = ("breadth-first", "depth-first", "min-delta", "exact")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How to plan and run a network.
 
-    `splits`: whether subgraphs run as slices. `without`: scopes that nothing may live in. `alpha` scales the
-    local capacity that is planned with, not the one that is there.
+    `splits`: whether subgraphs run as slices. `without`: scopes that nothing may live in. The partitioner's
+    `alpha` scales the local capacity that is planned with, not the one that is there.
     """
 
     name: str

@@ -70,28 +70,23 @@ class Step:
     after: tuple[int, ...]
 
 
-def lower(
-    plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType, *, num_tiles: int = NUM_TILES
-) -> tuple[Step, ...]:
+def lower(plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -> tuple[Step, ...]:
     """The steps of a plan on a machine that computes floating-point numbers as `dtype`.
 
     O(layers of all instances), regions of tiles once for equal instances.
     """
-    return _Lowering(plan, bindings, machine, dtype, num_tiles).run()
+    return _Lowering(plan, bindings, machine, dtype).run()
 
 
 class _Lowering:
-    def __init__(
-        self, plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType, num_tiles: int
-    ) -> None:
+    def __init__(self, plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -> None:
         self.plan, self.graph, self.bindings = plan, plan.graph, bindings
-        self.num_cores, self.num_tiles = machine.num_cores_per_cluster, num_tiles
+        self.num_cores = machine.num_cores_per_cluster
         self.works = Works(machine, dtype)
         self.moves = transfers(self.graph, bindings, plan.scopes)
         self.edges: dict[tuple[int, Value, int], Edge] = {
             (e.consumer, e.value, e.producer): e for e in self.graph.edges
         }
-        self.regions: dict[int, Mapping[Value, Region]] = {}
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
         self.reused = _places_taken_over(plan)
@@ -114,7 +109,7 @@ class _Lowering:
             return Step(number, name, node.kind, (), loads, stores, (), 1, self.reused[number])
         regions = self._regions_within(step, made)
         main = max(made, key=lambda v: volume(made[v]))
-        tiles = self.num_tiles if max(extents(made[main]), default=1) > 1 else 1
+        tiles = NUM_TILES if max(extents(made[main]), default=1) > 1 else 1
         loads = tuple(self._load(step, read, (main,), regions, tiles) for read in step.reads)
         return Step(
             number, step.operators[0].name, node.kind, self._works_of(step, regions, main), loads, stores,
@@ -146,16 +141,17 @@ class _Lowering:
         key = (node.subgraph_id, step.layer, shapes, own)
         found = self.known_works.get(key)
         if found is None:
-            works = (
-                self._work(n, regions, own if main in set(n.results()) else None) for n in step.operators
+            found = self.known_works[key] = tuple(
+                work
+                for n in step.operators
+                for work in self._work(n, regions, own if main in set(n.results()) else None)
             )
-            found = self.known_works[key] = tuple(w for w in works if w is not None)
         return found
 
-    def _work(self, node: Node, regions: Mapping[Value, Region], own: Binding | None) -> UnitWork | None:
+    def _work(self, node: Node, regions: Mapping[Value, Region], own: Binding | None) -> tuple[UnitWork, ...]:
         value = next((v for v in node.results() if v in regions), None)
         if value is None:
-            return None
+            return ()
         region = regions[value]
         is_own = own is not None and len(own) == len(region)
         return self.works.of(
@@ -240,7 +236,7 @@ class _Lowering:
             part = {main: (*out[:axis], cut, *out[axis + 1 :])}
             region = self._regions_within(step, part).get(value)
             end = low if region is None else region[source_axis][1]
-            needs.append(max(0, -(-(end - low) * self.num_tiles // (high - low)) - 1))
+            needs.append(max(0, -(-(end - low) * NUM_TILES // (high - low)) - 1))
         return tuple(needs)
 
     def _weights(self, nodes: Sequence[Node], regions: Mapping[Value, Region]) -> list[Weight]:

@@ -6,7 +6,7 @@ sums, functions, plain arithmetic, copies. Which unit takes it, how fast and at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -41,6 +41,14 @@ class Shape:
     columns: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What a node that multiplies matrices computes besides: an operation for each element of each pass."""
+
+    work: Work
+    ops: int
+
+
 class Works:
     """The work of a graph's nodes on a machine that computes floating-point numbers as `dtype`."""
 
@@ -49,15 +57,20 @@ class Works:
         if machine.clock_hz is None:
             raise MachineError(f"machine {machine.name!r}: clock_hz: is missing; rates are per cycle.")
         self.clock_hz = machine.clock_hz
-        self._sorts: dict[Node, tuple[Work, int, Shape]] = {}
+        self._sorts: dict[Node, tuple[Work, int, Shape, Rest | None]] = {}
 
-    def of(self, node: Node, region: Region, binding: tuple[int, ...]) -> UnitWork | None:
-        """The work to make a region of a node's result, dealt to cores as bound; None if it moves nothing."""
+    def of(self, node: Node, region: Region, binding: tuple[int, ...]) -> tuple[UnitWork, ...]:
+        """The work to make a region of a node's result, dealt to cores as bound; none if it only moves.
+
+        A node that multiplies matrices and does more, as attention does, has a share on each of two units.
+        """
         if node not in self._sorts:
-            self._sorts[node] = work_of(node), macs(node), shape_of(node)
-        work, products, shape = self._sorts[node]
+            work = work_of(node)
+            rest = rest_of(node) if work in (Work.CONTRACTION, Work.DEPTHWISE) else None
+            self._sorts[node] = work, macs(node), shape_of(node), rest
+        work, products, shape, rest = self._sorts[node]
         if work is Work.MOVEMENT:
-            return None
+            return ()
         whole = max(1, node.output.num_elements)
         share = volume(region) / whole
         cores = prod(binding)
@@ -68,9 +81,17 @@ class Works:
             done = products * share
             filled = _filled(unit, shape, region, binding) if work is Work.CONTRACTION else 1.0
             cycles = done / (per_core * cores * filled)
-            return UnitWork(unit.name, cycles / self.clock_hz, done, 0.0, done * (unit.mac_pj or 0.0))
+            main = UnitWork(unit.name, cycles / self.clock_hz, done, 0.0, done * (unit.mac_pj or 0.0))
+            return (main,) if rest is None else (main, self._rest(node, rest, share, cores))
         ops = self._operations(node, unit, share, elements)
-        cycles = ops / (per_core * cores)
+        return (self._plain(unit, rate, ops, cores),)
+
+    def _rest(self, node: Node, rest: Rest, share: float, cores: int) -> UnitWork:
+        unit, rate, _ = self._unit(rest.work, node.output.dtype)
+        return self._plain(unit, rate, rest.ops * share, cores)
+
+    def _plain(self, unit: Unit, rate: float, ops: float, cores: int) -> UnitWork:
+        cycles = ops / (rate * unit.efficiency * max(1, unit.num_per_instance) * cores)
         return UnitWork(unit.name, cycles / self.clock_hz, 0.0, ops, ops * (unit.op_pj or 0.0))
 
     def _operations(self, node: Node, unit: Unit, share: float, elements: int) -> float:
@@ -81,7 +102,10 @@ class Works:
         return each * (elements if is_listed or not reduced else max(reduced) * share)
 
     def _unit(self, work: Work, dtype: DType) -> tuple[Unit, float, bool]:
-        """The first unit that takes a sort of work, its rate per cycle, whether that counts products."""
+        """The first unit that takes a sort of work, its rate per cycle, whether that counts products.
+
+        An element type that the machine gives no rate for runs at the unit's slowest one.
+        """
         name = str(self.dtype if dtype.is_float else dtype)
         for unit in self.machine.units:
             if not unit.takes(work):
@@ -101,6 +125,18 @@ def work_of(node: Node) -> Work:
     if any(is_contraction(nest) for nest in nests):
         main = max((n for n in nests if is_contraction(n)), key=lambda n: n.num_iterations)
         return Work.CONTRACTION if shape_of_nest(main).columns or _is_small(main) else Work.DEPTHWISE
+    return _work_without_products(nests)
+
+
+def rest_of(node: Node) -> Rest | None:
+    """What the nests that multiply no matrices compute: the softmax of attention, the gates of an LSTM."""
+    nests = [n for n in nests_of(node) if not is_contraction(n) and nest_flops(n)]
+    if not nests:
+        return None
+    return Rest(_work_without_products(nests), sum(n.num_iterations for n in nests))
+
+
+def _work_without_products(nests: Sequence[Nest]) -> Work:
     if nests and not any(nest_flops(nest) for nest in nests):
         return Work.MOVEMENT
     if any(nest.combine is not None for nest in nests):

@@ -15,6 +15,7 @@ from tilewright.errors import MachineError, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.memory.scoped import check_scopes
@@ -25,7 +26,7 @@ from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, Planned, Recipe, plan, weight_room_bytes
 from tilewright.targets.npu.portfolio import best_plan
 from tilewright.targets.npu.simulate import Policy, simulate
-from tilewright.targets.npu.work import Work, work_of
+from tilewright.targets.npu.work import Work, Works, work_of
 
 SEEDS = range(10)
 MACHINE = load_preset("stcp920")
@@ -177,6 +178,22 @@ def test_the_sort_of_work_follows_from_the_nests() -> None:
     assert found["Gemm", False] == {Work.CONTRACTION}
     assert found["Clip", False] == {Work.ELEMENTWISE}
     assert found["GlobalAveragePool", False] == {Work.REDUCTION}
+
+
+def test_attention_works_on_both_units() -> None:
+    """Scores and values are products, the softmax between them is four passes over the scores."""
+    g = GraphBuilder()
+    q, k, v = (g.input(1, 2, 8, 4, name=name) for name in "qkv")
+    attention = g.node(g.op("Attention", q, k, v))
+    product = g.node(g.op("MatMul", q, g.input(1, 2, 4, 8), shape=(1, 2, 8, 8)))
+    works = Works(load_preset("stcp920"), DType.FLOAT16)
+    num_scores = 2 * 8 * 8
+    matrix, vector = works.of(attention, ((0, 1), (0, 2), (0, 8), (0, 4)), (1, 1, 1, 1))
+    assert (matrix.unit, matrix.macs) == ("MME", 2 * num_scores * 4)
+    assert (vector.unit, vector.ops) == ("VEC", 4 * num_scores)
+    half = works.of(attention, ((0, 1), (0, 1), (0, 8), (0, 4)), (1, 1, 1, 1))
+    assert [(w.macs, w.ops) for w in half] == [(matrix.macs / 2, 0), (0, vector.ops / 2)]
+    assert [w.unit for w in works.of(product, ((0, 1), (0, 2), (0, 8), (0, 8)), (1, 1, 1, 1))] == ["MME"]
 
 
 def test_a_machine_that_cannot_run_networks_says_what_is_missing() -> None:
