@@ -23,11 +23,11 @@ from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Obj
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem, layer
+from tilewright.mapping.problem import Problem, layer, written
 from tilewright.mapping.random import Random
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget
-from tilewright.reproduce.cosa import NETWORKS, parsed
+from tilewright.reproduce.cosa import NETWORKS
 
 START, END = "<!-- table -->\n", "<!-- end -->\n"
 
@@ -45,7 +45,7 @@ MAPPERS: dict[str, tuple[Mapper, Objective]] = {
 
 def layers() -> list[tuple[str, Problem]]:
     """The layers with the network that each is of."""
-    return [(network, parsed(text)) for network, texts in NETWORKS.items() for text in texts]
+    return [(network, written(text)) for network, texts in NETWORKS.items() for text in texts]
 
 
 def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list[dict[str, Any]]:

@@ -21,10 +21,10 @@ from tilewright.mapping.base import Mapper, Mapping, MappingProblem, MappingSolu
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem
+from tilewright.mapping.problem import Problem, written
 from tilewright.mapping.random import Random
 from tilewright.planning import Budget
-from tilewright.reproduce.cosa import NETWORKS, parsed
+from tilewright.reproduce.cosa import NETWORKS
 
 START, END = "<!-- network -->\n", "<!-- end network -->\n"
 
@@ -49,7 +49,7 @@ OPTIONS: dict[str, NocOptions] = {
 
 def layers() -> list[tuple[str, Problem]]:
     """The layers with the network that each is of."""
-    return [(network, parsed(text)) for network, texts in NETWORKS.items() for text in texts]
+    return [(network, written(text)) for network, texts in NETWORKS.items() for text in texts]
 
 
 def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list[dict[str, Any]]:

@@ -48,14 +48,14 @@ class Asked:
     def of(cls, work: Sequence[str], shapes: str | None) -> Asked:
         """Layers as they are, of models the nodes after folding constants and merging patterns."""
         from tilewright.cli.map_timeloop import problem_of
-        from tilewright.mapping.problem import dims, layer
+        from tilewright.mapping.problem import written
 
         asked = cls([], [])
         is_used = False
         for text in work:
             path, node = _model_and_node(text)
             if path is None:
-                asked.mapped.append(Item(problem_of(text) or (dims(text) if "=" in text else layer(text))))
+                asked.mapped.append(Item(problem_of(text) or written(text)))
                 continue
             is_used = True
             for found in _layers_of_model(path, node, shapes):

@@ -20,8 +20,8 @@ def latency_bound_cycles(problem: Problem, machine: Machine) -> int:
     written = touched_words(problem, problem.output)
     return max(
         compute,
-        _transfer_cycles(read, outermost, machine.read_bytes_per_cycle(outermost)),
-        _transfer_cycles(written, outermost, machine.write_bytes_per_cycle(outermost)),
+        transfer_cycles(read, outermost, machine.read_bytes_per_cycle(outermost)),
+        transfer_cycles(written, outermost, machine.write_bytes_per_cycle(outermost)),
     )
 
 
@@ -170,7 +170,8 @@ def _positions(terms: list[tuple[str, int]], extents: dict[str, int]) -> product
     return product(*(range(extents[dim]) for dim, _ in terms))
 
 
-def _transfer_cycles(words: int, level: Level, bytes_per_cycle: float | None) -> int:
+def transfer_cycles(words: int, level: Level, bytes_per_cycle: float | None) -> int:
+    """Cycles in which a level's ports move words, rounded up; none where the machine gives no rate."""
     if bytes_per_cycle is None:
         return 0
     return ceil(words * level.word_bits / 8 / bytes_per_cycle)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from tilewright.errors import UsageError
-from tilewright.hardware.machine import Level, Machine, TensorKind
+from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.ir.derive import is_contraction, nest_flops, nests_of
 from tilewright.ir.expr import Call, reads_of
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
-from tilewright.mapping.bound import num_mac_units
+from tilewright.mapping.bound import num_mac_units, transfer_cycles
 from tilewright.mapping.problem import Operand, Problem, Term
 
 # How loops of a convolution are called in `ir/` and by those who map them.
@@ -186,8 +186,8 @@ def stream(nest: Nest, machine: Machine) -> Stream:
     written = _num_elements(nest.write, nest)
     cycles = max(
         ceil(nest.num_iterations / num_mac_units(machine)),
-        _transfer_cycles(read, outermost, machine.read_bytes_per_cycle(outermost)),
-        _transfer_cycles(written, outermost, machine.write_bytes_per_cycle(outermost)),
+        transfer_cycles(read, outermost, machine.read_bytes_per_cycle(outermost)),
+        transfer_cycles(written, outermost, machine.write_bytes_per_cycle(outermost)),
     )
     read_pj = outermost.read_pj or 0.0
     write_pj = outermost.write_pj if outermost.write_pj is not None else read_pj
@@ -197,7 +197,3 @@ def stream(nest: Nest, machine: Machine) -> Stream:
 def _num_elements(access: Access, nest: Nest) -> int:
     touched = prod(nest.extents[dim] for dim in access.dims())
     return min(touched, access.operand.num_elements)
-
-
-def _transfer_cycles(words: int, level: Level, bytes_per_cycle: float | None) -> int:
-    return 0 if bytes_per_cycle is None else ceil(words * level.word_bits / 8 / bytes_per_cycle)

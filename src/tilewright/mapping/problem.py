@@ -117,6 +117,15 @@ def convolution(
     )
 
 
+def written(text: str) -> Problem:
+    """A layer written either way, as `layer` or as `dims` reads it.
+
+    Raises:
+        UsageError: the text is neither.
+    """
+    return dims(text) if "=" in text else layer(text)
+
+
 def layer(text: str) -> Problem:
     """A layer written `R_P_C_K_stride`: a square window, a square output, one image.
 

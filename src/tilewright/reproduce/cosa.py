@@ -27,7 +27,7 @@ from tilewright.mapping.base import LevelLoops, Loop, Mapper, MappingProblem, Ma
 from tilewright.mapping.base import Mapping as LoopMapping
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem, convolution, dims, layer
+from tilewright.mapping.problem import Problem, convolution, layer, written
 from tilewright.mapping.random import Random
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget
@@ -60,11 +60,6 @@ NETWORKS: Mapping[str, tuple[str, ...]] = {
 """Layers as `R_P_C_K_stride`, as ucb-bar/cosa c4798a7 lists them (BSD-2-Clause, The Regents of the
 University of California). Grouped layers of ResNeXt-50 are entered there as dense ones with the channels of
 one group."""
-
-
-def parsed(text: str) -> Problem:
-    """A layer of `NETWORKS`."""
-    return dims(text) if "=" in text else layer(text)
 
 
 MAPPERS: Mapping[str, Mapper] = {
@@ -149,7 +144,7 @@ class _Bench:
     def layers(self) -> dict[str, list[Problem]]:
         """By network; of a share of the work, the first layers of each network's evenly spread ones."""
         step = max(1, round(1 / self.effort.share))
-        return {network: [parsed(text) for text in texts[::step]] for network, texts in NETWORKS.items()}
+        return {network: [written(text) for text in texts[::step]] for network, texts in NETWORKS.items()}
 
     def answers(
         self, mapper: str, objective: Objective = "latency", machine: Machine | None = None
