@@ -255,8 +255,16 @@ class _Lowering:
 
 
 def _places_taken_over(plan: ScopePlan) -> list[tuple[int, ...]]:
-    """For each step the last steps of pieces whose places its own take over (write after read or write)."""
+    """For each step those that wrote or read what lay where its own pieces come to lie.
+
+    Every reader counts, not the last one only: steps on different units may end in any order.
+    """
     after: list[set[int]] = [set() for _ in plan.steps]
+    users = [{piece.first_step} for piece in plan.pieces]
+    for number, step in enumerate(plan.steps):
+        for read in step.reads:
+            if read.piece is not None:
+                users[read.piece].add(number)
     for scope in (Scope.LOCAL, Scope.SHARED):
         own = sorted((p for p in plan.pieces if p.scope is scope), key=lambda p: p.first_step)
         there: list[Piece] = []
@@ -268,8 +276,7 @@ def _places_taken_over(plan: ScopePlan) -> list[tuple[int, ...]]:
                 if other.offset_bytes >= piece.end_bytes or other.end_bytes <= piece.offset_bytes:
                     kept.append(other)
                     continue
-                if other.last_step < piece.first_step:
-                    after[piece.first_step].add(other.last_step)
+                after[piece.first_step] |= {u for u in users[other.id] if u < piece.first_step}
                 if other.offset_bytes < piece.offset_bytes or other.end_bytes > piece.end_bytes:
                     kept.append(other)  # part of it is still to be taken over
             there = [*kept, piece]

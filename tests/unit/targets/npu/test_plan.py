@@ -74,6 +74,29 @@ def test_overlap_only_helps_and_no_unit_works_longer_than_the_whole(seed: int) -
         assert sum(r.end_s - r.start_s for r in found.runs if r.unit == unit) >= busy * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("seed", [*SEEDS, 25, 29])
+def test_nothing_is_computed_where_something_is_still_read(seed: int) -> None:
+    """A step waits for whoever made or reads what lay where its own pieces come to lie."""
+    graph = integer_network(seed)
+    planned = plan(graph, MACHINE, recipe_for(graph, 0.4))
+    plans = planned.scopes
+    computing = [run for run in planned.simulation.runs if run.what == "compute"]
+    starts = {n: min(r.start_s for r in computing if r.step == n) for n in {r.step for r in computing}}
+    ends = {n: max(r.end_s for r in computing if r.step == n) for n in starts}
+    for piece in plans.pieces:
+        for number, step in enumerate(plans.steps[: piece.first_step]):
+            read = [plans.pieces[r.piece] for r in step.reads if r.piece is not None]
+            held = [*read, *(plans.pieces[i] for i in step.writes)]
+            is_over = any(
+                p.scope is piece.scope is not Scope.MAIN
+                and p.offset_bytes < piece.end_bytes
+                and piece.offset_bytes < p.end_bytes
+                for p in held
+            )
+            if is_over and number in ends and piece.first_step in starts:
+                assert ends[number] <= starts[piece.first_step] * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_traffic_is_that_of_the_pieces(seed: int) -> None:
     graph = integer_network(seed)
