@@ -194,6 +194,9 @@ def test_a_variant_without_room_is_a_row_not_the_end() -> None:
         ("levels.GlobalBuffer.capacity=1KiX", "levels[4].capacity_bytes"),
         ("levels.GlobalBuffer.read=8", "read_bytes_per_cycle or read_pj"),
         ("levels.GlobalBuffer.num_instances_per_parent=0", "write more than 0"),
+        ("levels.GlobalBuffer.word_bits.y=2", "set it in the machine file"),
+        ("threads.max_per_block=4", "set it in the machine file"),
+        ("sources.levels.capacity_bytes=4", "it has no parts"),
     ],
 )
 def test_a_wrong_sweep_says_what_is_there(axis: str, named: str) -> None:

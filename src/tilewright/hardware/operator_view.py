@@ -40,12 +40,13 @@ def operator_view(machine: Machine) -> OperatorView:
                 f"{kind}; add it."
             )
     unit, levels, dtype, rate = fastest_multipliers(machine)
-    num_lanes = unit.num_per_instance * max(1, int(rate))
+    num_lanes = max(1, int(unit.num_per_instance * rate))
     num_alike = machine.outermost.num_instances_per_parent
     if (
         num_alike == 1
         and len(levels) == len(machine.levels)
         and num_lanes == sum(u.num_per_instance for u in machine.units if u.kind in ("mac", "matrix"))
+        and machine.mac_pj == (unit.mac_pj or 0.0)
     ):
         return OperatorView(machine, "")
     lanes = Unit(

@@ -85,10 +85,12 @@ def _full_path(path: str, machine: Machine, text: str) -> str:
         part = getattr(part, name)
         if isinstance(part, tuple):
             wanted = next(at, "")
-            names = [item.name for item in part]
+            names = [item.name for item in part if "name" in type(item).model_fields]
             if wanted not in names:
                 raise UsageError(f"sweep {text!r}: {name} has no {wanted!r}; {closest(wanted, names)}.")
             part = part[names.index(wanted)]
+    if not isinstance(part, Part):
+        raise UsageError(f"sweep {text!r}: {'.'.join(parents)} has no parts; set it in the machine file.")
     fields = [f for f, field in type(part).model_fields.items() if field.annotation is not str]
     numbers = [f for f in fields if not isinstance(getattr(part, f), tuple | Part | dict)]
     meant = [f for f in numbers if f == key] or [f for f in numbers if f.startswith(f"{key}_")]
@@ -99,6 +101,8 @@ def _full_path(path: str, machine: Machine, text: str) -> str:
 
 
 def _known_parts(part: Any) -> str:
+    if not isinstance(part, Part):
+        return "it has no parts"
     lists = [name for name in type(part).model_fields if isinstance(getattr(part, name), tuple | Part)]
     return f"known are {', '.join(lists)}" if lists else "it has no parts"
 
