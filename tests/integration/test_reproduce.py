@@ -10,6 +10,7 @@ from tests.support.cli import tilewright
 
 from tilewright.cli.schemas import violations
 from tilewright.reproduce.cosa import NETWORKS
+from tilewright.reproduce.graphturbo import NETWORKS as GRAPHTURBO_NETWORKS
 from tilewright.reproduce.graphturbo import Network
 
 LAYERS = Path(__file__).parents[1] / "data" / "mapping" / "cosa_layers.json"
@@ -80,6 +81,12 @@ def test_a_mistake_is_one_line(arguments: str, named: str) -> None:
     assert result.code == 2
     assert named in result.err
     assert len(result.err.strip().splitlines()) == 1
+
+
+def test_graphturbos_buffers_are_the_published_totals() -> None:
+    """Table 3's sums over DDR, LLB and L1, networks A to I."""
+    totals = [sum(network.buffers) for network in GRAPHTURBO_NETWORKS]
+    assert totals == [296, 306, 351, 1043, 414, 76, 612, 424, 392]
 
 
 def test_graphturbo_has_every_exhibit(tmp_path: Path) -> None:
