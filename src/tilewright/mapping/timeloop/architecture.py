@@ -17,7 +17,7 @@ from tilewright.errors import MachineError
 from tilewright.hardware.machine import ALL_KINDS, Machine, TensorKind
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.mapping.problem import Problem
-from tilewright.mapping.timeloop.document import Part, read_document, target_name
+from tilewright.mapping.timeloop.document import BYPASS, FAN_OUT, Part, read_document, target_name
 from tilewright.mapping.timeloop.energies import Energies, access_pj, compute_pj, read_energies
 from tilewright.mapping.timeloop.tree import Architecture, Component, read_architecture
 from tilewright.mapping.timeloop.workload import kind_of
@@ -29,7 +29,6 @@ _ENERGY_SOURCE = (
     "the file's ERT, vector-access-energy or energy, else Timeloop's table pat-public: "
     "((KB - 0.5) * 5 / 99.5 + 1) * width / 16 pJ for SRAM, 200 * width / 16 for DRAM, (bits / 16)^2 for a MAC"
 )
-_BYPASS = ("bypass", "datatype", "dataspace")
 
 
 def load_architecture(path: Path | str, *more: Path | str, problems: Sequence[Problem] = ()) -> Machine:
@@ -237,7 +236,7 @@ def _kept(memory: Component, names: dict[str, TensorKind]) -> list[str]:
     kinds = list(ALL_KINDS)
     if memory.constraints is not None and memory.constraints.value:
         keys = memory.constraints.entries()
-        for key in (k for k in _BYPASS if k in keys):
+        for key in (k for k in BYPASS if k in keys):
             own = keys[key].known_keys(("keep", "keep_only", "bypass"), "a dataspace")
             kinds = [k for k in kinds if k not in _kinds(own.get("bypass"), names)]
             only = "keep" if memory.is_parallel and "keep" in own else "keep_only"
@@ -275,14 +274,14 @@ def _listed(part: Part) -> Iterator[Part]:
 def _pass_by(directive: Part, names: dict[str, TensorKind], holds: dict[str, list[str]]) -> bool:
     """Apply what a directive says of the tensors a memory keeps; False if it is of loops."""
     keys = directive.entries()
-    if "type" not in keys or keys["type"].value not in _BYPASS:
+    if "type" not in keys or keys["type"].value not in BYPASS:
         return False
     target = next((keys[key] for key in ("target", "name") if key in keys), None)
     if target is None:
         raise directive.error("target is missing")
     memory = target_name(target, list(holds))
     if memory not in holds:
-        if not _kinds(keys.get("keep"), names):
+        if FAN_OUT.fullmatch(memory) or set(_kinds(keys.get("bypass"), names)) == set(ALL_KINDS):
             return True  # Timeloop's own levels of fan-out, which keep nothing
         raise target.error(f"there is no memory {memory!r}; there are {', '.join(holds)}")
     kept = set(holds[memory]) - {str(k) for k in _kinds(keys.get("bypass"), names)}

@@ -17,6 +17,11 @@ from tilewright.hardware.machine_file import PlainLoader, parse_yaml, read_text
 TAG = "!"
 """The key under which a tagged mapping of version 0.4 keeps its tag."""
 
+BYPASS = ("bypass", "datatype", "dataspace")
+"""Types of directives that say which tensors a level keeps."""
+FAN_OUT = re.compile(r"inter_.+_spatial")
+"""Names of levels that Timeloop makes of fan-outs; they keep nothing."""
+
 _TEMPLATE = re.compile(r"^[^#\n]*\{\{", re.MULTILINE)
 _TAGS = ("Component", "Container", "Hierarchical", "Nothing", "Parallel", "Pipelined")
 _MAIN = re.compile(r"^(['\"]?)(architecture|arch|problem|mapping)\1[ \t]*:", re.MULTILINE)

@@ -11,20 +11,18 @@ from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
 from tilewright.mapping.base import LevelLoops, Loop, Mapping
 from tilewright.mapping.problem import Problem
-from tilewright.mapping.timeloop.document import Part, read_document
+from tilewright.mapping.timeloop.document import BYPASS, FAN_OUT, Part, read_document
 
 _KEYS = ("target", "name", "type", "factors", "permutation", "split", "keep", "bypass")
 _REFUSED = (
     "no_link_transfer", "no_multicast_no_reduction", "no_temporal_reuse", "rmw_on_first_writeback",
     "passthrough",
 )  # fmt: skip
-_BYPASS = ("bypass", "datatype", "dataspace")
 # `C=4`, `C 4`, `C4`, and names with digits `c1=4`. Bounded, so that no text takes longer than a scan.
 _FACTOR = re.compile(
     r"(?:([A-Za-z_]\w{0,63})\s{0,9}=|([A-Za-z_]{1,64}))\s{0,9}(\d{1,20})(\s{0,9},\s{0,9}\d{1,20})?"
 )
 _MAX_DIRECTIVES = 1000
-_FAN_OUT = re.compile(r"inter_.+_spatial")
 
 
 def load_mapping(path: Path | str, problem: Problem, machine: Machine) -> Mapping:
@@ -53,11 +51,11 @@ def mapping_of(part: Part, problem: Problem, machine: Machine) -> Mapping:
     places: dict[tuple[str, str], Part] = {}
     keeps_nothing: set[str] = set()
     for target, (_, keys) in zip(targets, items, strict=True):
-        if _kind(keys) in _BYPASS and not _check_kept(target, keys, problem, machine):
+        if _kind(keys) in BYPASS and not _check_kept(target, keys, problem, machine):
             keeps_nothing.add(target.text())
     for number, (item, keys) in enumerate(items):
         kind = _kind(keys)
-        if kind in _BYPASS:
+        if kind in BYPASS:
             continue
         loops = _loops(item, keys, problem)
         name = targets[number].text()
@@ -98,7 +96,7 @@ def _kind(keys: dict[str, Part]) -> str:
     kind = keys["type"].text() if "type" in keys else "temporal"
     if kind == "skew":
         raise keys["type"].error("skewed loops are not modelled")
-    if kind not in ("temporal", "spatial", *_BYPASS):
+    if kind not in ("temporal", "spatial", *BYPASS):
         raise keys["type"].error(f"{kind!r} is none of temporal, spatial and bypass")
     return kind
 
@@ -115,7 +113,7 @@ def _feeder(number: int, targets: list[Part], kind: str, machine: Machine, keeps
     names = [level.name for level in machine.levels]
     target = targets[number]
     name = target.text()
-    if name not in keeps_nothing and not _FAN_OUT.fullmatch(name):
+    if name not in keeps_nothing and not FAN_OUT.fullmatch(name):
         raise target.error(f"there is no level {name!r}; there are {', '.join(reversed(names))}")
     if kind != "spatial":
         raise target.error(f"{name} keeps nothing, so it can have no temporal loops here")
@@ -226,4 +224,7 @@ def _check_kept(target: Part, keys: dict[str, Part], problem: Problem, machine: 
                     "load the architecture together with this file"
                 )
             bypassed |= {name} if key == "bypass" else set()
+    if level is None and bypassed != set(kinds) and not FAN_OUT.fullmatch(target.text()):
+        names = ", ".join(found.name for found in reversed(machine.levels))
+        raise target.error(f"there is no level {target.text()!r}; there are {names}")
     return bypassed != set(kinds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tilewright.errors import TilewrightError
+from tilewright.errors import InternalError, TilewrightError
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
 from tilewright.partition.graphturbo import GraphTurbo
@@ -51,6 +51,8 @@ def best_plan(
             update(recipe.name, number, len(listed))
         try:
             found = plan(graph, machine, recipe)
+        except InternalError:
+            raise
         except TilewrightError as error:
             first_error = first_error or error
             tried.append((recipe.name, None))
