@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tilewright.errors import UsageError
+from tilewright.errors import InternalError, UsageError
+
+_ROUNDING = 1e-9  # of costs that are sums of floats
 
 
 class Status(StrEnum):
@@ -38,8 +40,15 @@ class Quality:
 
     @classmethod
     def of(cls, cost: float, *, bound: float, unit: str, cut_off: bool = False) -> Quality:
-        """State a quality: optimal where the bound is reached."""
-        reached = cost <= bound
+        """State a quality: optimal where the bound is reached, sums of floats apart.
+
+        Raises:
+            InternalError: the bound is above the cost, so one of both is wrong.
+        """
+        if bound > cost + _ROUNDING * abs(cost):
+            raise InternalError(f"a bound of {bound} {unit} is above a cost of {cost} {unit}.")
+        reached = cost <= bound + _ROUNDING * abs(bound)
+        bound = cost if reached else bound
         status = Status.OPTIMAL if reached else Status.CUT_OFF if cut_off else Status.FEASIBLE
         return cls(cost, bound, unit, status)
 

@@ -8,7 +8,6 @@ is judged by; the comments number them as `docs/mapping.md` does. What users may
 from __future__ import annotations
 
 from collections.abc import Mapping as MappingOf
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product as cartesian
 from math import ceil, prod
@@ -17,8 +16,8 @@ from tilewright.cost.count import Cost, LevelCount, TensorCount
 from tilewright.cost.link_transfers import Linked, linked
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind
-from tilewright.mapping.base import TIMELOOP, Loop, Mapping, Rules
-from tilewright.mapping.bound import listed, relaxation
+from tilewright.mapping.base import TIMELOOP, Loop, Mapping, Rules, joined
+from tilewright.mapping.bound import listed, num_mac_units, num_touched, relaxation
 from tilewright.mapping.problem import Operand, Problem
 
 Shift = tuple[int, ...]  # elements along each axis of a tensor
@@ -53,14 +52,13 @@ def evaluate(problem: Problem, machine: Machine, mapping: Mapping, rules: Rules 
     macs = prod(loop.factor for level in nest.levels for loop in (*level.temporal, *level.spatial))
     energy = macs * mac_pj + sum(t.energy_pj for level in levels for t in level.tensors.values())
     cycles = max([compute, *(level.cycles for level in levels)])
-    num_units = sum(machine.num_units(unit) for unit in machine.units if unit.kind in ("mac", "matrix"))
     return Cost(
         cycles=cycles,
         compute_cycles=compute,
         energy_pj=energy,
         mac_energy_pj=macs * mac_pj,
         num_units_used=used,
-        utilization=problem.num_macs / (max(1, num_units) * cycles),
+        utilization=problem.num_macs / (num_mac_units(machine) * cycles),
         levels=tuple(levels),
     )
 
@@ -85,7 +83,7 @@ class _Nest:
 
     @classmethod
     def of(cls, problem: Problem, machine: Machine, mapping: Mapping) -> _Nest:
-        """The nest; factors of 1 are left out."""
+        """The nest; factors of 1 are left out, neighbouring temporal loops of a dim at a level are one."""
         given = {loops.level: loops for loops in mapping.levels}
         known = [level.name for level in machine.levels]
         for name in given:
@@ -104,7 +102,7 @@ class _Nest:
             levels.append(
                 _Level(
                     level,
-                    tuple(x for x in temporal if x.factor > 1),
+                    joined(temporal),
                     tuple(x for x in spatial if x.factor > 1),
                 )
             )
@@ -185,7 +183,22 @@ class _Nest:
         """Extents of a tile of a tensor; with `skips_pixels` without what a stride jumps over."""
         if not rules.skips_pixels:
             return operand.box(tile)
-        return tuple(_touched(axis, tile) for axis in operand.axes)
+        return tuple(num_touched(axis, tile) for axis in operand.axes)
+
+    def new_words(self, operand: Operand, number: int, move: Shift, rules: Rules) -> int:
+        """Words of a tile that were not in the tile it moved from."""
+        box = self.box(operand, self.tiles[number], rules)
+        moved = [axis for axis, distance in enumerate(move) if distance]
+        if not moved:
+            return 0
+        if len(moved) > 1:
+            return prod(box)
+        (axis,) = moved
+        new = min(abs(move[axis]), box[axis])
+        if rules.skips_pixels:
+            both = (*operand.axes[axis], ("", abs(move[axis])))  # as a dim without a name, of two
+            new = num_touched(both, {**self.tiles[number], "": 2}) - box[axis]
+        return prod(box) // box[axis] * new
 
     def temporal_above(self, operand: Operand, number: int) -> list[tuple[int, Shift]]:
         """Temporal loops outside a level, innermost first: iterations, and how far one moves the tile."""
@@ -239,13 +252,6 @@ class _Nest:
                 spread[loop.dim] *= loop.factor
             words = words * prod(self.box(operand, tile, rules)) // prod(self.box(operand, spread, rules))
         return words
-
-
-def _touched(axis: Sequence[tuple[str, int]], tile: MappingOf[str, int]) -> int:
-    positions = {0}
-    for dim, step in axis:
-        positions = {p + step * i for p in positions for i in range(tile.get(dim, 1))}
-    return len(positions)
 
 
 def _shift(operand: Operand, dim: str, distance: int) -> Shift:
@@ -341,7 +347,7 @@ def _fills(operand: Operand, nest: _Nest, number: int, rules: Rules) -> int:
             if arrival is None:
                 return whole, None
             if before is None or before == arrival:
-                return _difference(box, arrival), arrival
+                return nest.new_words(operand, number, arrival, rules), arrival
             return whole, None
         factor, move = loops[depth - 1]
         words, last = visit(depth - 1, arrival, before)
@@ -353,18 +359,6 @@ def _fills(operand: Operand, nest: _Nest, number: int, rules: Rules) -> int:
 
 def _added(a: Shift, b: Shift, sign: int = 1) -> Shift:
     return tuple(x + sign * y for x, y in zip(a, b, strict=True))
-
-
-def _difference(box: Shift, move: Shift) -> int:
-    """Words of a box that are not in the box it moved from."""
-    moved = [axis for axis, distance in enumerate(move) if distance]
-    if not moved:
-        return 0
-    whole = prod(box)
-    if len(moved) > 1:
-        return whole
-    (axis,) = moved
-    return whole // box[axis] * min(abs(move[axis]), box[axis])
 
 
 def _throttling(level: Level, machine: Machine, tensors: MappingOf[str, TensorCount], compute: int) -> float:

@@ -166,36 +166,60 @@ def distinct_positions(count_a: int, move_a: int, count_b: int, move_b: int) -> 
 
 
 @compiled
+def new_positions(
+    count_a: int, move_a: int, count_b: int, move_b: int, shift: int, skips_pixels: bool
+) -> tuple[float, float]:
+    """(Positions of a shifted tile that are not in the tile, positions of it) along an axis with two terms.
+
+    Without `skips_pixels` all positions between the first and the last are the tile's.
+    """
+    if not skips_pixels:
+        extent = 1.0 + move_a * (count_a - 1) + move_b * (count_b - 1)
+        return min(float(shift), extent), extent
+    if count_a < count_b:
+        count_a, move_a, count_b, move_b = count_b, move_b, count_a, move_a
+    # Rows of positions a step of the longer index apart: those of either tile, by remainder and place.
+    rows = np.empty((2 * count_b, 3), np.int64)
+    for index in range(count_b):
+        for moved in range(2):
+            offset = index * move_b + moved * shift
+            rows[2 * index + moved] = offset % move_a, offset // move_a, moved
+    found, together = 0.0, 0.0
+    order = np.argsort(rows[:, 0] * (rows[:, 1].max() + 1) + rows[:, 1])
+    remainder, end_own, end_both = -1, 0, 0
+    for number in order:
+        if rows[number, 0] != remainder:
+            remainder, end_own, end_both = rows[number, 0], -1, -1
+        start = rows[number, 1]
+        stop = start + count_a
+        together += stop - max(start, end_both)
+        end_both = max(end_both, stop)
+        if rows[number, 2] == 0:
+            found += stop - max(start, end_own)
+            end_own = max(end_own, stop)
+    return together - found, found
+
+
+@compiled
 def _box(
-    t: int,
-    level: int,
-    axis_of: Array,
-    steps: Array,
-    partners: Array,
-    tiles: Array,
-    skips_pixels: bool,
-    box: Array,
+    t: int, axis_of: Array, steps: Array, partners: Array, tile: Array, skips_pixels: bool, box: Array
 ) -> float:
-    """Extents along its axes of the tile `tiles[level]` of a tensor into `box[t, level]`; gives its words."""
-    for axis in range(box.shape[2]):
-        box[t, level, axis] = 1
-    for dim in range(tiles.shape[1]):
-        axis = axis_of[t, dim]
-        tile = tiles[level, dim]
-        if axis < 0 or tile == 1:
+    """Words of a tensor that a tile touches; `box` is room for its extents."""
+    box[:] = 1
+    for dim in range(tile.size):
+        axis, count = axis_of[t, dim], tile[dim]
+        if axis < 0 or count == 1:
             continue
         other = partners[t, dim]
         if not skips_pixels:
-            box[t, level, axis] += steps[t, dim] * (tile - 1)
-        elif other < 0 or tiles[level, other] == 1:
-            box[t, level, axis] = tile
+            box[axis] += steps[t, dim] * (count - 1)
+        elif other < 0 or tile[other] == 1:
+            box[axis] = count
         elif dim < other:
-            box[t, level, axis] = distinct_positions(
-                tile, steps[t, dim], tiles[level, other], steps[t, other]
-            )
+            box[axis] = distinct_positions(count, steps[t, dim], tile[other], steps[t, other])
     words = 1.0
-    for axis in range(box.shape[2]):
-        words *= box[t, level, axis]
+    for axis in range(box.size):
+        words *= box[axis]
     return words
 
 
@@ -224,74 +248,44 @@ def _distinct(
 
 @compiled
 def _fills(
-    t: int, level: int, factors: Array, axes: Array, moves: Array, first: int, num_loops: int,
-    box: Array, words: float, end: Array,
+    t: int, level: int, factors: Array, axes: Array, moves: Array, dims: Array, first: int, num_loops: int,
+    steps: Array, partners: Array, tiles: Array, skips_pixels: bool, words: float, end: Array,
 ) -> float:  # fmt: skip
     """Words that enter while the loops from `first` on run, each of which moves the tile along one axis.
 
-    As in the reference every loop's second iteration stands for the following ones. The innermost loop runs
-    again and again; of what was before such a run only this matters: whether the last move was the loop's own
-    (`follows`), as the run's first move is then compared with it. `rest` is what a subtree of loops takes in
-    after its first such run, `ends` whether it ends with the innermost loop's own move; both for either
-    beginning. `end` is where the subtree's last tile lies.
+    As in the reference every loop's second iteration stands for the following ones. Between two steps of
+    outer loops the innermost one steps at least once, and always finds that the tile moved as before, or that
+    no move is known. So what counts is whether an outer loop's step moves the tile as the innermost one does.
     """
     if first == num_loops:
         return words
-    inner_axis, inner, count = axes[first], moves[first], factors[first] - 1.0
-    step_words = 0.0
-    if inner != 0:
-        step_words = words / box[t, level, inner_axis] * min(inner, box[t, level, inner_axis])
-    run = count * step_words
+    inner_axis, inner = axes[first], moves[first]
+    num_tiles = float(factors[first])
+    num_whole = 1.0
     end[:] = 0
     num_moved = 0  # axes along which the end is not the start
     if inner != 0:
         end[inner_axis] = inner
         num_moved = 1
-    rest0 = rest1 = 0.0
-    ends0, ends1 = False, True
     for loop in range(first + 1, num_loops):
         axis, move = axes[loop], moves[loop]
-        # The way from the end of one iteration to the start of the next: along how many axes, how far.
-        here = end[axis] if move != 0 else 0
-        along = num_moved - (1 if here != 0 else 0) + (1 if move != here else 0)
-        last_axis = -1
-        distance = 0
-        if along == 1:
-            if move != here:
-                last_axis, distance = axis, move - here
-            else:
-                for other in range(end.size):
-                    if end[other] != 0 and (move == 0 or other != axis):
-                        last_axis, distance = other, -end[other]
-        is_inner = (along == 0 and inner == 0) or (
-            along == 1 and inner != 0 and last_axis == inner_axis and distance == inner
-        )
-        entered = words
-        if along == 0:
-            entered = 0.0
-        elif along == 1:
-            entered = words / box[t, level, last_axis] * min(abs(distance), box[t, level, last_axis])
-        times = factors[loop] - 1.0
-        # A run after another move than its own, or after its own move if that is how it is reached.
-        fresh = entered + (run if is_inner else count * words)
-        fresh_ends = is_inner
-        again = fresh if is_inner else words + run
-        for_ends0, for_ends1 = fresh_ends, True
-        new0 = rest0 + times * (
-            (again if ends0 else fresh) + (rest1 if (for_ends1 if ends0 else for_ends0) else rest0)
-        )
-        last0 = ends1 if (for_ends1 if ends0 else for_ends0) else ends0
-        new1 = rest1 + times * (
-            (again if ends1 else fresh) + (rest1 if (for_ends1 if ends1 else for_ends0) else rest0)
-        )
-        last1 = ends1 if (for_ends1 if ends1 else for_ends0) else ends0
-        rest0, rest1, ends0, ends1 = new0, new1, last0, last1
+        # The way from the end of one iteration to the start of the next, and along how many axes.
+        distance = move - end[axis] if move != 0 else 0
+        along = num_moved - (1 if move != 0 and end[axis] != 0 else 0) + (1 if distance != 0 else 0)
+        repeats = along == 0 if inner == 0 else along == 1 and axis == inner_axis and distance == inner
+        num_whole = num_whole * factors[loop] - (factors[loop] - 1.0 if repeats else 0.0)
+        num_tiles *= factors[loop]
         if move != 0:
             if end[axis] == 0:
                 num_moved += 1
             end[axis] += move
-    # The first tile comes whole, then the innermost loop's move is the first there is.
-    return float(words + run + rest1)
+    if inner == 0:
+        return float(num_whole * words)
+    dim = dims[first]
+    other = partners[t, dim]
+    count, step = (1, 1) if other < 0 else (tiles[level, other], steps[t, other])
+    new, extent = new_positions(tiles[level, dim], steps[t, dim], count, step, inner, skips_pixels)
+    return float(num_whole * words + (num_tiles - num_whole) * (words / extent * new))
 
 
 @compiled
@@ -301,22 +295,21 @@ def _evaluate_all(
     energies: Array, rates: Array, mac_pj: float, skips_pixels: bool, cycles: Array, energy_pj: Array,
 ) -> None:  # fmt: skip
     num_mappings, num_levels, num_dims = temporal.shape
-    num_operands, most_axes = axis_of.shape[0], num_axes
+    num_operands = axis_of.shape[0]
     tiles = np.empty(
         (num_levels + 1, num_dims), np.int64
     )  # tiles[n]: of level n - 1; of a compute unit first
-    shared_tile = np.empty((1, num_dims), np.int64)
+    shared_tile = np.empty(num_dims, np.int64)
     used = np.empty(num_levels + 1)  # used[n]: instances of level n - 1
     is_spread = np.empty(num_levels, np.bool_)
     words_of = np.empty((num_operands, num_levels + 1))
-    boxes = np.empty((num_operands, num_levels + 1, most_axes), np.int64)
-    scratch = np.empty((num_operands, 1, most_axes), np.int64)
+    box = np.empty(num_axes, np.int64)
     loop_dims = np.empty(num_levels * num_dims, np.int64)
     factors = np.empty(num_levels * num_dims, np.int64)
     distances = np.empty(num_levels * num_dims, np.int64)
     axes, moves = np.empty_like(factors), np.empty_like(factors)
     first_loop = np.empty(num_levels + 1, np.int64)  # first_loop[n]: the first one of level n
-    end = np.empty(most_axes, np.int64)
+    end = np.empty(num_axes, np.int64)
     reads_of, writes_of = np.empty(num_levels), np.empty(num_levels)
     for m in range(num_mappings):
         cycles[m] = energy_pj[m] = np.inf
@@ -354,7 +347,7 @@ def _evaluate_all(
             for level in range(num_levels):
                 if keeps[t, level] or is_output[t]:
                     words_of[t, level + 1] = _box(
-                        t, level + 1, axis_of, steps, partners, tiles, skips_pixels, boxes
+                        t, axis_of, steps, partners, tiles[level + 1], skips_pixels, box
                     )
         for room in range(rooms.shape[0]):
             needed = 0.0
@@ -390,8 +383,8 @@ def _evaluate_all(
                 fills = 0.0
                 if level < num_levels - 1:
                     fills = entering = _fills(
-                        t, level + 1, factors, axes, moves, first_loop[level + 1], num_loops,
-                        boxes, words_of[t, level + 1], end,
+                        t, level + 1, factors, axes, moves, loop_dims, first_loop[level + 1], num_loops,
+                        steps, partners, tiles, skips_pixels, words_of[t, level + 1], end,
                     )  # fmt: skip
                 reads, updates = accesses, 0.0
                 if is_output[t]:
@@ -400,8 +393,8 @@ def _evaluate_all(
                     for outer in range(num_levels - 1, level, -1):
                         if is_spread[outer]:
                             for dim in range(num_dims):
-                                shared_tile[0, dim] = tiles[outer, dim] * spatial[m, outer, dim]
-                            shared = _box(t, 0, axis_of, steps, partners, shared_tile, skips_pixels, scratch)
+                                shared_tile[dim] = tiles[outer, dim] * spatial[m, outer, dim]
+                            shared = _box(t, axis_of, steps, partners, shared_tile, skips_pixels, box)
                             partition = np.floor(partition * words_of[t, outer] / shared)
                     reads = max(0.0, accesses - partition)
                 reads_of[level] += reads

@@ -8,7 +8,7 @@ levels is its extent, or more: the rest is padding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -29,6 +29,17 @@ class Loop:
 
     dim: str
     factor: int
+
+
+def joined(loops: Iterable[Loop]) -> tuple[Loop, ...]:
+    """Loops of one level in sequence, without those of factor 1; neighbours of one dim are one loop."""
+    found: list[Loop] = []
+    for loop in loops:
+        if found and found[-1].dim == loop.dim:
+            found[-1] = Loop(loop.dim, found[-1].factor * loop.factor)
+        elif loop.factor > 1:
+            found.append(loop)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import product
 from math import ceil, gcd, prod
 
@@ -131,16 +131,26 @@ def capacities_words(level: Level) -> list[tuple[tuple[TensorKind, ...], int]]:
 
 
 def num_mac_units(machine: Machine) -> int:
-    """Units that multiply and accumulate, in the whole machine; one where none is described."""
-    return max(1, sum(machine.num_units(u) for u in machine.units if u.kind in ("mac", "matrix")))
+    """Units that multiply and accumulate and that a mapping can reach: below the innermost level."""
+    return machine.num_instances(machine.innermost) * machine.fan_out(0)
 
 
 def touched_words(problem: Problem, operand: Operand) -> int:
-    """Elements that some iteration touches; what a stride jumps over is none of them."""
-    return prod(num_touched(axis, problem.extents) for axis in operand.axes)
+    """Elements that some iteration touches; what a stride jumps over is none of them.
+
+    Of axes that share a dim, as on a diagonal, at least the longest one's.
+    """
+    groups: list[tuple[set[str], int]] = []  # dims of axes that share some, positions
+    for axis in operand.axes:
+        dims, positions = {dim for dim, _ in axis}, num_touched(axis, problem.extents)
+        for own, most in [group for group in groups if group[0] & dims]:
+            groups.remove((own, most))
+            dims, positions = dims | own, max(positions, most)
+        groups.append((dims, positions))
+    return prod(positions for _, positions in groups)
 
 
-def num_touched(axis: tuple[tuple[str, int], ...], extents: dict[str, int]) -> int:
+def num_touched(axis: tuple[tuple[str, int], ...], extents: Mapping[str, int]) -> int:
     """Positions along one axis that the iterations of a tile touch."""
     if len(axis) == 1:
         return extents[axis[0][0]]
@@ -166,7 +176,7 @@ def num_touched(axis: tuple[tuple[str, int], ...], extents: dict[str, int]) -> i
     return total
 
 
-def _positions(terms: list[tuple[str, int]], extents: dict[str, int]) -> product[tuple[int, ...]]:
+def _positions(terms: list[tuple[str, int]], extents: Mapping[str, int]) -> product[tuple[int, ...]]:
     return product(*(range(extents[dim]) for dim, _ in terms))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
-from itertools import permutations, product
 from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.mappings import all_mappings
 
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.errors import InfeasibleMapping
@@ -63,31 +62,6 @@ energy_source: made up
 @cache
 def small() -> Machine:
     return parse_machine(SMALL, "small")
-
-
-def all_mappings(problem: Problem, machine: Machine) -> Iterator[Mapping]:
-    """Every way to give every prime to a level, side by side or in sequence, in every order."""
-    names = [level.name for level in reversed(machine.levels)]
-    places = [(level, is_spatial) for level in range(len(names)) for is_spatial in (False, True)]
-    primes = [
-        (dim, p) for dim, extent in problem.dims for p, count in prime_factors(extent) for _ in range(count)
-    ]
-    seen: set[Mapping] = set()
-    for chosen in product(places, repeat=len(primes)):
-        temporal: list[list[Loop]] = [[] for _ in names]
-        spatial: list[list[Loop]] = [[] for _ in names]
-        for (dim, prime), (level, is_spatial) in zip(primes, chosen, strict=True):
-            (spatial if is_spatial else temporal)[level].append(Loop(dim, prime))
-        for orders in product(*(set(permutations(loops)) for loops in temporal)):
-            mapping = Mapping(
-                tuple(
-                    LevelLoops(name, order, tuple(side))
-                    for name, order, side in zip(names, orders, spatial, strict=True)
-                )
-            )
-            if mapping not in seen:
-                seen.add(mapping)
-                yield mapping
 
 
 def solved(problem: Problem, machine: Machine, objective: Objective) -> MappingSolution:

@@ -4,16 +4,19 @@ A label is a mapping of the levels from the outermost down to some point: what i
 it the rest still depends on. Of two labels on one point, one that is as good in every respect makes the
 other superfluous (dominance); a label whose cost and least possible rest reach the limit is dropped.
 
-A label's numbers are a row of floats. `USED`: compute instances so far, as spatial loops multiply. `RUN`,
-`GAP`: the product of the innermost loops of one dim, which slide a window, and the spatial factors of that
-dim inside them. `REDUCTIONS`: copies of outputs that are added up further out. `READ`, `WRITTEN`: busy cycles
-of the outermost level. Then for each operand: the product of the innermost loops that it does not depend on,
-the copies that one access serves (multicast), the used instances of the level that serves it.
+A label's numbers are a row of floats. `USED`: compute instances so far, as spatial loops multiply.
+`REDUCTIONS`: copies of outputs that are added up further out. `FIRST_SUMS`: outputs that the level which
+serves them need not read, as nothing was added to them before. `READ`, `WRITTEN`: busy cycles of the
+outermost level. Then for each operand: the product of the innermost loops that it does not depend on, the
+copies that one access serves (multicast), the used instances of the level that serves it. At last, for each
+operand with a window, what `windows` knows of its loops.
 
-What a stage knows of each operand is a row, too: energy per word that enters its next level, energy per
-access of the level that serves it, instances that such an access is charged for at most, least energy of all
-that comes further in, whether there is a next level, units that one access may serve, busy cycles of the
-outermost level for each access (reads, writes), words that are needed at all.
+What a stage knows of each operand is a row, too: energy per word that enters its next level and words of one
+access there, energy per word that is taken from the level that serves it (of outputs: given to it) and words
+of one access there, energy per word of an output that is read to be added to, instances that such an access
+is charged for at most, least energy of all that comes further in, whether there is a next level, units that
+one access may serve, busy cycles of the outermost level for each access (reads, writes), words that are
+needed at all.
 """
 
 from __future__ import annotations
@@ -23,36 +26,60 @@ from typing import Any
 import numpy as np
 
 from tilewright.cost.nest_table import compiled, distinct_positions
+from tilewright.mapping.exact import windows as sliding
+from tilewright.mapping.exact.windows import add_loop, forget, is_covered, share_that_enters
 
 Array = np.ndarray[Any, Any]
 
-ENERGY, USED, REDUCTIONS, READ, WRITTEN, RUN, GAP, FIRST = 0, 1, 2, 3, 4, 5, 6, 7
-FILL_PJ, SERVE_PJ, SERVE_LIMIT, TAIL_PJ, HAS_NEXT, FED, READ_CYCLES, WRITE_CYCLES, TOUCHED = range(9)
-NUM_FACTS = 9
+ENERGY, USED, REDUCTIONS, FIRST_SUMS, READ, WRITTEN, FIRST = range(7)
+(
+    FILL_PJ, FILL_BLOCK, SERVE_PJ, SERVE_BLOCK, REDUCE_PJ, SERVE_LIMIT, TAIL_PJ, HAS_NEXT, FED, READ_CYCLES,
+    WRITE_CYCLES, TOUCHED,
+) = range(12)  # fmt: skip
+NUM_FACTS = 12
 LATENCY, ENERGY_WITHIN, EDP = 0, 1, 2
 _SLACK = 1e-12
 
 
-def num_columns(num_operands: int) -> int:
+def num_columns(num_operands: int, num_windowed: int) -> int:
     """Width of a label's row."""
-    return FIRST + 3 * num_operands
+    return FIRST + 3 * num_operands + sliding.NUM_COLUMNS * num_windowed
 
 
 @compiled
-def dominates(a: Array, b: Array, run_dim_a: int, run_dim_b: int) -> bool:
+def dominates(a: Array, b: Array, run_dim_a: int, run_dim_b: int, num_operands: int) -> bool:
     """Whether whatever goes on from `b` goes on from `a` at no higher cost."""
     if a[ENERGY] > b[ENERGY] + _SLACK * abs(b[ENERGY]) or a[USED] < b[USED]:
         return False
     if a[READ] > b[READ] + _SLACK * abs(b[READ]) or a[WRITTEN] > b[WRITTEN] + _SLACK * abs(b[WRITTEN]):
         return False
-    if a[REDUCTIONS] < b[REDUCTIONS]:
+    if a[REDUCTIONS] < b[REDUCTIONS] or a[FIRST_SUMS] < b[FIRST_SUMS]:
         return False
-    for column in range(FIRST, a.size):
+    first_window = FIRST + 3 * num_operands
+    for column in range(FIRST, first_window):
         if a[column] < b[column] * (1 - _SLACK):
             return False
-    if run_dim_b >= 0:
-        return run_dim_a == run_dim_b and a[RUN] >= b[RUN] and a[GAP] <= b[GAP]
+    for at in range(first_window, a.size, sliding.NUM_COLUMNS):
+        if not is_covered(a, b, at, run_dim_a == run_dim_b):
+            return False
     return True
+
+
+@compiled
+def whole_accesses(words: float, instances: float, block: float) -> float:
+    """Words of so many instances together, each one's rounded up to whole accesses."""
+    return float(np.ceil(words / (instances * block) * (1 - _SLACK)) * block * instances)
+
+
+@compiled
+def serving_pj(row: Array, facts: Array, t: int, served: float) -> float:
+    """Energy of the level that serves an operand, for what all its instances serve."""
+    instances, block = row[FIRST + 3 * t + 2], facts[t, SERVE_BLOCK]
+    energy = whole_accesses(served, instances, block) * facts[t, SERVE_PJ]
+    if facts[t, REDUCE_PJ] > 0:
+        reads = max(0.0, served - row[FIRST_SUMS])
+        energy += whole_accesses(reads, instances, block) * facts[t, REDUCE_PJ]
+    return float(energy * min(1.0, facts[t, SERVE_LIMIT] / instances))
 
 
 @compiled
@@ -65,14 +92,13 @@ def least(row: Array, point: int, facts: Array, copies: Array, totals: Array) ->
     read, written = row[READ], row[WRITTEN]
     for t in range(facts.shape[0]):
         at = FIRST + 3 * t
-        price = facts[t, SERVE_PJ] * min(1.0, facts[t, SERVE_LIMIT] / row[at + 2])
         if facts[t, HAS_NEXT] > 0:
             words = facts[t, TOUCHED] * copies[t, point] / row[at]
             served = max(words / row[at + 1], facts[t, TOUCHED])
-            energy += words * facts[t, FILL_PJ] + served * price + facts[t, TAIL_PJ]
+            energy += max(words, row[USED] * facts[t, FILL_BLOCK]) * facts[t, FILL_PJ] + facts[t, TAIL_PJ]
         else:
             served = macs / (row[at + 1] * facts[t, FED])
-            energy += served * price
+        energy += serving_pj(row, facts, t, served)
         read += served * facts[t, READ_CYCLES]
         written += served * facts[t, WRITE_CYCLES]
     return energy, max(macs / (row[USED] * left), read, written)
@@ -80,7 +106,8 @@ def least(row: Array, point: int, facts: Array, copies: Array, totals: Array) ->
 
 @compiled
 def value(objective: int, energy: float, cycles: float, cap_cycles: float) -> float:
-    """What is minimised; infinite beyond the cap."""
+    """What is minimised; infinite beyond the cap. Cycles are whole."""
+    cycles = np.ceil(cycles * (1 - _SLACK))
     if objective == LATENCY:
         return cycles
     if cycles > cap_cycles:
@@ -91,16 +118,16 @@ def value(objective: int, energy: float, cycles: float, cap_cycles: float) -> fl
 @compiled
 def insert(
     pool: Array, run_dims: Array, points: Array, following: Array, heads: Array, count: int,
-    row: Array, run_dim: int, point: int,
+    row: Array, run_dim: int, point: int, num_operands: int,
 ) -> bool:  # fmt: skip
     """Put a label on a point unless another dominates it; those that it dominates go. Needs a free row."""
     before = -1
     at = heads[point]
     while at >= 0:
-        if dominates(pool[at], row, run_dims[at], run_dim):
+        if dominates(pool[at], row, run_dims[at], run_dim, num_operands):
             return False
         after = following[at]
-        if dominates(row, pool[at], run_dim, run_dims[at]):
+        if dominates(row, pool[at], run_dim, run_dims[at], num_operands):
             points[at] = -1
             if before < 0:
                 heads[point] = after
@@ -120,13 +147,15 @@ def insert(
 @compiled
 def put_temporal_loops(
     pool: Array, run_dims: Array, points: Array, following: Array, heads: Array,
-    parents: Array, made_by: Array, count: int, exponents: Array, steps: Array, depends: Array, slides: Array,
+    parents: Array, made_by: Array, count: int, exponents: Array, tiles: Array, steps: Array,
+    depends: Array, windows: Array, windowed: Array,
     facts: Array, copies: Array, totals: Array, objective: int, limit: float, cap_cycles: float,
 ) -> tuple[int, float]:  # fmt: skip
     """All orders of loops of one level, outermost first: (labels, least value of what found no room).
 
-    `steps`: dim, factor, weight of each axis of the lattice. `depends[operand, dim]`; `slides[dim]`: whether
-    it moves a window.
+    `steps`: dim, factor, weight of each axis of the lattice. `depends[operand, dim]`; `windowed`: operands
+    with windows. A label's run dim is that of its innermost loop if that is of this level and slides a
+    window: another such loop inside it is part of it.
     """
     num_operands = facts.shape[0]
     lost = np.inf
@@ -145,13 +174,14 @@ def put_temporal_loops(
                     elif facts[t, HAS_NEXT] > 0:
                         row[FIRST + 3 * t] *= factor
                 run_dim = -1
-                if slides[dim]:
-                    run_dim = dim
-                    same = run_dims[at] == dim and row[GAP] == 1.0
-                    row[RUN] = row[RUN] * factor if same else factor
-                else:
-                    row[RUN] = 1.0
-                row[GAP] = 1.0
+                for u in range(windowed.size):
+                    t = windowed[u]
+                    if facts[t, HAS_NEXT] == 0:
+                        continue
+                    slot = FIRST + 3 * num_operands + u * sliding.NUM_COLUMNS
+                    tile = tiles[point - weight, dim]
+                    if add_loop(row, slot, t, dim, factor, tile, depends, windows, run_dims[at] == dim):
+                        run_dim = dim
                 energy, cycles = least(row, point - weight, facts, copies, totals)
                 found = value(objective, energy, cycles, cap_cycles)
                 if found >= limit:
@@ -159,7 +189,18 @@ def put_temporal_loops(
                 if count == pool.shape[0]:
                     lost = min(lost, found)
                     continue
-                if insert(pool, run_dims, points, following, heads, count, row, run_dim, point - weight):
+                if insert(
+                    pool,
+                    run_dims,
+                    points,
+                    following,
+                    heads,
+                    count,
+                    row,
+                    run_dim,
+                    point - weight,
+                    num_operands,
+                ):
                     parents[count] = at
                     made_by[count] = step
                     count += 1
@@ -178,12 +219,9 @@ def has_factors(exponents: Array, point: int, choice_exponents: Array, choice: i
 
 @compiled
 def spread(
-    row: Array, run_dim: int, factors: Array, tile: Array, depends: Array, windows: Array, output: int,
+    row: Array, factors: Array, tile: Array, depends: Array, windows: Array, output: int,
 ) -> None:  # fmt: skip
-    """Spatial loops with these factors by dim, inside of which every instance has this tile.
-
-    `windows`: operand, dim, step, dim, step of each axis with two terms.
-    """
+    """Spatial loops with these factors by dim, inside of which every instance has this tile."""
     num_operands = depends.shape[0]
     used = 1.0
     for dim in range(factors.size):
@@ -196,8 +234,6 @@ def spread(
                 row[FIRST + 3 * t + 1] *= factor
                 if t == output:
                     row[REDUCTIONS] *= factor
-        if dim == run_dim:
-            row[GAP] *= factor
     row[USED] *= used
     for w in range(windows.shape[0]):
         a, b = windows[w, 1], windows[w, 3]
@@ -210,50 +246,46 @@ def spread(
 
 @compiled
 def enter(
-    row: Array, run_dim: int, point: int, tile: Array, entering: Array, facts: Array, volumes: Array,
-    num_tiles: Array, windows: Array, output: int,
+    row: Array, point: int, tile: Array, entering: Array, facts: Array, volumes: Array, num_tiles: Array,
+    windows: Array, windowed: Array, skips_pixels: bool, output: int,
 ) -> None:  # fmt: skip
     """Count what enters the next level inside, for the operands that it keeps.
 
-    `entering`: for each operand whether the level keeps it, energy per word that enters, per access that it
-    will serve, instances charged at most, energy per word that is not read for the first partial sum.
+    `entering`: for each operand whether the level keeps it, energy per word that enters, instances charged at
+    most.
     """
-    for t in range(facts.shape[0]):
+    num_operands = facts.shape[0]
+    for t in range(num_operands):
         if entering[t, 0] == 0:
             continue
         at = FIRST + 3 * t
-        words = volumes[t, point] * num_tiles[point] / row[at]
-        if run_dim >= 0 and row[RUN] > 1:
-            for w in range(windows.shape[0]):
-                if windows[w, 0] != t:
-                    continue
-                a, b = windows[w, 1], windows[w, 3]
-                if run_dim not in (a, b):
-                    continue
-                extent = 1 + windows[w, 2] * (tile[a] - 1) + windows[w, 4] * (tile[b] - 1)
-                move = (windows[w, 2] if run_dim == a else windows[w, 4]) * tile[run_dim] * row[GAP]
-                if move < extent:
-                    words *= (extent + (row[RUN] - 1) * move) / (row[RUN] * extent)
+        share = 1 / row[at]
+        for u in range(windowed.size):
+            if windowed[u] == t:
+                slot = FIRST + 3 * num_operands + u * sliding.NUM_COLUMNS
+                share = share_that_enters(row, slot, share, tile, windows, skips_pixels)
+        words = volumes[t, point] * num_tiles[point] * share
         served = words / row[at + 1]
-        price = facts[t, SERVE_PJ] * min(1.0, facts[t, SERVE_LIMIT] / row[at + 2])
-        charged = min(1.0, entering[t, 3] / row[USED])
-        row[ENERGY] += served * price + words * entering[t, 1] * charged
+        charged = min(1.0, entering[t, 2] / row[USED])
+        filled = whole_accesses(words, row[USED], facts[t, FILL_BLOCK])
+        row[ENERGY] += serving_pj(row, facts, t, served) + filled * entering[t, 1] * charged
         row[READ] += served * facts[t, READ_CYCLES]
         row[WRITTEN] += served * facts[t, WRITE_CYCLES]
         if t == output:
-            row[ENERGY] -= facts[t, TOUCHED] * row[REDUCTIONS] * entering[t, 4] * charged
+            row[FIRST_SUMS] = facts[t, TOUCHED] * row[REDUCTIONS]
         row[at + 1] = 1.0
         row[at + 2] = row[USED]
 
 
 @compiled
 def put_spatial_loops(
-    pool: Array, run_dims: Array, points: Array, count: int,
+    pool: Array, points: Array, count: int,
     inner: Array, inner_run_dims: Array, inner_points: Array, inner_following: Array, inner_heads: Array,
     inner_parents: Array, inner_made_by: Array,
     choices: Array, choice_weights: Array, choice_exponents: Array,
     exponents: Array, tiles: Array, fits: Array,
-    depends: Array, windows: Array, output: int, entering: Array, facts: Array, inner_facts: Array,
+    depends: Array, windows: Array, windowed: Array, skips_pixels: bool, output: int,
+    entering: Array, facts: Array, inner_facts: Array,
     volumes: Array, num_tiles: Array, copies: Array, totals: Array,
     objective: int, limit: float, cap_cycles: float,
 ) -> tuple[int, float]:  # fmt: skip
@@ -263,6 +295,7 @@ def put_spatial_loops(
     """
     lost = np.inf
     made = 0
+    num_operands = facts.shape[0]
     row = np.empty(pool.shape[1])
     for at in range(count):
         point = points[at]
@@ -275,14 +308,17 @@ def put_spatial_loops(
             if not has_factors(exponents, point, choice_exponents, choice):
                 continue
             row[:] = pool[at]
-            spread(row, run_dims[at], choices[choice], tiles[inside], depends, windows, output)
+            spread(row, choices[choice], tiles[inside], depends, windows, output)
             enter(
-                row, run_dims[at], inside, tiles[inside], entering, facts, volumes, num_tiles, windows, output
-            )
-            run_dim = run_dims[at]
-            for t in range(inner_facts.shape[0]):
+                row, inside, tiles[inside], entering, facts, volumes, num_tiles, windows, windowed,
+                skips_pixels, output,
+            )  # fmt: skip
+            for t in range(num_operands):
                 if inner_facts[t, HAS_NEXT] == 0:
                     row[FIRST + 3 * t] = 1.0
+            for u in range(windowed.size):
+                if inner_facts[windowed[u], HAS_NEXT] == 0:
+                    forget(row, FIRST + 3 * num_operands + u * sliding.NUM_COLUMNS)
             energy, cycles = least(row, inside, inner_facts, copies, totals)
             found = value(objective, energy, cycles, cap_cycles)
             if found >= limit:
@@ -291,8 +327,9 @@ def put_spatial_loops(
                 lost = min(lost, found)
                 continue
             if insert(
-                inner, inner_run_dims, inner_points, inner_following, inner_heads, made, row, run_dim, inside
-            ):
+                inner, inner_run_dims, inner_points, inner_following, inner_heads, made, row, -1, inside,
+                num_operands,
+            ):  # fmt: skip
                 inner_parents[made] = at
                 inner_made_by[made] = choice
                 made += 1
@@ -301,7 +338,7 @@ def put_spatial_loops(
 
 @compiled
 def finish(
-    pool: Array, run_dims: Array, points: Array, count: int,
+    pool: Array, points: Array, count: int,
     choices: Array, choice_weights: Array, choice_exponents: Array, exponents: Array, tiles: Array,
     depends: Array, windows: Array, output: int, facts: Array, totals: Array,
     objective: int, limit: float, cap_cycles: float, best: Array, best_of: Array,
@@ -323,13 +360,13 @@ def finish(
             if not has_factors(exponents, point, choice_exponents, choice):
                 continue
             row[:] = pool[at]
-            spread(row, -1, choices[choice], tiles[0], depends, windows, output)
+            spread(row, choices[choice], tiles[0], depends, windows, output)
             energy = row[ENERGY] + totals[1]
             read, written = row[READ], row[WRITTEN]
             for t in range(facts.shape[0]):
                 base = FIRST + 3 * t
                 served = totals[0] / row[base + 1]
-                energy += served * facts[t, SERVE_PJ] * min(1.0, facts[t, SERVE_LIMIT] / row[base + 2])
+                energy += serving_pj(row, facts, t, served)
                 read += served * facts[t, READ_CYCLES]
                 written += served * facts[t, WRITE_CYCLES]
             found = value(objective, energy, max(totals[0] / row[USED], read, written), cap_cycles)

@@ -20,22 +20,27 @@ from math import inf
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Evaluator
-from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution
+from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution, Objective
 from tilewright.mapping.bound import (
     check_smallest_tiles,
     energy_bound_pj,
     latency_bound_cycles,
     objective_bound,
 )
-from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import labels
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.space import Found, Space
 from tilewright.mapping.factors import prime_factors
-from tilewright.mapping.objective import UNITS, measure
+from tilewright.mapping.objective import UNITS, measure, rank
+from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
 _LIMITS = (1.004, 1.012, 1.03, 1.07, 1.16, 1.35, 1.8, 3.0, 10.0, inf)
+_OBJECTIVES: dict[int, Objective] = {
+    labels.LATENCY: "latency",
+    labels.ENERGY_WITHIN: "energy",
+    labels.EDP: "edp",
+}
 _ROUNDING = 1e-9
 _NEARLY = 1.015
 _QUICK_LABELS = 300_000
@@ -69,28 +74,27 @@ class Exact:
         if not Evaluator.suits(problem.problem, problem.rules):
             # The search counts without transfers between neighbours, and windows of two dims.
             bound, note = self._bound(problem), f"{note}, nothing proven beyond the roofline"
+            best = replace(best, energy_bound_pj=0.0)
         if self.pads:
             for candidate in _padded(problem):
                 if best.is_cut_off or self._bound(candidate) * _NEARLY >= self._value(problem, best):
                     continue
                 other = _Search(candidate, self, end_s).run(best)
-                if other.mapping is not best.mapping:
-                    # What was proven is about mappings without padding.
-                    best, bound, note = other, self._bound(problem), f"{other.note}, padded"
+                if other.mapping is best.mapping:
+                    best = replace(best, num_labels=other.num_labels, is_cut_off=other.is_cut_off)
+                    continue
+                # What was proven is about mappings without padding.
+                bound, note = self._bound(problem), f"{other.note}, padded"
+                best = replace(other, energy_bound_pj=0.0)
         mapping = best.mapping
         if mapping is None:
-            seed = Cosa().solve(problem, Budget())
-            if isinstance(seed, Infeasible):
-                return seed
-            mapping, note = seed.mapping, "no time to search, CoSA's mapping"
+            mapping, note = Tilings(problem).everything_outermost(), "no time to search"
         cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
         return MappingSolution(
             mapping,
             cost,
-            Quality.of(
-                value, bound=min(bound, value), unit=UNITS[problem.objective], cut_off=best.is_cut_off
-            ),
+            Quality.of(value, bound=bound, unit=UNITS[problem.objective], cut_off=best.is_cut_off),
             Provenance(self.name, num_evaluations=best.num_labels, note=note),
             seconds=time.perf_counter() - started,
             details={"energy_bound_at_latency_pj": best.energy_bound_pj},
@@ -149,7 +153,7 @@ class _Search:
             self.best,
             bound=bound,
             energy_bound_pj=energy_bound,
-            num_labels=self.num_labels,
+            num_labels=self.num_labels + (known.num_labels if known else 0),
             is_cut_off=self.is_cut_off,
             note=f"{len(self.lattice.num_tiles)} tiles, {self.num_labels} partial mappings",
         )
@@ -209,24 +213,16 @@ class _Search:
         cost = self.best.cost
         if cost is None or cost.cycles > cap_cycles:
             return inf
-        if objective == labels.LATENCY:
-            return float(cost.cycles)
-        return cost.edp if objective == labels.EDP else cost.energy_pj
+        return measure(_OBJECTIVES[objective], cost.cycles, cost.energy_pj)
 
     def _take(self, found: Found) -> None:
         for _, mapping in found.mappings:
             cost = evaluate(self.task.problem, self.task.machine, mapping, self.task.rules)
-            if self.best.cost is None or self._order(cost) < self._order(self.best.cost):
+            if self.best.cost is None or self._rank(cost) < self._rank(self.best.cost):
                 self.best = replace(self.best, mapping=mapping, cost=cost)
 
-    def _order(self, cost: Cost) -> tuple[float, float]:
-        match self.task.objective:
-            case "latency":
-                return cost.cycles, cost.energy_pj
-            case "energy":
-                return cost.energy_pj, cost.cycles
-            case "edp":
-                return cost.edp, cost.cycles
+    def _rank(self, cost: Cost) -> tuple[float, float]:
+        return rank(self.task.objective, cost.cycles, cost.energy_pj)
 
 
 def _padded(task: MappingProblem) -> Iterator[MappingProblem]:

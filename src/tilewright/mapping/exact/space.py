@@ -14,7 +14,7 @@ from tilewright.errors import MachineError
 from tilewright.hardware.machine import Level, TensorKind
 from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
 from tilewright.mapping.bound import capacities_words
-from tilewright.mapping.exact import labels
+from tilewright.mapping.exact import labels, windows
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.launch import has_shape
 
@@ -49,6 +49,7 @@ class Space:
     levels: tuple[Level, ...] = field(init=False)
     depends: Array = field(init=False)
     windows: Array = field(init=False)
+    windowed: Array = field(init=False)
     steps: Array = field(init=False)
     fits: list[Array] = field(init=False)
     spatial: list[Spatial] = field(init=False)
@@ -64,6 +65,7 @@ class Space:
                 for (a, step_a), (b, step_b) in pairwise(axis):
                     found.append((number, names.index(a), step_a, names.index(b), step_b))
         self.windows = np.array(found, np.int64).reshape(-1, 5)
+        self.windowed = np.unique(self.windows[:, 0])
         self.steps = np.array([(s.dim, s.factor, s.weight) for s in self.lattice.steps], np.int64).reshape(
             -1, 3
         )
@@ -134,12 +136,15 @@ class Space:
             inner = [n for n in reversed(range(number)) if self.keeps(n, t)]
             read_pj, write_pj = self.access_pj(serving)
             row = found[t]
-            row[labels.SERVE_PJ] = read_pj + write_pj if is_output else read_pj
+            row[labels.SERVE_PJ] = write_pj if is_output else read_pj
+            row[labels.REDUCE_PJ] = read_pj if is_output else 0.0
+            row[labels.SERVE_BLOCK] = self.levels[serving].words_per_access
             row[labels.SERVE_LIMIT] = self.charged(serving)
             row[labels.HAS_NEXT] = bool(inner)
             row[labels.TOUCHED] = self.lattice.touched[t]
             row[labels.FED] = prod(self.fan_out(n) for n in range(number + 1))
             if inner:
+                row[labels.FILL_BLOCK] = self.levels[inner[0]].words_per_access
                 row[labels.FILL_PJ] = self.access_pj(inner[0])[1] * self.share(inner[0])
                 row[labels.TAIL_PJ] = self._tail_pj(t, inner)
             if serving == outermost and counts_cycles:
@@ -158,16 +163,18 @@ class Space:
         total = 0.0
         for outer, level in pairwise(inner):
             read_pj, write_pj = self.access_pj(outer)
-            total += words * self.access_pj(level)[1] * self.share(level)
-            total += words * (write_pj if is_output else read_pj) * self.share(outer)
+            filled, served = (max(words, self.levels[n].words_per_access) for n in (level, outer))
+            total += filled * self.access_pj(level)[1] * self.share(level)
+            total += served * (write_pj if is_output else read_pj) * self.share(outer)
         last = inner[-1]
         read_pj, write_pj = self.access_pj(last)
         served = self.task.problem.num_macs / prod(self.fan_out(n) for n in range(last + 1))
+        whole = max(served, self.levels[last].words_per_access)
         if not is_output:
-            return total + served * read_pj * self.share(last)
+            return total + whole * read_pj * self.share(last)
         # Of the reads, the first partial sum of every instance's share is spared.
         spared = words * self.task.machine.num_instances(self.levels[last])
-        return total + (served * write_pj + max(0.0, served - spared) * read_pj) * self.share(last)
+        return total + (whole * write_pj + max(0.0, served - spared) * read_pj) * self.share(last)
 
     def access_pj(self, number: int) -> tuple[float, float]:
         """Energy of a word: (read, written)."""
@@ -187,10 +194,10 @@ class Space:
 
     def entering(self, number: int) -> Array:
         """For each operand: whether a level keeps it, and prices; columns as `labels.enter` reads them."""
-        read_pj, write_pj = self.access_pj(number)
-        found = np.zeros((len(self.task.problem.operands), 5))
+        _, write_pj = self.access_pj(number)
+        found = np.zeros((len(self.task.problem.operands), 3))
         for t in range(len(found)):
-            found[t] = (self.keeps(number, t), write_pj, read_pj, self.charged(number), read_pj)
+            found[t] = (self.keeps(number, t), write_pj, self.charged(number))
         return found
 
     def totals(self, number: int) -> Array:
@@ -203,11 +210,14 @@ class Space:
 
     def root(self) -> Array:
         """The label of the whole problem in the outermost level."""
-        row = np.ones(labels.num_columns(len(self.task.problem.operands)))
+        num_operands, num_windowed = len(self.task.problem.operands), len(self.windowed)
+        row = np.ones(labels.num_columns(num_operands, num_windowed))
+        for u in range(num_windowed):
+            windows.forget(row, labels.FIRST + 3 * num_operands + u * windows.NUM_COLUMNS)
         outermost = len(self.levels) - 1
         facts = self.facts(outermost)[self.output]
         words = facts[labels.TOUCHED]
-        row[labels.ENERGY] = -words * self.access_pj(outermost)[0]
+        row[labels.ENERGY], row[labels.FIRST_SUMS] = 0.0, words
         row[labels.READ] = -words * facts[labels.READ_CYCLES]
         row[labels.WRITTEN] = 0.0
         return row
@@ -273,7 +283,7 @@ class _Pass:
 
     def run(self) -> Found | None:
         space, lattice = self.space, self.space.lattice
-        columns = labels.num_columns(len(space.task.problem.operands))
+        columns = labels.num_columns(len(space.task.problem.operands), len(space.windowed))
         outer, inner = (_Pool(space.max_labels, columns, len(lattice.num_tiles)) for _ in range(2))
         outermost = len(space.levels) - 1
         outer.clear()
@@ -303,7 +313,7 @@ class _Pass:
         best = np.full(_NUM_BEST, np.inf)
         best_of = np.zeros((_NUM_BEST, 2), np.int64)
         found = labels.finish(
-            outer.rows, outer.run_dims, outer.points, outer.count,
+            outer.rows, outer.points, outer.count,
             spatial.factors, spatial.weights, spatial.exponents, lattice.exponents, lattice.tiles,
             space.depends, space.windows, space.output,
             space.facts(0, counts_cycles=self.counts_cycles), space.totals(0),
@@ -318,13 +328,10 @@ class _Pass:
     def _temporal(self, pool: _Pool, number: int) -> None:
         space, lattice = self.space, self.space.lattice
         facts = space.facts(number, counts_cycles=self.counts_cycles)
-        slides = np.zeros(len(space.task.problem.dims), np.bool_)
-        for operand, a, _, b, _ in space.windows:
-            if facts[operand, labels.HAS_NEXT]:
-                slides[[a, b]] = True
         pool.count, lost = labels.put_temporal_loops(
             pool.rows, pool.run_dims, pool.points, pool.following, pool.heads, pool.parents, pool.made_by,
-            pool.count, lattice.exponents, space.steps, space.depends, slides,
+            pool.count, lattice.exponents, lattice.tiles, space.steps,
+            space.depends, space.windows, space.windowed,
             facts, lattice.copies, space.totals(number), self.objective, self.limit, self.cap,
         )  # fmt: skip
         self.lost = min(self.lost, lost)
@@ -335,12 +342,12 @@ class _Pass:
         facts, inner_facts = (space.facts(n, counts_cycles=self.counts_cycles) for n in (number, number - 1))
         inner.clear()
         inner.count, lost = labels.put_spatial_loops(
-            outer.rows, outer.run_dims, outer.points, outer.count,
+            outer.rows, outer.points, outer.count,
             inner.rows, inner.run_dims, inner.points, inner.following, inner.heads,
             inner.parents, inner.made_by,
             spatial.factors, spatial.weights, spatial.exponents, lattice.exponents, lattice.tiles,
-            space.fits[number - 1], space.depends, space.windows, space.output,
-            space.entering(number - 1), facts, inner_facts,
+            space.fits[number - 1], space.depends, space.windows, space.windowed,
+            space.task.rules.skips_pixels, space.output, space.entering(number - 1), facts, inner_facts,
             lattice.volumes, lattice.num_tiles, lattice.copies, space.totals(number - 1),
             self.objective, self.limit, self.cap,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from tilewright.hardware.machine import TensorKind
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset, preset_names
 from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem, MappingSolution, Rules
+from tilewright.mapping.bound import num_mac_units
 from tilewright.mapping.cases import Case, load_cases
 from tilewright.mapping.problem import Operand, Problem, convolution, layer
 from tilewright.mapping.random import Random
@@ -93,11 +94,11 @@ def test_timeloops_own_results_survive_the_way_there_and_back(case: Case, tmp_pa
     machine = load_preset("simba-cosa-repo")
     write(tmp_path, case.problem, machine, case.mapping)
     problem = load_problem(tmp_path / "problem.yaml")
-    described = load_architecture(tmp_path / "arch.yaml", tmp_path / "map.yaml", problems=[problem])
-    mapping = load_mapping(tmp_path / "map.yaml", problem, described)
+    written = load_architecture(tmp_path / "arch.yaml", tmp_path / "map.yaml", problems=[problem])
+    mapping = load_mapping(tmp_path / "map.yaml", problem, written)
     assert mapping == case.mapping
     for rules in (Rules(), Rules(link_transfers=True)):
-        assert evaluate(problem, described, mapping, rules) == evaluate(
+        assert evaluate(problem, written, mapping, rules) == evaluate(
             case.problem, machine, case.mapping, rules
         )
 
@@ -121,13 +122,15 @@ def test_every_preset_is_one_that_timeloop_can_have(name: str, tmp_path: Path) -
     found = Random(num_valid=1).solve(MappingProblem(problem, machine), Budget())
     assert isinstance(found, MappingSolution)
     write(tmp_path, problem, machine, found.mapping)
-    described = load_architecture(tmp_path / "arch.yaml", tmp_path / "map.yaml", problems=[problem])
-    mapping = load_mapping(tmp_path / "map.yaml", problem, described)
+    written = load_architecture(tmp_path / "arch.yaml", tmp_path / "map.yaml", problems=[problem])
+    mapping = load_mapping(tmp_path / "map.yaml", problem, written)
     assert mapping == found.mapping
-    ours, theirs = evaluate(problem, machine, mapping), evaluate(problem, described, mapping)
+    ours, theirs = evaluate(problem, machine, mapping), evaluate(problem, written, mapping)
     head = (tmp_path / "arch.yaml").read_text().split("arch:")[0]
     if "A write to" in head:
         assert ours.cycles == theirs.cycles
     else:
         assert (ours.cycles, ours.levels) == (theirs.cycles, theirs.levels)
-    assert ("compute units" in head) == (ours.utilization != theirs.utilization)
+    assert ours.utilization == theirs.utilization
+    described = sum(machine.num_units(unit) for unit in machine.units if unit.kind in ("mac", "matrix"))
+    assert ("compute units" in head) == (described not in (0, num_mac_units(machine)))

@@ -1,0 +1,162 @@
+"""The exact mapper against every mapping there is, on random tiny machines: nothing beats its bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import get_args
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.support.mappings import all_mappings
+
+from tilewright.cost.count import Cost
+from tilewright.cost.nest_analysis import evaluate
+from tilewright.errors import InfeasibleMapping
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine_file import parse_machine
+from tilewright.mapping.base import MappingProblem, MappingSolution, Objective, Rules
+from tilewright.mapping.bound import objective_bound
+from tilewright.mapping.exact import Exact, labels
+from tilewright.mapping.exact.lattice import Lattice
+from tilewright.mapping.exact.space import Space
+from tilewright.mapping.objective import measure
+from tilewright.mapping.problem import Problem, convolution
+from tilewright.planning import Budget
+
+_MACHINE = """
+name: tiny
+levels:
+  - name: Buffer
+    capacity_bytes: {capacity}
+    holds: [{holds}]
+    shares: [{shares}]
+    words_per_access: {inner_block}
+    num_instances_per_parent: {instances}
+    read_pj: {inner_pj}
+  - name: Memory
+    words_per_access: {block}
+    read_pj: 50
+    write_pj: {write_pj}
+    read_bytes_per_cycle: {read_rate}
+    write_bytes_per_cycle: 1
+units:
+  - {{name: mac, kind: mac, num_per_instance: {units}, macs_per_cycle: {{int8: 1}}, mac_pj: 0.5}}
+energy_source: made up
+"""
+
+
+def _machine(rooms: dict[str, int], **numbers: int) -> Machine:
+    """Two levels; the inner one holds these kinds of tensor, each in a share of its own."""
+    kinds = list(rooms)
+    text = _MACHINE.format(
+        capacity=sum(rooms.values()),
+        holds=", ".join(kinds),
+        shares=", ".join(f"{{holds: [{kind}], capacity_bytes: {rooms[kind]}}}" for kind in kinds[:-1]),
+        **{
+            "inner_block": 1,
+            "instances": 1,
+            "inner_pj": 1,
+            "block": 1,
+            "write_pj": 10,
+            "read_rate": 4,
+            "units": 1,
+        }
+        | numbers,
+    )
+    return parse_machine(text, "tiny")
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    kept = draw(
+        st.sampled_from([("weight", "input"), ("weight", "input", "output"), ("input",), ("input", "output")])
+    )
+    rooms = {kind: draw(st.sampled_from([2, 3, 4, 6] if kind == "input" else [1, 2, 4])) for kind in kept}
+    return _machine(
+        rooms,
+        inner_block=draw(st.sampled_from([1, 1, 2])),
+        instances=draw(st.sampled_from([1, 2])),
+        inner_pj=draw(st.sampled_from([1, 3])),
+        block=draw(st.sampled_from([1, 1, 4])),
+        write_pj=draw(st.sampled_from([10, 100])),
+        read_rate=draw(st.sampled_from([1, 2, 4])),
+        units=draw(st.sampled_from([1, 2])),
+    )
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Windows that slide, with every kind of step; tiles that meet by chance most of all."""
+    extents = {"P": draw(st.sampled_from([2, 4, 6, 8])), "R": draw(st.sampled_from([2, 3, 4]))}
+    if draw(st.booleans()):
+        extents |= draw(st.sampled_from([{"K": 2}, {"C": 2}, {"Q": 2}, {"Q": 2, "S": 2}]))
+        extents["P"] = min(4, extents["P"])
+    steps = st.sampled_from([(1, 1), (1, 1), (2, 1), (3, 1)])
+    return convolution(extents, stride=draw(steps), dilation=draw(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """The least value of each objective over all mappings, and the least energy at the least latency."""
+
+    values: dict[Objective, float]
+    energy_at_latency_pj: float
+
+
+def least(problem: Problem, machine: Machine, rules: Rules) -> Least | None:
+    costs: list[Cost] = []
+    for mapping in all_mappings(problem, machine):
+        try:
+            costs.append(evaluate(problem, machine, mapping, rules))
+        except InfeasibleMapping:
+            continue
+    if not costs:
+        return None
+    values = {o: min(measure(o, c.cycles, c.energy_pj) for c in costs) for o in get_args(Objective)}
+    return Least(values, min(c.energy_pj for c in costs if c.cycles == values["latency"]))
+
+
+# A step of P moves the window on as the steps of R inside it did.
+@example(
+    _machine({"weight": 2, "input": 6}, inner_pj=3, block=4, write_pj=100, read_rate=1),
+    convolution({"P": 8, "R": 4}, stride=(2, 1)),
+    False,
+)
+# A stride jumps over pixels, of which the window's next position brings more than it moves.
+@example(_machine({"input": 2, "output": 1}), convolution({"P": 4, "R": 2}, stride=(2, 1)), True)
+@given(machine=machines(), problem=problems(), skips_pixels=st.booleans())
+@settings(max_examples=120, deadline=None)
+def test_no_mapping_at_all_beats_the_answer_or_the_bound(
+    machine: Machine, problem: Problem, skips_pixels: bool
+) -> None:
+    rules = Rules(skips_pixels=skips_pixels)
+    known = least(problem, machine, rules)
+    if known is None:
+        return
+    for objective, value in known.values.items():
+        answer = Exact(pads=False).solve(MappingProblem(problem, machine, objective, rules), Budget())
+        assert isinstance(answer, MappingSolution)
+        found = measure(objective, answer.cost.cycles, answer.cost.energy_pj)
+        assert objective_bound(problem, machine, objective) <= value * (1 + 1e-9)
+        assert answer.quality.bound <= value * (1 + 1e-9)
+        assert found <= max(value, 1.015 * answer.quality.bound) * (1 + 1e-9)
+        if objective == "latency" and found == value:
+            assert answer.details["energy_bound_at_latency_pj"] <= known.energy_at_latency_pj * (1 + 1e-9)
+
+
+@given(machine=machines(), problem=problems(), skips_pixels=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_the_search_counts_no_more_than_the_cost(
+    machine: Machine, problem: Problem, skips_pixels: bool
+) -> None:
+    task = MappingProblem(problem, machine, "energy", Rules(skips_pixels=skips_pixels))
+    space = Space(task, Lattice.of(problem, task.rules, 1000), 100_000)
+    for objective in (labels.ENERGY_WITHIN, labels.LATENCY):
+        found = space.search(objective, inf, inf, None)
+        assert found is not None
+        for value, mapping in found.mappings:
+            cost = evaluate(problem, machine, mapping, task.rules)
+            assert value <= (cost.energy_pj if objective == labels.ENERGY_WITHIN else cost.cycles) * (
+                1 + 1e-9
+            )
