@@ -362,9 +362,12 @@ def _added(a: Shift, b: Shift, sign: int = 1) -> Shift:
 
 
 def _throttling(level: Level, machine: Machine, tensors: MappingOf[str, TensorCount], compute: int) -> float:
-    """The share of the full rate that a level's bandwidth allows (rule 6)."""
-    reads = sum(t.reads for t in tensors.values()) / compute
-    writes = sum(t.fills + t.updates for t in tensors.values()) / compute
+    """The share of the full rate that a level's bandwidth allows (rule 6).
+
+    Timeloop divides for each tensor and adds up then; in another order one cycle may come or go.
+    """
+    reads = sum(t.reads / compute for t in tensors.values())
+    writes = sum((t.fills + t.updates) / compute for t in tensors.values())
     share = 1.0
     for needed, bytes_per_cycle in (
         (reads, machine.read_bytes_per_cycle(level)),

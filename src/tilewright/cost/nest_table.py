@@ -397,8 +397,8 @@ def _evaluate_all(
                             shared = _box(t, axis_of, steps, partners, shared_tile, skips_pixels, box)
                             partition = np.floor(partition * words_of[t, outer] / shared)
                     reads = max(0.0, accesses - partition)
-                reads_of[level] += reads
-                writes_of[level] += fills + updates
+                reads_of[level] += reads / compute
+                writes_of[level] += (fills + updates) / compute
                 read_pj, write_pj, block, charged = energies[level]
                 read = np.ceil(reads / block) * read_pj
                 written = np.ceil(fills / block) * write_pj
@@ -409,9 +409,9 @@ def _evaluate_all(
         for level in range(num_levels):
             share = 1.0
             if rates[level, 0] < np.inf and reads_of[level] > 0:
-                share = min(share, rates[level, 0] / (reads_of[level] / compute))
+                share = min(share, rates[level, 0] / reads_of[level])
             if rates[level, 1] < np.inf and writes_of[level] > 0:
-                share = min(share, rates[level, 1] / (writes_of[level] / compute))
+                share = min(share, rates[level, 1] / writes_of[level])
             if share < 1.0:
                 slowest = max(slowest, np.ceil(compute / share))
         cycles[m] = slowest

@@ -205,7 +205,10 @@ class _Search:
             return None
         self.num_labels += found.num_labels
         self.largest_pass = max(self.largest_pass, found.num_labels)
-        self._take(found)
+        for value, mapping in found.mappings:
+            if self._value(objective, cap_cycles) <= value:
+                break  # what follows costs as much at least
+            self._take(mapping)
         return found
 
     def _value(self, objective: int, cap_cycles: float) -> float:
@@ -215,11 +218,10 @@ class _Search:
             return inf
         return measure(_OBJECTIVES[objective], cost.cycles, cost.energy_pj)
 
-    def _take(self, found: Found) -> None:
-        for _, mapping in found.mappings:
-            cost = evaluate(self.task.problem, self.task.machine, mapping, self.task.rules)
-            if self.best.cost is None or self._rank(cost) < self._rank(self.best.cost):
-                self.best = replace(self.best, mapping=mapping, cost=cost)
+    def _take(self, mapping: Mapping) -> None:
+        cost = evaluate(self.task.problem, self.task.machine, mapping, self.task.rules)
+        if self.best.cost is None or self._rank(cost) < self._rank(self.best.cost):
+            self.best = replace(self.best, mapping=mapping, cost=cost)
 
     def _rank(self, cost: Cost) -> tuple[float, float]:
         return rank(self.task.objective, cost.cycles, cost.energy_pj)

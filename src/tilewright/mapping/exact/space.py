@@ -239,7 +239,7 @@ class Space:
         return _Pass(self, objective, limit, cap_cycles, end_s).run()
 
 
-_NUM_BEST = 24
+_NUM_BEST = 256
 
 
 class _Pool:
