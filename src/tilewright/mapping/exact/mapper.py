@@ -43,6 +43,7 @@ _OBJECTIVES: dict[int, Objective] = {
 }
 _ROUNDING = 1e-9
 _NEARLY = 1.015
+_CLOSE = 1.2  # a limit so near the bound is not worth a way of several passes
 _QUICK_LABELS = 300_000
 
 
@@ -133,20 +134,21 @@ class _Search:
         self.task, self.end_s = task, end_s
         self.lattice = Lattice.of(task.problem, task.rules, mapper.max_points)
         self.space = Space(task, self.lattice, mapper.max_labels)
-        self.best = _Best()
+        self.best, self.refines = _Best(), True
         self.num_labels = self.largest_pass = 0
         self.is_cut_off = False
         self.roofline_cycles = float(latency_bound_cycles(task.problem, task.machine))
 
     def run(self, known: _Best | None = None) -> _Best:
-        """The best mapping, `known` if nothing beats it."""
-        self.best = known or _Best()
+        """The best mapping, `known` if nothing beats it by 1.5 %."""
+        self.best, self.refines = known or _Best(), known is None
         match self.task.objective:
             case "latency":
                 bound, energy_bound = self._latency()
             case "energy" | "edp" as objective:
-                # What is best at the least latency is seldom far from the best, and quickly found.
-                self._deepen(labels.ENERGY_WITHIN, self.roofline_cycles)
+                if known is None:
+                    # What is best at the least latency is seldom far from the best, and quickly found.
+                    self._deepen(labels.ENERGY_WITHIN, self.roofline_cycles)
                 bound = self._deepen(labels.ENERGY_WITHIN if objective == "energy" else labels.EDP, inf)
                 energy_bound = bound if objective == "energy" else 0.0
         return replace(
@@ -172,26 +174,26 @@ class _Search:
     def _deepen(self, objective: int, cap_cycles: float) -> float:
         """Raise the limit until something lies below it; gives a bound on what all mappings take.
 
-        With a mapping in hand, first whether another is better by 1.5 %, then, if that was quickly
-        answered, whether another is better at all.
+        With a mapping in hand, until none can be better by 1.5 %, then, if that was quickly answered,
+        whether one is better at all.
         """
         start = self.space.least(objective, cap_cycles)
         if start == inf:
             return inf
         proven = start
         for factor in _LIMITS:
-            known = self._value(objective, cap_cycles)
-            limit = known / _NEARLY if known < inf else start * factor
+            enough = self._value(objective, cap_cycles) / _NEARLY
+            limit = enough if enough <= start * _CLOSE else min(start * factor, enough)
             if limit <= proven:
                 break
             found = self._pass(objective, limit, cap_cycles)
             if found is None:
                 return proven
             proven = max(proven, min(limit, found.least_lost, *(value for value, _ in found.mappings[:1])))
-            if known < inf or limit == inf:
+            if found.mappings or limit == enough:
                 break
         known = self._value(objective, cap_cycles)
-        if known == inf or self.largest_pass > _QUICK_LABELS or proven >= known:
+        if known == inf or not self.refines or self.largest_pass > _QUICK_LABELS or proven >= known:
             return proven
         found = self._pass(objective, known * (1 + _ROUNDING), cap_cycles)
         if found is None:
