@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,23 @@ def test_a_printed_mapping_costs_what_was_printed(mapper: str, tmp_path: Path) -
         assert layer["energy_pJ"] >= layer["bound_energy_pJ"] > 0
 
 
+@pytest.mark.parametrize("target", ["simba-cosa-repo", "k80"])
+@pytest.mark.parametrize("mapper", ["random", "hybrid"])
+def test_a_budget_of_trials_is_how_many_mappings_are_looked_at(mapper: str, target: str) -> None:
+    """Over all sizes of blocks together, on a GPU."""
+
+    def answer(trials: int) -> dict[str, Any]:
+        arguments = ("--mapper", mapper, "-t", target, "--budget", f"{trials}trials")
+        (layer,) = report("1_14_64_64_1", *arguments)["layers"]
+        return {**layer, "seconds": 0}
+
+    found = answer(9)
+    counts = re.findall(r"(\d+) (?:mappings of \d+ )?legal", found["note"])
+    assert sum(map(int, counts)) <= 9
+    assert answer(9) == found
+    assert answer(900)["cycles"] < found["cycles"]
+
+
 def test_people_see_a_table_and_the_loops() -> None:
     result = tilewright("map", "3_7_512_512_1", "--mapper", "cosa")
     assert result.code == 0
@@ -94,6 +112,21 @@ def test_an_impossible_mapping_is_said_beside_the_others(tmp_path: Path) -> None
         ("1_1_1_1_1 --budget 0s", "0s"),
         ("--evaluate missing.json", "missing.json"),
         ("1_1_1_1_1 --evaluate missing.json", "leave out the layers"),
+        ("1_1_1_1_1 --budget 50trials", "exact does not try mappings one by one"),
+        ("1_1_1_1_1 --budget 50trials --mapper cosa", "(hybrid, random)"),
+        ("--evaluate x.json --mapper cosa", "--mapper has no effect beside --evaluate"),
+        ("--evaluate x.json --mapper exact", "--mapper has no effect beside --evaluate"),
+        ("--evaluate x.json --objective energy", "--objective has no effect beside --evaluate"),
+        ("--evaluate x.json --budget 2s", "--budget has no effect beside --evaluate"),
+        ("--evaluate x.json --shapes x:1", "--shapes has no effect beside --evaluate"),
+        ("--evaluate x.json --sweep levels.DRAM.read_pj=1", "--sweep has no effect beside --evaluate"),
+        ("--evaluate x.json --plot x.html", "--plot has no effect beside --evaluate"),
+        ("1_1_1_1_1 --sweep levels.DRAM.read_pj=1 --noc", "--noc has no effect beside --sweep"),
+        (
+            "1_1_1_1_1 --sweep levels.DRAM.read_pj=1 --export-timeloop x",
+            "--export-timeloop has no effect beside --sweep",
+        ),
+        ("1_1_1_1_1 --plot x.html", "give --sweep"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: str, named: str) -> None:

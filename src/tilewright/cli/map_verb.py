@@ -28,6 +28,7 @@ def register(app: typer.Typer, panel: str) -> None:
 
 
 def map_(
+    context: typer.Context,
     work: list[str] = typer.Argument(
         None,
         metavar="[LAYER]...",
@@ -51,7 +52,12 @@ def map_(
         "exact", "--mapper", help="How to search: cosa, cosa-paper, exact, hybrid, random."
     ),
     objective: str = typer.Option("latency", "--objective", help="What to minimise: latency, energy, edp."),
-    budget: str | None = typer.Option(None, "--budget", help="For each layer: 10s, 5000trials."),
+    budget: str | None = typer.Option(
+        None,
+        "--budget",
+        help="For each layer: a time such as 10s; of hybrid and random also how many mappings they look at, "
+        "such as 5000trials.",
+    ),
     evaluate: Path | None = typer.Option(
         None,
         "--evaluate",
@@ -100,6 +106,7 @@ def map_(
     from tilewright.cli.map_timeloop import cases_of, export, machine_of
     from tilewright.mapping.base import Rules
 
+    _check_flags(context)
     machine, onto = mapped_onto(machine_of(target, more or (), evaluate, work or ()))
     if export_timeloop is not None and machine.threads is not None:
         raise UsageError(
@@ -127,8 +134,6 @@ def map_(
             as_json,
         )
         return
-    if plot is not None:
-        raise UsageError("--plot draws what --sweep finds; give --sweep, too.")
     if not work:
         raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or --evaluate FILE.")
     asked = Asked.of(work, shapes)
@@ -174,6 +179,38 @@ def map_(
             print_launch(launch)
     if onto:
         say(f"mapped onto {onto}")
+
+
+_WITHOUT_EFFECT = {
+    "evaluate": ("mapper", "objective", "budget", "shapes", "sweep", "plot"),
+    "sweep": ("export_timeloop", "noc"),
+}
+"""Flags that ask for what nothing does beside another one."""
+
+
+def _check_flags(context: typer.Context) -> None:
+    """Refuse flags that would be passed over.
+
+    Raises:
+        UsageError: two flags that do not go together; names both.
+    """
+    # A list that was not given is empty, not None.
+    given = {name for name, value in context.params.items() if value and _is_given(context, name)}
+    for main, others in _WITHOUT_EFFECT.items():
+        for other in others:
+            if main in given and other in given:
+                raise UsageError(f"{_flag(other)} has no effect beside {_flag(main)}; leave one of them out.")
+    if "plot" in given and "sweep" not in given:
+        raise UsageError("--plot draws what --sweep finds; give --sweep, too.")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def checked_objective(name: str) -> Objective:

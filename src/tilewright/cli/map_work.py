@@ -104,15 +104,24 @@ def solve_each(
 
     Raises:
         InfeasibleMapping: a problem has none on this machine.
+        UsageError: a mapper or a budget that there is not, or trials for a mapper that counts none.
     """
     from tilewright.mapping import MAPPERS
-    from tilewright.mapping.base import MappingProblem
+    from tilewright.mapping.base import MappingProblem, Sampler
     from tilewright.mapping.bound import check_smallest_tiles
     from tilewright.mapping.gpu import solve_blocks
-    from tilewright.planning import Budget, Infeasible
+    from tilewright.planning import UNLIMITED, Budget, Infeasible
 
-    effort = Budget() if budget is None else Budget.parse(budget)
+    effort = Budget(UNLIMITED) if budget is None else Budget.parse(budget)
     solver = MAPPERS.get(mapper)
+    num_trials = None if effort.max_evaluations == UNLIMITED else effort.max_evaluations
+    if num_trials is not None:
+        if not isinstance(solver, Sampler):
+            raise UsageError(
+                f"--budget {budget}: {mapper} does not try mappings one by one; give a time such as 10s, or "
+                f"a --mapper that does ({', '.join(_samplers())})."
+            )
+        solver = solver.limited(num_trials)
     found: dict[tuple[Any, ...], MappingSolution] = {}
     solutions: list[MappingSolution] = []
     for number, problem in enumerate(problems):
@@ -123,12 +132,19 @@ def solve_each(
                 check_smallest_tiles(problem, machine, rules)
                 answer = solver.solve(MappingProblem(problem, machine, objective, rules), effort)
             else:
-                answer = solve_blocks(solver, problem, machine, objective, rules, effort)
+                answer = solve_blocks(solver, problem, machine, objective, rules, effort, num_trials)
             if isinstance(answer, Infeasible):
                 raise InfeasibleMapping(f"layer {problem.name} on {machine.name}: {answer}")
             found[key] = answer
         solutions.append(found[key])
     return solutions
+
+
+def _samplers() -> list[str]:
+    from tilewright.mapping import MAPPERS
+    from tilewright.mapping.base import Sampler
+
+    return [name for name in MAPPERS.names() if isinstance(MAPPERS.get(name), Sampler)]
 
 
 def totals(asked: Asked, solutions: Sequence[MappingSolution], machine: Machine) -> dict[str, Any]:

@@ -151,3 +151,12 @@ class Mapper(Protocol):
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         """Map the operator, or say which level, tensor and capacity forbid it."""
         ...
+
+
+@runtime_checkable
+class Sampler(Mapper, Protocol):
+    """A mapper that looks at one mapping after another, so that a budget can count them."""
+
+    def limited(self, num_mappings: int) -> Mapper:
+        """The same mapper that looks at so many legal mappings, at most."""
+        ...

@@ -26,6 +26,7 @@ from tilewright.mapping.base import (
     MappingSolution,
     Objective,
     Rules,
+    Sampler,
 )
 from tilewright.mapping.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles
 from tilewright.mapping.cosa import Cosa
@@ -87,10 +88,12 @@ def solve_blocks(
     objective: Objective,
     rules: Rules,
     budget: Budget,
+    num_trials: int | None = None,
 ) -> MappingSolution | Infeasible:
     """The best mapping onto a GPU over the sizes of blocks; CoSA's one answer, for its mappers.
 
-    The bounds are those of the whole GPU: no mapping of any block beats them.
+    A sampler looks at `num_trials` legal mappings over all sizes, if they are given. The bounds are those of
+    the whole GPU: no mapping of any block beats them.
 
     Raises:
         InfeasibleMapping: not even one iteration fits a block of one warp.
@@ -107,14 +110,19 @@ def solve_blocks(
         # What it answers does not fit in whole warps.
     views = _views(problem, machine, rules)
     for number, view in enumerate(views):
-        own = budget
+        own, one = budget, mapper
+        if num_trials is not None and isinstance(mapper, Sampler):
+            of_view = (num_trials - tried.num_evaluations) // (len(views) - number)
+            if of_view < 1:  # fewer trials than sizes: the last ones have them
+                continue
+            one = mapper.limited(of_view)
         if budget.deadline_s is not None:
             rest_s = budget.deadline_s - (time.perf_counter() - started)
             if rest_s <= 0 and tried.best is not None:
                 tried.is_cut_off = True
                 break
             own = replace(budget, deadline_s=max(rest_s, 0.01) / (len(views) - number))
-        tried.take(view, mapper.solve(tried.task(view), own))
+        tried.take(view, one.solve(tried.task(view), own))
     return tried.answer(mapper, started)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from math import factorial
 
@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.bound import check_smallest_tiles
 from tilewright.mapping.random import BATCH, Found, solution
-from tilewright.mapping.sampling import Factors, Tilings, too_small
-from tilewright.planning import Budget, Infeasible, Meter, Provenance
+from tilewright.mapping.sampling import Factors, Tilings
+from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance
 
 _FACTORIALS = np.array([factorial(n) for n in range(21)], np.float64)
 _MAX_INVALID = 10**9  # illegal mappings in a row after which a search without a timeout gives up
@@ -35,27 +36,35 @@ class Hybrid:
     `victory` counts legal mappings in a row that did not improve, `timeout` illegal ones in a row, 0 for no
     such limit. Timeloop's own defaults are 500 and 1000, but on the Simba preset most threads would end after
     1000 without any legal mapping. In CoSA's paper all threads end by victory: `num_threads=32, timeout=0`.
+    All threads together look at no more than `max_mappings` legal ones, each at its part and what those
+    before it left.
     """
 
     num_threads: int = 4
     victory: int = 500
     timeout: int = 15_000
     seed: int = 0
+    max_mappings: int = UNLIMITED
 
     @property
     def name(self) -> str:
         """The name in the registry."""
         return "hybrid"
 
+    def limited(self, num_mappings: int) -> Hybrid:
+        """The same mapper that looks at so many legal mappings at most."""
+        return replace(self, max_mappings=num_mappings)
+
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         """The best mapping of all threads: by the objective, then by energy (of equal energy, by cycles).
 
         How much is looked at is the mapper's own option; of the budget the deadline counts.
+
+        Raises:
+            InfeasibleMapping: tiles of one iteration, or the whole tensors, have no room.
         """
         started = time.perf_counter()
-        infeasible = too_small(problem)
-        if infeasible is not None:
-            return infeasible
+        check_smallest_tiles(problem.problem, problem.machine, problem.rules)
         tilings = Tilings(problem)
         meter = budget.start()
         best: Found | None = None
@@ -66,7 +75,12 @@ class Hybrid:
             # One more without a timeout where all ended with nothing: an answer is worth more than none.
             timeout = self.timeout if number < self.num_threads else 0
             thread = _Thread(self, problem, tilings, np.random.default_rng([self.seed, number]), timeout)
-            thread.run(meter, min(1.0, (number + 1) / self.num_threads))
+            part = min(number + 1, self.num_threads)
+            thread.run(
+                meter,
+                part / self.num_threads,
+                self.max_mappings * part // self.num_threads - looked_at,
+            )
             own = thread.best
             drawn, legal = drawn + thread.num_drawn, legal + thread.num_legal
             looked_at += thread.num_looked_at
@@ -121,8 +135,10 @@ class _Thread:
             return None
         return Found.of(self.problem, self.tilings.mapping(*self.best_mapping))
 
-    def run(self, meter: Meter, share: float) -> None:
-        """Search until victory, timeout, or this share of the time is gone."""
+    def run(self, meter: Meter, share: float, max_mappings: int = UNLIMITED) -> None:
+        """Search until victory, timeout, so many legal mappings, or this share of the time is gone."""
+        if max_mappings <= 0:
+            return
         whole_s = meter.budget.deadline_s
         since_better = 0
         for factors in self._legal_tilings(meter, share):
@@ -139,7 +155,7 @@ class _Thread:
                     self.best_mapping = factors, orders
                 else:
                     since_better += 1
-                if since_better >= self.mapper.victory:
+                if since_better >= self.mapper.victory or self.num_looked_at >= max_mappings:
                     return
 
     def _legal_tilings(self, meter: Meter, share: float) -> Iterator[Factors]:

@@ -6,7 +6,7 @@ CoSA compares itself with `Random(5)`: tilings and orders of loops are drawn unt
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,9 +14,14 @@ from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.errors import InfeasibleMapping
 from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution
-from tilewright.mapping.bound import energy_bound_pj, latency_bound_cycles, objective_bound
+from tilewright.mapping.bound import (
+    check_smallest_tiles,
+    energy_bound_pj,
+    latency_bound_cycles,
+    objective_bound,
+)
 from tilewright.mapping.objective import UNITS, rank
-from tilewright.mapping.sampling import Tilings, too_small
+from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
 BATCH = 4096
@@ -36,16 +41,21 @@ class Random:
         """The name in the registry."""
         return "random"
 
+    def limited(self, num_mappings: int) -> Random:
+        """The same mapper that looks at so many legal mappings."""
+        return replace(self, num_valid=num_mappings)
+
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         """The best of the legal mappings found.
 
         How many are looked at is the mapper's own option; of the budget the deadline counts. If chance finds
         no legal mapping, the answer is the one with the smallest tiles.
+
+        Raises:
+            InfeasibleMapping: tiles of one iteration, or the whole tensors, have no room.
         """
         started = time.perf_counter()
-        infeasible = too_small(problem)
-        if infeasible is not None:
-            return infeasible
+        check_smallest_tiles(problem.problem, problem.machine, problem.rules)
         tilings = Tilings(problem)
         random = np.random.default_rng(self.seed)
         meter = budget.start()

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Encoded, Evaluator
 from tilewright.errors import InfeasibleMapping
-from tilewright.hardware.machine import Level, Machine
+from tilewright.hardware.machine import Machine
 from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
 from tilewright.mapping.bound import capacities_words
 from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.launch import has_shape
 from tilewright.mapping.objective import rank
 from tilewright.mapping.problem import Operand
-from tilewright.planning import Infeasible
 
 Factors = NDArray[np.float64]
 """Factors of tilings, `[tiling, dim, slot]` or `[dim, slot]`; floats, for products beyond 64 bits."""
@@ -200,33 +199,6 @@ def rooms(problem: MappingProblem) -> Iterator[Room]:
             halves = 2 if problem.rules.double_buffered and number < outermost and words > 1 else 1
             if inside:
                 yield Room(number, inside, words // halves)
-
-
-def too_small(problem: MappingProblem) -> Infeasible | None:
-    """The innermost level without room for even the smallest tile; None if every level has it.
-
-    The smallest tile is one element of each tensor, and at the outermost level all of them.
-    """
-    machine = problem.machine
-    for room in rooms(problem):
-        level = machine.levels[room.level]
-        is_outermost = room.level == len(machine.levels) - 1
-        tile = problem.problem.extents if is_outermost else {}
-        words = {operand: operand.num_words(tile) for operand in room.operands}
-        if sum(words.values()) > room.words:
-            largest = max(room.operands, key=lambda operand: words[operand])
-            return Infeasible(
-                f"level {level.name}",
-                _bytes(sum(words.values()), level),
-                _bytes(room.words, level),
-                tuple(dict.fromkeys((largest.name, *(o.name for o in room.operands)))),
-                ("a larger capacity_bytes", "fewer kinds of tensor in holds"),
-            )
-    return None
-
-
-def _bytes(words: int, level: Level) -> int:
-    return -(-words * level.word_bits // 8)
 
 
 def _slots(machine: Machine) -> Iterator[Slot]:

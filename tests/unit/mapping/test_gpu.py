@@ -17,7 +17,8 @@ from tilewright.mapping.check_launch import check_launch
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.launch import block_axes, has_shape
 from tilewright.mapping.problem import Problem, convolution, layer
-from tilewright.planning import Budget
+from tilewright.mapping.random import Random
+from tilewright.planning import UNLIMITED, Budget
 
 GPU = """
 name: tiny
@@ -214,3 +215,12 @@ def test_a_machine_that_no_view_can_be_made_of() -> None:
         block_limits(load_preset("simba-cosa-repo"))
     with pytest.raises(MachineError, match=r"threads: levels .* must be 'Registers', 'L2'"):
         block_limits(tiny("shared: Shared", "shared: L2"))
+
+
+@pytest.mark.parametrize("num_trials", [2, 9])
+def test_trials_are_counted_over_all_sizes_of_blocks(num_trials: int) -> None:
+    problem, machine = layer("1_8_16_16_1"), load_preset("k80")
+    budget = Budget(UNLIMITED)
+    found = solve_blocks(Random(), problem, machine, "latency", Rules(), budget, num_trials)
+    assert isinstance(found, MappingSolution)
+    assert found.provenance.num_evaluations == num_trials

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Objective
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Objective, Rules
+from tilewright.mapping.bound import touched_words
 from tilewright.mapping.hybrid import Hybrid, _Thread, is_better
 from tilewright.mapping.problem import Problem, convolution, layer
 from tilewright.mapping.random import BATCH, Random
 from tilewright.mapping.sampling import Tilings
-from tilewright.planning import Budget, Infeasible, Status
+from tilewright.planning import Budget, Status
 
 QUICK = Hybrid(num_threads=2, victory=30)
 TINY = """
@@ -187,10 +189,32 @@ def test_costs_within_a_thousandth_are_decided_by_the_next() -> None:
 @pytest.mark.parametrize("mapper", [Random(), Hybrid()], ids=["random", "hybrid"])
 def test_where_nothing_fits_the_answer_says_what_is_missing(mapper: Mapper) -> None:
     machine = parse_machine(TINY.replace("capacity_bytes: 12", "capacity_bytes: 2"))
-    found = mapper.solve(MappingProblem(layer("3_8_4_4_1"), machine), Budget())
-    assert isinstance(found, Infeasible)
-    assert (found.level, found.need_bytes, found.capacity_bytes) == ("level Buffer", 3, 2)
-    assert "\n" not in str(found)
+    with pytest.raises(InfeasibleMapping) as caught:
+        mapper.solve(MappingProblem(layer("3_8_4_4_1"), machine), Budget())
+    assert "level Buffer: Weights, Inputs and Outputs need 3 words" in str(caught.value)
+    assert "Give it 3 bytes" in str(caught.value)
+
+
+@pytest.mark.parametrize("mapper", [Random(), QUICK], ids=["random", "hybrid"])
+def test_pixels_that_are_jumped_over_need_no_room_if_they_are_not_counted(mapper: Mapper) -> None:
+    strided = layer("1_4_4_8_3")
+    touched = sum(touched_words(strided, operand) for operand in strided.operands)
+    assert touched < sum(strided.num_words(operand) for operand in strided.operands)
+    machine = parse_machine(TINY.replace("{name: Memory,", f"{{name: Memory, capacity_bytes: {touched},"))
+    problem = MappingProblem(strided, machine, rules=Rules(skips_pixels=True))
+    found = solved(mapper, problem)
+    assert found.cost == evaluate(strided, machine, found.mapping, problem.rules)
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+@pytest.mark.parametrize("mapper", [Random(), Hybrid()], ids=["random", "hybrid"])
+def test_so_many_mappings_are_looked_at_as_trials_are_given(mapper: Random | Hybrid, count: int) -> None:
+    asked = on_simba(layer("1_14_64_64_1"))
+    found = solved(mapper.limited(count), asked)
+    assert found.provenance.num_evaluations == count
+    assert_legal(asked, found)
+    assert solved(mapper.limited(count), asked).mapping == found.mapping
+    assert found.quality.cost >= solved(mapper.limited(4 * count), asked).quality.cost
 
 
 @pytest.mark.parametrize(

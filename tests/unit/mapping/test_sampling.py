@@ -17,7 +17,7 @@ from tilewright.hardware.presets import load_preset
 from tilewright.mapping import sampling
 from tilewright.mapping.base import MappingProblem, Rules
 from tilewright.mapping.problem import Problem, convolution, layer
-from tilewright.mapping.sampling import Tilings, num_tilings, too_small
+from tilewright.mapping.sampling import Tilings, num_tilings
 
 SHARED = """
 name: shared
@@ -88,22 +88,3 @@ def test_skipped_pixels_never_reject_what_fits() -> None:
             evaluate(problem, asked.machine, tilings.mapping(factors, orders), asked.rules)
         num_legal += 1
     assert num_legal > 0
-
-
-def test_what_is_too_small_is_named_with_its_bytes() -> None:
-    text = "name: m\nlevels: [{name: Buffer, capacity_bytes: 2, word_bits: 24}, {name: Memory}]\nunits: []\n"
-    found = too_small(MappingProblem(layer("1_4_4_4_1"), parse_machine(text)))
-    assert found is not None
-    assert (found.level, found.need_bytes, found.capacity_bytes) == ("level Buffer", 9, 0)
-    assert set(found.culprits) == {"Weights", "Inputs", "Outputs"}
-    enough = text.replace("capacity_bytes: 2", "capacity_bytes: 9")
-    assert too_small(MappingProblem(layer("1_4_4_4_1"), parse_machine(enough))) is None
-
-
-def test_an_outermost_level_must_hold_whole_tensors() -> None:
-    levels = "{name: Buffer, capacity_bytes: 64}, {name: Memory, capacity_bytes: 100}"
-    text = f"name: m\nlevels: [{levels}]\nunits: []\n"
-    found = too_small(MappingProblem(convolution({"C": 10, "K": 9}), parse_machine(text)))
-    assert found is not None
-    assert (found.level, found.need_bytes, found.capacity_bytes) == ("level Memory", 90 + 10 + 9, 100)
-    assert found.culprits[0] == "Weights"
