@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.program import Program
-from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.kernel import Kernel
 
 LIMITS = MachineLimits(1, 100e9, 1600e9, 10e9, 100e9, 200e9, 1000, 50e9)
@@ -122,10 +122,37 @@ def test_reading_takes_as_long_as_where_the_data_stays() -> None:
     assert LIMITS.read_ns(0, 1001) == pytest.approx(1e9 * 1001 / 100e9)
 
 
-def test_constants_that_fit_a_cache_are_not_read_from_memory() -> None:
+@dataclass(frozen=True)
+class Speed:
+    read_bytes_per_s: float
+
+
+def test_constants_are_read_at_the_speed_of_where_so_many_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three looks the best, with a footprint of as many bytes as there are constants."""
+    looks = {6000: [70e9, 80e9, 60e9], 1000: [150e9, 130e9, 140e9], 20000: [8e9, 9e9, 7e9]}
+    asked = []
+
+    def probe(num_threads: int, footprint_bytes: int) -> Speed:
+        asked.append((num_threads, footprint_bytes))
+        return Speed(looks[footprint_bytes].pop())
+
+    monkeypatch.setattr("tilewright.benchmark.limits.probe_bandwidth", probe)
+    assert LIMITS.with_constants(6000) == replace(LIMITS, constant_bytes_per_s=80e9)
+    assert asked == [(1, 6000)] * 3
+    # Fewer than what the smallest caches have are measured with as many as fit there.
+    assert LIMITS.with_constants(10) == replace(LIMITS, constant_bytes_per_s=150e9)
+    # A look that was disturbed is no reason to call the caches slower than memory.
+    assert LIMITS.with_constants(20000).constant_bytes_per_s == LIMITS.memory_bytes_per_s
+    # None, or more than any cache has: what was measured of memory holds.
+    assert LIMITS.with_constants(0) == LIMITS.with_constants(1 << 40) == LIMITS
+    assert len(asked) == 9
+
+
+def test_until_their_number_is_known_constants_lie_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(num_threads: int, footprint_bytes: int) -> Speed:
+        return Speed(1e18 / footprint_bytes)
+
+    monkeypatch.setattr("tilewright.benchmark.limits.probe_bandwidth", probe)
     limits = MachineLimits.measure(1)
     assert limits.constant_bytes_per_s == limits.memory_bytes_per_s
-    few = limits.with_constants(host_isa().caches.l2_bytes // 4)
-    assert few.constant_bytes_per_s >= limits.memory_bytes_per_s
-    assert limits.with_constants(1 << 40) == limits
-    assert limits.with_constants(0) == limits
+    assert limits.memory_bytes_per_s < limits.cache_bytes_per_s < limits.small_bytes_per_s
