@@ -250,8 +250,29 @@ def test_mappings_are_simulated_on_the_network() -> None:
     given = report("--evaluate", str(EXAMPLES), "--noc")["cases"]
     assert all(case["noc"]["cycles"] >= case["summary"]["cycles"] > 0 for case in given)
     table = tilewright("map", "1_14_64_64_1", "--mapper", "cosa", "--noc")
-    assert "on the network, cycle by cycle" in table.out
+    assert "on the network, cycle by cycle: a mesh as in CoSA's paper" in table.out
     assert f"{noc['cycles']:,}" in table.out
+    assert noc["hop_energy_pJ"] == 0
     refused = tilewright("map", "1_14_64_64_1", "-t", "eyeriss", "--mapper", "cosa", "--noc")
     assert refused.code == 2
     assert "its network 'bus' is a bus; the simulator knows meshes" in refused.err
+    # Of a machine whose part is mapped onto, too, the network is not taken for another.
+    refused = tilewright("map", "1_14_64_64_1", "-t", "stcp920", "--mapper", "cosa", "--noc")
+    assert "its network 'cluster' is a crossbar" in refused.err
+    refused = tilewright("map", "1_14_64_64_1", "-t", "k80", "--mapper", "cosa", "--noc")
+    assert "--noc: blocks of threads on k80 have no mesh" in refused.err
+
+
+def test_hops_with_an_energy_are_in_the_table(tmp_path: Path) -> None:
+    text = tilewright("targets", "simba-cosa-paper").out
+    path = tmp_path / "mesh.yaml"
+    path.write_text(text.replace("flit_bytes: 8\n", "flit_bytes: 8\n    hop_pj_per_byte: 2\n"))
+    arguments = ("1_14_64_64_1", "-t", str(path), "--mapper", "cosa", "--noc")
+    (layer,) = report(*arguments)["layers"]
+    (plain,) = report(*arguments[:1], "-t", "simba-cosa-paper", *arguments[3:])["layers"]
+    assert layer["noc"]["hop_energy_pJ"] > 0 == plain["noc"]["hop_energy_pJ"]
+    assert layer["noc"]["cycles"] == plain["noc"]["cycles"]
+    assert layer["energy_pJ"] == plain["energy_pJ"]
+    table = tilewright("map", *arguments).out
+    assert f"{layer['noc']['hop_energy_pJ'] / 1e6:,.2f} µJ" in table
+    assert "cycle by cycle: mesh" in table

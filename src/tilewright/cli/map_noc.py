@@ -49,13 +49,16 @@ def noc_to_json(result: NocResult) -> dict[str, Any]:
         "returned_flits": result.returned_flits,
         "dram_read_flits": result.dram_read_flits,
         "dram_written_flits": result.dram_written_flits,
+        "hop_energy_pJ": result.hop_energy_pj,
         "memory_utilization": result.memory_utilization,
         "link_flits": result.link_flits,
     }
 
 
-def print_noc(names: Sequence[str], results: Sequence[NocResult]) -> None:
+def print_noc(names: Sequence[str], results: Sequence[NocResult], machine: Machine) -> None:
     """What the network does to each mapping; equal rows once."""
+    from tilewright.cost.noc.traffic import network_of
+
     rows = {}
     for name, result in zip(names, results, strict=True):
         router, port, share = result.busiest_link
@@ -68,10 +71,15 @@ def print_noc(names: Sequence[str], results: Sequence[NocResult]) -> None:
             f"{cause}, {waited:,}",
             f"{100 * result.memory_utilization:.0f} %",
             f"{_PORTS[port]} {router}, {100 * share:.0f} %",
+            f"{result.hop_energy_pj / 1e6:,.2f} µJ",
         )
+    heads = ("mapping", "cycles", "computing", "waiting", "most for", "memory's port", "busiest link", "hops")
+    has_energy = any(result.hop_energy_pj for result in results)
+    network = network_of(machine)
+    name = "a mesh as in CoSA's paper, as the machine describes none" if network is None else network.name
     print_table(
-        ("mapping", "cycles", "computing", "waiting", "most for", "memory's port", "busiest link"),
-        list(rows.values()),
-        title="on the network, cycle by cycle",
-        right=(1, 2, 3, 5),
+        heads if has_energy else heads[:-1],
+        [row if has_energy else row[:-1] for row in rows.values()],
+        title=f"on the network, cycle by cycle: {name}",
+        right=(1, 2, 3, 5, 7) if has_energy else (1, 2, 3, 5),
     )

@@ -113,6 +113,11 @@ def map_(
             f"--export-timeloop: Timeloop's files cannot say what blocks of threads on {machine.name} share; "
             "give a machine without threads."
         )
+    if noc and machine.threads is not None:
+        raise UsageError(
+            f"--noc: blocks of threads on {machine.name} have no mesh of elements to simulate; give a "
+            "machine without threads."
+        )
     rules = Rules(link_transfers, skip_pixels, double_buffered)
     if evaluate is not None:
         cases = cases_of(evaluate, work or (), machine)
@@ -173,7 +178,7 @@ def map_(
         return
     _print(asked, solutions, machine, total)
     if noc:
-        print_noc([problem.name for problem in problems], networked)
+        print_noc([problem.name for problem in problems], networked, machine)
     for launch in launches if len(launches) == 1 else ():
         if launch is not None:
             print_launch(launch)
@@ -299,7 +304,7 @@ def _evaluate(
         right=(1, 2, 3),
     )
     if noc:
-        print_noc([case.id for case in legal], networked)
+        print_noc([case.id for case in legal], networked, machine)
 
 
 def _print(

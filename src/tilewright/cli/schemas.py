@@ -491,6 +491,9 @@ class OnNetwork(Part):
     returned_flits: int = Field(description="What the elements sent to the memory and to each other.")
     dram_read_flits: int
     dram_written_flits: int
+    hop_energy_pJ: float = Field(  # noqa: N815  # the unit's symbol
+        description="Of the links from router to router, in no other figure; 0 where the machine gives none."
+    )
     memory_utilization: float = Field(description="Share of the cycles in which the memory sent a flit.")
     link_flits: list[list[int]] = Field(
         description="What left each router, row by row: into its element, north, east, south, west."

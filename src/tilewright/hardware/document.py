@@ -81,8 +81,8 @@ _RULES = """```
   one for each core, each cluster or in all, and the counts must agree.
 
 The file is plain YAML: no aliases, no tags, no key twice, no tabs. A number to base 8 or 60, which YAML
-makes of `010` and `1:30`, is refused. Files of Timeloop (v0.3 and v0.4) are read by `tilewright map -t` as
-they are.
+makes of `010` and `1:30`, is refused. Files of Timeloop (versions 0.2 to 0.4, and the flat lists before them)
+are read by `tilewright map -t` as they are.
 
 ## In an editor
 
@@ -108,7 +108,10 @@ energies are checked by `tilewright` alone.
 instance of the outermost level, the sort of unit with the most multiply-accumulates per cycle for elements
 as wide as a word of inputs, as many single multipliers as these are, and the levels from the one that this
 unit reads from outwards; it prints what it took. It does not model the shape of a unit's `tile`,
-`efficiency`, `has_shared_port`, `latency_ns` and networks.
+`efficiency`, `has_shared_port` and `latency_ns`. Networks bind nothing but with `--noc`, which simulates a
+mesh between the elements and what they share: its shape, flits, multicast, latency and energy of hops, and
+the `latency_ns` of the outermost level. Nothing computes with `line_bytes` and `max_power_w`: they are for
+people.
 
 `tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, the
 bandwidths of the levels from there outwards, and units that between them run all sorts of work. It says

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from math import prod
+from math import ceil, prod
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, model_validator
@@ -32,7 +32,6 @@ from tilewright.hardware.parts import (
     closest,
 )
 from tilewright.hardware.quantity import MAX_COUNT, Count, Hertz, Watts
-from tilewright.ir.dtype import DType
 
 __all__ = [
     "ALL_KINDS",
@@ -293,10 +292,13 @@ class Machine(Part):
         """Write bandwidth of one instance, None where the description does not say."""
         return self._per_second(level.write_bytes_per_cycle, level.write_bytes_per_s, f"level {level.name!r}")
 
-    def peak_macs_per_s(self, dtype: DType) -> float:
-        """Multiply-accumulates of all units together, without their efficiency; 0 if none takes the type."""
-        per_cycle = sum(self.num_units(u) * u.macs_per_cycle.get(str(dtype), 0.0) for u in self.units)
-        return per_cycle * self._clock("the peak rate") if per_cycle else 0.0
+    def link_bytes_per_cycle(self, network: Network) -> float | None:
+        """Bandwidth of a network, None where the description does not say."""
+        return self._per_cycle(network.bytes_per_cycle, network.bytes_per_s, f"network {network.name!r}")
+
+    def num_cycles(self, duration_ns: float, what: str) -> int:
+        """Whole cycles that a time takes; `what` names it in errors."""
+        return ceil(duration_ns * 1e-9 * self._clock(what) - 1e-9)
 
     def _per_cycle(self, per_cycle: float | None, per_s: float | None, what: str) -> float | None:
         if per_cycle is not None or per_s is None:

@@ -59,11 +59,12 @@ def operator_view(machine: Machine) -> OperatorView:
     )
     alone = [level.model_copy(update={"per": None}) for level in levels]
     alone[-1] = alone[-1].model_copy(update={"num_instances_per_parent": 1})
+    names = {level.name for level in alone}
     view = machine.model_copy(
         update={
             "levels": tuple(alone),
             "units": (lanes,),
-            "networks": (),
+            "networks": tuple(n for n in machine.networks if {n.inner, n.outer} <= names),
             "num_clusters": 1,
             "num_cores_per_cluster": 1,
             "threads": None,

@@ -251,7 +251,7 @@ class Network(Part):
     outer: Name
     """The next outer level; or the same, for a network among the instances of one level."""
     kind: Literal["bus", "crossbar", "ring", "mesh", "tree"]
-    """Its shape. A mesh has two dimensions."""
+    """Its shape. A mesh has two dimensions; packets go along a row first, then along a column."""
     shape: tuple[Count, ...] = ()
     """Rows and columns of a mesh."""
     bytes_per_s: BytesPerSecond | None = None
@@ -262,10 +262,8 @@ class Network(Part):
     """Unit of flow control: what one link carries at once."""
     switching: Literal["wormhole", "store-and-forward", "circuit"] | None = None
     """How packets pass a router."""
-    routing: Literal["xy"] | None = None
-    """Path of a packet: `xy` goes along the row first, then along the column."""
     hop_latency_ns: Nanoseconds | None = None
-    """Time to pass one router and link; or give it in cycles."""
+    """Time to pass one router and the link to the next, at least a cycle; or give it in cycles."""
     hop_latency_cycles: NotNegative | None = None
     """The same in cycles of clock_hz."""
     hop_pj_per_byte: Picojoules | None = None

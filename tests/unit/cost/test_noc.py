@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product as cartesian
 from math import prod
 from statistics import geometric_mean
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.noc import NocOptions, NocResult, simulate
-from tilewright.cost.noc.mesh import EAST
+from tilewright.cost.noc.mesh import EAST, WEST
 from tilewright.cost.noc.phases import Walk
 from tilewright.cost.noc.reference_layer import Layer
 from tilewright.cost.noc.traffic import Plan, plan
@@ -119,6 +120,7 @@ def cases(draw: st.DrawFn) -> tuple[Problem, Machine, Mapping, NocOptions]:
         header_flits=draw(st.integers(0, 2)),
         payload_flits=draw(st.integers(1, 9)),
         fifo_flits=draw(st.integers(1, 4)),
+        hop_cycles=draw(st.sampled_from([1, 1, 2, 4])),
         dram_latency_cycles=draw(st.integers(0, 40)),
         staging_flits=draw(st.integers(0, 40)),
     )
@@ -246,6 +248,64 @@ def test_a_machine_says_what_its_network_is() -> None:
     assert NocOptions.of(made.model_copy(update={"networks": (link,)})).flit_bits == 128
     with pytest.raises(MachineError, match="1 x 2 has no room for 4 elements"):
         simulate(problem, machine(4), given_mapping, NocOptions(shape=(1, 2)))
+
+
+CLOCK = {"clock_hz": 2e9}
+
+
+def described(made: Machine, clock: dict[str, float] = CLOCK, **keys: Any) -> Machine:
+    """A machine with a mesh of one row; from JSON, so that everything is checked."""
+    network = {"name": "n", "inner": "Tiles", "outer": "Buffer", "kind": "mesh", "shape": (1, 2), **keys}
+    document = {**made.model_dump(mode="json", exclude_none=True), **clock, "networks": [network]}
+    return Machine.model_validate({**document, "energy_source": "made up"})
+
+
+def test_the_latency_of_hops_and_of_the_memory_are_the_machine_s() -> None:
+    made, problem, given_mapping = machine(2), convolution({"K": 2, "C": 64}), mapping("", "C64", "K2")
+    assert NocOptions.of(described(made)).hop_cycles == 1
+    slow = described(made, hop_latency_ns=2.6)  # 5.2 cycles: more than 5
+    options = NocOptions.of(slow)
+    assert (options.hop_cycles, options.fifo_flits) == (6, 4 + 5)
+    assert NocOptions.of(described(made, hop_latency_cycles=3)).hop_cycles == 3
+    assert NocOptions.of(described(made, hop_latency_cycles=0)).hop_cycles == 1
+    near, far = (simulate(problem, one, given_mapping) for one in (described(made), slow))
+    # Weights of element 1 go over the link; its result comes back over it. With a hop of one cycle it waits
+    # for that of element 0 to pass the memory's port, a cycle of two flits.
+    assert far.wait_cycles["Weights"] == near.wait_cycles["Weights"] + 5
+    assert far.wait_cycles["End"] == near.wait_cycles["End"] - 1 + 5
+    *inner, dram = made.levels
+    late = made.model_copy(update={"levels": (*inner, dram.model_copy(update={"latency_ns": 60.0})), **CLOCK})
+    assert NocOptions.of(late).dram_latency_cycles == 120
+    assert simulate(problem, late, given_mapping).cycles == simulate(problem, made, given_mapping).cycles + 20
+    for lacking in (described(made, {}, hop_latency_ns=2), late.model_copy(update={"clock_hz": None})):
+        with pytest.raises(MachineError, match=r"latency_ns of (n|DRAM) needs clock_hz"):
+            NocOptions.of(lacking)
+
+
+def test_hops_have_the_energy_that_the_machine_gives_them() -> None:
+    made, problem, given_mapping = machine(2), convolution({"K": 2, "C": 64}), mapping("", "C64", "K2")
+    found = simulate(problem, described(made, flit_bytes=4, hop_pj_per_byte=0.5), given_mapping)
+    # To element 1: 64 weights and 64 inputs in flits of 4, a head for each 8; back a result and its head.
+    assert found.num_hop_flits == found.link_flits[0][EAST] + found.link_flits[1][WEST] == 2 * 18 + 2
+    assert found.hop_energy_pj == (2 * 18 + 2) * 4 * 0.5
+    assert simulate(problem, described(made), given_mapping).hop_energy_pj == 0
+
+
+def test_a_link_carries_a_flit_each_cycle() -> None:
+    made = machine(2)
+    assert NocOptions.of(described(made, bytes_per_s=16e9)).flit_bits == 64
+    assert NocOptions.of(described(made, bytes_per_s=16e9, flit_bytes=8)).flit_bits == 64
+    with pytest.raises(MachineError, match="'n' carries 16 bytes per cycle in flits of 8; the simulator"):
+        NocOptions.of(described(made, bytes_per_s=32e9, flit_bytes=8))
+    with pytest.raises(MachineError, match="network 'n' needs clock_hz"):
+        NocOptions.of(described(made, {}, bytes_per_s=16e9))
+
+
+def test_a_network_among_the_elements_is_theirs() -> None:
+    made = described(machine(2), outer="Tiles", flit_bytes=4)
+    assert NocOptions.of(made).flit_bits == 32
+    with pytest.raises(MachineError, match="its network 'exchange' is a crossbar"):
+        NocOptions.of(load_preset("ipu-mk2"))
 
 
 def test_sums_go_down_a_chain_and_come_out_once() -> None:

@@ -44,6 +44,25 @@ def test_one_packet_needs_a_cycle_for_each_channel_and_each_flit(
 
 
 @both
+@pytest.mark.parametrize("hop_cycles", [1, 2, 7])
+def test_a_hop_takes_as_long_as_is_said(way: str, hop_cycles: int) -> None:
+    """Only the ways between routers are longer; with room for what is on a link, a flit comes each cycle."""
+    mesh = Mesh(4, 4, fifo_flits=3 + hop_cycles, hop_cycles=hop_cycles)
+    for source, destination in ((0, 15), (16, 6), (13, 16), (16, 0)):
+        found = DELIVER[way](mesh, (Packet(source, (destination,), 30),))
+        links = distance(mesh, source, destination)
+        assert found.arrival_cycles[0] == {destination: links * hop_cycles + 2 + 30 - 1}
+
+
+@both
+def test_what_is_on_a_link_has_its_place_in_the_buffer_behind_it(way: str) -> None:
+    # The second flit leaves when the first, of one place, is out of the second router: a cycle after it came.
+    narrow = Mesh(1, 2, fifo_flits=1, hop_cycles=3)
+    found = DELIVER[way](narrow, (Packet(0, (1,), 5),))
+    assert found.arrival_cycles[0] == {1: 1 + 3 + 1 + 4 * (3 + 1)}
+
+
+@both
 def test_all_to_one_is_bound_by_the_port_of_that_one(way: str) -> None:
     sources = [e for e in range(16) if e != 5]
     num_flits = 20
@@ -114,7 +133,8 @@ def test_packets_of_one_way_never_overtake(way: str) -> None:
 
 @st.composite
 def traffic(draw: st.DrawFn) -> tuple[Mesh, tuple[Packet, ...]]:
-    mesh = Mesh(draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(1, 5)))
+    sizes = st.integers(1, 4)
+    mesh = Mesh(draw(sizes), draw(sizes), draw(st.integers(1, 5)), draw(st.sampled_from([1, 1, 2, 5])))
     everyone = list(range(mesh.num_elements))
     packets = []
     for _ in range(draw(st.integers(1, 40))):
@@ -134,7 +154,8 @@ def check(mesh: Mesh, packets: tuple[Packet, ...], found: Delivery) -> None:
     for packet, arrivals in zip(packets, found.arrival_cycles, strict=True):
         assert set(arrivals) == set(packet.destinations)
         for destination, cycle in arrivals.items():
-            least = packet.ready_cycle + distance(mesh, packet.source, destination) + 1 + packet.num_flits
+            links = distance(mesh, packet.source, destination) * mesh.hop_cycles
+            least = packet.ready_cycle + links + 1 + packet.num_flits
             assert cycle >= least
     expected = [[0] * NUM_PORTS for _ in range(mesh.num_elements)]
     entered = [0] * (mesh.num_elements + 1)

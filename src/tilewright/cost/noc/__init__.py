@@ -9,9 +9,10 @@ get it by one multicast; elements that add to the same outputs reduce them.
 What the paper leaves open is assumed as follows.
 
 * Global buffer and DRAM sit at one corner, west of the first router, behind one port of a flit per cycle
-  each way. A router takes one cycle, the link behind it included; its input buffers hold 4 flits;
-  arbitration goes round. A head takes all the ports of its multicast at once. Packets have a head flit and
-  up to 64 bytes.
+  each way. A router takes one cycle, the link behind it included, or what the machine says of a hop to the
+  next router; its input buffers hold 4 flits, and one more for each cycle more of a hop, so that links stay
+  busy; whether there is room is known at once; arbitration goes round. A head takes all the ports of its
+  multicast at once. Packets have a head flit and up to 64 bytes.
 * Every buffer is double: while a tile is in use, the next one comes and the one before last has gone. (The
   published sizes look halved for it: they are taken as the mapping's capacities as they are.) The streams
   of the tensors run ahead of each other as far as that allows. All elements start a step together, when the
@@ -22,7 +23,8 @@ What the paper leaves open is assumed as follows.
   elements do), and the last sends to the memory: 24 bits for a partial sum, which comes back later to the
   first of the chain, 8 bits for a result.
 * DRAM is a channel for reads and one for writes with the machine's bandwidths, in bursts of an access (64
-  bytes), taken in turn by the tensors, and a read latency of 100 cycles; rows and refresh are not modelled.
+  bytes), taken in turn by the tensors, and a read latency of 100 cycles, or the machine's; rows and refresh
+  are not modelled.
   Tensors that pass the global buffer by go from DRAM to the network through a small staging room; a tile of
   the buffer must be there whole before the elements get of it.
 * Levels inside an element cost time only by their bandwidth, as in the analytical model.
@@ -30,6 +32,7 @@ What the paper leaves open is assumed as follows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilewright.cost.noc.result import NocResult
@@ -58,4 +61,7 @@ def simulate(
     from tilewright.cost.noc.phases import Walk
     from tilewright.cost.noc.traffic import plan
 
-    return Walk(plan(problem, machine, mapping, options or NocOptions.of(machine))).run()
+    chosen = options or NocOptions.of(machine)
+    found = Walk(plan(problem, machine, mapping, chosen)).run()
+    per_flit_pj = chosen.flit_bits / 8 * chosen.hop_pj_per_byte
+    return replace(found, hop_energy_pj=found.num_hop_flits * per_flit_pj)

@@ -35,14 +35,16 @@ def wiring(mesh: Mesh) -> tuple[Array, Array, Array]:
     return behind, terminal, entrance
 
 
-def network_state(mesh: Mesh) -> tuple[Array, Array, Array, Array]:
-    """An empty network: flits in buffers, how many, the input that holds each output, whose turn it is."""
+def network_state(mesh: Mesh) -> tuple[Array, Array, Array, Array, Array]:
+    """An empty network: flits in buffers, how many, the input that holds each output, whose turn it is; of
+    each input what is on the link to it, the next to arrive first, -1 for nothing."""
     size = (mesh.num_elements, NUM_PORTS)
     return (
         np.zeros((*size, mesh.fifo_flits), np.int64),
         np.zeros(size, np.int64),
         np.full(size, -1, np.int64),
         np.zeros(mesh.num_elements, np.int64),
+        np.full((*size, mesh.hop_cycles - 1), -1, np.int64),
     )
 
 
@@ -59,6 +61,7 @@ def network_cycle(
     filled: Array,
     held_by: Array,
     turns: Array,
+    on_links: Array,
     sent: Array,
     moved: Array,
     arrived: Array,
@@ -68,7 +71,7 @@ def network_cycle(
 
     `moved` and `arrived` are room for flits with where they go.
     """
-    num_routers, depth = buffers.shape[0], buffers.shape[2]
+    num_routers, depth, num_on_link = buffers.shape[0], buffers.shape[2], on_links.shape[2]
     num_moved = num_arrived = 0
     has_changed = False
     for router in range(num_routers):
@@ -98,8 +101,12 @@ def network_cycle(
             for out in range(5):
                 if held_by[router, out] == port:
                     outputs |= 1 << out
-                    if terminal[router, out] < 0 and filled[behind[router, out], _OPPOSITE[out]] >= depth:
-                        has_room = False
+                    if terminal[router, out] < 0:
+                        taken = filled[behind[router, out], _OPPOSITE[out]]
+                        for i in range(num_on_link):
+                            taken += on_links[behind[router, out], _OPPOSITE[out], i] >= 0
+                        if taken >= depth:
+                            has_room = False
             if outputs == 0 or not has_room:
                 continue
             flit = buffers[router, port, 0]
@@ -128,10 +135,24 @@ def network_cycle(
                 for i in range(depth - 1):
                     buffers[router, port, i] = buffers[router, port, i + 1]
                 buffers[router, port, depth - 1] = 0
+    if num_on_link:
+        for router in range(num_routers):
+            for port in range(5):
+                if on_links[router, port, 0] >= 0:
+                    buffers[router, port, filled[router, port]] = on_links[router, port, 0]
+                    filled[router, port] += 1
+                for i in range(num_on_link - 1):
+                    has_changed |= on_links[router, port, i] >= 0
+                    on_links[router, port, i] = on_links[router, port, i + 1]
+                has_changed |= on_links[router, port, num_on_link - 1] >= 0
+                on_links[router, port, num_on_link - 1] = -1
     for i in range(num_moved):
         router, port = moved[i, 0], moved[i, 1]
-        buffers[router, port, filled[router, port]] = moved[i, 2]
-        filled[router, port] += 1
+        if num_on_link:
+            on_links[router, port, num_on_link - 1] = moved[i, 2]
+        else:
+            buffers[router, port, filled[router, port]] = moved[i, 2]
+            filled[router, port] += 1
     for end in range(sent.size):
         if sent[end] >= 0:
             router, port = entrance[end, 0], entrance[end, 1]
@@ -151,6 +172,7 @@ def _deliver(
     filled: Array,
     held_by: Array,
     turns: Array,
+    on_links: Array,
     lengths: Array,
     ready: Array,
     order: Array,
@@ -195,6 +217,7 @@ def _deliver(
             filled,
             held_by,
             turns,
+            on_links,
             sent,
             moved,
             arrived,

@@ -23,25 +23,27 @@ OPPOSITE = (LOCAL, SOUTH, WEST, NORTH, EAST)
 class Mesh:
     """Routers in rows and columns. A terminal is an element's number, or `memory`.
 
-    `fifo_flits` is the depth of every input buffer; with 2 or more a link carries a flit each cycle.
+    `fifo_flits` is the depth of every input buffer; with 2 or more a link carries a flit each cycle. A flit
+    takes `hop_cycles` through a router and over the link to the next one.
     """
 
     num_rows: int
     num_columns: int
     fifo_flits: int = 4
+    hop_cycles: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.num_rows, self.num_columns, self.fifo_flits) < 1:
+        if min(self.num_rows, self.num_columns, self.fifo_flits, self.hop_cycles) < 1:
             raise UsageError(
-                f"mesh of {self.num_rows} x {self.num_columns} with buffers of {self.fifo_flits} flits: "
-                "each is at least 1."
+                f"mesh of {self.num_rows} x {self.num_columns} with buffers of {self.fifo_flits} flits and "
+                f"hops of {self.hop_cycles} cycles: each is at least 1."
             )
 
     @classmethod
-    def of(cls, num_elements: int, fifo_flits: int = 4) -> Mesh:
+    def of(cls, num_elements: int, fifo_flits: int = 4, hop_cycles: int = 1) -> Mesh:
         """The mesh closest to a square with at least so many elements."""
         columns = isqrt(num_elements - 1) + 1 if num_elements > 1 else 1
-        return cls(ceil(num_elements / columns), columns, fifo_flits)
+        return cls(ceil(num_elements / columns), columns, fifo_flits, hop_cycles)
 
     @property
     def num_elements(self) -> int:

@@ -2,8 +2,9 @@
 
 A router has an input buffer for each port. A packet's head asks for all the ports by which the packet leaves;
 it gets all of them at once or none, and keeps them until its tail has left (wormhole switching). A flit moves
-when every buffer it goes to had room at the start of the cycle; one cycle takes it through a router and over
-the link behind it. Terminals take everything that arrives.
+when every buffer it goes to had room at the start of the cycle, flits on their way to it counted. Through a
+router and over the link to the next one it takes as many cycles as the mesh says; the ways between routers
+and terminals take one. Terminals take everything that arrives.
 """
 
 from __future__ import annotations
@@ -37,10 +38,16 @@ class Flit:
 class Router:
     """Input buffers, and which input holds which output ports."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_on_link: int) -> None:
         self.buffers: list[deque[Flit]] = [deque() for _ in range(NUM_PORTS)]
+        # On the way to each buffer, the next to arrive first; None where a cycle sent nothing.
+        self.on_links: list[deque[Flit | None]] = [deque([None] * num_on_link) for _ in range(NUM_PORTS)]
         self.held_by: list[int | None] = [None] * NUM_PORTS  # output port -> input port
         self.turn = 0  # the input that is asked first
+
+    def num_taken(self, port: int) -> int:
+        """Places of an input buffer that are taken, or will be by what is on its way."""
+        return len(self.buffers[port]) + sum(flit is not None for flit in self.on_links[port])
 
     def held(self, port: int) -> list[int]:
         """Output ports that an input holds."""
@@ -52,13 +59,13 @@ class Network:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self.routers = [Router() for _ in range(mesh.num_elements)]
+        self.routers = [Router(mesh.hop_cycles - 1) for _ in range(mesh.num_elements)]
         self.link_flits = [[0] * NUM_PORTS for _ in range(mesh.num_elements)]
 
     @property
     def is_empty(self) -> bool:
         """Whether no flit is under way."""
-        return not any(buffer for router in self.routers for buffer in router.buffers)
+        return not any(router.num_taken(port) for router in self.routers for port in range(NUM_PORTS))
 
     def has_room(self, terminal: int) -> bool:
         """Whether a terminal may send a flit in this cycle."""
@@ -67,12 +74,13 @@ class Network:
 
     def cycle(self, sent: list[tuple[int, Flit]]) -> list[tuple[int, Flit]]:
         """One cycle: terminals with room send a flit each. Returns what arrives at which terminal."""
-        room = [[len(b) < self.mesh.fifo_flits for b in router.buffers] for router in self.routers]
+        room = [
+            [router.num_taken(port) < self.mesh.fifo_flits for port in range(NUM_PORTS)]
+            for router in self.routers
+        ]
         for number, router in enumerate(self.routers):
             self._grant(number, router)
-        moved: list[tuple[int, int, Flit]] = [
-            (*self.mesh.entrance(terminal), flit) for terminal, flit in sent
-        ]
+        moved: dict[tuple[int, int], Flit] = {}
         arrived: list[tuple[int, Flit]] = []
         for number, router in enumerate(self.routers):
             for port, buffer in enumerate(router.buffers):
@@ -84,12 +92,19 @@ class Network:
                     self.link_flits[number][output] += 1
                     terminal = self._terminal(number, output)
                     if terminal is None:
-                        moved.append((self.mesh.neighbour(number, output), OPPOSITE[output], flit))
+                        moved[self.mesh.neighbour(number, output), OPPOSITE[output]] = flit
                     else:
                         arrived.append((terminal, flit))
                     if flit.is_tail:
                         router.held_by[output] = None
-        for number, port, flit in moved:
+        for number, router in enumerate(self.routers):
+            for port, on_link in enumerate(router.on_links):
+                on_link.append(moved.get((number, port)))
+                here = on_link.popleft()
+                if here is not None:
+                    router.buffers[port].append(here)
+        for terminal, flit in sent:
+            number, port = self.mesh.entrance(terminal)
             self.routers[number].buffers[port].append(flit)
         return arrived
 
@@ -153,6 +168,6 @@ def deliver(mesh: Mesh, packets: tuple[Packet, ...]) -> Delivery:
                 arrivals[flit.tag][terminal] = cycle
         if sent or sum(map(sum, network.link_flits)) > before:
             last_change = cycle
-        elif not network.is_empty and cycle > last_change + NUM_PORTS:
+        elif not network.is_empty and cycle > last_change + NUM_PORTS + mesh.hop_cycles:
             raise InternalError(f"the network stands still since cycle {last_change}.")
     return Delivery(tuple(arrivals), tuple(map(tuple, network.link_flits)), tuple(entered))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.cost.noc.mesh import LOCAL, WEST
+
 
 @dataclass(frozen=True, slots=True)
 class NocResult:
@@ -14,7 +16,8 @@ class NocResult:
     the last step. `sent_flits` (headers included) are what the memory sent of each tensor, of the output
     partial sums that come back; `returned_flits` is what elements sent to the memory and to each other.
     `link_flits[router][port]` is what left each router by each port, in the order local, north, east, south,
-    west; the memory is west of router 0. DRAM's flits have no headers.
+    west; the memory is west of router 0. DRAM's flits have no headers. `hop_energy_pj` is that of the links
+    from router to router, where the machine gives their energy, in no other figure.
     """
 
     cycles: int
@@ -28,6 +31,13 @@ class NocResult:
     dram_read_flits: int
     dram_written_flits: int
     num_simulated_steps: int = 0
+    hop_energy_pj: float = 0.0
+
+    @property
+    def num_hop_flits(self) -> int:
+        """Flits over links from router to router; those over several links count for each."""
+        to_terminals = sum(ports[LOCAL] for ports in self.link_flits) + self.link_flits[0][WEST]
+        return sum(sum(ports) for ports in self.link_flits) - to_terminals
 
     @property
     def memory_utilization(self) -> float:

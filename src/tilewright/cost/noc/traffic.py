@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, prod
+from math import ceil, isclose, prod
 
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.noc.mesh import Mesh
 from tilewright.errors import MachineError, UsageError
-from tilewright.hardware.machine import Level, Machine, TensorKind
+from tilewright.hardware.machine import Level, Machine, Network, TensorKind
 from tilewright.mapping.base import Loop, Mapping
 from tilewright.mapping.problem import Operand, Problem
 
@@ -30,7 +30,8 @@ class NocOptions:
 
     `shape` is rows and columns; None for the mesh closest to a square. Without multicast every element gets
     its words in packets of its own.
-    A packet has `header_flits` and at most `payload_flits`. A router's input buffer has `fifo_flits`.
+    A packet has `header_flits` and at most `payload_flits`. A router's input buffer has `fifo_flits`; to the
+    next router a flit takes `hop_cycles`, and each of its bytes `hop_pj_per_byte`.
     What DRAM sends to elements without the global buffer waits in `staging_flits` for its packet; they are
     taken as no fewer than a packet and a burst.
     """
@@ -41,49 +42,70 @@ class NocOptions:
     header_flits: int = 1
     payload_flits: int = 8
     fifo_flits: int = 4
+    hop_cycles: int = 1
     dram_latency_cycles: int = 100
     staging_flits: int = 256
+    hop_pj_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.flit_bits, self.payload_flits, self.fifo_flits) < 1:
-            raise UsageError(f"{self}: bits of a flit, payload and buffers are at least 1.")
-        if min(self.header_flits, self.dram_latency_cycles, self.staging_flits) < 0:
-            raise UsageError(f"{self}: header, latency and staging are at least 0.")
+        if min(self.flit_bits, self.payload_flits, self.fifo_flits, self.hop_cycles) < 1:
+            raise UsageError(f"{self}: bits of a flit, payload, buffers and a hop are at least 1.")
+        if min(self.header_flits, self.dram_latency_cycles, self.staging_flits, self.hop_pj_per_byte) < 0:
+            raise UsageError(f"{self}: header, latency, staging and energy are at least 0.")
 
     @classmethod
     def of(cls, machine: Machine) -> NocOptions:
-        """What the machine's description says of the network between its elements and what they share.
+        """What the machine's description says of the network of its elements, and of the outermost memory.
 
         A link carries a flit each cycle; without a size of flits, they have the bytes that a link carries in
-        one. A hop takes a cycle, whatever the description says of its latency.
+        one. Buffers have room for what is on a link beside what they have for hops of one cycle.
 
         Raises:
-            MachineError: the machine has no such network, or it is no mesh with wormhole switching.
+            MachineError: the network is no mesh with wormhole switching, its links do not carry a flit each
+                cycle, or a time is given without a clock.
         """
-        place = len(machine.levels) - 1 - _num_shared(machine)
-        ends = (machine.levels[place].name, machine.levels[place + 1].name)
-        network = next((n for n in machine.networks if (n.inner, n.outer) == ends), None)
+        found = cls()
+        if machine.outermost.latency_ns is not None:
+            what = f"latency_ns of {machine.outermost.name}"
+            found = replace(found, dram_latency_cycles=machine.num_cycles(machine.outermost.latency_ns, what))
+        network = network_of(machine)
         if network is None:
-            return cls()
+            return found
+        name = f"machine {machine.name!r}: its network {network.name!r}"
         if network.kind != "mesh":
-            raise MachineError(
-                f"machine {machine.name!r}: its network {network.name!r} is a {network.kind}; the simulator "
-                "knows meshes."
-            )
+            raise MachineError(f"{name} is a {network.kind}; the simulator knows meshes.")
         if network.switching not in (None, "wormhole"):
             raise MachineError(
-                f"machine {machine.name!r}: its network {network.name!r} switches by {network.switching}; "
-                "the simulator knows wormhole switching."
+                f"{name} switches by {network.switching}; the simulator knows wormhole switching."
             )
-        found = cls(has_multicast=network.has_multicast)
-        if network.shape:
-            found = replace(found, shape=(network.shape[0], network.shape[1]))
-        bytes_per_cycle = network.flit_bytes or network.bytes_per_cycle
-        if bytes_per_cycle is None and network.bytes_per_s is not None and machine.clock_hz is not None:
-            bytes_per_cycle = network.bytes_per_s / machine.clock_hz
-        if bytes_per_cycle is None:
-            return found
-        return replace(found, flit_bits=max(1, round(8 * bytes_per_cycle)))
+        hop_cycles = network.hop_latency_cycles
+        if network.hop_latency_ns is not None:
+            hop_cycles = machine.num_cycles(network.hop_latency_ns, f"hop_latency_ns of {network.name}")
+        hop_cycles = max(1, ceil(hop_cycles or 0))
+        bytes_per_cycle = machine.link_bytes_per_cycle(network)
+        flit_bytes = network.flit_bytes or bytes_per_cycle
+        if flit_bytes and bytes_per_cycle and not isclose(flit_bytes, bytes_per_cycle, rel_tol=1e-3):
+            raise MachineError(
+                f"{name} carries {bytes_per_cycle:g} bytes per cycle in flits of {flit_bytes:g}; the "
+                "simulator moves one flit per cycle: make them equal, or leave one of them out."
+            )
+        return replace(
+            found,
+            shape=(network.shape[0], network.shape[1]) if network.shape else None,
+            has_multicast=network.has_multicast,
+            flit_bits=max(1, round(8 * flit_bytes)) if flit_bytes else found.flit_bits,
+            fifo_flits=found.fifo_flits + hop_cycles - 1,
+            hop_cycles=hop_cycles,
+            hop_pj_per_byte=network.hop_pj_per_byte or 0.0,
+        )
+
+
+def network_of(machine: Machine) -> Network | None:
+    """The network between the elements and what they share, or among the elements; None if none is given."""
+    place = len(machine.levels) - 1 - _num_shared(machine)
+    elements, outer = machine.levels[place].name, machine.levels[place + 1].name
+    of_elements = {(n.inner, n.outer): n for n in reversed(machine.networks) if n.inner == elements}
+    return of_elements.get((elements, outer)) or of_elements.get((elements, elements))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +285,13 @@ def plan(problem: Problem, machine: Machine, mapping: Mapping, options: NocOptio
 
 def _mesh(machine: Machine, num_elements: int, options: NocOptions) -> Mesh:
     if options.shape is None:
-        return Mesh.of(num_elements, options.fifo_flits)
+        return Mesh.of(num_elements, options.fifo_flits, options.hop_cycles)
     rows, columns = options.shape
     if rows * columns < num_elements:
         raise MachineError(
             f"machine {machine.name!r}: a mesh of {rows} x {columns} has no room for {num_elements} elements."
         )
-    return Mesh(rows, columns, options.fifo_flits)
+    return Mesh(rows, columns, options.fifo_flits, options.hop_cycles)
 
 
 def _rate(bytes_per_cycle: float | None, options: NocOptions) -> tuple[int, int]:
