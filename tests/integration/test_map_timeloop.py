@@ -85,7 +85,7 @@ def test_a_mapping_onto_a_machine_of_ours(tmp_path: Path) -> None:
         ("product.yaml -t flat.yaml --with broken.yaml", "broken.yaml, line 1: "),
         (
             "product.yaml -t flat.yaml --evaluate map.yaml",
-            "there is no level 'Memory'; there are DRAM",
+            "there is no level 'Memory'; known are DRAM",
         ),
         ("K=2 --mapper cosa --export-timeloop ours.yaml", "ours.yaml: cannot be written: File exists"),
     ],

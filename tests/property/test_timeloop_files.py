@@ -25,7 +25,7 @@ from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import MappingProblem, MappingSolution, Rules
+from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution, Rules
 from tilewright.mapping.problem import Operand, Problem, convolution
 from tilewright.mapping.random import Random
 from tilewright.mapping.timeloop import load_architecture, load_mapping, load_problem, write
@@ -102,6 +102,63 @@ def test_what_is_written_reads_the_same(problem: Problem, machine: Machine, data
     for rules in (Rules(), Rules(link_transfers=True)):
         ours = evaluate(problem, machine, found.mapping, rules)
         assert evaluate(again, described, mapping, rules) == ours
+
+
+FANS = """
+name: fans
+levels:
+  - {name: Inner, capacity_bytes: 4 KiB, num_instances_per_parent: 30}
+  - {name: Middle, capacity_bytes: 4 KiB, num_instances_per_parent: 42}
+  - {name: Outer}
+units: [{name: MAC, kind: mac, num_per_instance: 5, macs_per_cycle: {int8: 1}}]
+"""
+LOOPS = [
+    "{target: Outer, type: temporal, factors: K2 C3, permutation: KC}",
+    "{target: Outer, type: spatial, factors: C2 K3, permutation: KC}",
+    "{target: inter_Middle_spatial, type: spatial, factors: K7, permutation: K}",
+    "{target: Middle, type: temporal, factors: P2}",
+    "{target: Middle, type: spatial, factors: P5}",
+    "{target: inter_Inner_spatial, type: spatial, factors: P2 K3, permutation: PK}",
+    "{target: Inner, type: temporal, factors: C0}",
+]
+BYPASSES = [
+    "{target: inter_Middle_spatial, type: datatype, keep: [], bypass: [Weights, Inputs, Outputs]}",
+    "{target: Middle, type: datatype, keep: [Weights, Inputs, Outputs]}",
+]
+
+
+def read(directives: list[str]) -> Mapping:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "map.yaml"
+        path.write_text("mapping:\n" + "".join(f"- {one}\n" for one in directives))
+        return load_mapping(path, convolution({"K": 126, "C": 24, "P": 20}), parse_machine(FANS))
+
+
+@given(st.permutations([*LOOPS, *BYPASSES]))
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_directives_says_nothing(shuffled: list[str]) -> None:
+    found = read(shuffled)
+    assert found == read(LOOPS)
+    spatial = {loops.level: [(x.dim, x.factor) for x in loops.spatial] for loops in found.levels}
+    # From the outermost inwards; what fans out inside a level's own instances is inside its own loops.
+    assert spatial == {"Outer": [("C", 2), ("K", 21)], "Middle": [("K", 3), ("P", 10)], "Inner": []}
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=2), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_fan_outs_known_by_their_place_may_be_listed_both_ways(places: list[int], inwards: bool) -> None:
+    """Two between Middle and Inner under other names; directives that say what is kept stand anywhere."""
+    named = [
+        one.replace("inter_Inner", "inter_rows") if "inter_Inner" in one else one
+        for one in LOOPS
+        if "inter_Middle" not in one
+    ]
+    named.insert(4, "{target: inter_columns_spatial, type: spatial, factors: K7 C2, permutation: CK}")
+    listed = named if inwards else named[::-1]
+    for place, bypass in zip(places, BYPASSES[1:] * 2, strict=True):
+        listed = [*listed[:place], bypass, *listed[place:]]
+    spatial = {loops.level: [(x.dim, x.factor) for x in loops.spatial] for loops in read(listed).levels}
+    assert spatial == {"Outer": [("C", 2), ("K", 3)], "Middle": [("C", 2), ("K", 21), ("P", 10)], "Inner": []}
 
 
 SAMPLES = {"LIST": LIST, "TREE": TREE, "FLAT": FLAT, "PROCESSED": PROCESSED, "CONVOLUTION": CONVOLUTION}

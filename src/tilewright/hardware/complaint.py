@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.parts import Level, Network, Overheads, Part, Share, Threads, Unit
+from tilewright.hardware.parts import Level, Network, Overheads, Part, Share, Threads, Unit, likely
 
 PARTS: Mapping[str, type[Part]] = {
     "machine": Machine,
@@ -130,8 +130,7 @@ def _shown(given: Any) -> str:
 def _choice(given: str, expected: str) -> str:
     """The likely one of some choices, which pydantic lists as `'a', 'b' or 'c'`; else all."""
     choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
-    close = difflib.get_close_matches(given.lower(), choices, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}" if close else f"write one of {', '.join(choices)}"
+    return likely(given, choices) or f"write one of {', '.join(choices)}"
 
 
 def _part(location: Sequence[int | str]) -> type[Part]:

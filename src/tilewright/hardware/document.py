@@ -156,7 +156,8 @@ def _keys() -> Iterator[str]:
         yield "|---|---|---|---|"
         for key, value in own["properties"].items():
             default = "required" if key in own.get("required", ()) else _default(value)
-            yield f"| `{key}` | {_value(value)} | {default} | {value['description']} |"
+            text = _value(value, schema["$defs"])
+            yield f"| `{key}` | {text} | {default} | {value['description']} |"
     yield ""
 
 
@@ -176,10 +177,10 @@ def _default(value: dict[str, Any]) -> str:
     return str(default)
 
 
-def _value(value: dict[str, Any]) -> str:
-    """What may stand at a key, in words."""
+def _value(value: dict[str, Any], parts: dict[str, Any]) -> str:
+    """What may stand at a key, in words; `parts` are the schema's definitions."""
     if "anyOf" in value:
-        return _value(value["anyOf"][0])
+        return _value(value["anyOf"][0], parts)
     if "$ref" in value:
         name = value["$ref"].rsplit("/", 1)[-1]
         return _words(name) if name in QUANTITIES else f"[{name.lower()}](#{name.lower()})"
@@ -189,7 +190,7 @@ def _value(value: dict[str, Any]) -> str:
         case "array" if "prefixItems" in value:
             return f"a list of {len(value['prefixItems'])} texts"
         case "array":
-            return f"a list: {_items(value['items'])}"
+            return f"a list: {_items(value['items'], parts)}"
         case "object" if "properties" in value:
             return "a number for each element type"
         case "object" if "$ref" in value.get("additionalProperties", {}):
@@ -201,10 +202,10 @@ def _value(value: dict[str, Any]) -> str:
     return {"string": "text", "boolean": "`true`, `false`"}[value["type"]]
 
 
-def _items(items: dict[str, Any]) -> str:
+def _items(items: dict[str, Any], parts: dict[str, Any]) -> str:
     name = items.get("$ref", "").rsplit("/", 1)[-1]
-    choices = machine_schema()["$defs"].get(name, {}).get("enum")
-    return ", ".join(f"`{choice}`" for choice in choices) if choices else _value(items)
+    choices = parts.get(name, {}).get("enum")
+    return ", ".join(f"`{choice}`" for choice in choices) if choices else _value(items, parts)
 
 
 def _presets() -> Iterator[str]:

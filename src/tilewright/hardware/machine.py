@@ -30,6 +30,7 @@ from tilewright.hardware.parts import (
     Unit,
     Work,
     closest,
+    likely,
 )
 from tilewright.hardware.quantity import MAX_COUNT, Count, Hertz, Watts
 
@@ -163,8 +164,7 @@ class Machine(Part):
 
                 known = sorted({operator.op_type for operator in operators()})
                 if name not in known:
-                    likely = closest(name, known)
-                    hint = likely if likely.startswith("did") else "write it as ONNX does, such as Softmax"
+                    hint = likely(name, known) or "write it as ONNX does, such as Softmax"
                     raise ValueError(f"units[{i}].ops_per_element: there is no operator {name!r}; {hint}")
 
     def _check_sources(self) -> None:

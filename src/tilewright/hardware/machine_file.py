@@ -70,8 +70,17 @@ def parse_machine(text: str, where: str = "machine description") -> Machine:
     given = plain.get("sources", {})
     if isinstance(given, dict):
         plain["sources"] = {**given, **sources}
+    return machine_from(plain, where)
+
+
+def machine_from(document: dict[str, Any], where: str) -> Machine:
+    """The machine that plain data describes, numbers without their sources; `where` names it in errors.
+
+    Raises:
+        MachineError: the data describes no machine.
+    """
     try:
-        return Machine.model_validate(plain)
+        return Machine.model_validate(document)
     except ValidationError as error:
         raise MachineError(f"{where}: {complaint(error)}") from error
 

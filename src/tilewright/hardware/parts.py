@@ -68,11 +68,18 @@ def closest(name: str, known: Iterable[str]) -> str:
     'did you mean GlobalBuffer'
     """
     names = list(dict.fromkeys(known))
-    folded = {n.lower(): n for n in reversed(names)}
+    return likely(name, names) or (f"known are {', '.join(names)}" if names else "there are none")
+
+
+def likely(name: str, known: Iterable[str]) -> str:
+    """Names of which one was likely meant, as the end of a complaint; empty if none is like it.
+
+    >>> likely("Globalbufer", ["Registers", "GlobalBuffer"]), likely("L9", ["DRAM"])
+    ('did you mean GlobalBuffer', '')
+    """
+    folded = {n.lower(): n for n in reversed(list(known))}
     found = difflib.get_close_matches(name.lower(), folded, n=2, cutoff=0.6)
-    if found:
-        return f"did you mean {' or '.join(folded[f] for f in found)}"
-    return f"known are {', '.join(names)}" if names else "there are none"
+    return f"did you mean {' or '.join(folded[f] for f in found)}" if found else ""
 
 
 def _known_dtypes(table: dict[str, float]) -> dict[str, float]:

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from pydantic import ValidationError
-
-from tilewright.errors import MachineError, UsageError
-from tilewright.hardware.complaint import complaint
+from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine_file import machine_from
 from tilewright.hardware.parts import Part, closest
 
 MAX_VARIANTS = 1000
@@ -67,10 +65,7 @@ def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
         named = ", ".join(f"{axis.path}={value}" for axis, value in zip(axes, values, strict=True))
         for axis, value in zip(axes, values, strict=True):
             _put(document, axis.path, value)
-        try:
-            found.append(Variant(values, Machine.model_validate(document)))
-        except ValidationError as error:
-            raise MachineError(f"machine {machine.name!r} with {named}: {complaint(error)}") from error
+        found.append(Variant(values, machine_from(document, f"machine {machine.name!r} with {named}")))
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from importlib import resources
 from pathlib import Path
@@ -11,6 +10,7 @@ from tilewright.errors import MachineError
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import load_machine, parse_machine
+from tilewright.hardware.parts import closest
 
 HOST = "host"
 """This machine, as far as it is known without measuring."""
@@ -29,8 +29,7 @@ def preset_text(name: str) -> str:
         MachineError: there is no preset of that name.
     """
     if name not in preset_names():
-        close = difflib.get_close_matches(name, preset_names(), n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}" if close else f"there are {', '.join(preset_names())}"
+        hint = closest(name, preset_names())
         raise MachineError(f"machine {name!r}: no preset and no YAML file; {hint}.")
     return resources.files(__name__).joinpath(f"{name}.yaml").read_text("utf-8")
 

@@ -11,18 +11,24 @@ from collections.abc import Mapping as MappingOf
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import ALL_KINDS, Machine, TensorKind
-from tilewright.hardware.machine_file import parse_machine
+from tilewright.hardware.machine_file import machine_from
 from tilewright.mapping.problem import Problem
-from tilewright.mapping.timeloop.document import BYPASS, FAN_OUT, Part, read_document, target_name
+from tilewright.mapping.timeloop.document import (
+    BYPASS,
+    FAN_OUT,
+    LEFT_OUT,
+    Part,
+    read_document,
+    target_name,
+)
 from tilewright.mapping.timeloop.energies import Energies, access_pj, compute_pj, read_energies
 from tilewright.mapping.timeloop.tree import Architecture, Component, read_architecture
 from tilewright.mapping.timeloop.workload import kind_of
 
-_INTEGERS = {8: "int8", 16: "int16", 32: "int32", 64: "int64"}
+INTEGERS = {8: "int8", 16: "int16", 32: "int32", 64: "int64"}
+"""Element type of multipliers that are not said to take floats, by the bits of a word."""
 _FLOATS = {16: "float16", 32: "float32", 64: "float64"}
 _WORD_BITS = 16  # where a file says nothing
 _ENERGY_SOURCE = (
@@ -66,11 +72,10 @@ def _parsed(
     path: str, found: Architecture, holds: dict[str, list[str]], energies: Energies, binds_loops: bool
 ) -> Machine:
     empty = [memory.name for memory in found.memories if not holds[memory.name]]
-    notes = [f"Left out, as they keep nothing: {', '.join(empty)}."] if empty else []
+    notes = [f"{LEFT_OUT}{', '.join(empty)}."] if empty else []
     if binds_loops:
         notes.append("Its constraints on loops are not part of this machine.")
-    text = yaml.safe_dump(_machine(_name_of(path), found, holds, energies, notes), sort_keys=False)
-    return parse_machine(text, path)
+    return machine_from(_machine(_name_of(path), found, holds, energies, notes), path)
 
 
 def _name_of(path: Path | str) -> str:
@@ -96,7 +101,7 @@ def _machine(
     compute = found.compute
     bits = _word_bits(compute)
     is_float = "fp" in compute.class_name or "float" in compute.class_name
-    dtype = (_FLOATS if is_float else _INTEGERS).get(bits, "float32" if is_float else "int8")
+    dtype = (_FLOATS if is_float else INTEGERS).get(bits, "float32" if is_float else "int8")
     mac_pj = _first(compute_pj(energies.get(compute.name, {})), _number(compute, "energy"), (bits / 16) ** 2)
     unit = {
         "name": compute.name,

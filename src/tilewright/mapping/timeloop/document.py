@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import yaml
 
 from tilewright.errors import MachineError
 from tilewright.hardware.machine_file import PlainLoader, parse_yaml, read_text
+from tilewright.hardware.parts import likely
 
 TAG = "!"
 """The key under which a tagged mapping of version 0.4 keeps its tag."""
@@ -21,6 +21,8 @@ BYPASS = ("bypass", "datatype", "dataspace")
 """Types of directives that say which tensors a level keeps."""
 FAN_OUT = re.compile(r"inter_.+_spatial")
 """Names of levels that Timeloop makes of fan-outs; they keep nothing."""
+LEFT_OUT = "Left out, as they keep nothing: "
+"""How a machine's description names the memories that it has none of."""
 
 _TEMPLATE = re.compile(r"^[^#\n]*\{\{", re.MULTILINE)
 _TAGS = ("Component", "Container", "Hierarchical", "Nothing", "Parallel", "Pipelined")
@@ -199,8 +201,8 @@ def _clipped(text: str) -> str:
 
 
 def _suggestion(key: object, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(str(key), sorted(known), n=2, cutoff=0.6)
-    return f"; did you mean {' or '.join(close)}" if close else ""
+    meant = likely(str(key), sorted(known))
+    return f"; {meant}" if meant else ""
 
 
 def _kind_of(value: object) -> str:

@@ -16,8 +16,10 @@ import yaml
 
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
+from tilewright.ir.dtype import DType
 from tilewright.mapping.base import LevelLoops, Loop, Mapping
 from tilewright.mapping.problem import Operand, Problem, Term
+from tilewright.mapping.timeloop.architecture import INTEGERS
 
 FILES = ("arch.yaml", "problem.yaml", "map.yaml")
 """Names of the files, in the order in which `timeloop-model` takes them."""
@@ -37,6 +39,7 @@ def write(folder: Path, problem: Problem, machine: Machine, mapping: Mapping) ->
 
     Raises:
         UsageError: the folder cannot be written, or Timeloop cannot say the mapping.
+        MachineError: a bandwidth per second, and no clock.
     """
     texts = dump(problem, machine, mapping)
     try:
@@ -52,10 +55,12 @@ def dump(problem: Problem, machine: Machine, mapping: Mapping) -> dict[str, str]
 
     Read again they give the same problem, machine and mapping, but for what Timeloop's files cannot say,
     which comments note: names of dims longer than a letter, extents that the mapping pads, shares of a level,
-    and energies of writes. Sources, clocks and networks are left out.
+    energies of writes, and element types that are no integers. Sources, clocks and networks are left out.
 
     Raises:
-        UsageError: a level runs two separate loops of one dim (Timeloop has one), or there are too many dims.
+        UsageError: a level runs two separate loops of one dim (Timeloop has one), spatial loops where nothing
+            fans out, or there are too many dims.
+        MachineError: a bandwidth per second, and no clock.
     """
     named = _named(problem, mapping)
     directives = list(_directives(named, machine, mapping))
@@ -99,6 +104,10 @@ def _remarks(machine: Machine) -> tuple[str, ...]:
     described = sum(machine.num_units(unit) for unit in _units(machine))
     if described not in (0, _num_macs(machine)):
         found.append(f"There are {described} compute units; here {machine.innermost.name} has its own.")
+    element = _element_type(_units(machine))
+    read_as = INTEGERS.get(8 * element.size_bytes)
+    if read_as != str(element):
+        found.append(f"The multipliers take {element}; here they are of integers as wide ({read_as}).")
     return tuple(found)
 
 
@@ -107,7 +116,7 @@ def _architecture(machine: Machine) -> dict[str, Any]:
     units = _units(machine)
     num_macs = _num_macs(machine)
     arithmetic: dict[str, Any] = {"name": units[0].name if units else "MAC"}
-    arithmetic |= {"instances": num_macs, "meshX": num_macs, "word-bits": _unit_bits(units)}
+    arithmetic |= {"instances": num_macs, "meshX": num_macs, "word-bits": 8 * _element_type(units).size_bytes}
     arithmetic["energy"] = machine.mac_pj
     return {"arithmetic": arithmetic, "storage": [_memory(machine, level) for level in machine.levels]}
 
@@ -121,10 +130,10 @@ def _num_macs(machine: Machine) -> int:
     return machine.fan_out(0) * machine.num_instances(machine.innermost)
 
 
-def _unit_bits(units: list[Unit]) -> int:
-    names = [dtype for unit in units for dtype in unit.macs_per_cycle]
-    digits = "".join(c for c in names[0] if c.isdigit()) if names else ""
-    return int(digits) if digits else 8
+def _element_type(units: list[Unit]) -> DType:
+    """What the multipliers take, of several types the first."""
+    names = [name for unit in units for name in unit.macs_per_cycle]
+    return next((d for d in DType if str(d) == names[0]), DType.INT8) if names else DType.INT8
 
 
 def _memory(machine: Machine, level: Level) -> dict[str, Any]:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
+from tilewright.hardware.parts import closest
 from tilewright.mapping.base import LevelLoops, Loop, Mapping
 from tilewright.mapping.problem import Problem
-from tilewright.mapping.timeloop.document import BYPASS, FAN_OUT, Part, read_document
+from tilewright.mapping.timeloop.document import (
+    BYPASS,
+    FAN_OUT,
+    LEFT_OUT,
+    Part,
+    read_document,
+    target_name,
+)
 
 _KEYS = ("target", "name", "type", "factors", "permutation", "split", "keep", "bypass")
 _REFUSED = (
@@ -46,30 +55,37 @@ def mapping_of(part: Part, problem: Problem, machine: Machine) -> Mapping:
     if len(listed) > _MAX_DIRECTIVES:
         raise part.error(f"{len(listed)} directives; at most {_MAX_DIRECTIVES} are taken")
     items = [(item, _keys(item)) for item in listed]
-    targets = [_target(item, keys) for item, keys in items]
+    targets = [_target(item, keys, machine) for item, keys in items]
+    levels = [level.name for level in machine.levels]
     directives: dict[tuple[str, str], list[tuple[str, int]]] = {}
     places: dict[tuple[str, str], Part] = {}
     keeps_nothing: set[str] = set()
-    for target, (_, keys) in zip(targets, items, strict=True):
-        if _kind(keys) in BYPASS and not _check_kept(target, keys, problem, machine):
-            keeps_nothing.add(target.text())
-    for number, (item, keys) in enumerate(items):
+    for (place, name), (_, keys) in zip(targets, items, strict=True):
+        if _kind(keys) in BYPASS and not _check_kept(place, name, keys, problem, machine):
+            keeps_nothing.add(name)
+    fan_outs: list[_FanOut] = []
+    order: list[int] = []  # of the levels that have loops, as they are listed
+    for (place, name), (item, keys) in zip(targets, items, strict=True):
         kind = _kind(keys)
         if kind in BYPASS:
             continue
         loops = _loops(item, keys, problem)
-        name = targets[number].text()
-        if any(level.name == name for level in machine.levels):
-            if (name, kind) in places:
-                raise item.error(f"a second directive for the {kind} loops of {name}")
-            places[name, kind] = item
+        if name in levels:
+            order.append(levels.index(name))
         elif all(factor == 1 for _, factor in loops):
             continue  # a level of fan-out, which only Timeloop has
-        else:
-            name = _feeder(number, targets, kind, machine, keeps_nothing)
-        known = directives.setdefault((name, kind), [])
-        directives[name, kind] = _merged(known, loops, item)
-        places.setdefault((name, kind), item)
+        if (name, kind) in places:
+            raise item.error(f"a second directive for the {kind} loops of {name}")
+        places[name, kind] = item
+        if name in levels:
+            directives[name, kind] = loops
+            continue
+        if name not in keeps_nothing and not FAN_OUT.fullmatch(name):
+            raise place.error(f"there is no level {name!r}; {closest(name, reversed(levels))}")
+        if kind != "spatial":
+            raise place.error(f"{name} keeps nothing, so it can have no temporal loops here")
+        fan_outs.append(_FanOut(name, place, loops, len(order)))
+    _add_fan_outs(fan_outs, order, machine, directives, places)
     _fill_rest(directives, places, problem)
     return Mapping(
         tuple(
@@ -81,6 +97,16 @@ def mapping_of(part: Part, problem: Problem, machine: Machine) -> Mapping:
             for level in reversed(machine.levels)
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _FanOut:
+    """Spatial loops of a level that only Timeloop has, and how many directives of our levels precede them."""
+
+    name: str
+    place: Part
+    loops: list[tuple[str, int]]
+    num_before: int
 
 
 def _keys(item: Part) -> dict[str, Part]:
@@ -101,31 +127,64 @@ def _kind(keys: dict[str, Part]) -> str:
     return kind
 
 
-def _target(item: Part, keys: dict[str, Part]) -> Part:
+def _target(item: Part, keys: dict[str, Part], machine: Machine) -> tuple[Part, str]:
+    """What a directive is for, by name; numbers count memories from the innermost."""
     found = next((keys[key] for key in ("target", "name") if key in keys), None)
     if found is None:
         raise item.error("target is missing")
-    return found
+    if isinstance(found.value, int) and LEFT_OUT in machine.description:
+        raise found.error("numbers also count the memories that were left out here; give the memory's name")
+    return found, target_name(found, [level.name for level in reversed(machine.levels)])
 
 
-def _feeder(number: int, targets: list[Part], kind: str, machine: Machine, keeps_nothing: set[str]) -> str:
-    """The level around one that keeps nothing and only spreads work: the outer one of its neighbours."""
+def _add_fan_outs(
+    fan_outs: list[_FanOut],
+    order: list[int],
+    machine: Machine,
+    directives: dict[tuple[str, str], list[tuple[str, int]]],
+    places: dict[tuple[str, str], Part],
+) -> None:
+    """Give the loops of fan-outs to the levels that feed them, inside those levels' own spatial loops."""
+    own = {key: loops for key, loops in directives.items() if key[1] == "spatial"}
+    inside: dict[str, list[tuple[str, int]]] = {}
+    is_outwards = order == sorted(order)
+    for one in fan_outs if is_outwards else reversed(fan_outs):
+        level = _feeder(one, order, machine)
+        inside[level] = _merged(inside.get(level, []), one.loops, one.place)
+        places.setdefault((level, "spatial"), one.place)
+    for level, loops in inside.items():
+        key = (level, "spatial")
+        directives[key] = _merged(loops, own.get(key, []), places[key])
+
+
+def _feeder(one: _FanOut, order: list[int], machine: Machine) -> str:
+    """The level around a fan-out: that outside the memory it is named after, or between its neighbours.
+
+    Where only its place in the list says where it is, the list must go from level to level.
+    """
     names = [level.name for level in machine.levels]
-    target = targets[number]
-    name = target.text()
-    if name not in keeps_nothing and not FAN_OUT.fullmatch(name):
-        raise target.error(f"there is no level {name!r}; there are {', '.join(reversed(names))}")
-    if kind != "spatial":
-        raise target.error(f"{name} keeps nothing, so it can have no temporal loops here")
-    before = next((t.text() for t in reversed(targets[:number]) if t.text() in names), None)
-    after = next((t.text() for t in targets[number:] if t.text() in names), None)
-    if before is None or after is None or before == after:
-        raise target.error(f"{name} keeps nothing; list it between the levels that it connects")
-    return max(before, after, key=names.index)
+    inner = one.name.removeprefix("inter_").removesuffix("_spatial")
+    if inner in names[:-1]:
+        return names[names.index(inner) + 1]
+    if order != sorted(order) and order != sorted(order, reverse=True):
+        raise one.place.error(
+            f"where {one.name} fans out is only said by its place; list the levels from the outermost to the "
+            "innermost, or the other way round"
+        )
+    before, after = order[: one.num_before], order[one.num_before :]
+    if not before or not after or before[-1] == after[0]:
+        raise one.place.error(f"{one.name} keeps nothing; list it between the levels that it connects")
+    low, high = sorted((before[-1], after[0]))
+    feeders = [n for n in range(low + 1, high + 1) if machine.fan_out(n) > 1] or [high]
+    if len(feeders) > 1:
+        raise one.place.error(
+            f"{one.name} may be below {' or '.join(names[n] for n in feeders)}; list a directive of each"
+        )
+    return names[feeders[0]]
 
 
 def _merged(known: list[tuple[str, int]], more: list[tuple[str, int]], item: Part) -> list[tuple[str, int]]:
-    """Loops of one level from two directives of fan-out."""
+    """Loops of one level from two directives, the inner one first."""
     factors = dict(known)
     for dim, factor in more:
         if 0 in (factor, factors.get(dim, 1)) and dim in factors:
@@ -207,24 +266,24 @@ def _fill_rest(
             directives[key] = [(d, extent // given if d == dim else f) for d, f in directives[key]]
 
 
-def _check_kept(target: Part, keys: dict[str, Part], problem: Problem, machine: Machine) -> bool:
+def _check_kept(target: Part, name: str, keys: dict[str, Part], problem: Problem, machine: Machine) -> bool:
     """Whether anything is kept; it must be what the machine's level keeps."""
-    level = next((level for level in machine.levels if level.name == target.text()), None)
+    level = next((level for level in machine.levels if level.name == name), None)
     kinds = {o.name: o.kind for o in problem.operands}
     bypassed: set[str] = set()
     for key in ("keep", "bypass"):
-        for name in keys[key].names() if key in keys else ():
-            if name not in kinds:
-                raise keys[key].error(f"there is no tensor {name!r}; the problem has {', '.join(kinds)}")
-            holds = level is not None and kinds[name] in level.holds
+        for tensor in keys[key].names() if key in keys else ():
+            if tensor not in kinds:
+                raise keys[key].error(f"there is no tensor {tensor!r}; the problem has {', '.join(kinds)}")
+            holds = level is not None and kinds[tensor] in level.holds
             if holds != (key == "keep"):
                 does = "keeps" if holds else "does not keep"
                 raise keys[key].error(
-                    f"the machine's level {target.text()} {does} {name}; "
+                    f"the machine's level {name} {does} {tensor}; "
                     "load the architecture together with this file"
                 )
-            bypassed |= {name} if key == "bypass" else set()
-    if level is None and bypassed != set(kinds) and not FAN_OUT.fullmatch(target.text()):
-        names = ", ".join(found.name for found in reversed(machine.levels))
-        raise target.error(f"there is no level {target.text()!r}; there are {names}")
+            bypassed |= {tensor} if key == "bypass" else set()
+    if level is None and bypassed != set(kinds) and not FAN_OUT.fullmatch(name):
+        known = (found.name for found in reversed(machine.levels))
+        raise target.error(f"there is no level {name!r}; {closest(name, known)}")
     return bypassed != set(kinds)

@@ -89,6 +89,24 @@ def test_what_timeloop_cannot_say_is_a_comment() -> None:
     assert text.startswith("# A write to GlobalBuffer costs 3.0 pJ")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "bits", "said"),
+    [
+        ("float16", 16, "# The multipliers take float16; here they are of integers as wide (int16).\n"),
+        ("bfloat16", 16, "# The multipliers take bfloat16; here they are of integers as wide (int16).\n"),
+        ("uint8", 8, "# The multipliers take uint8; here they are of integers as wide (int8).\n"),
+        ("int8", 8, ""),
+        ("int32", 32, ""),
+    ],
+)
+def test_an_element_type_that_timeloop_has_no_word_for_is_a_comment(dtype: str, bits: int, said: str) -> None:
+    text = TWO_LEVELS.replace("macs_per_cycle: {int8: 1}", f"macs_per_cycle: {{{dtype}: 1}}")
+    assert dtype in text
+    arch = dump(layer("1_1_1_1_1"), parse_machine(text), Mapping(()))["arch.yaml"]
+    assert arch.split("arch:")[0] == said
+    assert f"word-bits: {bits}\n  " in arch.split("storage")[0]
+
+
 @pytest.mark.parametrize("case", load_cases(EXAMPLES), ids=lambda case: case.id)
 def test_timeloops_own_results_survive_the_way_there_and_back(case: Case, tmp_path: Path) -> None:
     machine = load_preset("simba-cosa-repo")

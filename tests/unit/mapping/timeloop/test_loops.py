@@ -9,6 +9,7 @@ from tests.support.timeloop import LIST, MAPPING, PROCESSED, PRODUCT, TWO_LEVELS
 
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.errors import MachineError
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.mapping.base import LevelLoops, Loop, Mapping
 from tilewright.mapping.problem import Problem, convolution
@@ -43,6 +44,61 @@ mapping:
     spatial = {loops.level: {x.dim: x.factor for x in loops.spatial} for loops in mapping.levels}
     assert spatial == {"DRAM": {}, "glb": {"C": 4, "K": 3}, "ifmap_spad": {}, "weights_spad": {}}
     assert mapping.factors() == {"R": 3, "S": 3, "C": 4, "K": 12}
+
+
+def test_levels_may_be_numbers_from_the_innermost(tmp_path: Path) -> None:
+    problem = load_problem(written(tmp_path, PRODUCT, "product.yaml"))
+    machine = parse_machine(TWO_LEVELS)
+    named = load_mapping(written(tmp_path, MAPPING), problem, machine)
+    text = MAPPING.replace("target: Memory", "target: 1").replace("target: Buffer", "target: 0")
+    assert load_mapping(written(tmp_path, text, "numbers.yaml"), problem, machine) == named
+    high = text.replace("target: 1", "target: 2")
+    with pytest.raises(MachineError, match=r"target: there is no memory 2; there are 2\.$"):
+        load_mapping(written(tmp_path, high, "high.yaml"), problem, machine)
+
+
+def test_numbers_are_no_names_where_memories_were_left_out(tmp_path: Path) -> None:
+    """They count memories that the machine has not."""
+    path = written(tmp_path, PROCESSED)
+    problem = load_problem(path)
+    text = REFERENCE.replace("target: shared_glb", "target: 5")
+    maps = written(tmp_path, text, "map.yaml")
+    machine = load_architecture(path, maps, problems=[problem])
+    with pytest.raises(
+        MachineError, match=r"mapping\[5\].target: numbers also count .* give the memory's name"
+    ):
+        load_mapping(maps, problem, machine)
+
+
+FANS = """
+name: fans
+levels:
+  - {name: Inner, capacity_bytes: 4 KiB, num_instances_per_parent: 6}
+  - {name: Middle, capacity_bytes: 4 KiB, num_instances_per_parent: 4}
+  - {name: Outer}
+units: [{name: MAC, kind: mac, num_per_instance: 5, macs_per_cycle: {int8: 1}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ("Outer Inner x Middle", r"mapping\[2\].target: where inter_x_spatial .* list the levels from"),
+        ("Outer x Inner", "inter_x_spatial may be below Middle or Outer; list a directive of each"),
+        ("x Outer Inner", "inter_x_spatial keeps nothing; list it between the levels"),
+        ("Outer x Inner x", r"mapping\[3\]: a second directive for the spatial loops of inter_x_spatial"),
+    ],
+)
+def test_where_a_fan_out_belongs_must_be_clear(listed: str, message: str, tmp_path: Path) -> None:
+    directives = [
+        "{target: inter_x_spatial, type: spatial, factors: K3}"
+        if name == "x"
+        else f"{{target: {name}, type: temporal, factors: {'C3' if name == 'Outer' else 'C1'}}}"
+        for name in listed.split()
+    ]
+    text = "mapping:\n" + "".join(f"- {one}\n" for one in directives)
+    with pytest.raises(MachineError, match=message):
+        load_mapping(written(tmp_path, text), convolution({"K": 3, "C": 3}), parse_machine(FANS))
 
 
 @pytest.mark.parametrize(
