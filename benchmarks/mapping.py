@@ -6,16 +6,13 @@ table between the page's markers as well. One core; compiled parts are loaded be
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from statistics import fmean, geometric_mean, median
 from typing import Any
 
 import numpy as np
+from results import arguments_of, layers, write
 
 from tilewright.cost.nest_table import Encoded, Evaluator
 from tilewright.hardware.presets import load_preset
@@ -23,13 +20,10 @@ from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Obj
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem, layer, written
+from tilewright.mapping.problem import Problem, layer
 from tilewright.mapping.random import Random
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget
-from tilewright.reproduce.cosa import NETWORKS
-
-START, END = "<!-- table -->\n", "<!-- end -->\n"
 
 MAPPERS: dict[str, tuple[Mapper, Objective]] = {
     "exact": (Exact(), "latency"),
@@ -41,11 +35,6 @@ MAPPERS: dict[str, tuple[Mapper, Objective]] = {
     "hybrid, 32 threads": (Hybrid(num_threads=32, timeout=0), "latency"),
     "random, best of 5": (Random(), "latency"),
 }
-
-
-def layers() -> list[tuple[str, Problem]]:
-    """The layers with the network that each is of."""
-    return [(network, written(text)) for network, texts in NETWORKS.items() for text in texts]
 
 
 def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list[dict[str, Any]]:
@@ -78,10 +67,6 @@ def energy_gap(answer: MappingSolution) -> float | None:
     """Of the fastest mappings: how far the energy is above what is proven of them."""
     bound = answer.details.get("energy_bound_at_latency_pj", 0.0)
     return answer.cost.energy_pj / bound - 1 if bound > 0 else None
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def evaluations_per_s(machine_name: str, text: str, count: int = 200_000) -> float:
@@ -123,7 +108,7 @@ def summary(rows: Sequence[dict[str, Any]], speeds: dict[str, float], machine: s
         seconds = [m["seconds"] for m in own]
         reached = sum(m["cycles"] == row["bound_cycles"] for m, row in zip(own, rows, strict=True))
         ratios = " | ".join(f"{ratio(name, key):.3f}" for key in ("cycles", "energy_pj", "edp"))
-        spread = f"{statistics.median(seconds):.3f} | {statistics.fmean(seconds):.3f} | {max(seconds):.2f}"
+        spread = f"{median(seconds):.3f} | {fmean(seconds):.3f} | {max(seconds):.2f}"
         lines.append(f"| {name} | {ratios} | {reached} | {spread} |")
     gaps: dict[str, Callable[[dict[str, Any]], float]] = {
         "cycles above the proven least, `exact`": lambda row: row["mappers"]["exact"]["gap"],
@@ -138,7 +123,7 @@ def summary(rows: Sequence[dict[str, Any]], speeds: dict[str, float], machine: s
     lines += ["", "| gap | median | worst |", "|---|---|---|"]
     for what, gap in gaps.items():
         values = [100 * gap(row) for row in rows]
-        lines.append(f"| {what} | {statistics.median(values):.3f} % | {max(values):.3f} % |")
+        lines.append(f"| {what} | {median(values):.3f} % | {max(values):.3f} % |")
     lines += [
         "",
         "Mappings counted per second: " + ", ".join(f"{t} {v / 1e6:.2f} M" for t, v in speeds.items()) + ".",
@@ -147,24 +132,11 @@ def summary(rows: Sequence[dict[str, Any]], speeds: dict[str, float], machine: s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--machine", default="simba-cosa-repo")
-    parser.add_argument("--output", type=Path, default=Path("mapping"))
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--only", default="", help="networks, separated by commas")
-    arguments = parser.parse_args()
-    chosen = [item for item in layers() if not arguments.only or item[0] in arguments.only.split(",")]
+    arguments = arguments_of(__doc__, "mapping")
     speeds = {t: evaluations_per_s(arguments.machine, t) for t in ("3_14_256_256_1", "1_14_1024_256_1")}
-    rows = measured(arguments.machine, chosen)
+    rows = measured(arguments.machine, layers(arguments.only))
     text = summary(rows, speeds, arguments.machine)
-    arguments.output.with_suffix(".json").write_text(json.dumps({"speeds": speeds, "rows": rows}, indent=1))
-    arguments.output.with_suffix(".md").write_text(text)
-    print(text)
-    if arguments.page:
-        page = arguments.page.read_text()
-        before, _, rest = page.partition(START)
-        _, _, after = rest.partition(END)
-        arguments.page.write_text(before + START + text + END + after)
+    write(arguments, {"speeds": speeds, "rows": rows}, text)
 
 
 if __name__ == "__main__":

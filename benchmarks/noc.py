@@ -6,14 +6,12 @@ between the page's markers as well. Besides the network as it is assumed, others
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
+
+from results import arguments_of, layers, write
 
 from tilewright.cost.noc import NocOptions, simulate
 from tilewright.hardware.presets import load_preset
@@ -21,12 +19,9 @@ from tilewright.mapping.base import Mapper, Mapping, MappingProblem, MappingSolu
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem, written
+from tilewright.mapping.problem import Problem
 from tilewright.mapping.random import Random
 from tilewright.planning import Budget
-from tilewright.reproduce.cosa import NETWORKS
-
-START, END = "<!-- network -->\n", "<!-- end network -->\n"
 
 MAPPERS: dict[str, Mapper] = {
     "cosa": Cosa(),
@@ -45,11 +40,6 @@ OPTIONS: dict[str, NocOptions] = {
     "flits of 128 bits": NocOptions(flit_bits=128),
     "no multicast": NocOptions(has_multicast=False),
 }
-
-
-def layers() -> list[tuple[str, Problem]]:
-    """The layers with the network that each is of."""
-    return [(network, written(text)) for network, texts in NETWORKS.items() for text in texts]
 
 
 def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list[dict[str, Any]]:
@@ -75,10 +65,6 @@ def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list
     return rows
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
-
-
 def summary(rows: Sequence[dict[str, Any]], machine: str) -> str:
     def line(label: str, cycles: Sequence[dict[str, int]]) -> str:
         over = [geometric_mean([c[RANDOM] / c[name] for c in cycles]) for name in MAPPERS if name != RANDOM]
@@ -100,30 +86,15 @@ def summary(rows: Sequence[dict[str, Any]], machine: str) -> str:
     seconds = [row["seconds"] for row in rows]
     lines += [
         "",
-        f"A simulation takes {statistics.fmean(seconds):.2f} s on average, "
-        f"{max(seconds):.2f} s on the slowest layer.",
+        f"A simulation takes {fmean(seconds):.2f} s on average, {max(seconds):.2f} s on the slowest layer.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--machine", default="simba-cosa-repo")
-    parser.add_argument("--output", type=Path, default=Path("noc"))
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--only", default="", help="networks, separated by commas")
-    arguments = parser.parse_args()
-    chosen = [item for item in layers() if not arguments.only or item[0] in arguments.only.split(",")]
-    rows = measured(arguments.machine, chosen)
-    text = summary(rows, arguments.machine)
-    arguments.output.with_suffix(".json").write_text(json.dumps(rows, indent=1))
-    arguments.output.with_suffix(".md").write_text(text)
-    print(text)
-    if arguments.page:
-        page = arguments.page.read_text()
-        before, _, rest = page.partition(START)
-        _, _, after = rest.partition(END)
-        arguments.page.write_text(before + START + text + END + after)
+    arguments = arguments_of(__doc__, "noc")
+    rows = measured(arguments.machine, layers(arguments.only))
+    write(arguments, rows, summary(rows, arguments.machine), "network")
 
 
 if __name__ == "__main__":

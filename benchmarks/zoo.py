@@ -25,6 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from results import with_table
+
 import tilewright as tw
 from tilewright import zoo
 from tilewright.benchmark import Entrant, Plan, compare_engines
@@ -308,13 +310,6 @@ def main() -> None:
     print(text)
     if arguments.page is not None:
         write_atomically(arguments.page, with_table(arguments.page.read_text(), text).encode())
-
-
-def with_table(page: str, text: str) -> str:
-    """The page with another table between its markers."""
-    head, _, rest = page.partition("<!-- table -->\n")
-    _, _, tail = rest.partition("<!-- end -->\n")
-    return f"{head}<!-- table -->\n{text}<!-- end -->\n{tail}"
 
 
 if __name__ == "__main__":

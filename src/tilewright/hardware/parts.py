@@ -161,7 +161,7 @@ class Level(Part):
     read_pj: Picojoules | None = None
     """Energy of one read access."""
     write_pj: Picojoules | None = None
-    """Energy of one write access."""
+    """Energy of one write access; left out: that of a read."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Level:
@@ -180,6 +180,16 @@ class Level(Part):
                 f"shares: take {shared} of {self.capacity_bytes} bytes; make one of them smaller"
             )
         return self
+
+    @property
+    def read_access_pj(self) -> float:
+        """Energy of one read access; 0 where none is given."""
+        return self.read_pj or 0.0
+
+    @property
+    def write_access_pj(self) -> float:
+        """Energy of one write access; that of a read where none is given."""
+        return self.read_access_pj if self.write_pj is None else self.write_pj
 
     def capacity_for_bytes(self, kind: TensorKind) -> int | None:
         """Bytes that tensors of this kind may use: None without a limit, 0 where they pass by."""

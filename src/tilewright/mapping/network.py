@@ -189,9 +189,8 @@ def stream(nest: Nest, machine: Machine) -> Stream:
         transfer_cycles(read, outermost, machine.read_bytes_per_cycle(outermost)),
         transfer_cycles(written, outermost, machine.write_bytes_per_cycle(outermost)),
     )
-    read_pj = outermost.read_pj or 0.0
-    write_pj = outermost.write_pj if outermost.write_pj is not None else read_pj
-    return Stream(cycles, (read * read_pj + written * write_pj) / outermost.words_per_access)
+    energy_pj = read * outermost.read_access_pj + written * outermost.write_access_pj
+    return Stream(cycles, energy_pj / outermost.words_per_access)
 
 
 def _num_elements(access: Access, nest: Nest) -> int:

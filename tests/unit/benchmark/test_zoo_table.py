@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,14 +15,16 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
+def script() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(ROOT / "benchmarks"))  # as it is where a script of that folder runs
     spec = importlib.util.spec_from_file_location("zoo_benchmark", ROOT / "benchmarks" / "zoo.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(ROOT / "benchmarks"))
 
 
 def row(name: str, ratio: float, *, is_busy: bool = False, error: str | None = None) -> dict[str, Any]:
@@ -98,6 +101,12 @@ def test_a_page_keeps_what_is_around_the_table(script: ModuleType) -> None:
     assert "<!-- table -->\n| a |\n<!-- end -->\n" in new
     assert script.with_table(new, "| b |\n") == new.replace("| a |", "| b |")
     assert new.split("<!-- end -->")[1] == page.split("<!-- end -->")[1]
+    two = (ROOT / "docs" / "mapping.md").read_text()
+    other = script.with_table(two, "| c |\n", "network")
+    assert "<!-- network -->\n| c |\n<!-- end network -->\n" in other
+    assert other.split("<!-- network -->")[0] == two.split("<!-- network -->")[0]
+    with pytest.raises(ValueError, match=r"has no <!-- network --> \.\.\. <!-- end network -->"):
+        script.with_table(page, "| a |\n", "network")
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(

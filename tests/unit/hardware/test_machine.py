@@ -62,6 +62,17 @@ def test_instances_multiply_from_the_outside_in() -> None:
     assert [machine.num_units(unit) for unit in machine.units] == [32, 64]
 
 
+@pytest.mark.parametrize(
+    ("read", "write", "expected"),
+    [(3, None, (3, 3)), (3, 0, (3, 0)), (None, 4, (0, 4)), (None, None, (0, 0))],
+)
+def test_a_write_costs_what_a_read_costs_where_nothing_else_is_said(
+    read: float | None, write: float | None, expected: tuple[float, float]
+) -> None:
+    level = chip().innermost.model_copy(update={"read_pj": read, "write_pj": write})
+    assert (level.read_access_pj, level.write_access_pj) == expected
+
+
 def test_bandwidths_convert_both_ways() -> None:
     machine = chip()
     l1, llb, ddr = machine.levels

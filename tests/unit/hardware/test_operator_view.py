@@ -63,6 +63,35 @@ def test_a_machine_of_single_multipliers_stays_itself() -> None:
     assert operator_view(machine).machine is machine
 
 
+SINGLE = """
+name: single
+levels: [{name: Buffer, capacity_bytes: 64}, {name: DRAM}]
+units:
+  - {name: vector, kind: vector, level: DRAM, macs_per_cycle: {int8: 1}, ops_per_cycle: {int8: 1}, mac_pj: 7}
+  - {name: array, kind: mac, num_per_instance: 3, macs_per_cycle: {int8: 1}, mac_pj: 2}
+energy_source: made up
+"""
+
+
+def test_the_energy_of_a_multiplication_is_that_of_the_unit_mapped_onto() -> None:
+    """Also where the machine would do as it is but for another unit's energy, which is listed first."""
+    machine = parse_machine(SINGLE)
+    assert machine.mac_pj == 7
+    view = operator_view(machine).machine
+    assert (view.mac_pj, view.units[0].name) == (2, "array")
+    free = parse_machine(SINGLE.replace("{int8: 1}, mac_pj: 2", "{int8: 1}"))
+    assert operator_view(free).machine.mac_pj == 0
+    alike = parse_machine(SINGLE.replace("mac_pj: 7", "mac_pj: 2"))
+    assert operator_view(alike).machine is alike
+
+
+@pytest.mark.parametrize(("rate", "lanes"), [("0.5", 1), ("1.4", 4), ("2", 6)])
+def test_units_together_have_the_lanes_of_their_whole_rate(rate: str, lanes: int) -> None:
+    """Three of 1.4 per cycle are four lanes: fractions are lost once, not for each unit."""
+    text = SINGLE.replace("3, macs_per_cycle: {int8: 1}", f"3, macs_per_cycle: {{int8: {rate}}}")
+    assert operator_view(parse_machine(text)).machine.units[0].num_per_instance == lanes
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_a_view_is_a_machine_with_one_memory(name: str) -> None:
     machine = load_preset(name)

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
+from tilewright.cost.machine_code import compiled
 from tilewright.cost.noc.mesh import LOCAL, NUM_PORTS, OPPOSITE, WEST, Delivery, Mesh, Packet, check_packets
 from tilewright.errors import InternalError
 
 Array = np.ndarray[Any, Any]
-
-
-def compiled(function: Any) -> Any:
-    """Compiled once for each machine: kept beside the module, or in the user's cache."""
-    return numba.njit(cache=True, nogil=True)(function)
 
 
 def wiring(mesh: Mesh) -> tuple[Array, Array, Array]:

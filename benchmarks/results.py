@@ -1,0 +1,51 @@
+"""What scripts of this folder share: CoSA's layers, their arguments, results in files and in pages."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from tilewright.mapping.problem import Problem, written
+from tilewright.reproduce.cosa import NETWORKS
+
+
+def with_table(page: str, text: str, name: str = "table") -> str:
+    """The page with other text between the markers `<!-- NAME -->` and `<!-- end -->`, or `end NAME`.
+
+    Raises:
+        ValueError: the page lacks one of the markers.
+    """
+    start, end = f"<!-- {name} -->\n", "<!-- end -->\n" if name == "table" else f"<!-- end {name} -->\n"
+    head, found_start, rest = page.partition(start)
+    _, found_end, tail = rest.partition(end)
+    if not (found_start and found_end):
+        markers = f"{start.strip()} ... {end.strip()}"
+        raise ValueError(f"the page has no {markers}; put them where the table belongs")
+    return f"{head}{start}{text}{end}{tail}"
+
+
+def arguments_of(description: str | None, output: str) -> argparse.Namespace:
+    """The arguments of a script that measures CoSA's layers on a machine."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--machine", default="simba-cosa-repo")
+    parser.add_argument("--output", type=Path, default=Path(output))
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--only", default="", help="networks, separated by commas")
+    return parser.parse_args()
+
+
+def layers(only: str) -> list[tuple[str, Problem]]:
+    """CoSA's layers with the network that each is of; `only` names networks, nothing stands for all."""
+    chosen = only.split(",") if only else list(NETWORKS)
+    return [(name, written(text)) for name, texts in NETWORKS.items() if name in chosen for text in texts]
+
+
+def write(arguments: argparse.Namespace, document: Any, text: str, name: str = "table") -> None:
+    """The samples as JSON, the tables as Markdown, printed and in the page if one was given."""
+    arguments.output.with_suffix(".json").write_text(json.dumps(document, indent=1))
+    arguments.output.with_suffix(".md").write_text(text)
+    print(text)
+    if arguments.page:
+        arguments.page.write_text(with_table(arguments.page.read_text(), text, name))
