@@ -17,7 +17,7 @@ from tilewright.cost.link_transfers import Linked, linked
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.mapping.base import TIMELOOP, Loop, Mapping, Rules, joined
-from tilewright.mapping.bound import listed, num_mac_units, num_touched, relaxation
+from tilewright.mapping.bound import level_rooms, listed, num_mac_units, num_touched, relaxation
 from tilewright.mapping.problem import Operand, Problem
 
 Shift = tuple[int, ...]  # elements along each axis of a tensor
@@ -45,7 +45,7 @@ def evaluate(problem: Problem, machine: Machine, mapping: Mapping, rules: Rules 
                 own,
                 ceil(compute / throttling),
                 throttling,
-                level.level.read_pj or 0.0,
+                level.level.read_access_pj,
             )
         )
     mac_pj = machine.mac_pj
@@ -148,20 +148,7 @@ class _Nest:
         level = self.levels[number].level
         held = [o for o in self.problem.operands if o.kind in level.holds]
         words = {o: self.tile_words(o, number, rules) for o in held}
-        groups: list[tuple[tuple[TensorKind, ...], int | None]] = [
-            (share.holds, share.capacity_bytes) for share in level.shares
-        ]
-        shared = {kind for kinds, _ in groups for kind in kinds}
-        rest = tuple(kind for kind in level.holds if kind not in shared)
-        if level.capacity_bytes is not None:
-            taken = sum(share.capacity_bytes for share in level.shares)
-            groups.append((rest, level.capacity_bytes - taken))
-        for kinds, capacity_bytes in groups:
-            if capacity_bytes is None:
-                continue
-            available = capacity_bytes * 8 // level.word_bits
-            halves = 2 if rules.double_buffered and number and available > 1 else 1
-            available //= halves
+        for kinds, available, halves in level_rooms(self.machine, level, rules):
             inside = [o for o in held if o.kind in kinds]
             needed = sum(words[o] for o in inside)
             if needed > available:
@@ -384,7 +371,6 @@ def _energy_pj(nest: _Nest, number: int, reads: int, updates: int, fills: int, u
     level = nest.levels[number].level
     block = level.words_per_access
     instances = min(used, nest.machine.num_instances(level) / level.num_instances_per_access)
-    read = -(-reads // block) * (level.read_pj or 0.0)
-    write_pj = level.write_pj if level.write_pj is not None else level.read_pj or 0.0
-    written = (-(-updates // block) + -(-fills // block)) * write_pj
+    read = -(-reads // block) * level.read_access_pj
+    written = (-(-updates // block) + -(-fills // block)) * level.write_access_pj
     return (read + written) * instances

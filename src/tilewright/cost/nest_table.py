@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 
+from tilewright.cost.machine_code import compiled
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.mapping.base import TIMELOOP, Mapping, Rules
-from tilewright.mapping.bound import capacities_words
+from tilewright.mapping.bound import level_rooms
 from tilewright.mapping.problem import Problem
 
 Array = np.ndarray[Any, Any]
@@ -122,21 +122,17 @@ class Evaluator:
 def _rooms(problem: Problem, machine: Machine, rules: Rules) -> Array:
     """Rows of level, words, then for each operand whether it is counted: what bounds the tiles of a level."""
     found: list[list[int]] = []
-    outermost = len(machine.levels) - 1
     for number, level in enumerate(machine.levels):
-        for kinds, words in capacities_words(level):
-            halves = 2 if rules.double_buffered and number < outermost and words > 1 else 1
-            found.append([number, words // halves, *(int(o.kind in kinds) for o in problem.operands)])
+        for kinds, words, _ in level_rooms(machine, level, rules):
+            found.append([number, words, *(int(o.kind in kinds) for o in problem.operands)])
     return np.array(found, np.int64).reshape(-1, 2 + len(problem.operands))
 
 
 def _energies(machine: Machine, number: int) -> tuple[float, ...]:
     """Energy of a read and of a write, words of an access, instances that accesses are charged for."""
     level = machine.levels[number]
-    read = level.read_pj or 0.0
-    write = level.write_pj if level.write_pj is not None else read
     charged = machine.num_instances(level) / level.num_instances_per_access
-    return read, write, float(level.words_per_access), charged
+    return level.read_access_pj, level.write_access_pj, float(level.words_per_access), charged
 
 
 def _rates(machine: Machine, number: int) -> tuple[float, float]:
@@ -145,11 +141,6 @@ def _rates(machine: Machine, number: int) -> tuple[float, float]:
     rates = machine.read_bytes_per_cycle(level), machine.write_bytes_per_cycle(level)
     read, write = (np.inf if r is None else r * 8 / level.word_bits for r in rates)
     return read, write
-
-
-def compiled(function: Any) -> Any:
-    """Compiled once for each machine: kept beside the module, or in the user's cache."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
 
 
 @compiled

@@ -42,8 +42,7 @@ def energy_bound_pj(problem: Problem, machine: Machine) -> float:
             reads = 0.0 if is_output else accesses
             filled = words if place < len(kept) - 1 else 0
             writes = (accesses if is_output else 0.0) + filled
-            write_pj = level.write_pj if level.write_pj is not None else level.read_pj or 0.0
-            access_pj = reads * (level.read_pj or 0.0) + writes * write_pj
+            access_pj = reads * level.read_access_pj + writes * level.write_access_pj
             total += access_pj / level.words_per_access / level.num_instances_per_access
     return total
 
@@ -72,11 +71,10 @@ def check_smallest_tiles(problem: Problem, machine: Machine, rules: Rules = TIME
     """
     for level in machine.levels:
         is_outermost = level is machine.outermost
-        for kinds, available in capacities_words(level):
-            halves = 2 if rules.double_buffered and not is_outermost and available > 1 else 1
+        for kinds, room, halves in level_rooms(machine, level, rules):
             inside = [o for o in problem.operands if o.kind in kinds]
             words = {o.name: _least_words(problem, o, rules) if is_outermost else 1 for o in inside}
-            needed, room = sum(words.values()), available // halves
+            needed = sum(words.values())
             if needed <= room:
                 continue
             need_bytes = ceil(needed * halves * level.word_bits / 8)
@@ -118,16 +116,25 @@ def relaxation(level: Level, kinds: Iterable[TensorKind], need_bytes: int) -> st
     return f"it {need_bytes + sum(share.capacity_bytes for share in level.shares)} bytes"
 
 
-def capacities_words(level: Level) -> list[tuple[tuple[TensorKind, ...], int]]:
-    """What a level may hold: kinds of tensor that share so many words; none without a limit."""
-    found = [(share.holds, share.capacity_bytes * 8 // level.word_bits) for share in level.shares]
+def level_rooms(
+    machine: Machine, level: Level, rules: Rules = TIMELOOP
+) -> list[tuple[tuple[TensorKind, ...], int, int]]:
+    """What a level may hold at a time: kinds of tensor, the words that they share, and how many such parts.
+
+    There are two parts where one is filled while the other is in use. None without a limit.
+    """
+    found = [(share.holds, share.capacity_bytes) for share in level.shares]
     if level.capacity_bytes is not None:
         own = {kind for share in level.shares for kind in share.holds}
         rest = tuple(kind for kind in level.holds if kind not in own)
-        left = level.capacity_bytes - sum(share.capacity_bytes for share in level.shares)
         if rest:
-            found.append((rest, left * 8 // level.word_bits))
-    return found
+            found.append((rest, level.capacity_bytes - sum(share.capacity_bytes for share in level.shares)))
+    listed = []
+    for kinds, capacity_bytes in found:
+        words = capacity_bytes * 8 // level.word_bits
+        halves = 2 if rules.double_buffered and level is not machine.outermost and words > 1 else 1
+        listed.append((kinds, words // halves, halves))
+    return listed
 
 
 def num_mac_units(machine: Machine) -> int:

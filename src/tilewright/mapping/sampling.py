@@ -20,7 +20,7 @@ from tilewright.cost.nest_table import Encoded, Evaluator
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
-from tilewright.mapping.bound import capacities_words
+from tilewright.mapping.bound import level_rooms
 from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.launch import has_shape
 from tilewright.mapping.objective import rank
@@ -192,13 +192,11 @@ class Tilings:
 
 def rooms(problem: MappingProblem) -> Iterator[Room]:
     """What bounds tiles: the capacities of all levels, split as their shares say."""
-    outermost = len(problem.machine.levels) - 1
     for number, level in enumerate(problem.machine.levels):
-        for kinds, words in capacities_words(level):
+        for kinds, words, _ in level_rooms(problem.machine, level, problem.rules):
             inside = tuple(o for o in problem.problem.operands if o.kind in kinds)
-            halves = 2 if problem.rules.double_buffered and number < outermost and words > 1 else 1
             if inside:
-                yield Room(number, inside, words // halves)
+                yield Room(number, inside, words)
 
 
 def _slots(machine: Machine) -> Iterator[Slot]:

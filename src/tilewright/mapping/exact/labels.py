@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cost.nest_table import compiled, distinct_positions
+from tilewright.cost.machine_code import compiled
+from tilewright.cost.nest_table import distinct_positions
 from tilewright.mapping.exact import windows as sliding
 from tilewright.mapping.exact.windows import add_loop, forget, is_covered, share_that_enters
 

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Level, TensorKind
 from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
-from tilewright.mapping.bound import capacities_words
+from tilewright.mapping.bound import level_rooms
 from tilewright.mapping.exact import labels, windows
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.launch import has_shape
@@ -86,13 +86,12 @@ class Space:
         return self.task.problem.operands[operand].kind in self.levels[number].holds
 
     def _fits(self, number: int) -> Array:
-        lattice, rules = self.lattice, self.task.rules
+        lattice, task = self.lattice, self.task
         fits = np.ones(len(lattice.num_tiles), np.bool_)
-        for kinds, available in capacities_words(self.levels[number]):
-            halved = rules.double_buffered and number < len(self.levels) - 1 and available > 1
-            inside = [i for i, o in enumerate(self.task.problem.operands) if o.kind in kinds]
+        for kinds, words, _ in level_rooms(task.machine, self.levels[number], task.rules):
+            inside = [i for i, o in enumerate(task.problem.operands) if o.kind in kinds]
             if inside:
-                fits &= lattice.volumes[inside].sum(axis=0) <= (available // 2 if halved else available)
+                fits &= lattice.volumes[inside].sum(axis=0) <= words
         return fits
 
     def _spatial(self, number: int) -> Spatial:
@@ -179,9 +178,7 @@ class Space:
     def access_pj(self, number: int) -> tuple[float, float]:
         """Energy of a word: (read, written)."""
         level = self.levels[number]
-        read = level.read_pj or 0.0
-        write = level.write_pj if level.write_pj is not None else read
-        return read / level.words_per_access, write / level.words_per_access
+        return level.read_access_pj / level.words_per_access, level.write_access_pj / level.words_per_access
 
     def charged(self, number: int) -> float:
         """Instances that an access is charged for at most."""

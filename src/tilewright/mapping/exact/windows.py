@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cost.nest_table import compiled, new_positions
+from tilewright.cost.machine_code import compiled
+from tilewright.cost.nest_table import new_positions
 
 Array = np.ndarray[Any, Any]
 

@@ -152,7 +152,7 @@ def _memory(machine: Machine, level: Level) -> dict[str, Any]:
     ):
         if rate is not None:
             memory[f"{way}_bandwidth"] = rate * 8 / level.word_bits
-    memory["vector-access-energy"] = level.read_pj or 0.0
+    memory["vector-access-energy"] = level.read_access_pj
     return memory
 
 
