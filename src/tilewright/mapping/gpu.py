@@ -2,19 +2,21 @@
 
 Any mapper searches on the views of `hardware/block_view.py` as on other machines: a view fixes how many
 threads share the registers of a block, so what they hold together is right by construction. CoSA is asked
-once: its program has rows for the product of threads and registers, as the paper says. Answers are counted
-with the warps that they use.
+for one size: its program has rows for the product of threads and registers, as the paper says. Answers are
+counted with the warps that they use. What divides badly over the multiprocessors is mapped padded, too.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from math import inf
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import prod
 
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
-from tilewright.errors import InfeasibleMapping
+from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.hardware.block_view import BlockView, block_limits, block_view
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.operator_view import operator_view
@@ -104,26 +106,76 @@ def solve_blocks(
         limits = block_limits(machine)
         view = block_view(machine, limits.max_per_block, shares_registers=False)
         _check_smallest(view, problem, rules)
-        tried.take(view, mapper.solve(tried.task(view), budget))
+        for one in (problem, *spread_evenly(problem, machine, _MOST_PADDED)):
+            left_s = _left_s(budget, started)
+            if left_s is not None and left_s <= 0 and tried.best is not None:
+                tried.is_cut_off = True
+                break
+            tried.take(view, one, mapper.solve(tried.task(view, one), _within(budget, left_s)))
         if tried.best is not None:
             return tried.answer(mapper, started)
         # What it answers does not fit in whole warps.
     views = _views(problem, machine, rules)
-    for number, view in enumerate(views):
-        own, one = budget, mapper
+    # A sampler's mappings are what it was asked for; others may be padded, where that is likely to pay most.
+    padded = () if isinstance(mapper, Sampler) else spread_evenly(problem, machine, 1)
+    tasks = [(view, problem) for view in views] + [(views[0], one) for one in padded]
+    for number, (view, one) in enumerate(tasks):
+        searcher = mapper
         if num_trials is not None and isinstance(mapper, Sampler):
-            of_view = (num_trials - tried.num_evaluations) // (len(views) - number)
+            of_view = (num_trials - tried.num_evaluations) // (len(tasks) - number)
             if of_view < 1:  # fewer trials than sizes: the last ones have them
                 continue
-            one = mapper.limited(of_view)
-        if budget.deadline_s is not None:
-            rest_s = budget.deadline_s - (time.perf_counter() - started)
-            if rest_s <= 0 and tried.best is not None:
+            searcher = mapper.limited(of_view)
+        left_s = _left_s(budget, started)
+        if left_s is not None:
+            if left_s <= 0 and tried.best is not None:
                 tried.is_cut_off = True
                 break
-            own = replace(budget, deadline_s=max(rest_s, 0.01) / (len(views) - number))
-        tried.take(view, one.solve(tried.task(view), own))
+            left_s = max(left_s, 0.01) / (len(tasks) - number)
+        tried.take(view, one, searcher.solve(tried.task(view, one), _within(budget, left_s)))
     return tried.answer(mapper, started)
+
+
+def spread_evenly(problem: Problem, machine: Machine, count: int) -> Iterator[Problem]:
+    """The problem padded so that it divides by the multiprocessors, or by nearly all; the best ones first.
+
+    Factors divide extents: of 13 multiprocessors a layer of powers of two uses 8. Each dim of the output goes
+    to its next multiple of every number of multiprocessors; how long that takes at best is the work over the
+    multiprocessors that it divides by. Only what is faster by that than the problem itself is tried.
+    """
+    view = block_view(machine, block_limits(machine).max_per_block)
+    num_cores = view.machine.num_instances(view.machine.level(view.threads.shared))
+
+    def least_time(candidate: Problem) -> float:
+        num_outputs = prod(candidate.extents[dim] for dim in candidate.output.dims())
+        used = max(n for n in range(1, num_cores + 1) if num_outputs % n == 0)
+        return candidate.num_macs / used
+
+    found: dict[Problem, float] = {}
+    for dim in problem.output.dims():
+        extent = problem.extents[dim]
+        for cores in range(2, num_cores + 1):
+            new = -(-extent // cores) * cores
+            if extent < new <= _MOST_PADDING * extent:
+                dims = tuple((d, new if d == dim else e) for d, e in problem.dims)
+                padded = replace(problem, dims=dims)
+                found[padded] = least_time(padded)
+    worth = [one for one in found if found[one] < _CLEARLY * least_time(problem)]
+    return islice(sorted(worth, key=lambda one: found[one]), count)
+
+
+_MOST_PADDING = 1.25
+_CLEARLY = 0.98
+_ROUNDING = 1e-9
+_MOST_PADDED = 6
+
+
+def _left_s(budget: Budget, started: float) -> float | None:
+    return None if budget.deadline_s is None else budget.deadline_s - (time.perf_counter() - started)
+
+
+def _within(budget: Budget, left_s: float | None) -> Budget:
+    return budget if left_s is None else replace(budget, deadline_s=max(left_s, 0.01))
 
 
 @dataclass(slots=True)
@@ -138,17 +190,21 @@ class _Tried:
     cost: Cost | None = None
     launch: Launch | None = None
     refused: Infeasible | None = None
-    num_sizes: int = 0
+    sizes: set[int] = field(default_factory=set)
     num_evaluations: int = 0
-    bound_of_sizes: float = inf
+    bounds: dict[int, float] = field(default_factory=dict)
     is_cut_off: bool = False
 
-    def task(self, view: BlockView) -> MappingProblem:
-        """What a mapper is asked."""
-        return MappingProblem(self.problem, view.machine, self.objective, self.rules, view.threads)
+    def task(self, view: BlockView, problem: Problem) -> MappingProblem:
+        """What a mapper is asked; the problem may be padded."""
+        return MappingProblem(problem, view.machine, self.objective, self.rules, view.threads)
 
-    def take(self, view: BlockView, found: MappingSolution | Infeasible) -> None:
-        """Keep an answer if it is the best one."""
+    def take(self, view: BlockView, problem: Problem, found: MappingSolution | Infeasible) -> None:
+        """Keep an answer to `task` if it is the best one.
+
+        Raises:
+            InternalError: the answer is better than its own bound.
+        """
         if isinstance(found, Infeasible):
             self.refused = found
             return
@@ -156,13 +212,31 @@ class _Tried:
             cost, launch = evaluate_blocks(self.problem, self.machine, found.mapping, self.rules)
         except InfeasibleMapping:
             return
-        self.num_sizes += 1
+        self.sizes.add(view.num_threads)
         self.num_evaluations += found.provenance.num_evaluations
         self.is_cut_off |= found.quality.status is Status.CUT_OFF
-        longer = 1.0 if self.objective == "energy" else view.cycle_length
-        self.bound_of_sizes = min(self.bound_of_sizes, found.quality.bound * longer)
+        if problem is self.problem:
+            longer = 1.0 if self.objective == "energy" else view.cycle_length
+            bound = found.quality.bound * longer
+            value = measure(self.objective, cost.cycles, cost.energy_pj)
+            # A block that leaves warps of the view idle is counted without them: the bound is not about it.
+            if self._size(launch) == view.num_threads and bound > value * (1 + _ROUNDING):
+                raise InternalError(
+                    f"layer {self.problem.name}: {found.provenance.planner} answers {value:g} "
+                    f"{UNITS[self.objective]} for blocks of {view.num_threads} threads and claims a least of "
+                    f"{bound:g}."
+                )
+            self.bounds[view.num_threads] = bound
         if self.cost is None or self._rank(cost) < self._rank(self.cost):
             self.best, self.cost, self.launch = found, cost, launch
+
+    def _size(self, launch: Launch) -> int:
+        return in_whole_warps(launch.num_threads, block_limits(self.machine))
+
+    def _bound_of_sizes(self, best: MappingSolution, launch: Launch, bound: float) -> dict[str, float]:
+        """The least proven of blocks of the sizes tried, where the answer is one, and not padded."""
+        is_covered = self._size(launch) in self.bounds and best.mapping.padding(self.problem) == 0
+        return {"bound_of_sizes": max(bound, min(self.bounds.values()))} if is_covered else {}
 
     def _rank(self, cost: Cost) -> tuple[float, float]:
         return rank(self.objective, cost.cycles, cost.energy_pj)
@@ -178,7 +252,10 @@ class _Tried:
         bound_energy_pj = energy_bound_pj(self.problem, largest)
         value = measure(self.objective, cost.cycles, cost.energy_pj)
         bound = measure(self.objective, bound_cycles, bound_energy_pj)
-        sizes = f"best of {self.num_sizes} sizes of blocks" if self.num_sizes > 1 else "one size of blocks"
+        num_sizes = len(self.sizes)
+        sizes = f"best of {num_sizes} sizes of blocks" if num_sizes > 1 else "one size of blocks"
+        if best.mapping.padding(self.problem) > 0:
+            sizes += ", padded"
         return replace(
             best,
             cost=cost,
@@ -195,7 +272,7 @@ class _Tried:
                 "blocks": launch.num_blocks,
                 "shared_bytes": launch.shared_bytes,
                 "registers_per_thread": launch.registers_per_thread,
-                "bound_of_sizes": min(value, self.bound_of_sizes),
+                **self._bound_of_sizes(best, launch, bound),
             },
             bound_cycles=bound_cycles,
             bound_energy_pj=bound_energy_pj,

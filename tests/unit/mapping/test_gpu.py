@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 import pytest
 
-from tilewright.errors import InfeasibleMapping, MachineError
+from tilewright.errors import InfeasibleMapping, InternalError, MachineError
 from tilewright.hardware.block_view import block_limits, block_view
 from tilewright.hardware.machine import Machine, Threads
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
 from tilewright.mapping import MAPPERS
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingSolution, Rules
+from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem, MappingSolution, Rules
 from tilewright.mapping.check_launch import check_launch
-from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
+from tilewright.mapping.exact import Exact
+from tilewright.mapping.gpu import evaluate_blocks, solve_blocks, spread_evenly
 from tilewright.mapping.launch import block_axes, has_shape
 from tilewright.mapping.problem import Problem, convolution, layer
 from tilewright.mapping.random import Random
-from tilewright.planning import UNLIMITED, Budget
+from tilewright.planning import UNLIMITED, Budget, Infeasible
 
 GPU = """
 name: tiny
@@ -215,6 +217,57 @@ def test_a_machine_that_no_view_can_be_made_of() -> None:
         block_limits(load_preset("simba-cosa-repo"))
     with pytest.raises(MachineError, match=r"threads: levels .* must be 'Registers', 'L2'"):
         block_limits(tiny("shared: Shared", "shared: L2"))
+
+
+def test_a_layer_that_divides_badly_over_the_multiprocessors_is_padded() -> None:
+    """Of 13 an unpadded layer of powers of two and 7 uses 8 at most: 62 % of what there is."""
+    problem, machine = layer("3_14_256_256_1"), load_preset("k80")
+    found = answer("cosa-paper", problem, machine)
+    assert 0 < found.mapping.padding(problem) < 0.1
+    assert found.cost.cycles < 1.05 * found.bound_cycles
+    assert "padded" in found.provenance.note
+    spread = [p for loops, kind, p in found.mapping.loops() if kind == "spatial" and loops.level == "L2"]
+    assert prod(loop.factor for loop in spread) > 8
+    padded = list(spread_evenly(problem, machine, 100))
+    assert padded
+    for one in padded:
+        changed = [(dim, old, one.extents[dim]) for dim, old in problem.dims if one.extents[dim] != old]
+        ((dim, old, new),) = changed
+        assert dim in problem.output.dims()
+        assert old < new <= 1.25 * old
+    best = padded[0]
+    outputs = prod(best.extents[dim] for dim in best.output.dims())
+    assert max(n for n in range(1, 14) if outputs % n == 0) == 13
+    assert list(spread_evenly(layer("1_1_64_1_1"), machine, 9)) == []
+
+
+@dataclass(frozen=True)
+class Boasting:
+    """Answers as another mapper does, and claims that nothing is faster than twice that."""
+
+    name: str = "boasting"
+
+    def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
+        found = Exact(pads=False).solve(problem, budget)
+        assert isinstance(found, MappingSolution)
+        return replace(found, quality=replace(found.quality, bound=2 * found.quality.cost))
+
+
+def test_an_answer_below_its_own_bound_is_our_error() -> None:
+    with pytest.raises(InternalError, match=r"^layer product: .* answers \d+ cycles .* a least of \d+\.$"):
+        solve_blocks(Boasting(), MATRIX, tiny(), "latency", Rules(), Budget())
+
+
+def test_what_is_proven_of_sizes_is_said_where_it_is_about_the_answer() -> None:
+    machine = load_preset("k80")
+    even = convolution({"K": 256, "P": 13, "Q": 4, "C": 256})  # for 13 multiprocessors and 256 threads
+    ten = layer("1_1_64_10_1")  # fewer threads than any size that is tried: nothing was proven of such blocks
+    for problem, is_said in ((even, True), (ten, False)):
+        found = answer("exact", problem, machine)
+        bound = found.details.get("bound_of_sizes")
+        assert (bound is not None) is is_said, found.details
+        if bound is not None:
+            assert found.quality.bound <= bound <= found.quality.cost
 
 
 @pytest.mark.parametrize("num_trials", [2, 9])
