@@ -208,6 +208,20 @@ def test_a_sweep_maps_onto_every_combination_and_marks_what_no_other_beats(tmp_p
     assert "http" not in drawn.replace("http://www.w3.org/2000/svg", ""), "the page needs no network"
 
 
+@pytest.mark.parametrize("mapper", ["cosa", "exact", "random"])
+def test_of_several_layers_the_one_that_does_not_fit_is_named(mapper: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    levels = "{name: Buffer, capacity_bytes: 64}, {name: Memory, capacity_bytes: 100}"
+    unit = "{name: mac, kind: mac, macs_per_cycle: {int8: 1}}"
+    path.write_text(f"name: small\nlevels: [{levels}]\nunits: [{unit}]\n")
+    result = tilewright("map", "1_1_2_2_1", "1_1_10_9_1", "-t", str(path), "--mapper", mapper)
+    assert result.code == 3
+    assert result.complaint.startswith(
+        "layer 1_1_10_9_1 on small: level Memory: Weights, Inputs and Outputs need"
+    )
+    assert len(result.err.splitlines()) == 1
+
+
 def test_a_variant_without_room_is_a_row_not_the_end() -> None:
     document = report("1_1_4_4_1", "--sweep", "levels.AccumulationBuffer.capacity_bytes=2,192")
     first, second = document["variants"]

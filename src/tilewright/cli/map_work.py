@@ -128,11 +128,14 @@ def solve_each(
         update(f"mapping {problem.name}", number, len(problems))
         key = (problem.dims, problem.operands)
         if key not in found:
-            if machine.threads is None:
-                check_smallest_tiles(problem, machine, rules)
-                answer = solver.solve(MappingProblem(problem, machine, objective, rules), effort)
-            else:
-                answer = solve_blocks(solver, problem, machine, objective, rules, effort, num_trials)
+            try:
+                if machine.threads is None:
+                    check_smallest_tiles(problem, machine, rules)
+                    answer = solver.solve(MappingProblem(problem, machine, objective, rules), effort)
+                else:
+                    answer = solve_blocks(solver, problem, machine, objective, rules, effort, num_trials)
+            except InfeasibleMapping as error:
+                raise InfeasibleMapping(f"layer {problem.name} on {machine.name}: {error}") from None
             if isinstance(answer, Infeasible):
                 raise InfeasibleMapping(f"layer {problem.name} on {machine.name}: {answer}")
             found[key] = answer

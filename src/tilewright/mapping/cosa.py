@@ -311,8 +311,7 @@ class Program:
             solver.run()
             if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
                 raise InfeasibleMapping(
-                    f"layer {self.problem.name}: CoSA's program is not solved after {deadline_s:g} s; "
-                    "give a longer --budget."
+                    f"CoSA's program is not solved after {deadline_s:g} s; give a longer --budget."
                 )
             if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
                 continue
