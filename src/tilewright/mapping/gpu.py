@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
@@ -32,6 +33,7 @@ from tilewright.mapping.base import (
 )
 from tilewright.mapping.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles
 from tilewright.mapping.cosa import Cosa
+from tilewright.mapping.exact import Exact
 from tilewright.mapping.launch import Launch, in_whole_warps, launch_of
 from tilewright.mapping.objective import UNITS, measure, rank
 from tilewright.mapping.problem import Problem
@@ -72,12 +74,15 @@ def evaluate_blocks(
     cost = evaluate(problem, view.machine, mapping, rules)
     launch = launch_of(problem, view, mapping, rules)
     levels = tuple(replace(level, cycles=view.real_cycles(level.cycles)) for level in cost.levels)
+    cycles = view.real_cycles(cost.cycles)
     compute_cycles = view.real_cycles(cost.compute_cycles)
+    # Cycles of the GPU are whole ones: what rounding adds is not used.
+    used = cost.utilization * view.share_at_work * cost.cycles * view.cycle_length / cycles
     real = replace(
         cost,
-        cycles=view.real_cycles(cost.cycles),
+        cycles=cycles,
         compute_cycles=compute_cycles,
-        utilization=cost.utilization * view.share_at_work,
+        utilization=used,
         levels=levels,
     )
     return real, launch
@@ -103,26 +108,20 @@ def solve_blocks(
     started = time.perf_counter()
     tried = _Tried(problem, machine, objective, rules)
     if isinstance(mapper, Cosa):
-        limits = block_limits(machine)
-        view = block_view(machine, limits.max_per_block, shares_registers=False)
-        _check_smallest(view, problem, rules)
-        for one in (problem, *spread_evenly(problem, machine, _MOST_PADDED)):
-            left_s = _left_s(budget, started)
-            if left_s is not None and left_s <= 0 and tried.best is not None:
-                tried.is_cut_off = True
-                break
-            tried.take(view, one, mapper.solve(tried.task(view, one), _within(budget, left_s)))
+        _check_smallest(tried.whole_block(), problem, rules)
+        _take_cosa(tried, mapper, budget, started)
         if tried.best is not None:
             return tried.answer(mapper, started)
         # What it answers does not fit in whole warps.
     views = _views(problem, machine, rules)
-    # A sampler's mappings are what it was asked for; others may be padded, where that is likely to pay most.
-    padded = () if isinstance(mapper, Sampler) else spread_evenly(problem, machine, 1)
-    tasks = [(view, problem) for view in views] + [(views[0], one) for one in padded]
-    for number, (view, one) in enumerate(tasks):
+    if isinstance(mapper, Exact) and objective != "energy":
+        # Its proofs are about a layer as it is: of the padded ones it has what CoSA says, if that has time.
+        with suppress(InfeasibleMapping):
+            _take_cosa(tried, Cosa("paper"), budget, started)
+    for number, view in enumerate(views):
         searcher = mapper
         if num_trials is not None and isinstance(mapper, Sampler):
-            of_view = (num_trials - tried.num_evaluations) // (len(tasks) - number)
+            of_view = (num_trials - tried.num_evaluations) // (len(views) - number)
             if of_view < 1:  # fewer trials than sizes: the last ones have them
                 continue
             searcher = mapper.limited(of_view)
@@ -131,9 +130,29 @@ def solve_blocks(
             if left_s <= 0 and tried.best is not None:
                 tried.is_cut_off = True
                 break
-            left_s = max(left_s, 0.01) / (len(tasks) - number)
-        tried.take(view, one, searcher.solve(tried.task(view, one), _within(budget, left_s)))
+            left_s = max(left_s, 0.01) / (len(views) - number)
+        found = searcher.solve(tried.task(view, problem), _within(budget, left_s))
+        tried.prove(view, found)
+        tried.take(view, found)
     return tried.answer(mapper, started)
+
+
+def _take_cosa(tried: _Tried, mapper: Cosa, budget: Budget, started: float) -> None:
+    """CoSA's answers to the layer as it is and padded, as far as time allows.
+
+    Raises:
+        InfeasibleMapping: there is no time for the first of them.
+    """
+    view = tried.whole_block()
+    for one in (tried.problem, *spread_evenly(tried.problem, tried.machine, _MOST_PADDED)):
+        left_s = _left_s(budget, started)
+        try:
+            tried.take(view, mapper.solve(tried.task(view, one), _within(budget, left_s)))
+        except InfeasibleMapping:
+            if tried.best is None:
+                raise
+            tried.is_cut_off = True
+            return
 
 
 def spread_evenly(problem: Problem, machine: Machine, count: int) -> Iterator[Problem]:
@@ -199,12 +218,12 @@ class _Tried:
         """What a mapper is asked; the problem may be padded."""
         return MappingProblem(problem, view.machine, self.objective, self.rules, view.threads)
 
-    def take(self, view: BlockView, problem: Problem, found: MappingSolution | Infeasible) -> None:
-        """Keep an answer to `task` if it is the best one.
+    def whole_block(self) -> BlockView:
+        """The view of the largest block, for mappers that see to its registers."""
+        return block_view(self.machine, block_limits(self.machine).max_per_block, shares_registers=False)
 
-        Raises:
-            InternalError: the answer is better than its own bound.
-        """
+    def take(self, view: BlockView, found: MappingSolution | Infeasible) -> None:
+        """Keep an answer if it is the best one."""
         if isinstance(found, Infeasible):
             self.refused = found
             return
@@ -215,20 +234,31 @@ class _Tried:
         self.sizes.add(view.num_threads)
         self.num_evaluations += found.provenance.num_evaluations
         self.is_cut_off |= found.quality.status is Status.CUT_OFF
-        if problem is self.problem:
-            longer = 1.0 if self.objective == "energy" else view.cycle_length
-            bound = found.quality.bound * longer
-            value = measure(self.objective, cost.cycles, cost.energy_pj)
-            # A block that leaves warps of the view idle is counted without them: the bound is not about it.
-            if self._size(launch) == view.num_threads and bound > value * (1 + _ROUNDING):
-                raise InternalError(
-                    f"layer {self.problem.name}: {found.provenance.planner} answers {value:g} "
-                    f"{UNITS[self.objective]} for blocks of {view.num_threads} threads and claims a least of "
-                    f"{bound:g}."
-                )
-            self.bounds[view.num_threads] = bound
         if self.cost is None or self._rank(cost) < self._rank(self.cost):
             self.best, self.cost, self.launch = found, cost, launch
+
+    def prove(self, view: BlockView, found: MappingSolution | Infeasible) -> None:
+        """Note what an answer to the layer as it is proves of blocks of a size.
+
+        Raises:
+            InternalError: the answer is better than that.
+        """
+        if isinstance(found, Infeasible):
+            return
+        bound = found.quality.bound * (1.0 if self.objective == "energy" else view.cycle_length)
+        self.bounds[view.num_threads] = bound
+        try:
+            cost, launch = evaluate_blocks(self.problem, self.machine, found.mapping, self.rules)
+        except InfeasibleMapping:
+            return
+        value = measure(self.objective, cost.cycles, cost.energy_pj)
+        # A block that leaves warps of the view idle is counted without them: the bound is not about it.
+        if self._size(launch) == view.num_threads and bound > value * (1 + _ROUNDING):
+            raise InternalError(
+                f"layer {self.problem.name}: {found.provenance.planner} answers {value:g} "
+                f"{UNITS[self.objective]} for blocks of {view.num_threads} threads and claims a least of "
+                f"{bound:g}."
+            )
 
     def _size(self, launch: Launch) -> int:
         return in_whole_warps(launch.num_threads, block_limits(self.machine))
@@ -256,12 +286,15 @@ class _Tried:
         sizes = f"best of {num_sizes} sizes of blocks" if num_sizes > 1 else "one size of blocks"
         if best.mapping.padding(self.problem) > 0:
             sizes += ", padded"
+        if best.provenance.planner != mapper.name:
+            sizes += f", by {best.provenance.planner}"
         return replace(
             best,
             cost=cost,
             quality=Quality.of(value, bound=bound, unit=UNITS[self.objective], cut_off=self.is_cut_off),
             provenance=replace(
                 best.provenance,
+                planner=mapper.name,
                 num_evaluations=self.num_evaluations,
                 note=f"{best.provenance.note}; {sizes}",
             ),
