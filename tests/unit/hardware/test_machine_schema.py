@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import tilewright
 from tilewright.errors import MachineError
 from tilewright.hardware.complaint import PARTS
 from tilewright.hardware.machine_file import parse_machine
@@ -132,3 +134,18 @@ def test_it_has_every_key_of_every_part_with_a_text_and_no_others() -> None:
         assert schema["additionalProperties"] is False
     assert SCHEMA["$schema"].endswith("2020-12/schema")
     assert SCHEMA["required"] == ["name", "levels", "units"]
+
+
+# Keys that nothing computes with: facts for readers, and what no estimate counts yet.
+FOR_PEOPLE = {"line_bytes", "max_power_w", "description"}
+NOT_MODELLED = {"has_shared_port", "pj_per_byte", "copy_setup_ns"}
+
+
+def test_every_key_is_read_by_something_that_computes() -> None:
+    """A key that is accepted and passed over misleads who wrote it."""
+    package = Path(tilewright.__file__).parent
+    paths = (path for path in sorted(package.rglob("*.py")) if package / "cli" not in path.parents)
+    text = "\n".join(path.read_text() for path in paths)
+    read = set(re.findall(r"\.(\w+)", text))
+    unread = {key for part in PARTS.values() for key in part.model_fields if key not in read}
+    assert unread <= FOR_PEOPLE | NOT_MODELLED
