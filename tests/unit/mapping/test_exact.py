@@ -25,6 +25,7 @@ from tilewright.mapping.base import (
     Rules,
 )
 from tilewright.mapping.bound import objective_bound
+from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.objective import measure
@@ -179,7 +180,7 @@ def test_it_is_as_good_as_the_best_known(text: str, cycles: int, energy_uj: floa
 def test_odd_extents_are_mapped_and_the_answer_says_how_good_it_is(text: str) -> None:
     problem = dims(text) if "=" in text else layer(text)
     task = MappingProblem(problem, load_preset("simba-cosa-repo"))
-    answer = Exact().solve(task, Budget(deadline_s=20.0))
+    answer = Exact().solve(task, Budget(deadline_s=6.0))
     assert isinstance(answer, MappingSolution)
     assert evaluate(problem, task.machine, answer.mapping) == answer.cost
     assert answer.cost.cycles >= answer.bound_cycles
@@ -211,6 +212,17 @@ def test_a_passed_deadline_gives_the_best_so_far(deadline_s: float) -> None:
     assert isinstance(answer, MappingSolution)
     assert answer.quality.status in (Status.CUT_OFF, Status.FEASIBLE)
     assert answer.quality.bound <= answer.cost.energy_pj
+
+
+def test_what_is_cut_off_is_no_worse_than_cosas() -> None:
+    task = MappingProblem(
+        dims("N=5040,P=5040,Q=5040,C=5040,K=5040,R=30,S=30"), load_preset("simba-cosa-repo")
+    )
+    answer, seed = (mapper.solve(task, Budget(deadline_s=2.0)) for mapper in (Exact(pads=False), Cosa()))
+    assert isinstance(answer, MappingSolution)
+    assert isinstance(seed, MappingSolution)
+    assert answer.quality.status is Status.CUT_OFF
+    assert answer.cost.cycles <= seed.cost.cycles
 
 
 def test_the_same_problem_gets_the_same_answer() -> None:

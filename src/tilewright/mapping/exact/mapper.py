@@ -20,6 +20,7 @@ from math import inf
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Evaluator
+from tilewright.errors import InfeasibleMapping
 from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution, Objective
 from tilewright.mapping.bound import (
     check_smallest_tiles,
@@ -27,6 +28,7 @@ from tilewright.mapping.bound import (
     latency_bound_cycles,
     objective_bound,
 )
+from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import labels
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.space import Found, Space
@@ -70,7 +72,7 @@ class Exact:
         started = time.perf_counter()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
         check_smallest_tiles(problem.problem, problem.machine, problem.rules)
-        best = _Search(problem, self, end_s).run()
+        best = _Search(problem, self, end_s).run(seed=None if end_s is None else _seed(problem, budget))
         bound, note = best.bound, best.note
         if not Evaluator.suits(problem.problem, problem.rules):
             # The search counts without transfers between neighbours, and windows of two dims.
@@ -87,9 +89,7 @@ class Exact:
                 # What was proven is about mappings without padding.
                 bound, note = self._bound(problem), f"{other.note}, padded"
                 best = replace(other, energy_bound_pj=0.0)
-        mapping = best.mapping
-        if mapping is None:
-            mapping, note = Tilings(problem).everything_outermost(), "no time to search"
+        mapping = best.mapping or Tilings(problem).everything_outermost()
         cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
         return MappingSolution(
@@ -139,9 +139,9 @@ class _Search:
         self.is_cut_off = False
         self.roofline_cycles = float(latency_bound_cycles(task.problem, task.machine))
 
-    def run(self, known: _Best | None = None) -> _Best:
-        """The best mapping, `known` if nothing beats it by 1.5 %."""
-        self.best, self.refines = known or _Best(), known is None
+    def run(self, known: _Best | None = None, *, seed: _Best | None = None) -> _Best:
+        """The best mapping, `known` if nothing beats it by 1.5 %, `seed` if nothing beats it at all."""
+        self.best, self.refines = known or seed or _Best(), known is None
         match self.task.objective:
             case "latency":
                 bound, energy_bound = self._latency()
@@ -227,6 +227,16 @@ class _Search:
 
     def _rank(self, cost: Cost) -> tuple[float, float]:
         return rank(self.task.objective, cost.cycles, cost.energy_pj)
+
+
+def _seed(task: MappingProblem, budget: Budget) -> _Best:
+    """CoSA's mapping, for searches that may end early: it takes a moment, and is far better than nothing."""
+    assert budget.deadline_s is not None
+    try:
+        found = Cosa().solve(task, Budget(deadline_s=budget.deadline_s / 2))
+    except InfeasibleMapping:  # not in this time, or what it answers does not fit
+        return _Best()
+    return _Best() if isinstance(found, Infeasible) else _Best(found.mapping, found.cost)
 
 
 def _padded(task: MappingProblem) -> Iterator[MappingProblem]:
