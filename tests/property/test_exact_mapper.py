@@ -40,13 +40,14 @@ levels:
     write_pj: {write_pj}
     read_bytes_per_cycle: {read_rate}
     write_bytes_per_cycle: 1
+    has_shared_port: {shared_port}
 units:
   - {{name: mac, kind: mac, num_per_instance: {units}, macs_per_cycle: {{int8: 1}}, mac_pj: 0.5}}
 energy_source: made up
 """
 
 
-def _machine(rooms: dict[str, int], **numbers: int) -> Machine:
+def _machine(rooms: dict[str, int], **numbers: int | str) -> Machine:
     """Two levels; the inner one holds these kinds of tensor, each in a share of its own."""
     kinds = list(rooms)
     text = _MACHINE.format(
@@ -61,6 +62,7 @@ def _machine(rooms: dict[str, int], **numbers: int) -> Machine:
             "write_pj": 10,
             "read_rate": 4,
             "units": 1,
+            "shared_port": "false",
         }
         | numbers,
     )
@@ -80,6 +82,7 @@ def machines(draw: st.DrawFn) -> Machine:
         inner_pj=draw(st.sampled_from([1, 3])),
         block=draw(st.sampled_from([1, 1, 4])),
         write_pj=draw(st.sampled_from([10, 100])),
+        shared_port=draw(st.sampled_from(["true", "false"])),
         read_rate=draw(st.sampled_from([1, 2, 4])),
         units=draw(st.sampled_from([1, 2])),
     )

@@ -349,20 +349,23 @@ def _added(a: Shift, b: Shift, sign: int = 1) -> Shift:
 
 
 def _throttling(level: Level, machine: Machine, tensors: MappingOf[str, TensorCount], compute: int) -> float:
-    """The share of the full rate that a level's bandwidth allows (rule 6).
+    """The share of the full rate that a level's bandwidth allows (rule 6); a shared port takes turns.
 
     Timeloop divides for each tensor and adds up then; in another order one cycle may come or go.
     """
     reads = sum(t.reads / compute for t in tensors.values())
     writes = sum((t.fills + t.updates) / compute for t in tensors.values())
-    share = 1.0
-    for needed, bytes_per_cycle in (
-        (reads, machine.read_bytes_per_cycle(level)),
-        (writes, machine.write_bytes_per_cycle(level)),
-    ):
-        if bytes_per_cycle is not None and needed > 0:
-            share = min(share, bytes_per_cycle * 8 / level.word_bits / needed)
-    return share
+    allowed = [
+        bytes_per_cycle * 8 / level.word_bits / needed
+        for needed, bytes_per_cycle in (
+            (reads, machine.read_bytes_per_cycle(level)),
+            (writes, machine.write_bytes_per_cycle(level)),
+        )
+        if bytes_per_cycle is not None and needed > 0
+    ]
+    if level.has_shared_port and len(allowed) > 1:
+        allowed = [1 / sum(1 / share for share in allowed)]
+    return min([1.0, *allowed])
 
 
 def _energy_pj(nest: _Nest, number: int, reads: int, updates: int, fills: int, used: int) -> float:

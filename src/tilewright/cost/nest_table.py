@@ -65,6 +65,7 @@ class Evaluator:
         self.fan_outs = np.array([machine.fan_out(n) for n in range(len(levels))], np.int64)
         self.energies = np.array([_energies(machine, n) for n in range(len(levels))], np.float64)
         self.rates = np.array([_rates(machine, n) for n in range(len(levels))], np.float64)
+        self.shared_ports = np.array([level.has_shared_port for level in levels])
         self.extents = np.array([problem.extents[d] for d in self.dims], np.int64)
         self.mac_pj = machine.mac_pj
         self.skips_pixels = rules.skips_pixels
@@ -114,7 +115,7 @@ class Evaluator:
         _evaluate_all(
             encoded.temporal, encoded.spatial, encoded.orders, self.extents, self.axis_of, self.steps,
             self.partners, self.num_axes, self.keeps, self.is_output, self.rooms, self.fan_outs,
-            self.energies, self.rates, self.mac_pj, self.skips_pixels, cycles, energy_pj,
+            self.energies, self.rates, self.shared_ports, self.mac_pj, self.skips_pixels, cycles, energy_pj,
         )  # fmt: skip
         return cycles, energy_pj
 
@@ -283,7 +284,8 @@ def _fills(
 def _evaluate_all(
     temporal: Array, spatial: Array, orders: Array, extents: Array, axis_of: Array, steps: Array,
     partners: Array, num_axes: int, keeps: Array, is_output: Array, rooms: Array, fan_outs: Array,
-    energies: Array, rates: Array, mac_pj: float, skips_pixels: bool, cycles: Array, energy_pj: Array,
+    energies: Array, rates: Array, shared_ports: Array, mac_pj: float, skips_pixels: bool,
+    cycles: Array, energy_pj: Array,
 ) -> None:  # fmt: skip
     num_mappings, num_levels, num_dims = temporal.shape
     num_operands = axis_of.shape[0]
@@ -398,11 +400,14 @@ def _evaluate_all(
                 total_pj += (read + written) * min(used[level + 1], charged)
         slowest = compute
         for level in range(num_levels):
-            share = 1.0
+            read_share = write_share = np.inf
             if rates[level, 0] < np.inf and reads_of[level] > 0:
-                share = min(share, rates[level, 0] / reads_of[level])
+                read_share = rates[level, 0] / reads_of[level]
             if rates[level, 1] < np.inf and writes_of[level] > 0:
-                share = min(share, rates[level, 1] / writes_of[level])
+                write_share = rates[level, 1] / writes_of[level]
+            share = min(read_share, write_share)
+            if shared_ports[level] and read_share < np.inf and write_share < np.inf:
+                share = 1 / (1 / read_share + 1 / write_share)
             if share < 1.0:
                 slowest = max(slowest, np.ceil(compute / share))
         cycles[m] = slowest

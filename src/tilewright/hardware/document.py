@@ -108,7 +108,7 @@ energies are checked by `tilewright` alone.
 instance of the outermost level, the sort of unit with the most multiply-accumulates per cycle for elements
 as wide as a word of inputs, as many single multipliers as these are, and the levels from the one that this
 unit reads from outwards; it prints what it took. It does not model the shape of a unit's `tile`,
-`efficiency`, `has_shared_port` and `latency_ns`. Networks bind nothing but with `--noc`, which simulates a
+`efficiency` and `latency_ns`. Networks bind nothing but with `--noc`, which simulates a
 mesh between the elements and what they share: its shape, flits, multicast, latency and energy of hops, and
 the `latency_ns` of the outermost level. Nothing computes with `line_bytes` and `max_power_w`: they are for
 people.

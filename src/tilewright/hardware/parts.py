@@ -167,6 +167,8 @@ class Level(Part):
     def _consistent(self) -> Level:
         for way in ("read", "write"):
             _one_of(self, f"{way} bandwidth", (f"{way}_bytes_per_s", f"{way}_bytes_per_cycle"))
+        if self.write_pj is not None and self.read_pj is None:
+            raise ValueError("write_pj: is given without read_pj; give both, reads would be free")
         held = [kind for share in self.shares for kind in share.holds]
         twice = next((kind for i, kind in enumerate(held) if kind in held[:i]), None)
         if twice is not None:

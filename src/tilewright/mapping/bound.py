@@ -18,11 +18,7 @@ def latency_bound_cycles(problem: Problem, machine: Machine) -> int:
     outermost = machine.outermost
     read = sum(touched_words(problem, o) for o in problem.operands if o.kind is not TensorKind.OUTPUT)
     written = touched_words(problem, problem.output)
-    return max(
-        compute,
-        transfer_cycles(read, outermost, machine.read_bytes_per_cycle(outermost)),
-        transfer_cycles(written, outermost, machine.write_bytes_per_cycle(outermost)),
-    )
+    return max(compute, transfer_cycles(machine, outermost, read, written))
 
 
 def energy_bound_pj(problem: Problem, machine: Machine) -> float:
@@ -187,8 +183,12 @@ def _positions(terms: list[tuple[str, int]], extents: Mapping[str, int]) -> prod
     return product(*(range(extents[dim]) for dim, _ in terms))
 
 
-def transfer_cycles(words: int, level: Level, bytes_per_cycle: float | None) -> int:
-    """Cycles in which a level's ports move words, rounded up; none where the machine gives no rate."""
-    if bytes_per_cycle is None:
-        return 0
-    return ceil(words * level.word_bits / 8 / bytes_per_cycle)
+def transfer_cycles(machine: Machine, level: Level, read_words: int, written_words: int) -> int:
+    """Cycles in which a level's ports move words, rounded up; 0 where the machine gives no rate."""
+    word_bytes = level.word_bits / 8
+    rates = machine.read_bytes_per_cycle(level), machine.write_bytes_per_cycle(level)
+    read, written = (
+        0.0 if rate is None else words * word_bytes / rate
+        for words, rate in zip((read_words, written_words), rates, strict=True)
+    )
+    return ceil(read + written if level.has_shared_port else max(read, written))

@@ -186,8 +186,7 @@ def stream(nest: Nest, machine: Machine) -> Stream:
     written = _num_elements(nest.write, nest)
     cycles = max(
         ceil(nest.num_iterations / num_mac_units(machine)),
-        transfer_cycles(read, outermost, machine.read_bytes_per_cycle(outermost)),
-        transfer_cycles(written, outermost, machine.write_bytes_per_cycle(outermost)),
+        transfer_cycles(machine, outermost, read, written),
     )
     energy_pj = read * outermost.read_access_pj + written * outermost.write_access_pj
     return Stream(cycles, energy_pj / outermost.words_per_access)

@@ -19,7 +19,8 @@ from tilewright.mapping.base import LevelLoops, Loop, Mapping, Rules
 from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.problem import Problem, convolution, layer
 
-# Reads and writes priced apart, an operand that passes a level by, shares, limits of bandwidth inside.
+# Reads and writes priced apart, an operand that passes a level by, shares, limits of bandwidth inside, a port
+# that takes turns.
 ODD = """
 name: odd
 levels:
@@ -37,7 +38,9 @@ levels:
     shares: [{holds: [input], capacity_bytes: 1024}]
     words_per_access: 4
     num_instances_per_parent: 2
+    read_bytes_per_cycle: 7
     write_bytes_per_cycle: 5
+    has_shared_port: true
     read_pj: 8
   - name: Memory
     words_per_access: 8

@@ -121,7 +121,6 @@ class Space:
 
     def facts(self, number: int, *, counts_cycles: bool = True) -> Array:
         """What a label on this level knows of each operand; columns as `labels` names them."""
-        machine = self.task.machine
         found = np.zeros((len(self.task.problem.operands), labels.NUM_FACTS))
         outermost = len(self.levels) - 1
         for t in range(len(found)):
@@ -147,13 +146,20 @@ class Space:
                 row[labels.FILL_PJ] = self.access_pj(inner[0])[1] * self.share(inner[0])
                 row[labels.TAIL_PJ] = self._tail_pj(t, inner)
             if serving == outermost and counts_cycles:
-                level = self.levels[outermost]
-                read = machine.read_bytes_per_cycle(level)
-                write = machine.write_bytes_per_cycle(level)
-                word_bytes = level.word_bits / 8
-                row[labels.READ_CYCLES] = word_bytes / read if read else 0.0
-                row[labels.WRITE_CYCLES] = word_bytes / write if write and is_output else 0.0
+                read, written = self._cycles_of_word()
+                row[labels.READ_CYCLES] = read
+                if is_output:
+                    # Where both take turns, all cycles are of one kind.
+                    takes_turns = self.levels[outermost].has_shared_port
+                    row[labels.READ_CYCLES if takes_turns else labels.WRITE_CYCLES] += written
         return found
+
+    def _cycles_of_word(self) -> tuple[float, float]:
+        """Cycles in which the outermost level reads a word, and writes one; 0 where no rate is given."""
+        machine, level = self.task.machine, self.levels[-1]
+        rates = machine.read_bytes_per_cycle(level), machine.write_bytes_per_cycle(level)
+        read, written = (level.word_bits / 8 / rate if rate else 0.0 for rate in rates)
+        return read, written
 
     def _tail_pj(self, operand: int, inner: list[int]) -> float:
         """The least energy of what happens within the levels inside the next one."""
@@ -215,7 +221,7 @@ class Space:
         facts = self.facts(outermost)[self.output]
         words = facts[labels.TOUCHED]
         row[labels.ENERGY], row[labels.FIRST_SUMS] = 0.0, words
-        row[labels.READ] = -words * facts[labels.READ_CYCLES]
+        row[labels.READ] = -words * self._cycles_of_word()[0]
         row[labels.WRITTEN] = 0.0
         return row
 
