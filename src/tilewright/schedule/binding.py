@@ -15,7 +15,8 @@ from math import prod
 
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region
-from tilewright.schedule.instances import Edge, InstanceGraph, InstanceNode, Kind, value_regions
+from tilewright.partition.graphturbo.regions import value_regions
+from tilewright.schedule.instances import Edge, InstanceGraph, InstanceNode, Kind
 
 Binding = tuple[int, ...]
 
@@ -162,7 +163,7 @@ class _Binder:
                 part[axis] = (start, start + -(-(stop - start) // factor))
             parts[value] = tuple(part)
         subgraph = self.graph.partition.subgraphs[node.subgraph_id]
-        regions = value_regions(subgraph, parts, self.graph.maps)
+        regions = value_regions(subgraph.nodes, parts, self.graph.maps)
         return {v: _shrunk(whole, regions[v]) for v, whole in node.inputs.items() if v in regions}
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.region import Region, full_region, hull, intersect, volume
+from tilewright.ir.region import Region, intersect, volume
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.partition.graphturbo import Split, SplitPartition, instance_region, slice_of
-from tilewright.partition.graphturbo.regions import RegionMaps
+from tilewright.partition.graphturbo.regions import RegionMaps, value_regions
 
 WHOLE = Split(None, 1)
 
@@ -148,25 +148,6 @@ def instance_graph(partition: Partition, splits: Sequence[Split] | None = None) 
     return _Builder(partition, splits_of(partition) if splits is None else tuple(splits)).build()
 
 
-def value_regions(
-    subgraph: Subgraph, wanted: Mapping[Value, Region], maps: RegionMaps
-) -> dict[Value, Region]:
-    """Regions of all values, constants left out, that a subgraph touches to make `wanted` of its outputs."""
-    regions = dict(wanted)
-    for node in reversed(subgraph.nodes):
-        for number, value in enumerate(node.outputs):
-            region = None if value is None else regions.get(value)
-            if region is None:
-                continue
-            for operand, need in zip(node.inputs, maps.inputs_of(node, number, region), strict=True):
-                if operand is not None and need is not None and not operand.is_constant:
-                    regions[operand] = hull(regions[operand], need) if operand in regions else need
-            for captured in node.captures:
-                if not captured.is_constant:
-                    regions[captured] = full_region(captured.shape)
-    return regions
-
-
 class _Builder:
     """Nodes and edges under construction."""
 
@@ -189,7 +170,7 @@ class _Builder:
 
     def _add_instance(self, subgraph: Subgraph, split: Split, index: int) -> int:
         outputs = {v: instance_region(v.shape, split, index) for v in _outputs(subgraph)}
-        regions = value_regions(subgraph, outputs, self.maps)
+        regions = value_regions(subgraph.nodes, outputs, self.maps)
         inputs = {v: regions[v] for v in subgraph.inputs if v in regions}
         taken: list[tuple[int, Value, Region]] = []
         for value, region in inputs.items():

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Value
-from tilewright.ir.region import Region, hull, volume
+from tilewright.ir.region import Region, volume
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, aligned
 from tilewright.memory.scoped.base import Read, Step
 from tilewright.partition.graphturbo import SplitPartition
 from tilewright.partition.graphturbo.layers import Layer, layer_of
+from tilewright.partition.graphturbo.regions import value_regions
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
 
@@ -89,24 +90,16 @@ class _Expander:
 
     def _add_instance(self, node: InstanceNode) -> None:
         layers = self._layers_of(node.subgraph_id)
-        regions = dict(node.outputs)
-        needs: list[dict[Value, Region]] = []
-        for layer in reversed(layers):
-            wanted = tuple(regions.get(v) for v in layer.outputs)
-            if all(r is None for r in wanted):
-                needs.append({})
-                continue
-            found = self.graph.maps.needs_of(layer, wanted).inputs
-            needs.append({v: r for v, r in zip(layer.inputs, found, strict=True) if r is not None})
-            for value, region in needs[-1].items():
-                regions[value] = hull(regions[value], region) if value in regions else region
-        needs.reverse()
+        subgraph = self.graph.partition.subgraphs[node.subgraph_id]
+        regions = value_regions(subgraph.nodes, node.outputs, self.graph.maps)
         sources = {e.value: self.made[e.producer, e.value] for e in self.graph.reads(node.id)}
         for number, layer in enumerate(layers):
             outputs = [v for v in layer.outputs if v in regions]
             if not outputs:
                 continue
-            reads = tuple(Read(v, r, sources.get(v)) for v, r in needs[number].items())
+            needs = self.graph.maps.needs_of(layer, tuple(regions.get(v) for v in layer.outputs)).inputs
+            read = zip(layer.inputs, needs, strict=True)
+            reads = tuple(Read(v, r, sources.get(v)) for v, r in read if r is not None)
             writes = tuple(self._add_piece(node, v, regions[v], len(self.steps)) for v in outputs)
             sources.update(zip(outputs, writes, strict=True))
             if len(writes) == 1 and self.in_place:

@@ -5,11 +5,11 @@ All of it is `ir/region.py`'s arithmetic. Nodes whose nests touch the same eleme
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.derive import macs
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Nest, Opaque
 from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region, hull, input_regions, volume
@@ -72,31 +72,48 @@ class RegionMaps:
 
     def _derive(self, layer: Layer, outputs: Outputs) -> LayerNeeds:
         wanted = {v: r for v, r in zip(layer.outputs, outputs, strict=True) if r is not None}
+        regions = value_regions(layer.nodes, wanted, self)
         work, elements, num_divided = 0.0, 0, 0
         for node in reversed(layer.nodes):
-            made, whole = 0, 0
-            for index, value in enumerate(node.outputs):
-                region = None if value is None else wanted.get(value)
-                if value is None or region is None:
-                    continue
-                made += volume(region)
-                whole += value.num_elements
-                for source, need in zip(node.inputs, self.inputs_of(node, index, region), strict=True):
-                    if need is not None and source is not None and not source.is_constant:
-                        wanted[source] = hull(wanted[source], need) if source in wanted else need
-            if whole:
-                for captured in node.captures:
-                    wanted[captured] = full_region(captured.shape)
-                work += self.macs_of(node) * made / whole
-                elements += made
-                num_divided += made < whole
-        return LayerNeeds(tuple(wanted.get(v) for v in layer.inputs), work, elements, num_divided)
+            results = [v for v in node.results() if v in regions]
+            if not results:
+                continue
+            made, whole = sum(volume(regions[v]) for v in results), sum(v.num_elements for v in results)
+            work += self.macs_of(node) * made / whole if whole else 0.0
+            elements += made
+            num_divided += made < whole
+        return LayerNeeds(tuple(regions.get(v) for v in layer.inputs), work, elements, num_divided)
 
     def macs_of(self, node: Node) -> int:
         """Multiply-accumulates of a node, counted once."""
         if node not in self._macs:
             self._macs[node] = macs(node)
         return self._macs[node]
+
+
+def value_regions(
+    nodes: Sequence[Node], wanted: Mapping[Value, Region], maps: RegionMaps
+) -> dict[Value, Region]:
+    """Regions of all values, constants left out, that nodes in order touch to make `wanted` of their results.
+
+    A value that several of them read has the hull of what they read; captured values are needed whole.
+    """
+    regions = dict(wanted)
+    for node in reversed(nodes):
+        is_needed = False
+        for index, value in enumerate(node.outputs):
+            region = None if value is None else regions.get(value)
+            if region is None:
+                continue
+            is_needed = True
+            for operand, need in zip(node.inputs, maps.inputs_of(node, index, region), strict=True):
+                if operand is not None and need is not None and not operand.is_constant:
+                    regions[operand] = hull(regions[operand], need) if operand in regions else need
+        if is_needed:
+            for captured in node.captures:
+                if not captured.is_constant:
+                    regions[captured] = full_region(captured.shape)
+    return regions
 
 
 def _structure(node: Node) -> Hashable:

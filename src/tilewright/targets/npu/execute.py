@@ -17,10 +17,11 @@ from tilewright.ir.interpret import run_node
 from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_nests
 from tilewright.ir.ops import describe
-from tilewright.ir.region import Region, full_region, hull
+from tilewright.ir.region import Region, full_region
 from tilewright.ir.restrict import Part, restrict
 from tilewright.memory.scoped import ScopePlan, Step
-from tilewright.schedule.instances import InstanceGraph, Kind
+from tilewright.partition.graphturbo.regions import value_regions
+from tilewright.schedule.instances import Kind
 
 Array = np.ndarray[Any, Any]
 Held = dict[Value, tuple[Region, Array]]
@@ -79,7 +80,7 @@ def _collect(plan: ScopePlan, step: Step, pieces: dict[int, Array]) -> None:
 def _compute(plan: ScopePlan, step: Step, held: Held, pieces: dict[int, Array]) -> None:
     """A layer's operators in order, each on its part of what is held."""
     made = {plan.pieces[i].value: plan.pieces[i].region for i in step.writes}
-    wanted = _wanted(plan.graph, step, made)
+    wanted = value_regions(step.operators, made, plan.graph.maps)
     for node in step.operators:
         regions = {v: wanted[v] for v in node.results() if v in wanted}
         if regions:
@@ -88,20 +89,6 @@ def _compute(plan: ScopePlan, step: Step, held: Held, pieces: dict[int, Array]) 
         piece = plan.pieces[number]
         region, array = held[piece.value]
         pieces[number] = _cropped(region, array, piece.region, piece.value)
-
-
-def _wanted(graph: InstanceGraph, step: Step, made: Mapping[Value, Region]) -> dict[Value, Region]:
-    """Regions of everything that the operators of a step make."""
-    wanted = dict(made)
-    for node in reversed(step.operators):
-        for position, value in enumerate(node.outputs):
-            region = None if value is None else wanted.get(value)
-            if region is None:
-                continue
-            for operand, need in zip(node.inputs, graph.maps.inputs_of(node, position, region), strict=True):
-                if operand is not None and need is not None:
-                    wanted[operand] = hull(wanted[operand], need) if operand in wanted else need
-    return wanted
 
 
 def _run(node: Node, regions: Mapping[Value, Region], held: Held) -> Held:

@@ -10,9 +10,10 @@ from tilewright.ir.derive import nests_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Indirect
-from tilewright.ir.region import Region, full_region, hull, volume
+from tilewright.ir.region import Region, full_region, volume
 from tilewright.memory.scoped import Piece, Read, ScopePlan
 from tilewright.memory.scoped import Step as PlannedStep
+from tilewright.partition.graphturbo.regions import value_regions
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.targets.npu.work import UnitWork, Works
@@ -107,7 +108,7 @@ class _Lowering:
             loads = tuple(self._load(step, read, (), {}, 1) for read in step.reads)
             name = f"{node.kind} {node.value.name}"
             return Step(number, name, node.kind, (), loads, stores, (), 1, self.reused[number])
-        regions = self._regions_within(step, made)
+        regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
         tiles = NUM_TILES if max(extents(made[main]), default=1) > 1 else 1
         loads = tuple(self._load(step, read, (main,), regions, tiles) for read in step.reads)
@@ -115,22 +116,6 @@ class _Lowering:
             number, step.operators[0].name, node.kind, self._works_of(step, regions, main), loads, stores,
             tuple(self._weights(step.operators, regions)), tiles, self.reused[number],
         )  # fmt: skip
-
-    def _regions_within(self, step: PlannedStep, made: Mapping[Value, Region]) -> dict[Value, Region]:
-        """Regions of what the layer's operators make and read, from those of its results."""
-        regions = dict(made)
-        for node in reversed(step.operators):
-            for position, value in enumerate(node.outputs):
-                region = None if value is None else regions.get(value)
-                if region is None:
-                    continue
-                needs = self.graph.maps.inputs_of(node, position, region)
-                for operand, need in zip(node.inputs, needs, strict=True):
-                    if operand is not None and need is not None and not operand.is_constant:
-                        regions[operand] = hull(regions[operand], need) if operand in regions else need
-            for captured in node.captures:
-                regions[captured] = full_region(captured.shape)
-        return regions
 
     def _works_of(
         self, step: PlannedStep, regions: Mapping[Value, Region], main: Value
@@ -234,7 +219,7 @@ class _Lowering:
                 needs.append(needs[-1] if needs else 0)
                 continue
             part = {main: (*out[:axis], cut, *out[axis + 1 :])}
-            region = self._regions_within(step, part).get(value)
+            region = value_regions(step.operators, part, self.graph.maps).get(value)
             end = low if region is None else region[source_axis][1]
             needs.append(max(0, -(-(end - low) * NUM_TILES // (high - low)) - 1))
         return tuple(needs)
