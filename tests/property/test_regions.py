@@ -16,7 +16,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_described
 from tilewright.ir.ops import describe
-from tilewright.ir.region import Region, full_region, hull, input_regions, volume
+from tilewright.ir.region import Region, full_region, hull, input_regions, union_volume, volume
 from tilewright.ir.shapes import common_refinement, equal_product_groups
 
 # Inputs that are read and yet may not matter: weights of a window wholly in the padding, and what is
@@ -198,3 +198,15 @@ def test_a_reshaped_region_is_the_bounding_box_of_its_elements(data: st.DataObje
     assert hull(_rule_of_the_specification(region, target, source), found) == _rule_of_the_specification(
         region, target, source
     )
+
+
+@examples(200)
+@given(st.data())
+def test_the_union_of_boxes_is_what_at_least_one_of_them_holds(data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, 3))
+    interval = st.tuples(st.integers(0, 6), st.integers(0, 6))
+    boxes = data.draw(st.lists(st.tuples(*[interval] * rank), max_size=6))
+    held = np.zeros((6,) * rank, bool)
+    for box in boxes:
+        held[tuple(slice(*axis) for axis in box)] = True
+    assert union_volume(boxes) == held.sum()

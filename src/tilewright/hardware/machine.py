@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import pairwise
 from math import ceil, prod
 from typing import Any, ClassVar
@@ -271,6 +272,10 @@ class Machine(Part):
         place = self.levels.index(level)
         return prod(outer.num_instances_per_parent for outer in self.levels[place:])
 
+    def num_instances_per_cluster(self, level: Level) -> Fraction:
+        """Instances of a level for one cluster: less than 1 where clusters share it, in equal parts."""
+        return Fraction(self.num_instances(level), self.num_clusters)
+
     def num_units(self, unit: Unit) -> int:
         """Units of a sort in the whole machine."""
         level = self.innermost if unit.level is None else self.level(unit.level)
@@ -299,6 +304,10 @@ class Machine(Part):
     def num_cycles(self, duration_ns: float, what: str) -> int:
         """Whole cycles that a time takes; `what` names it in errors."""
         return ceil(duration_ns * 1e-9 * self._clock(what) - 1e-9)
+
+    def mover_bytes_per_s(self, unit: Unit) -> float | None:
+        """Rate of one mover, None where the description does not say."""
+        return self._per_second(unit.bytes_per_cycle, unit.bytes_per_s, f"unit {unit.name!r}")
 
     def _per_cycle(self, per_cycle: float | None, per_s: float | None, what: str) -> float | None:
         if per_cycle is not None or per_s is None:

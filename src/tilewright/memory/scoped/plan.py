@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tilewright.errors import InfeasibleMapping, UsageError
-from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine import Level, Machine
 from tilewright.hardware.parts import TensorKind, closest
 from tilewright.ir.region import full_region
 from tilewright.memory.scoped.base import SCOPES, LevelUse, Piece, ScopePlan, live_bytes
@@ -66,19 +66,16 @@ def capacities_of(graph: InstanceGraph, machine: Machine) -> Capacities:
     clusters share too, an equal part. Main: what the network's inputs and constants leave of it.
     """
     shared = machine.shared
-    own = 0 if shared is None else _per_cluster(machine, shared.name)
-    main = _per_cluster(machine, machine.outermost.name)
+    own = 0 if shared is None else _per_cluster(machine, shared)
+    main = _per_cluster(machine, machine.outermost)
     if main is not None:
         main = max(0, main - _resident_bytes(graph))
     return {Scope.LOCAL: local_capacity_bytes(machine), Scope.SHARED: own, Scope.MAIN: main}
 
 
-def _per_cluster(machine: Machine, name: str) -> int | None:
-    level = machine.level(name)
+def _per_cluster(machine: Machine, level: Level) -> int | None:
     capacity = level.capacity_for_bytes(TensorKind.INPUT)
-    if capacity is None:
-        return None
-    return capacity * machine.num_instances(level) // machine.num_clusters
+    return None if capacity is None else int(capacity * machine.num_instances_per_cluster(level))
 
 
 def _resident_bytes(graph: InstanceGraph) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 Priority = tuple[int, int, int]
@@ -87,11 +87,3 @@ class TaskGraph:
                         unit = tasks[follower].unit
                         heapq.heappush(waiting[unit], (tasks[follower].priority, follower))
                         touched.append(unit)
-
-
-def busy_seconds(runs: Sequence[Run]) -> dict[str, float]:
-    """How long each unit ran."""
-    found: dict[str, float] = {}
-    for run in runs:
-        found[run.unit] = found.get(run.unit, 0.0) + run.end_s - run.start_s
-    return found

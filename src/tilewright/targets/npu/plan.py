@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilewright.errors import InfeasibleMapping
-from tilewright.hardware.machine import Machine, TensorKind
+from tilewright.hardware.machine import Machine
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.memory.scoped import ScopePlan, place
@@ -26,7 +26,7 @@ from tilewright.schedule.exact_order import exact_order
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import InstanceGraph, instance_graph
 from tilewright.schedule.orders import breadth_first, depth_first, min_delta
-from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
+from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, shared_weight_bytes, simulate
 from tilewright.targets.npu.steps import lower
 
 OrderName = Literal["breadth-first", "depth-first", "min-delta", "exact"]
@@ -114,9 +114,8 @@ def weight_room_bytes(machine: Machine, scopes: ScopePlan) -> int:
     shared = machine.shared
     if shared is None:
         return 0
-    share = shared.capacity_for_bytes(TensorKind.WEIGHT) or 0
-    used = scopes.levels[Scope.SHARED].used_bytes
-    return max(share, (shared.capacity_bytes or 0) - used)
+    own = int((shared.capacity_bytes or 0) * machine.num_instances_per_cluster(shared))
+    return max(shared_weight_bytes(machine), own - scopes.levels[Scope.SHARED].used_bytes)
 
 
 def ordered(instances: InstanceGraph, name: OrderName, machine: Machine) -> Sequence[int]:

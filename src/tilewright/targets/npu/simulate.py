@@ -14,17 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.errors import MachineError
 from tilewright.hardware.machine import Level, Machine, TensorKind
+from tilewright.ir.region import Region, union_volume, volume
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import Run, TaskGraph
-from tilewright.targets.npu.steps import Step
+from tilewright.targets.npu.ports import DMA, MOVER, ports_of
+from tilewright.targets.npu.steps import Load, Step
 
 Overlap = Literal["none", "tiles", "layers"]
 """`none`: phases and steps in sequence. `tiles`: a step's tiles overlap. `layers`: steps overlap, too."""
 
-DMA, MOVER = "DMA", "MTE"
 _TILES_AHEAD = 2  # loaded tiles that wait in the cores while another one is computed
 _WEIGHTS_AHEAD = 2  # steps whose weights the cores hold at least: the one that computes, and the next
 
@@ -141,21 +141,11 @@ class _Simulator:
         self, steps: tuple[Step, ...], machine: Machine, policy: Policy, weight_room_bytes: int | None
     ) -> None:
         self.steps, self.machine, self.policy = steps, machine, policy
-        if machine.local is None:
-            raise MachineError(
-                f"machine {machine.name!r}: levels: none is a scratchpad of each core; mark one per: core."
-            )
-        self.local: Level = machine.local
-        self.shared: Level = machine.shared or machine.outermost
-        self.main: Level = machine.outermost
-        self.main_rate = _rate(machine, self.main)
-        cores = machine.num_cores_per_cluster
-        self.shared_rate = min(
-            _rate(machine, self.shared), cores * _rate(machine, self.local), _mover_rate(machine, self.main)
-        )
+        self.ports = ports_of(machine)
+        self.main_rate, self.local_rate = self.ports.main_bytes_per_s, self.ports.local_bytes_per_s
         self.bytes = dict.fromkeys(Traffic.__slots__, 0)
         self.energy_pj: dict[str, float] = {}
-        own_room = self.shared.capacity_for_bytes(TensorKind.WEIGHT) or 0
+        own_room = shared_weight_bytes(machine)
         self.weight_room_bytes = own_room if weight_room_bytes is None else weight_room_bytes
         self.cached: OrderedDict[str, int] = OrderedDict()
         self.cached_bytes = 0
@@ -199,7 +189,7 @@ class _Simulator:
                 seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds
         weights = {w.name: w.size_bytes for s in self.steps for w in s.weights if w.name is not None}
         rows = sum(w.size_bytes for s in self.steps for w in s.weights if w.name is None)
-        inputs = sum(x.size_bytes for s in self.steps for x in s.loads if x.producer is None)
+        inputs = _bytes_once(x for s in self.steps for x in s.loads if x.producer is None)
         results = sum(x.size_bytes for s in self.steps for x in s.stores if x.is_result)
         seconds[DMA] = (sum(weights.values()) + rows + inputs + results) / self.main_rate
         unit = max(seconds, key=lambda name: seconds[name])
@@ -218,31 +208,35 @@ class _Simulator:
                 self._count("shared_written", weight.size_bytes)
         self._count("shared_read", weight_bytes)
         self._count("local_written", weight_bytes * self.machine.num_cores_per_cluster)
+        is_concat = step.kind is Kind.CONCAT
         read = {scope: sum(x.size_bytes for x in step.loads if x.scope is scope) for scope in Scope}
         written = {scope: sum(x.size_bytes for x in step.stores if x.scope is scope) for scope in Scope}
-        moved = sum(x.moved_bytes for x in step.loads if x.scope is Scope.LOCAL)
-        if step.kind is Kind.CONCAT:
-            moved = max(moved, read[Scope.LOCAL])  # pieces are put together
+        # Pieces that are put together move whether or not they change cores; their move makes the result.
+        moved = read[Scope.LOCAL] if is_concat else sum(x.moved_bytes for x in step.loads)
         inwards = read[Scope.SHARED] + read[Scope.MAIN]
         outwards = written[Scope.SHARED] + written[Scope.MAIN]
         self._count("main_read", read[Scope.MAIN])
         self._count("main_written", written[Scope.MAIN])
         self._count("shared_written", read[Scope.MAIN] + outwards)
         self._count("shared_read", inwards + written[Scope.MAIN])
-        self._count("local_written", inwards + moved + sum(written.values()))
-        self._count("local_read", sum(read.values()) + moved + outwards)
+        self._count("local_written", sum(written.values()) + (0 if is_concat else inwards + moved))
+        self._count("local_read", outwards + moved + (0 if is_concat else sum(read.values())))
         self.bytes["between_cores"] += moved
         for work in step.works:
             self.energy_pj[work.unit] = self.energy_pj.get(work.unit, 0.0) + work.energy_pj
+        through = self.ports.shared is not None  # else what is outside comes to the cores as it is fetched
         return _Cost(
             tuple(fetches),
-            weight_bytes / self.shared_rate,
+            weight_bytes * through / self.local_rate,
             (
                 _Phase(DMA, read[Scope.MAIN] / self.main_rate),
-                _Phase(MOVER, (inwards + moved) / self.shared_rate),
+                _Phase(MOVER, (inwards * through + moved) / self.local_rate),
             ),
             tuple(_Phase(work.unit, work.seconds) for work in step.works),
-            (_Phase(MOVER, outwards / self.shared_rate), _Phase(DMA, written[Scope.MAIN] / self.main_rate)),
+            (
+                _Phase(MOVER, outwards * through / self.local_rate),
+                _Phase(DMA, written[Scope.MAIN] / self.main_rate),
+            ),
         )
 
     def _fetched(self, name: str | None, size: int) -> tuple[str, ...] | None:
@@ -265,7 +259,9 @@ class _Simulator:
     def _count(self, name: str, size: int) -> None:
         """Bytes at a level, and the energy of the accesses."""
         where, way = name.split("_")
-        level = {"main": self.main, "shared": self.shared, "local": self.local}[where]
+        level: Level | None = getattr(self.ports, where)
+        if level is None:
+            return
         self.bytes[name] += size
         access_pj = level.read_pj if way == "read" else level.write_pj
         if access_pj and size:
@@ -360,7 +356,7 @@ class _Simulator:
 
     def _weights_gate(self, number: int) -> int | None:
         """The last step that must be done before a step's weights fit into the cores beside those in use."""
-        room = self.local.capacity_for_bytes(TensorKind.WEIGHT) or 0
+        room = self.ports.local.capacity_for_bytes(TensorKind.WEIGHT) or 0
         held = 0
         for earlier in range(number, -1, -1):
             held += sum(w.size_bytes for w in self.steps[earlier].weights)
@@ -382,24 +378,20 @@ class _Simulator:
         return made[min(needs[tile], len(made) - 1)] if needs else made[-1]
 
 
-def _rate(machine: Machine, level: Level) -> float:
-    """Bytes per second through a level's port, whichever way is slower."""
-    rates = [machine.read_bytes_per_s(level), machine.write_bytes_per_s(level)]
-    known = [rate for rate in rates if rate is not None]
-    if not known:
-        place = machine.levels.index(level)
-        raise MachineError(
-            f"machine {machine.name!r}: levels[{place}]: no bandwidth; "
-            "give read_bytes_per_s and write_bytes_per_s."
-        )
-    return min(known)
+def shared_weight_bytes(machine: Machine) -> int:
+    """The share of a cluster's shared buffer that the machine keeps for weights; 0 where there is none."""
+    if machine.shared is None:
+        return 0
+    share = machine.shared.capacity_for_bytes(TensorKind.WEIGHT) or 0
+    return int(share * machine.num_instances_per_cluster(machine.shared))
 
 
-def _mover_rate(machine: Machine, main: Level) -> float:
-    """Bytes per second of the engines between the shared and the local buffers."""
-    rates = [
-        unit.bytes_per_s
-        for unit in machine.units
-        if unit.kind == "mover" and unit.bytes_per_s and main.name not in (unit.between or ())
-    ]
-    return min(rates, default=float("inf"))
+def _bytes_once(loads: Iterable[Load]) -> float:
+    """Bytes of all that is loaded of each value, however often and in whatever parts."""
+    regions: dict[str, set[Region]] = {}
+    element_bytes: dict[str, float] = {}
+    for load in loads:
+        if load.size_bytes:
+            regions.setdefault(load.value, set()).add(load.region)
+            element_bytes[load.value] = load.size_bytes / volume(load.region)
+    return sum(union_volume(found) * element_bytes[value] for value, found in regions.items())

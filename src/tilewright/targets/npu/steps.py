@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.hardware.machine import Machine
-from tilewright.ir.derive import nests_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Indirect
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.memory.scoped import Piece, Read, ScopePlan
 from tilewright.memory.scoped import Step as PlannedStep
 from tilewright.partition.graphturbo.regions import value_regions
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
-from tilewright.targets.npu.work import UnitWork, Works
+from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves
 
 NUM_TILES = 4
 """Into how many tiles a step's work is cut, so that moving and computing overlap (spec: tiles = 4)."""
@@ -24,13 +22,15 @@ NUM_TILES = 4
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A region that a step reads. `producer` is the step that made it, None for the network's inputs.
+    """A region that a step reads. `producer` is the step that made it, or that brought it to the cores where
+    this one reads it; None for the network's inputs.
 
     Tile t waits for the producer's tiles up to `tiles[t]`; without an entry, for all of them. `moved_bytes`
     change cores on the way.
     """
 
     value: str
+    region: Region
     size_bytes: int
     scope: Scope
     producer: int | None
@@ -88,6 +88,7 @@ class _Lowering:
         self.edges: dict[tuple[int, Value, int], Edge] = {
             (e.consumer, e.value, e.producer): e for e in self.graph.edges
         }
+        self.dealt_anew: dict[Edge, int] = {}  # by which step
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
         self.reused = _places_taken_over(plan)
@@ -105,13 +106,13 @@ class _Lowering:
             for p in written
         )
         if not step.operators:
-            loads = tuple(self._load(step, read, (), {}, 1) for read in step.reads)
+            loads = tuple(self._load(number, step, read, (), {}, 1) for read in step.reads)
             name = f"{node.kind} {node.value.name}"
             return Step(number, name, node.kind, (), loads, stores, (), 1, self.reused[number])
         regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
         tiles = NUM_TILES if max(extents(made[main]), default=1) > 1 else 1
-        loads = tuple(self._load(step, read, (main,), regions, tiles) for read in step.reads)
+        loads = tuple(self._load(number, step, read, (main,), regions, tiles) for read in step.reads)
         return Step(
             number, step.operators[0].name, node.kind, self._works_of(step, regions, main), loads, stores,
             tuple(self._weights(step.operators, regions)), tiles, self.reused[number],
@@ -126,12 +127,23 @@ class _Lowering:
         key = (node.subgraph_id, step.layer, shapes, own)
         found = self.known_works.get(key)
         if found is None:
-            found = self.known_works[key] = tuple(
+            found = tuple(
                 work
                 for n in step.operators
                 for work in self._work(n, regions, own if main in set(n.results()) else None)
             )
+            if only_moves(step.operators):
+                found = (self._movement(step, main),)
+            self.known_works[key] = found
         return found
+
+    def _movement(self, step: PlannedStep, main: Value) -> UnitWork:
+        """A layer that only moves: what lies between its operators exists as tiles, its results move once."""
+        written = [self.plan.pieces[i] for i in step.writes]
+        elements = sum(volume(piece.region) for piece in written)
+        return self.works.of_movement(
+            step.operators, main.dtype, elements, sum(piece.size_bytes for piece in written)
+        )
 
     def _work(self, node: Node, regions: Mapping[Value, Region], own: Binding | None) -> tuple[UnitWork, ...]:
         value = next((v for v in node.results() if v in regions), None)
@@ -147,6 +159,7 @@ class _Lowering:
 
     def _load(
         self,
+        number: int,
         step: PlannedStep,
         read: Read,
         main: tuple[Value, ...],
@@ -156,17 +169,21 @@ class _Lowering:
         value, region, source = read.value, read.region, read.piece
         size = self.graph.bytes_of(value, region)
         if source is None:
-            return Load(value.name, size, Scope.MAIN, None, (), 0)
+            return Load(value.name, region, size, Scope.MAIN, None, (), 0)
         piece = self.plan.pieces[source]
-        needs = self._tile_needs(step, value, main[0], regions, piece.region, tiles) if main else ()
-        if piece.node == step.node:
-            return Load(value.name, size, piece.scope, piece.first_step, needs, 0)
         edge = self.edges.get((step.node, value, piece.node))
-        moved = edge is not None and any(t.kind is Kind.REDISTRIBUTE for t in self.moves.get(edge, ()))
-        # What changes cores is dealt anew as a whole.
-        return Load(
-            value.name, size, piece.scope, piece.first_step, () if moved else needs, size if moved else 0
-        )
+        if edge is None or all(t.kind is not Kind.REDISTRIBUTE for t in self.moves.get(edge, ())):
+            needs = self._tile_needs(step, value, main[0], regions, piece.region, tiles) if main else ()
+            return Load(value.name, region, size, piece.scope, piece.first_step, needs, 0)
+        if piece.scope is not Scope.LOCAL:
+            # Each reader brings it anew, dealt as it wants it.
+            return Load(value.name, region, size, piece.scope, piece.first_step, (), 0)
+        # What changes cores is dealt anew as a whole, once for all layers of the instance.
+        first = self.dealt_anew.setdefault(edge, number)
+        if first != number:
+            return Load(value.name, region, size, piece.scope, first, (), 0)
+        moved = self.graph.bytes_of(value, edge.region)
+        return Load(value.name, region, size, piece.scope, piece.first_step, (), moved)
 
     def _tile_needs(
         self,
@@ -230,9 +247,11 @@ class _Lowering:
             for position, operand in enumerate(node.inputs):
                 if operand is None or not operand.is_constant or operand.num_elements <= 1:
                     continue
+                if not is_read(node, position):
+                    continue
                 whole = self.graph.bytes_of(operand, full_region(operand.shape))
                 value = next((v for v in node.results() if v in regions), None)
-                if value is not None and _is_table(node, position):
+                if value is not None and is_table(node, position):
                     found.append(Weight(None, min(whole, self.graph.bytes_of(value, regions[value]))))
                 else:
                     found.append(Weight(operand.name, whole))
@@ -273,12 +292,3 @@ def _tiled_axis(region: Region) -> int | None:
     own = extents(region)
     long = [axis for axis, extent in enumerate(own) if extent >= NUM_TILES]
     return next(iter(long), next((axis for axis, extent in enumerate(own) if extent > 1), None))
-
-
-def _is_table(node: Node, position: int) -> bool:
-    """Whether data say which rows of an operand are read."""
-    return any(
-        access.operand.key == ("input", position) and any(isinstance(i, Indirect) for i in access.index)
-        for nest in nests_of(node)
-        for access in nest.reads
-    )

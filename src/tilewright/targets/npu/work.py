@@ -14,12 +14,11 @@ from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine, Unit, Work
 from tilewright.ir.derive import is_contraction, macs, nest_flops, nests_of
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Call
+from tilewright.ir.expr import FUNCTIONS, Call, Read
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Affine, Nest
+from tilewright.ir.nest import Affine, Indirect, Nest, row_major_address
 from tilewright.ir.region import Region, volume
-
-_FUNCTIONS = frozenset({"exp", "log", "erf", "tanh", "sigmoid", "sqrt", "sin", "cos", "pow", "gelu"})
+from tilewright.targets.npu.ports import MOVER, ports_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,11 @@ class Works:
         if machine.clock_hz is None:
             raise MachineError(f"machine {machine.name!r}: clock_hz: is missing; rates are per cycle.")
         self.clock_hz = machine.clock_hz
+        self.ports = ports_of(machine)
         self._sorts: dict[Node, tuple[Work, int, Shape, Rest | None]] = {}
 
     def of(self, node: Node, region: Region, binding: tuple[int, ...]) -> tuple[UnitWork, ...]:
-        """The work to make a region of a node's result, dealt to cores as bound; none if it only moves.
+        """The work to make a region of a node's result, dealt to cores as bound; none if nothing is computed.
 
         A node that multiplies matrices and does more, as attention does, has a share on each of two units.
         """
@@ -69,7 +69,7 @@ class Works:
             rest = rest_of(node) if work in (Work.CONTRACTION, Work.DEPTHWISE) else None
             self._sorts[node] = work, macs(node), shape_of(node), rest
         work, products, shape, rest = self._sorts[node]
-        if work is Work.MOVEMENT:
+        if work is Work.MOVEMENT or not volume(region):
             return ()
         whole = max(1, node.output.num_elements)
         share = volume(region) / whole
@@ -85,6 +85,18 @@ class Works:
             return (main,) if rest is None else (main, self._rest(node, rest, share, cores))
         ops = self._operations(node, unit, share, elements)
         return (self._plain(unit, rate, ops, cores),)
+
+    def of_movement(self, nodes: Sequence[Node], dtype: DType, elements: int, size_bytes: int) -> UnitWork:
+        """The work to lay out anew, within the cores, what nodes that compute nothing make together.
+
+        A unit that computes does it where the machine says so, else what moves data between the cores.
+        """
+        for unit in self.machine.units:
+            if unit.takes(Work.MOVEMENT) and unit.ops_per_cycle:
+                each = max(unit.ops_per_element.get(node.op_type, 1.0) for node in nodes)
+                rate = _rate_of(unit.ops_per_cycle, self._name(dtype))
+                return self._plain(unit, rate, each * elements, self.machine.num_cores_per_cluster)
+        return UnitWork(MOVER, size_bytes / self.ports.local_bytes_per_s, 0.0, 0.0, 0.0)
 
     def _rest(self, node: Node, rest: Rest, share: float, cores: int) -> UnitWork:
         unit, rate, _ = self._unit(rest.work, node.output.dtype)
@@ -106,17 +118,71 @@ class Works:
 
         An element type that the machine gives no rate for runs at the unit's slowest one.
         """
-        name = str(self.dtype if dtype.is_float else dtype)
+        name = self._name(dtype)
         for unit in self.machine.units:
             if not unit.takes(work):
                 continue
             wants_macs = work in (Work.CONTRACTION, Work.DEPTHWISE)
             table: Mapping[str, float] = unit.macs_per_cycle if wants_macs else unit.ops_per_cycle
             if table:
-                return unit, table.get(name, min(table.values())), wants_macs
+                return unit, _rate_of(table, name), wants_macs
         raise MachineError(
             f"machine {self.machine.name!r}: units: none runs {work}; give one of them runs: [{work}]."
         )
+
+    def _name(self, dtype: DType) -> str:
+        """The name of the type that a unit computes values of this type as."""
+        return str(self.dtype if dtype.is_float else dtype)
+
+
+def _rate_of(table: Mapping[str, float], name: str) -> float:
+    return table.get(name, min(table.values()))
+
+
+def only_moves(nodes: Sequence[Node]) -> bool:
+    """Whether nodes together only bring elements to other places within the cores' buffers.
+
+    Views move nothing, nor do look-ups in a constant table, whose rows arrive where they are wanted.
+    """
+    if any(work_of(node) is not Work.MOVEMENT or _looks_up(node) for node in nodes):
+        return False
+    return not all(map(is_view, nodes))
+
+
+def _looks_up(node: Node) -> bool:
+    return any(is_table(node, position) for position, v in enumerate(node.inputs) if v and v.is_constant)
+
+
+def is_view(node: Node) -> bool:
+    """Whether each result is a run of elements of an operand, in the same order: a look at what is there."""
+    nests = nests_of(node)
+    return len(nests) == len(list(node.results())) and all(map(_passes_on, nests))
+
+
+def _passes_on(nest: Nest) -> bool:
+    if not isinstance(nest.body, Read) or nest.combine is not None or nest.finish is not None:
+        return False
+    written, read = row_major_address(nest.write), row_major_address(nest.reads[nest.body.index])
+    if written is None or read is None:
+        return False
+    walked = {dim.name for dim in nest.dims if dim.extent > 1}
+    left, right = ({term for term in a.terms if term[0] in walked} for a in (written, read))
+    return left == right
+
+
+def is_read(node: Node, position: int) -> bool:
+    """Whether a node reads an operand as it runs; the shape of a Reshape is known before."""
+    nests = nests_of(node)
+    return not nests or any(a.operand.key == ("input", position) for nest in nests for a in nest.reads)
+
+
+def is_table(node: Node, position: int) -> bool:
+    """Whether data say which rows of an operand are read."""
+    return any(
+        access.operand.key == ("input", position) and any(isinstance(i, Indirect) for i in access.index)
+        for nest in nests_of(node)
+        for access in nest.reads
+    )
 
 
 def work_of(node: Node) -> Work:
@@ -161,7 +227,8 @@ def _is_small(nest: Nest) -> bool:
 
 def _calls_function(nest: Nest) -> bool:
     parts = [part for part in (nest.body, nest.finish) if part is not None]
-    return any(isinstance(e, Call) and e.function in _FUNCTIONS for part in parts for e in part.walk())
+    calls = (e for part in parts for e in part.walk() if isinstance(e, Call))
+    return any(FUNCTIONS[call.function].cost_flop > 1 for call in calls)
 
 
 def shape_of(node: Node) -> Shape:

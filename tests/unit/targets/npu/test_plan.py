@@ -97,18 +97,6 @@ def test_nothing_is_computed_where_something_is_still_read(seed: int) -> None:
                 assert ends[number] <= starts[piece.first_step] * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_traffic_is_that_of_the_pieces(seed: int) -> None:
-    graph = integer_network(seed)
-    planned = plan(graph, MACHINE, recipe_for(graph, 0.4))
-    steps, traffic = planned.simulation.steps, planned.simulation.traffic
-    outside = [x.size_bytes for s in steps for x in s.loads if x.scope is Scope.MAIN]
-    assert traffic.main_read >= sum(outside)
-    assert traffic.main_written == sum(x.size_bytes for s in steps for x in s.stores if x.scope is Scope.MAIN)
-    inputs = {v for v in graph.inputs if v.users}
-    assert traffic.main_read >= sum(v.num_elements * 2 for v in inputs)
-
-
 def faster(machine: Machine, factor: float) -> Machine:
     levels = tuple(
         level.model_copy(

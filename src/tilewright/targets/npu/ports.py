@@ -1,0 +1,75 @@
+"""What one cluster's ports carry: bytes per second between main memory, the shared buffer and the cores.
+
+All numbers of a level and of a mover are those of one instance. A cluster has as many of them as there are
+for each cluster; where clusters share one, each has its part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from tilewright.errors import MachineError
+from tilewright.hardware.machine import Level, Machine
+
+DMA, MOVER = "DMA", "MTE"
+"""The engines of a cluster: between main memory and what is on the chip, and around the cores' buffers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Levels of one cluster and bytes per second, both ways together.
+
+    `main_bytes_per_s` is between main memory and the shared buffer, `local_bytes_per_s` between that and the
+    cores and among these. Where no buffer is shared, main memory feeds the cores.
+    """
+
+    local: Level
+    shared: Level | None
+    main: Level
+    main_bytes_per_s: float
+    local_bytes_per_s: float
+
+
+def ports_of(machine: Machine) -> Ports:
+    """The ports of a machine: each as fast as its levels and the engines that move data over it allow.
+
+    Raises:
+        MachineError: the machine has no buffers of cores, or no rate for what it has to move.
+    """
+    if machine.local is None:
+        raise MachineError(
+            f"machine {machine.name!r}: levels: none is a scratchpad of each core; mark one per: core."
+        )
+    local, shared, main = machine.local, machine.shared, machine.outermost
+    around = _level_rate(machine, local)
+    if shared is None:
+        outer = min(_level_rate(machine, main), around, _mover_rate(machine, local, main))
+        return Ports(local, None, main, outer, around)
+    outer = min(_level_rate(machine, main), _mover_rate(machine, shared, main))
+    inner = min(_level_rate(machine, shared), around, _mover_rate(machine, local, shared))
+    return Ports(local, shared, main, outer, inner)
+
+
+def _level_rate(machine: Machine, level: Level) -> float:
+    """A level's bytes per second for one cluster, whichever way is slower."""
+    rates = [machine.read_bytes_per_s(level), machine.write_bytes_per_s(level)]
+    known = [rate for rate in rates if rate is not None]
+    if not known:
+        place = machine.levels.index(level)
+        raise MachineError(
+            f"machine {machine.name!r}: levels[{place}]: no bandwidth; "
+            "give read_bytes_per_s and write_bytes_per_s."
+        )
+    return float(min(known) * machine.num_instances_per_cluster(level))
+
+
+def _mover_rate(machine: Machine, inner: Level, outer: Level) -> float:
+    """Bytes per second of all engines of one cluster between two levels; infinite where none is described."""
+    own = {inner.name, outer.name}
+    rates = [
+        rate * machine.num_units(unit) / machine.num_clusters
+        for unit in machine.units
+        if set(unit.between or ()) == own and (rate := machine.mover_bytes_per_s(unit)) is not None
+    ]
+    return sum(rates) if rates else inf
