@@ -115,7 +115,8 @@ people.
 
 `tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, the
 bandwidths of the levels from there outwards, and units that between them run all sorts of work. It says
-what is missing.
+what is missing. Clusters that share a level have equal parts of its capacity and of its bandwidth; what goes
+from level to level is no faster than the movers between the two, all of them together.
 """
 
 

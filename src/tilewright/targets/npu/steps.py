@@ -74,7 +74,7 @@ class Step:
 def lower(plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -> tuple[Step, ...]:
     """The steps of a plan on a machine that computes floating-point numbers as `dtype`.
 
-    O(layers of all instances), regions of tiles once for equal instances.
+    O(operators of the layers of all instances).
     """
     return _Lowering(plan, bindings, machine, dtype).run()
 
@@ -198,17 +198,10 @@ class _Lowering:
 
         Tiles cut the axis that `_tiled_axis` says.
         """
+        # Nothing less than the regions themselves: slices of equal extents may reach over different borders,
+        # and an up-sampled row may begin anywhere between two rows.
         subgraph = self.graph.nodes[step.node].subgraph_id
-        offset = tuple(start - low for (start, _), (low, _) in zip(regions[value], there, strict=True))
-        key = (
-            subgraph,
-            step.layer,
-            value,
-            extents(regions[main]),
-            extents(regions[value]),
-            extents(there),
-            offset,
-        )
+        key = (subgraph, step.layer, value, main, regions[main], there)
         found = self.known_tiles.get(key)
         if found is None:
             found = self.known_tiles[key] = self._derive_tiles(step, value, main, regions, there, tiles)

@@ -1,0 +1,138 @@
+"""What tiles of a step wait for, against the regions that they read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from tests.support.graphs import GraphBuilder
+from tests.support.integer_networks import integer_network
+
+from tilewright.hardware.presets import load_preset
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.region import Region, hull, input_regions, volume
+from tilewright.memory.scoped import ScopePlan, place
+from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
+from tilewright.partition.graphturbo import Split
+from tilewright.planning import Budget
+from tilewright.schedule.binding import bind
+from tilewright.schedule.instance_orders import demand_of
+from tilewright.schedule.instances import Kind, instance_graph
+from tilewright.schedule.orders import breadth_first
+from tilewright.targets.npu.steps import NUM_TILES, Load, Step, lower
+
+MACHINE = load_preset("stcp920")
+
+
+def lowered(graph: Graph, splits: Sequence[Split] | None = None) -> tuple[ScopePlan, tuple[Step, ...]]:
+    """Every node by itself, split as told, else along a random axis."""
+    partition = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
+    assert isinstance(partition, Partition)
+    if splits is None:
+        rng = random.Random(len(graph.nodes))
+        axes = [rng.randrange(len(s.outputs[0].shape)) for s in partition.subgraphs]
+        splits = [
+            Split(axis, rng.randint(1, s.outputs[0].shape[axis]))
+            for axis, s in zip(axes, partition.subgraphs, strict=True)
+        ]
+    instances = instance_graph(partition, splits)
+    order = breadth_first(demand_of(instances))
+    bindings = bind(instances, order, 1)
+    plan = place(instances, order, bindings, MACHINE)
+    return plan, lower(plan, bindings, MACHINE, DType.FLOAT16)
+
+
+def cuts(region: Region, num_tiles: int) -> list[Region]:
+    """The tiles of a region: the outermost axis with an element for each, else with more than one, is cut."""
+    lengths = [stop - start for start, stop in region]
+    axes = [a for a, n in enumerate(lengths) if n >= NUM_TILES] or [a for a, n in enumerate(lengths) if n > 1]
+    if not axes:
+        return [region]
+    axis, (start, stop) = axes[0], region[axes[0]]
+    ends = [start + (stop - start) * i // num_tiles for i in range(num_tiles + 1)]
+    return [(*region[:axis], (a, b), *region[axis + 1 :]) for a, b in pairwise(ends)]
+
+
+def needed(nodes: Sequence[Node], made: Value, region: Region, value: Value) -> Region | None:
+    regions = {made: region}
+    for node in reversed(nodes):
+        for position, result in enumerate(node.outputs):
+            if result in regions and result is not None and volume(regions[result]):
+                needs = input_regions(node, regions[result], position)
+                for operand, need in zip(node.inputs, needs, strict=True):
+                    if operand is not None and need is not None:
+                        regions[operand] = hull(regions[operand], need) if operand in regions else need
+    return regions.get(value)
+
+
+def covers(outer: Sequence[Region], inner: Region) -> bool:
+    """Whether neighbouring tiles, joined, hold a region."""
+    joined = hull(outer[0], *outer[1:])
+    return all(o[0] <= i[0] and i[1] <= o[1] for o, i in zip(joined, inner, strict=True))
+
+
+def num_tiles_that_wait_for_less_than_they_read(plan: ScopePlan, steps: Sequence[Step]) -> tuple[int, int]:
+    """Among how many."""
+    wrong = count = 0
+    for step, planned in zip(steps, plan.steps, strict=True):
+        if plan.graph.nodes[planned.node].kind is not Kind.INSTANCE:
+            continue
+        written = max((plan.pieces[i] for i in planned.writes), key=lambda p: volume(p.region))
+        loads: list[Load] = list(step.loads)
+        for load, read in zip(loads, planned.reads, strict=True):
+            if not load.tiles or read.piece is None:
+                continue
+            made = cuts(plan.pieces[read.piece].region, NUM_TILES)
+            for part, last in zip(cuts(written.region, step.num_tiles), load.tiles, strict=True):
+                need = needed(planned.operators, written.value, part, read.value)
+                if need is not None and volume(part):
+                    count += 1
+                    wrong += not covers(made[: last + 1], tuple(map(clip, need, read.region)))
+    return wrong, count
+
+
+def clip(interval: tuple[int, int], within: tuple[int, int]) -> tuple[int, int]:
+    return max(interval[0], within[0]), min(interval[1], within[1])
+
+
+def test_slices_of_equal_extents_over_different_borders_wait_for_what_they_read() -> None:
+    """Both halves make 4 rows of 5: the upper one begins in the padding, the lower one ends in it."""
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(1, 1, 8, 4))
+    y = b.op("Conv", x, b.constant(1, 1, 3, 3), pads=(1, 1, 1, 1))
+    plan, steps = lowered(b.finish(y), (Split(2, 2), Split(2, 2)))
+    upper, lower_ = (s.loads[0].tiles for s in steps if s.name.startswith("conv"))
+    assert (upper, lower_) == ((1, 2, 3, 3), (2, 3, 3, 3))
+    assert num_tiles_that_wait_for_less_than_they_read(plan, steps) == (0, 8)
+
+
+def test_slices_that_begin_between_two_rows_wait_for_what_they_read() -> None:
+    """Up-sampled by two, 5 rows of 3: a slice begins with the first or with the second copy of a row."""
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(1, 1, 20, 1))
+    scales = b.graph.constant(np.array([1, 1, 2, 1], np.float32), "scales")
+    empty = b.graph.constant(np.array([], np.float32), "roi")
+    y = b.op(
+        "Resize",
+        x,
+        empty,
+        scales,
+        shape=(1, 1, 40, 1),
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+    plan, steps = lowered(b.finish(y), (Split(2, 20), Split(2, 8)))
+    assert num_tiles_that_wait_for_less_than_they_read(plan, steps)[0] == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tiles_wait_for_all_that_they_read(seed: int) -> None:
+    plan, steps = lowered(integer_network(seed))
+    wrong, count = num_tiles_that_wait_for_less_than_they_read(plan, steps)
+    assert wrong == 0
+    assert count > 0
