@@ -24,7 +24,7 @@ from tilewright.partition.graphturbo.regions import RegionMaps
 from tilewright.partition.graphturbo.split import SplitRules, Splitter, instance_regions
 from tilewright.planning import Budget
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
-from tilewright.schedule.binding import Scope, bind, insert_transfers, transfers
+from tilewright.schedule.binding import Scope, bind, transfers
 from tilewright.schedule.check_instances import check_bindings, check_instances, check_order
 from tilewright.schedule.exact_order import exact_order
 from tilewright.schedule.instance_orders import BreadthFirst, DepthFirst, ExactOrder, MinDelta, demand_of
@@ -394,10 +394,8 @@ def test_slices_cover_an_axis_whatever_the_factor() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("num_cores", [1, 6, 8])
 def test_bindings_deal_out_pieces_and_transfers_are_where_sides_differ(seed: int, num_cores: int) -> None:
-    feed = integer_feed(network(seed))
     for instances in (wild(seed), instance_graph(plan(seed, 0.5))):
-        order = depth_first(demand_of(instances))
-        bindings = bind(instances, order, num_cores)
+        bindings = bind(instances, depth_first(demand_of(instances)), num_cores)
         assert check_bindings(instances, bindings) == ()
         moved = transfers(instances, bindings)
         for edge in instances.edges:
@@ -405,13 +403,6 @@ def test_bindings_deal_out_pieces_and_transfers_are_where_sides_differ(seed: int
             own = bindings.bindings[edge.producer]
             assert (Kind.REDISTRIBUTE in kinds) == (bindings.wanted.get(edge, own) != own)
             assert (Kind.COPY in kinds) == (bindings.scopes[edge.producer] is not Scope.LOCAL)
-        whole, extended = insert_transfers(instances, order, moved)
-        assert check_instances(whole) == ()
-        assert check_order(whole, extended) == ()
-        if num_cores == 8:
-            expected = run_graph(network(seed), feed)
-            found = run_instances(whole, extended, feed)
-            assert all(np.array_equal(found[name], array) for name, array in expected.items())
 
 
 class Recorded(Grouping):

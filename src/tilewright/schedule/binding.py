@@ -2,8 +2,8 @@
 
 A binding says along which axes, and into how many parts, a piece lies in the local buffers of a cluster's
 cores. The schedule is visited backwards: a reader's binding says how it wants its operands bound. Where
-readers of one piece disagree, the piece goes to the shared buffer. What then still differs is inserted as
-nodes of its own: a copy between levels, a redistribution between cores.
+readers of one piece disagree, the piece goes to the shared buffer. What then still differs is made up for
+where the piece is read: by a copy between levels, a redistribution between cores.
 """
 
 from __future__ import annotations
@@ -214,28 +214,3 @@ def transfers(
         if needed:
             found[edge] = tuple(needed)
     return found
-
-
-def insert_transfers(
-    graph: InstanceGraph, order: Sequence[int], moved: Mapping[Edge, Sequence[Transfer]]
-) -> tuple[InstanceGraph, tuple[int, ...]]:
-    """The graph and the order with each transfer as a node of its own, just before the reader.
-
-    Nodes that were there keep their places; transfers follow behind them.
-    """
-    nodes = list(graph.nodes)
-    edges: list[Edge] = []
-    before: dict[int, list[int]] = {}
-    for edge in graph.edges:
-        source = edge.producer
-        for transfer in moved.get(edge, ()):
-            reader = graph.nodes[edge.consumer]
-            piece = {edge.value: edge.region}
-            passed = InstanceNode(len(nodes), transfer.kind, reader.subgraph_id, reader.index, piece, piece)
-            nodes.append(passed)
-            edges.append(Edge(source, passed.id, edge.value, edge.region))
-            before.setdefault(edge.consumer, []).append(passed.id)
-            source = passed.id
-        edges.append(Edge(source, edge.consumer, edge.value, edge.region))
-    extended = tuple(place for node in order for place in (*before.get(node, ()), node))
-    return InstanceGraph(graph.partition, tuple(nodes), tuple(edges), graph.maps), extended

@@ -1,30 +1,62 @@
 """The orders of `orders.py` and `exact_order.py` as schedulers: one stage per instance.
 
 They order instances where `split` is set and the partition is split, else whole subgraphs, which any target
-runs. Capacity and peaks come from a split partition; without one the peak of a subgraph is that of its whole
-tensors.
+runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tilewright.partition.graphturbo import Split, SplitPartition
+from tilewright.ir.graph import Value
+from tilewright.partition.graphturbo import Split, SplitPartition, instance_region, is_in_place
+from tilewright.partition.graphturbo.footprint import Footprints, joined, single
+from tilewright.partition.graphturbo.layers import layer_of
 from tilewright.planning import UNLIMITED, Budget, Provenance
 from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Slice, Stage, build_schedule
 from tilewright.schedule.exact_order import MAX_STATES, exact_order
-from tilewright.schedule.instances import WHOLE, InstanceGraph, Kind, instance_graph
+from tilewright.schedule.instances import WHOLE, InstanceGraph, InstanceNode, Kind, instance_graph
 from tilewright.schedule.orders import Demand, Order, breadth_first, depth_first, min_delta
 
 
 def peaks_of(graph: InstanceGraph) -> dict[int, int]:
-    """The most that an instance of each subgraph holds, its inputs included."""
+    """The most that an instance of each subgraph holds, its inputs included.
+
+    What a split partition states is of the slices that it asks for. Of others it is worked out here: the
+    most of all instances. O(instances * layers).
+    """
     partition = graph.partition
-    if isinstance(partition, SplitPartition):
-        return {i: s.peak_bytes for i, s in enumerate(partition.splits)}
-    return {s.id: sum(v.size_bytes for v in (*s.inputs, *s.outputs)) for s in partition.subgraphs}
+    instances: dict[int, list[InstanceNode]] = {}
+    for node in graph.nodes:
+        if node.kind is Kind.INSTANCE:
+            instances.setdefault(node.subgraph_id, []).append(node)
+    found: dict[int, int] = {}
+    for number, nodes in instances.items():
+        if isinstance(partition, SplitPartition) and _are_split_as(nodes, partition.splits[number].split):
+            found[number] = partition.splits[number].peak_bytes
+        else:
+            found[number] = _peak_bytes(graph, nodes)
+    return found
+
+
+def _are_split_as(nodes: Sequence[InstanceNode], split: Split) -> bool:
+    first = nodes[0]
+    return len(nodes) == split.factor and first.region == instance_region(first.value.shape, split, 0)
+
+
+def _peak_bytes(graph: InstanceGraph, nodes: Sequence[InstanceNode]) -> int:
+    """The peak of instances of one subgraph."""
+    subgraph = graph.partition.subgraphs[nodes[0].subgraph_id]
+    layers = (layer_of(group, graph.results) for group in graph.layers_of(subgraph))
+    part = joined([single(layer, place) for place, layer in enumerate(layers)], tuple(nodes[0].outputs))
+
+    def element_bytes(value: Value) -> int:
+        return graph.bytes_of(value, ((0, 1),) * len(value.shape))
+
+    footprints = Footprints(graph.maps, element_bytes, in_place=is_in_place(graph.partition))
+    return max(footprints.of(part, tuple(node.outputs.values())).peak_bytes for node in nodes)
 
 
 def demand_of(graph: InstanceGraph) -> Demand:

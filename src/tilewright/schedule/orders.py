@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewright.errors import InternalError
 from tilewright.schedule.instances import InstanceGraph, Kind
 
 Order = tuple[int, ...]
@@ -39,7 +40,11 @@ class Demand:
 
     @classmethod
     def of(cls, graph: InstanceGraph, peak_bytes: Mapping[int, int]) -> Demand:
-        """From the peak of an instance of each subgraph, its inputs included."""
+        """From the peak of an instance of each subgraph, its inputs included.
+
+        Raises:
+            InternalError: a peak is below what an instance reads.
+        """
         pieces: list[int] = []
         extra: list[int] = []
         for node in graph.nodes:
@@ -48,7 +53,10 @@ class Demand:
             pieces.append(made if read else 0)
             if node.kind is Kind.INSTANCE:
                 taken = sum(graph.bytes_of(e.value, e.region) for e in graph.reads(node.id))
-                extra.append(max(0, peak_bytes[node.subgraph_id] - taken))
+                peak = peak_bytes[node.subgraph_id]
+                if peak < taken:
+                    raise InternalError(f"instance {node} reads {taken} bytes, but its peak is {peak}")
+                extra.append(peak - taken)
             else:
                 extra.append(made)
         every = range(len(graph.nodes))

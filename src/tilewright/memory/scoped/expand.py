@@ -9,7 +9,7 @@ from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, volume
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, aligned
 from tilewright.memory.scoped.base import Read, Step
-from tilewright.partition.graphturbo import SplitPartition
+from tilewright.partition.graphturbo import is_in_place
 from tilewright.partition.graphturbo.layers import Layer, layer_of
 from tilewright.partition.graphturbo.regions import value_regions
 from tilewright.schedule.binding import Bindings, Scope
@@ -62,8 +62,7 @@ class _Expander:
         self.made: dict[tuple[int, Value], int] = {}
         self.overwritten: dict[int, tuple[int, ...]] = {}
         self.layers: dict[int, tuple[Layer, ...]] = {}
-        partition = graph.partition
-        self.in_place = not isinstance(partition, SplitPartition) or partition.in_place
+        self.in_place = is_in_place(graph.partition)
 
     def run(self, order: Sequence[int]) -> Timeline:
         for place in order:

@@ -13,6 +13,7 @@ from tilewright.partition.graphturbo.base import (
     SplitPartition,
     SubgraphSplit,
     instance_region,
+    is_in_place,
     slice_of,
 )
 from tilewright.partition.graphturbo.planner import GraphTurbo
@@ -24,5 +25,6 @@ __all__ = [
     "SplitPartition",
     "SubgraphSplit",
     "instance_region",
+    "is_in_place",
     "slice_of",
 ]

@@ -84,6 +84,11 @@ class SplitPartition(Partition):
         return volume(region) * self.element_bytes[str(value.dtype)]
 
 
+def is_in_place(partition: Partition) -> bool:
+    """Whether element-wise layers write over a dying operand: they do, unless a split partition says no."""
+    return not isinstance(partition, SplitPartition) or partition.in_place
+
+
 def slice_of(extent: int, factor: int, index: int) -> Interval:
     """The `index`-th of `factor` nearly equal slices of an axis.
 
