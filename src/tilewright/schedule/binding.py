@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import prod
+from functools import cache, lru_cache
+from math import isqrt, prod
 
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region
@@ -43,19 +44,48 @@ class Bindings:
 
 
 def plain_binding(shape: Sequence[int], num_cores: int, axes: Sequence[int] | None = None) -> Binding:
-    """Cores dealt out from the outermost axis on: each axis the most that divide it and are left.
+    """As many cores as equal parts allow, dealt out from the outermost axis on.
 
-    `axes` gives another order of axes.
+    Of the bindings with the most cores, the one with the most along the first axis, then along the next.
+    Where all of 8 cores find work this is Algorithm 4's "largest of 8, 4, 2 and 1" on each axis; where they
+    do not, because extents are odd or cores come in other numbers, it leaves fewer of them idle. `axes` gives
+    another order of axes.
 
     >>> plain_binding((2, 512, 28, 28), 8), plain_binding((2, 512, 28, 28), 8, (0, 2, 3, 1))
     ((2, 4, 1, 1), (2, 1, 4, 1))
+    >>> plain_binding((5, 7), 8), plain_binding((16, 56, 56, 64), 1216)
+    ((1, 7), (16, 8, 8, 1))
     """
-    left = num_cores
+    order = tuple(range(len(shape)) if axes is None else axes)
+    dealt = _dealt(tuple(shape[axis] for axis in order), num_cores)
     binding = [1] * len(shape)
-    for axis in range(len(shape)) if axes is None else axes:
-        binding[axis] = next(b for b in range(left, 0, -1) if left % b == 0 and shape[axis] % b == 0)
-        left //= binding[axis]
+    for axis, cores in zip(order, dealt, strict=True):
+        binding[axis] = cores
     return tuple(binding)
+
+
+@lru_cache(maxsize=1 << 14)
+def _dealt(extents: tuple[int, ...], num_cores: int) -> tuple[int, ...]:
+    """The binding of these extents, outer ones first."""
+    if not extents:
+        return ()
+    best: tuple[int, ...] = (1,) * len(extents)
+    for cores in _divisors(extents[0])[::-1]:
+        if cores > num_cores:
+            continue
+        found = (cores, *_dealt(extents[1:], num_cores // cores))
+        if prod(found) > prod(best):
+            best = found
+        if prod(best) == num_cores:
+            break
+    return best
+
+
+@cache
+def _divisors(number: int) -> tuple[int, ...]:
+    """Ascending; of 0, which any number divides, 1."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)})) or (1,)
 
 
 def bind(graph: InstanceGraph, order: Sequence[int], num_cores: int) -> Bindings:

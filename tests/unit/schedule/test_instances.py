@@ -1,10 +1,14 @@
 """Instance graphs, their orders and bindings, on graphs that fit on a page."""
 
 import random
+from math import prod
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.graphs import GraphBuilder
 
+from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node
 from tilewright.partition import Partition, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
@@ -147,12 +151,50 @@ def test_slices_of_a_schedule_are_those_of_the_instances() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "cores", "binding"),
-    [((16, 3), 8, (8, 1)), ((2, 6), 8, (2, 2)), ((5, 7), 8, (1, 1)), ((9, 4), 6, (3, 2)), ((), 8, ())],
+    [
+        *(((16, 3), 8, (8, 1)), ((4, 8), 8, (4, 2)), ((2, 6), 8, (2, 3)), ((6, 4), 8, (2, 4))),
+        *(((5, 7), 8, (1, 7)), ((9, 4), 6, (3, 2)), ((11, 13), 8, (1, 1)), ((0, 4), 8, (1, 4)), ((), 8, ())),
+    ],
 )
 def test_plain_bindings_deal_out_outer_axes_first(
     shape: tuple[int, ...], cores: int, binding: tuple[int, ...]
 ) -> None:
     assert plain_binding(shape, cores) == binding
+
+
+def literal(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Algorithm 4 for 8 cores, as the specification prints it."""
+    left, binding = 8, []
+    for size in shape:
+        binding.append(next(b for b in (8, 4, 2, 1) if b <= left and size % b == 0))
+        left //= binding[-1]
+    return tuple(binding)
+
+
+@given(st.lists(st.integers(1, 200), max_size=4).map(tuple), st.integers(1, 1500))
+def test_no_other_equal_parts_use_more_cores(shape: tuple[int, ...], num_cores: int) -> None:
+    def most(extents: tuple[int, ...], left: int) -> int:
+        if not extents:
+            return 1
+        factors = (b for b in range(1, min(left, extents[0]) + 1) if extents[0] % b == 0)
+        return max(b * most(extents[1:], left // b) for b in factors)
+
+    binding = plain_binding(shape, num_cores)
+    assert all(size % b == 0 for size, b in zip(shape, binding, strict=True))
+    assert prod(binding) == most(shape, num_cores)
+    if prod(literal(shape)) == 8:
+        assert plain_binding(shape, 8) == literal(shape)
+
+
+def test_a_machine_of_many_cores_uses_most_of_them() -> None:
+    """The 1216 tiles of an IPU: 64 times 19, which divides no extent of an image network."""
+    machine = load_preset("ipu-mk1")
+    b = GraphBuilder()
+    x = b.conv(b.input(16, 64, 56, 56), 64)
+    graph = instance_graph(alone(b.finish(b.op("Relu", x))))
+    bindings = bind(graph, breadth_first(demand_of(graph)), machine.num_cores_per_cluster)
+    assert check_bindings(graph, bindings) == ()
+    assert [prod(binding) for binding in bindings.bindings] == [1024, 1024]
 
 
 def test_readers_that_disagree_send_a_piece_to_the_shared_buffer() -> None:
