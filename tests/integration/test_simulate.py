@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from tests.support.cli import tilewright
+from tests.support.models import model as make_model
 from tests.support.models import small_net
 
 from tilewright.cli.schemas import violations
 from tilewright.hardware.presets import load_preset
+from tilewright.memory.scoped import ScopePlan
+from tilewright.targets.npu.execute import execute
 
 
 @pytest.fixture
@@ -48,6 +53,31 @@ def test_a_plan_is_reported_whole_with_its_baselines(model: Path) -> None:
     }
     assert document["compared"]["tvm"]["time_s"] > document["time_s"]
     assert document["compared"]["tvm"]["buffers"]["LB"] == 0
+
+
+def test_values_that_are_no_numbers_in_both_are_equal(tmp_path: Path) -> None:
+    path = tmp_path / "roots.onnx"
+    nodes = [onnx.helper.make_node("Sqrt", ["x"], ["y"])]
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 8]) for name in "xy"]
+    onnx.save(make_model(nodes, values[:1], values[1:], []), path)
+    assert report(path, "--check")["values_checked"]
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1 + 5e-5, 0), (1 + 5e-4, 1), (np.nan, 1)])
+def test_values_that_differ_are_a_mistake_of_one_line(
+    model: Path, monkeypatch: pytest.MonkeyPatch, factor: float, code: int
+) -> None:
+    """By the tolerance of `tilewright compare`."""
+
+    def damaged(plan: ScopePlan, feed: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: array * factor for name, array in execute(plan, feed).items()}
+
+    monkeypatch.setattr("tilewright.report.simulation.execute", damaged)
+    result = tilewright("simulate", model, "--recipe", "graphturbo", "--check")
+    assert bool(result.code) == bool(code)
+    if code:
+        assert "of the plan differs from the network's" in result.err
+        assert len(result.err.strip().splitlines()) == 1
 
 
 def test_a_larger_batch_takes_longer_and_gives_more(tmp_path: Path) -> None:

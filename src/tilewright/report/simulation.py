@@ -1,15 +1,37 @@
-"""A simulated plan, drawn: a page of its buffers over time, and a timeline that trace viewers read."""
+"""A simulated plan for people: its values checked, its buffers over time drawn, its timeline as a trace."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from tilewright.ir.interpret import run_graph
 from tilewright.report import figure
+from tilewright.report.comparison import TensorDifference, Tolerance
 from tilewright.schedule.binding import Scope
+from tilewright.targets.npu.execute import execute
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
+    from tilewright.memory.scoped import ScopePlan
     from tilewright.targets.npu.plan import Planned
+
+
+def compare_plan(plan: ScopePlan, tolerance: Tolerance) -> tuple[TensorDifference, ...]:
+    """The results of a plan, computed piece by piece, beside the interpreter's.
+
+    Inputs are small integers, of which sums in any order are the same, and which are indices of any table.
+    """
+    graph = plan.graph.partition.graph
+    random = np.random.default_rng(0)
+    feed = {}
+    for value in graph.inputs:
+        low, high = (-2, 3) if value.dtype.is_float else (0, 2)
+        feed[value.name] = random.integers(low, high, value.shape).astype(value.dtype.numpy)
+    expected = run_graph(graph, feed)
+    found = execute(plan, feed)
+    return tuple(TensorDifference.of(name, found[name], expected[name], tolerance) for name in found)
 
 
 def buffer_page(planned: Planned, machine: Machine) -> str:

@@ -1,17 +1,19 @@
 """The values of a plan: every step computes its pieces from nothing but the pieces that it reads.
 
-Whatever a step would need and does not have is not a number, so that a wrong region shows in the result. This
-is how a plan is shown to be right; it takes the interpreter's time, not the machine's.
+Whatever a step would need and does not have is an error, of any type of element, so that a wrong region never
+passes for a right one. This is how a plan is shown to be right; it takes the interpreter's time, not the
+machine's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import InternalError, UsageError
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import run_node
 from tilewright.ir.nest import Opaque
@@ -32,7 +34,7 @@ def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
 
     Raises:
         UsageError: an input is missing or has another shape.
-        InternalError: a step reads what no piece holds.
+        InternalError: a step reads what no piece holds, or nothing makes a part of a result.
     """
     graph = plan.graph.partition.graph
     inputs: dict[Value, Array] = {}
@@ -67,14 +69,26 @@ def _collect(plan: ScopePlan, step: Step, pieces: dict[int, Array]) -> None:
     """A concatenation: parts of other pieces side by side."""
     for number in step.writes:
         target = plan.pieces[number]
-        array = _nothing(target.value, target.region)
+        parts = []
         for read in step.reads:
-            if read.piece is None or read.value is not target.value:
-                continue
-            source = plan.pieces[read.piece]
-            part = _cropped(source.region, pieces[read.piece], read.region, read.value)
-            array[_box(read.region, target.region)] = part
-        pieces[number] = array
+            if read.piece is not None and read.value is target.value:
+                source = plan.pieces[read.piece]
+                part = _cropped(source.region, pieces[read.piece], read.region, read.value)
+                parts.append((read.region, part))
+        pieces[number] = _joined(target.value, target.region, parts)
+
+
+def _joined(value: Value, region: Region, parts: Sequence[tuple[Region, Array]]) -> Array:
+    """A region of a value, put together from parts of it."""
+    array = np.empty(_shape(region), value.dtype.numpy)
+    is_there = np.zeros(_shape(region), bool)
+    for own, part in parts:
+        array[_box(own, region)] = part
+        is_there[_box(own, region)] = True
+    if not is_there.all():
+        missing = int(np.count_nonzero(~is_there))
+        raise InternalError(f"{missing} elements of {region} of {value.name} are made by nothing")
+    return array
 
 
 def _compute(plan: ScopePlan, step: Step, held: Held, pieces: dict[int, Array]) -> None:
@@ -127,32 +141,61 @@ def _run_part(node: Node, part: Part, held: Held) -> Held:
 
 
 def _run_whole(node: Node, regions: Mapping[Value, Region], held: Held) -> Held:
-    """The whole node on operands that hold nothing but what is there."""
-    arrays = [None if v is None else _spread(v, held) for v in node.inputs]
-    results = run_node(node, arrays, captures=[_spread(v, held) for v in node.captures])
+    """The whole node, of whose operands only parts may be there, for regions of its results.
+
+    It runs once with each filling of the rest: what then differs was computed from what is not there.
+    """
+    operands = [v for v in dict.fromkeys(node.operands()) if not v.is_constant]
+    is_partial = any(v not in held or held[v][0] != full_region(v.shape) for v in operands)
+    if is_partial and isinstance(describe(node), Opaque):
+        raise InternalError(f"{node.op_type} {node.name!r} needs all of its operands, parts are there")
     found: Held = {}
-    for value, array in zip(node.outputs, results, strict=True):
-        if value in regions and value is not None and array is not None:
-            found[value] = (regions[value], array[_box(regions[value])])
+    for filling in range(_NUM_FILLINGS if is_partial else 1):
+        arrays = [None if v is None else _spread(v, held, filling) for v in node.inputs]
+        results = run_node(node, arrays, captures=[_spread(v, held, filling) for v in node.captures])
+        for value, array in zip(node.outputs, results, strict=True):
+            if value is None or array is None or value not in regions:
+                continue
+            part = array[_box(regions[value])]
+            known = found.setdefault(value, (regions[value], part))[1]
+            if not np.array_equal(known, part, equal_nan=value.dtype.is_float):
+                raise InternalError(
+                    f"{node.op_type} {node.name!r}: {regions[value]} of {value.name} needs more than is there"
+                )
     return found
 
 
-def _spread(value: Value, held: Held) -> Array:
+_NUM_FILLINGS = 3
+
+
+def _spread(value: Value, held: Held, filling: int) -> Array:
+    """A whole operand of which a part may be there."""
     if value.data is not None:
         return value.data
-    array = _nothing(value, full_region(value.shape))
-    if value in held:
-        region, part = held[value]
-        array[_box(region)] = part
+    if value not in held:
+        return np.full(value.shape, _filling(value, None, filling), value.dtype.numpy)
+    region, part = held[value]
+    array = np.full(value.shape, _filling(value, part, filling), value.dtype.numpy)
+    array[_box(region)] = part
     return array
 
 
-def _nothing(value: Value, region: Region) -> Array:
-    """An array that shows where it was read without having been written."""
-    dtype = value.dtype.numpy
-    if np.issubdtype(dtype, np.floating):
-        return np.full(_shape(region), np.nan, dtype)
-    return np.zeros(_shape(region), dtype)
+def _filling(value: Value, part: Array | None, filling: int) -> Any:
+    """What stands where nothing is.
+
+    Not a number and two large ones, since comparing with the first is always false. Integers may be indices:
+    of these the least and the largest that are there, or else 0 and the last, which every table has.
+    """
+    if value.dtype.is_float:
+        return (np.nan, 1e4, -1e4)[filling]
+    if value.dtype is DType.BOOL:
+        return bool(filling % 2)
+    if not value.dtype.is_integer:
+        return value.dtype.numpy.type()
+    least, most = (0, 0) if part is None or not part.size else (part.min(), part.max())
+    if least == most:
+        least, most = 0, most or (-1 if value.dtype.numpy.kind == "i" else 1)
+    return (least, most)[filling % 2]
 
 
 def _cropped(region: Region, array: Array, wanted: Region, value: Value) -> Array:
@@ -169,11 +212,9 @@ def _result(
         return inputs[value]
     if value.data is not None:
         return value.data
-    array = _nothing(value, full_region(value.shape))
-    for piece in plan.pieces:
-        if piece.value is value and plan.graph.nodes[piece.node].kind is Kind.INSTANCE:
-            array[_box(piece.region)] = pieces[piece.id]
-    return array
+    nodes = plan.graph.nodes
+    made = (p for p in plan.pieces if p.value is value and nodes[p.node].kind is Kind.INSTANCE)
+    return _joined(value, full_region(value.shape), [(p.region, pieces[p.id]) for p in made])
 
 
 def _box(region: Region, within: Region | None = None) -> tuple[slice, ...]:
