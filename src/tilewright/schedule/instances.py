@@ -84,6 +84,7 @@ class InstanceGraph:
     maps: RegionMaps = field(repr=False)
     _incoming: tuple[tuple[Edge, ...], ...] = field(init=False, repr=False)
     _outgoing: tuple[tuple[Edge, ...], ...] = field(init=False, repr=False)
+    _results: frozenset[Value] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         incoming: list[list[Edge]] = [[] for _ in self.nodes]
@@ -93,6 +94,7 @@ class InstanceGraph:
             outgoing[edge.producer].append(edge)
         object.__setattr__(self, "_incoming", tuple(map(tuple, incoming)))
         object.__setattr__(self, "_outgoing", tuple(map(tuple, outgoing)))
+        object.__setattr__(self, "_results", frozenset(self.partition.graph.outputs))
 
     def reads(self, node: int) -> tuple[Edge, ...]:
         """Edges into a node."""
@@ -113,7 +115,7 @@ class InstanceGraph:
     @property
     def results(self) -> frozenset[Value]:
         """The network's outputs: pieces of these are needed after the end."""
-        return frozenset(self.partition.graph.outputs)
+        return self._results
 
     def bytes_of(self, value: Value, region: Region) -> int:
         """Bytes of a piece as the machine keeps it."""

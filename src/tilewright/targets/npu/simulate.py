@@ -9,9 +9,11 @@ without, everything follows in sequence, with a barrier of all cores after each 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from tilewright.hardware.machine import Level, Machine, TensorKind
@@ -298,6 +300,7 @@ class _Simulator:
         loaded: list[int] = []  # `computed` of all tiles that are loaded, in order
         there: dict[str, int] = {}  # the fetch that brought a weight
         used: dict[str, int] = {}  # the last task that read it from the shared buffer
+        gates = self._weights_gates()
         for step, cost in zip(self.steps, costs, strict=True):
             number = step.number
             fetched: list[int] = []
@@ -307,7 +310,7 @@ class _Simulator:
                 fetched.append(task)
                 if fetch.name is not None:
                     there[fetch.name] = task
-            gate = self._weights_gate(number)
+            gate = gates[number]
             room = [] if gate is None else computed[gate][-1:]
             known = [there[w.name] for w in step.weights if w.name in there]
             hoist = tasks.add(MOVER, cost.hoist_s, (number, -1, 0), "weights", [*fetched, *known, *room])
@@ -354,15 +357,18 @@ class _Simulator:
                 after = [tasks.add(phase.unit, seconds, (step.number, tile, first + number), what, after)]
         return after
 
-    def _weights_gate(self, number: int) -> int | None:
-        """The last step that must be done before a step's weights fit into the cores beside those in use."""
+    def _weights_gates(self) -> list[int | None]:
+        """For each step the last one that must be done before its weights fit into the cores beside those
+        in use."""
         room = self.ports.local.capacity_for_bytes(TensorKind.WEIGHT) or 0
-        held = 0
-        for earlier in range(number, -1, -1):
-            held += sum(w.size_bytes for w in self.steps[earlier].weights)
-            if held > room and number - earlier >= _WEIGHTS_AHEAD:
-                return earlier
-        return None
+        before = [0, *accumulate(sum(w.size_bytes for w in step.weights) for step in self.steps)]
+        gates: list[int | None] = []
+        for number in range(len(self.steps)):
+            # From here back to the step found, weights take more than there is room for.
+            last = bisect_left(before, before[number + 1] - room) - 1
+            gate = min(last, number - _WEIGHTS_AHEAD)
+            gates.append(gate if gate >= 0 else None)
+        return gates
 
     @staticmethod
     def _made(
