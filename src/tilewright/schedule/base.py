@@ -119,15 +119,17 @@ class ScheduleProblem:
         sums = (sum(self.instance_duration(i) for i in group.instances) for group in stage.groups)
         return max(sums, default=0.0)
 
-    @property
-    def lower_bound(self) -> float:
-        """The stated bound, or the longest chain or the total work per group, whichever is longer."""
+    def lower_bound(self, *, is_sliced: bool = False) -> float:
+        """The stated bound, or the longest chain or the total work per group, whichever is longer.
+
+        Slices of a subgraph may run side by side, so a chain of subgraphs bounds no schedule that has any.
+        """
         if self.bound is not None:
             return self.bound
         if self.stage_cost is not None:
             return 0.0
-        total = sum(self._durations.values())
-        return max(critical_path(self.partition, self._durations.__getitem__), total / self.max_groups)
+        work = sum(self._durations.values()) / self.max_groups
+        return work if is_sliced else max(critical_path(self.partition, self._durations.__getitem__), work)
 
 
 def critical_path(partition: Partition, duration: Callable[[int], float]) -> float:
@@ -158,7 +160,9 @@ def build_schedule(
 ) -> Schedule:
     """The schedule of these stages, with its quality."""
     cost = sum(problem.cost_of(stage) for stage in stages)
-    quality = Quality.of(cost, bound=problem.lower_bound, unit=problem.unit, cut_off=cut_off)
+    is_sliced = any(i.slice is not None for stage in stages for i in stage.instances())
+    bound = problem.lower_bound(is_sliced=is_sliced)
+    quality = Quality.of(cost, bound=bound, unit=problem.unit, cut_off=cut_off)
     return Schedule(problem.partition, stages, quality, provenance)
 
 

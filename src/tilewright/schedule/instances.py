@@ -166,12 +166,12 @@ class _Builder:
             makers: list[int] = []
             for index in range(split.factor):
                 makers.append(self._add_instance(subgraph, split, index))
-            for value in _outputs(subgraph):
+            for value in outputs_of(subgraph):
                 self.made[value] = (split, makers)
         return InstanceGraph(self.partition, tuple(self.nodes), tuple(self.edges), self.maps)
 
     def _add_instance(self, subgraph: Subgraph, split: Split, index: int) -> int:
-        outputs = {v: instance_region(v.shape, split, index) for v in _outputs(subgraph)}
+        outputs = {v: instance_region(v.shape, split, index) for v in outputs_of(subgraph)}
         regions = value_regions(subgraph.nodes, outputs, self.maps)
         inputs = {v: regions[v] for v in subgraph.inputs if v in regions}
         taken: list[tuple[int, Value, Region]] = []
@@ -225,6 +225,6 @@ class _Builder:
         return node.id
 
 
-def _outputs(subgraph: Subgraph) -> tuple[Value, ...]:
+def outputs_of(subgraph: Subgraph) -> tuple[Value, ...]:
     """What a subgraph makes; of one that nothing reads, the results of its last node."""
     return subgraph.outputs or tuple(subgraph.nodes[-1].results())

@@ -94,18 +94,23 @@ def plan(graph: Graph, machine: Machine, recipe: Recipe = GRAPHTURBO_RECIPE) -> 
     if isinstance(partition, Infeasible):
         raise InfeasibleMapping(str(partition))
     splits = None if recipe.splits else (WHOLE,) * len(partition.subgraphs)
-    return _placed(machine, recipe, partition, instance_graph(partition, splits))
+    instances = instance_graph(partition, splits)
+    return placed(machine, recipe, instances, ordered(instances, recipe.order, machine))
 
 
-def _placed(machine: Machine, recipe: Recipe, partition: Partition, instances: InstanceGraph) -> Planned:
-    order = ordered(instances, recipe.order, machine)
+def placed(machine: Machine, recipe: Recipe, instances: InstanceGraph, order: Sequence[int]) -> Planned:
+    """The plan of instances in an order: bound to cores, placed in memory, simulated.
+
+    Raises:
+        InfeasibleMapping: not even main memory is large enough.
+    """
     bindings = bind(instances, order, machine.num_cores_per_cluster)
     scopes = place(
         instances, order, bindings, machine, recipe.spill, capacities=dict.fromkeys(recipe.without, 0)
     )
     steps = lower(scopes, bindings, machine, computing_dtype(machine))
     simulation = simulate(steps, machine, recipe.policy, weight_room_bytes=weight_room_bytes(machine, scopes))
-    return Planned(recipe, partition, instances, tuple(order), bindings, scopes, simulation)
+    return Planned(recipe, instances.partition, instances, tuple(order), bindings, scopes, simulation)
 
 
 def weight_room_bytes(machine: Machine, scopes: ScopePlan) -> int:

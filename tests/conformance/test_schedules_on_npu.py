@@ -1,0 +1,196 @@
+"""The simulator runs every registered schedule of every registered partition under every spill policy."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from tests.support.graphs import GraphBuilder, feed_of, random_graph
+from tests.support.integer_networks import integer_feed, integer_network
+
+from tilewright.errors import UsageError
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.presets import load_preset
+from tilewright.ir.graph import Graph, Node
+from tilewright.ir.interpret import run_graph
+from tilewright.memory.scoped import POLICIES, check_scopes
+from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, Reason
+from tilewright.partition.base import build_partition
+from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.planning import Budget, Provenance
+from tilewright.schedule import (
+    SCHEDULERS,
+    Group,
+    Instance,
+    Schedule,
+    ScheduleProblem,
+    Scheduler,
+    Slice,
+    Stage,
+    check_schedule,
+)
+from tilewright.schedule.base import build_schedule
+from tilewright.schedule.binding import Scope
+from tilewright.schedule.instances import Kind
+from tilewright.targets.npu.execute import execute
+from tilewright.targets.npu.plan import Planned
+from tilewright.targets.npu.schedules import plan_schedule
+
+MACHINES = [load_preset(name) for name in ("stcp920", "ipu-mk1")]
+
+
+def small(machine: Machine, data_bytes: int) -> Machine:
+    """The same machine with so little room for data in its cores that most of it lies elsewhere."""
+    local = machine.local
+    assert local is not None
+    levels = tuple(
+        x.model_copy(update={"capacity_bytes": data_bytes, "shares": ()}) if x is local else x
+        for x in machine.levels
+    )
+    return machine.model_copy(update={"levels": levels})
+
+
+@cache
+def networks() -> list[tuple[Graph, dict[str, np.ndarray]]]:
+    empty = GraphBuilder("empty").finish()
+    passed = GraphBuilder("passed_through")
+    value = passed.input(4, 4)
+    graphs = [empty, passed.finish(value), random_graph(2, 12)]
+    found = [(g, feed_of(g)) for g in graphs]
+    return found + [(g, integer_feed(g)) for g in map(integer_network, range(3))]
+
+
+def partitions(name: str, graph: Graph) -> Iterator[Partition]:
+    """The partition of a registered partitioner; GraphTurbo's also where it has to cut a lot."""
+    found = PARTITIONERS.get(name).solve(PartitionProblem(graph), Budget(100))
+    assert isinstance(found, Partition)
+    yield found
+    if name == "graphturbo":
+        largest = max((v.size_bytes for v in graph.values()), default=0)
+        yield GraphTurbo(capacity_bytes=largest // 2, dims="any").solve(PartitionProblem(graph), Budget())
+
+
+def schedulers(name: str) -> list[Scheduler]:
+    """A registered scheduler, and where it can, the same one for slices."""
+    own = SCHEDULERS.get(name)
+    has_slices = "split" in inspect.signature(type(own)).parameters
+    return [own, replace(own, split=True)] if has_slices else [own]  # type: ignore[type-var]
+
+
+def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, spill: str) -> Planned:
+    """The plan of a schedule: valid, with the network's values, above its bound."""
+    planned = plan_schedule(schedule, machine, spill=spill)
+    assert check_scopes(planned.scopes, planned.bindings) == ()
+    expected = run_graph(schedule.partition.graph, feed)
+    found = execute(planned.scopes, feed)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+    assert planned.simulation.time_s >= planned.simulation.lower_bound_s
+    nodes = [planned.instances.nodes[place] for place in planned.order]
+    made = [n.subgraph_id for n in nodes if n.kind is Kind.INSTANCE]
+    assert made == [i.subgraph_id for i in schedule.instances()]
+    return planned
+
+
+@pytest.mark.parametrize("spill", sorted(POLICIES))
+@pytest.mark.parametrize("scheduler", SCHEDULERS.names())
+@pytest.mark.parametrize("partitioner", PARTITIONERS.names())
+def test_whatever_is_registered_runs(partitioner: str, scheduler: str, spill: str) -> None:
+    for number, (graph, feed) in enumerate(networks()):
+        machine = small(MACHINES[number % 2], 64)
+        for partition in partitions(partitioner, graph):
+            problem = ScheduleProblem(partition, max_groups=3)
+            for one in schedulers(scheduler):
+                schedule = one.solve(problem, Budget(100))
+                assert isinstance(schedule, Schedule)
+                planned = right(schedule, feed, machine, spill)
+                again = plan_schedule(schedule, machine, spill=spill)
+                assert again.simulation.runs == planned.simulation.runs
+                assert planned.recipe.spill == spill
+
+
+def by_hand(graph: Graph, seed: int) -> Partition:
+    """Neighbours in a random topological order as subgraphs, with as many results as they happen to have."""
+
+    def reason(producer: Node, consumer: Node, value: object, fused: bool) -> Reason:
+        return Reason.CLUSTER if fused else Reason.NO_FUSION
+
+    rng = random.Random(seed)
+    clusters: list[list[Node]] = []
+    for node in graph.nodes:
+        if clusters and rng.random() < 0.6:
+            clusters[-1].append(node)
+        else:
+            clusters.append([node])
+    return build_partition(PartitionProblem(graph), clusters, reason, Provenance("by hand"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_subgraphs_of_several_results_run(seed: int) -> None:
+    graph = integer_network(seed)
+    problem = ScheduleProblem(by_hand(graph, seed), max_groups=2)
+    assert any(len(s.outputs) > 1 for s in problem.partition.subgraphs)
+    schedule = SCHEDULERS.get("random").solve(problem, Budget())
+    assert isinstance(schedule, Schedule)
+    for machine in MACHINES:
+        right(schedule, integer_feed(graph), machine, "longest-liveness")
+
+
+def sliced(cuts: tuple[tuple[int, int], ...], *, is_turned: bool = False) -> tuple[Schedule, Graph]:
+    """A pointwise operator in these slices, side by side in one stage, before one that reads all of them."""
+    b = GraphBuilder()
+    graph = b.finish(b.op("Transpose", b.op("Neg", b.input(7, 6)), shape=(6, 7), perm=(1, 0)))
+    partition = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
+    assert isinstance(partition, Partition)
+    problem = ScheduleProblem(partition, max_groups=4)
+    groups = tuple(Group((Instance(0, Slice(0, *cut)),)) for cut in cuts)
+    stages = (Stage(groups), Stage((Group((Instance(1),)),)))
+    schedule = build_schedule(problem, stages[::-1] if is_turned else stages, Provenance("by hand"))
+    assert bool(check_schedule(problem, schedule)) == is_turned
+    return schedule, graph
+
+
+def test_slices_side_by_side_are_put_together_for_their_reader() -> None:
+    schedule, graph = sliced(((2, 4), (0, 2), (4, 7)))
+    planned = right(schedule, feed_of(graph), MACHINES[0], "longest-liveness")
+    ran = [str(planned.instances.nodes[place]) for place in planned.order]
+    assert ran == ["0.1", "0.0", "0.2", "concat(neg)->1.0", "1.0"]
+    # One after the other both subgraphs take 2 steps; side by side the longest of the slices has 3 of 7 rows.
+    assert schedule.quality.cost == pytest.approx(1 + 3 / 7)
+    assert schedule.quality.bound <= schedule.quality.cost
+
+
+@pytest.mark.parametrize(
+    ("cuts", "is_turned", "said"),
+    [
+        (((0, 1), (1, 7)), False, r"0\[axis 0 \[0, 1\)\] is none of equal parts of subgraph 0"),
+        (((0, 3), (3, 7)), True, "runs before"),
+    ],
+)
+def test_what_cannot_run_is_one_line(cuts: tuple[tuple[int, int], ...], is_turned: bool, said: str) -> None:
+    schedule, _ = sliced(cuts, is_turned=is_turned)
+    with pytest.raises(UsageError, match=said) as raised:
+        plan_schedule(schedule, MACHINES[0])
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_elements_are_as_wide_as_the_machine_keeps_them_whoever_cut_the_network() -> None:
+    b = GraphBuilder()
+    graph = b.finish(b.op("Softmax", b.op("Relu", b.conv(b.input(2, 3, 8, 8), 4))))
+    sizes = set()
+    for name in PARTITIONERS.names():
+        partition = PARTITIONERS.get(name).solve(PartitionProblem(graph), Budget())
+        assert isinstance(partition, Partition)
+        schedule = SCHEDULERS.get("sequential").solve(ScheduleProblem(partition), Budget())
+        assert isinstance(schedule, Schedule)
+        planned = plan_schedule(schedule, MACHINES[0])
+        sizes.add(sum(p.size_bytes for p in planned.scopes.pieces if p.scope is Scope.MAIN))
+        if name in ("layerwise", "graphturbo"):
+            assert [s.name for s in planned.simulation.steps] == ["conv", "softmax"]
+    assert sizes == {2 * 2 * 4 * 8 * 8}
