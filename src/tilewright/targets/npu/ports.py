@@ -6,6 +6,7 @@ for each cluster; where clusters share one, each has its part.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -21,7 +22,8 @@ class Ports:
     """Levels of one cluster and bytes per second, both ways together.
 
     `main_bytes_per_s` is between main memory and the shared buffer, `local_bytes_per_s` between that and the
-    cores and among these. Where no buffer is shared, main memory feeds the cores.
+    cores and among these. Where no buffer is shared, main memory feeds the cores. `pj_per_byte` is what each
+    of the two engines takes, accesses at both ends apart.
     """
 
     local: Level
@@ -29,6 +31,7 @@ class Ports:
     main: Level
     main_bytes_per_s: float
     local_bytes_per_s: float
+    pj_per_byte: Mapping[str, float]
 
 
 def ports_of(machine: Machine) -> Ports:
@@ -42,13 +45,38 @@ def ports_of(machine: Machine) -> Ports:
             f"machine {machine.name!r}: levels: none is a scratchpad of each core; mark one per: core."
         )
     local, shared, main = machine.local, machine.shared, machine.outermost
-    around = _level_rate(machine, local)
+    outer = _Engine.of(machine, local if shared is None else shared, main)
+    main_rate = min(_level_rate(machine, main), outer.bytes_per_s)
+    local_rate = _level_rate(machine, local)
     if shared is None:
-        outer = min(_level_rate(machine, main), around, _mover_rate(machine, local, main))
-        return Ports(local, None, main, outer, around)
-    outer = min(_level_rate(machine, main), _mover_rate(machine, shared, main))
-    inner = min(_level_rate(machine, shared), around, _mover_rate(machine, local, shared))
-    return Ports(local, shared, main, outer, inner)
+        # What moves among the cores has no engine of its own.
+        return Ports(local, None, main, min(main_rate, local_rate), local_rate, {DMA: outer.pj_per_byte})
+    inner = _Engine.of(machine, local, shared)
+    local_rate = min(local_rate, _level_rate(machine, shared), inner.bytes_per_s)
+    energy = {DMA: outer.pj_per_byte, MOVER: inner.pj_per_byte}
+    return Ports(local, shared, main, main_rate, local_rate, energy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """All movers of one cluster between two levels as one; without any, nothing but the levels limits."""
+
+    bytes_per_s: float = inf
+    pj_per_byte: float = 0.0
+
+    @classmethod
+    def of(cls, machine: Machine, inner: Level, outer: Level) -> _Engine:
+        own = {inner.name, outer.name}
+        rates = [
+            (rate * machine.num_units(unit) / machine.num_clusters, unit.pj_per_byte or 0.0)
+            for unit in machine.units
+            if set(unit.between or ()) == own and (rate := machine.mover_bytes_per_s(unit)) is not None
+        ]
+        if not rates:
+            return cls()
+        total = sum(rate for rate, _ in rates)
+        # Each of them takes its share of the bytes.
+        return cls(total, sum(rate * pj for rate, pj in rates) / total)
 
 
 def _level_rate(machine: Machine, level: Level) -> float:
@@ -62,14 +90,3 @@ def _level_rate(machine: Machine, level: Level) -> float:
             "give read_bytes_per_s and write_bytes_per_s."
         )
     return float(min(known) * machine.num_instances_per_cluster(level))
-
-
-def _mover_rate(machine: Machine, inner: Level, outer: Level) -> float:
-    """Bytes per second of all engines of one cluster between two levels; infinite where none is described."""
-    own = {inner.name, outer.name}
-    rates = [
-        rate * machine.num_units(unit) / machine.num_clusters
-        for unit in machine.units
-        if set(unit.between or ()) == own and (rate := machine.mover_bytes_per_s(unit)) is not None
-    ]
-    return sum(rates) if rates else inf

@@ -166,6 +166,11 @@ class _Simulator:
         for cost in costs:
             for phase, _ in cost.phases():
                 busy[phase.unit] = busy.get(phase.unit, 0.0) + phase.seconds
+        for unit, rate in ((DMA, self.main_rate), (MOVER, self.local_rate)):
+            # All that these do is move bytes, at their rate.
+            moved_pj = busy.get(unit, 0.0) * rate * self.ports.pj_per_byte.get(unit, 0.0)
+            if moved_pj:
+                self.energy_pj[unit] = self.energy_pj.get(unit, 0.0) + moved_pj
         static_w = (self.machine.static_power_w or 0.0) / self.machine.num_clusters
         self.energy_pj["static"] = static_w * time_s * 1e12
         bound_s, bound_by = self._lower_bound()
@@ -225,7 +230,8 @@ class _Simulator:
         self._count("local_read", outwards + moved + (0 if is_concat else sum(read.values())))
         self.bytes["between_cores"] += moved
         for work in step.works:
-            self.energy_pj[work.unit] = self.energy_pj.get(work.unit, 0.0) + work.energy_pj
+            if work.energy_pj:
+                self.energy_pj[work.unit] = self.energy_pj.get(work.unit, 0.0) + work.energy_pj
         through = self.ports.shared is not None  # else what is outside comes to the cores as it is fetched
         return _Cost(
             tuple(fetches),

@@ -78,6 +78,18 @@ def test_a_port_is_no_faster_than_its_engine(changes: dict[str, object], engine:
     assert ports_of(with_unit(MACHINE, "MTE", **changes)).local_bytes_per_s == min(256e9, engine)
 
 
+def test_an_engine_takes_energy_for_each_byte() -> None:
+    dear = with_unit(with_unit(MACHINE, "DMA", pj_per_byte=3.0), "MTE", pj_per_byte=0.5)
+    graph = integer_network(4)
+    free, paid = (plan(graph, machine).simulation for machine in (MACHINE, dear))
+    outside = paid.traffic.main_read + paid.traffic.main_written
+    assert paid.energy_pj[DMA] == pytest.approx(3.0 * outside)
+    assert paid.energy_pj[MOVER] == pytest.approx(0.5 * paid.busy_s[MOVER] * 256e9)
+    assert paid.energy_j == pytest.approx(
+        free.energy_j + (paid.energy_pj[DMA] + paid.energy_pj[MOVER]) * 1e-12
+    )
+
+
 def test_where_no_buffer_is_shared_bytes_pass_no_such_level() -> None:
     planned = plan(integer_network(2), WITHOUT_SHARED)
     traffic = planned.simulation.traffic
