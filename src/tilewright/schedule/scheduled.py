@@ -27,9 +27,10 @@ from tilewright.schedule.orders import Order
 def instances_of(schedule: Schedule, machine: Machine) -> tuple[InstanceGraph, Order]:
     """The instances of a schedule on a machine, and the order in which they run.
 
-    Groups of a stage follow each other as they are listed; what overlaps is for the machine's units to find.
-    A concatenation runs just before its reader. Subgraphs of a partition that says nothing of layers are cut
-    into operators with what is fused to them, as GraphTurbo's are.
+    Groups of a stage follow each other as they are listed, and how many cores a group wants is not asked:
+    what overlaps is for the machine's units to find. A concatenation runs just before its reader. Subgraphs
+    of a partition that says nothing of layers are cut into operators with what is fused to them, as
+    GraphTurbo's are.
 
     Raises:
         UsageError: slices of a subgraph are not equal parts, or an instance runs before what it reads.
