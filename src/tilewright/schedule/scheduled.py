@@ -7,17 +7,18 @@ and steps are made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node
-from tilewright.partition.base import Partition, Subgraph
-from tilewright.partition.graphturbo import Split, SplitPartition, SubgraphSplit, instance_region
+from tilewright.partition.base import Subgraph
+from tilewright.partition.graphturbo import Split, SplitPartition, SubgraphSplit
 from tilewright.partition.graphturbo.footprint import Footprints, joined, single
 from tilewright.partition.graphturbo.layers import cut_layers, layer_of
 from tilewright.partition.graphturbo.planner import element_sizes, local_capacity_bytes
-from tilewright.partition.graphturbo.regions import RegionMaps
-from tilewright.schedule.base import Instance, Schedule
+from tilewright.partition.graphturbo.regions import Outputs
+from tilewright.schedule.base import Instance, Schedule, Slice
 from tilewright.schedule.check_instances import check_order
 from tilewright.schedule.instance_orders import slice_in
 from tilewright.schedule.instances import WHOLE, InstanceGraph, Kind, instance_graph, outputs_of, splits_of
@@ -35,11 +36,12 @@ def instances_of(schedule: Schedule, machine: Machine) -> tuple[InstanceGraph, O
     Raises:
         UsageError: slices of a subgraph are not equal parts, or an instance runs before what it reads.
     """
-    splits = _splits_of(schedule)
-    partition = schedule.partition
-    if not isinstance(partition, SplitPartition):
-        partition = _laid_out(partition, splits, machine)
-    graph = instance_graph(partition, splits)
+    graph = instance_graph(schedule.partition)
+    splits = _splits_of(schedule, graph)
+    if splits != splits_of(schedule.partition):
+        graph = instance_graph(schedule.partition, splits)
+    if not isinstance(schedule.partition, SplitPartition):
+        graph = replace(graph, partition=_laid_out(graph, splits, machine))
     places = {
         Instance(n.subgraph_id, slice_in(graph, n.id)): n.id for n in graph.nodes if n.kind is Kind.INSTANCE
     }
@@ -58,38 +60,43 @@ def instances_of(schedule: Schedule, machine: Machine) -> tuple[InstanceGraph, O
     return graph, tuple(order)
 
 
-def _splits_of(schedule: Schedule) -> tuple[Split, ...]:
-    """How each subgraph is split: as the partition says, if it runs as often; else along the slices' axis."""
-    slices: dict[int, list[Instance]] = {}
+def _splits_of(schedule: Schedule, graph: InstanceGraph) -> tuple[Split, ...]:
+    """How each subgraph is split: as in the graph of its partition, or else along the axis of its slices."""
+    stated: dict[int, set[Slice | None]] = {}
+    for node in graph.nodes:
+        if node.kind is Kind.INSTANCE:
+            stated.setdefault(node.subgraph_id, set()).add(slice_in(graph, node.id))
+    slices: dict[int, list[Slice | None]] = {}
     for instance in schedule.instances():
-        slices.setdefault(instance.subgraph_id, []).append(instance)
+        slices.setdefault(instance.subgraph_id, []).append(instance.slice)
     found: list[Split] = []
-    for subgraph, stated in zip(schedule.partition.subgraphs, splits_of(schedule.partition), strict=True):
-        own = slices.get(subgraph.id, [])
-        if len(own) == stated.factor:
-            found.append(stated)
-            continue
-        cut = own[0].slice if own else None
-        found.append(WHOLE if cut is None else Split(cut.axis, len(own)))
+    for number, split in enumerate(splits_of(schedule.partition)):
+        own = slices.get(number, [])
+        if set(own) == stated[number]:
+            found.append(split)
+        else:
+            cut = own[0] if own else None
+            found.append(WHOLE if cut is None else Split(cut.axis, len(own)))
     return tuple(found)
 
 
-def _laid_out(partition: Partition, splits: Sequence[Split], machine: Machine) -> SplitPartition:
-    """A partition with layers, and sizes of elements as the machine keeps them."""
+def _laid_out(graph: InstanceGraph, splits: Sequence[Split], machine: Machine) -> SplitPartition:
+    """The partition of a graph with layers, and sizes of elements as the machine keeps them."""
+    partition = graph.partition
     sizes = element_sizes(partition.graph, machine)
-    footprints = Footprints(RegionMaps(), lambda v: sizes[str(v.dtype)], in_place=True)
+    footprints = Footprints(graph.maps, lambda v: sizes[str(v.dtype)], in_place=True)
     home = {node: number for number, layer in enumerate(cut_layers(partition.graph)) for node in layer.nodes}
+    made: dict[int, list[Outputs]] = {}
+    for node in graph.nodes:
+        if node.kind is Kind.INSTANCE:
+            made.setdefault(node.subgraph_id, []).append(tuple(node.outputs.values()))
     found: list[SubgraphSplit] = []
     for subgraph, split in zip(partition.subgraphs, splits, strict=True):
         layers = _layers_of(subgraph, home)
-        parts = [single(layer_of(nodes, partition.graph.outputs), i) for i, nodes in enumerate(layers)]
-        outputs = outputs_of(subgraph)
-        part = joined(parts, outputs)
-        peaks = (
-            footprints.of(part, tuple(instance_region(v.shape, split, i) for v in outputs)).peak_bytes
-            for i in range(split.factor)
-        )
-        found.append(SubgraphSplit(split, layers, (), max(peaks)))
+        parts = [single(layer_of(nodes, graph.results), place) for place, nodes in enumerate(layers)]
+        part = joined(parts, outputs_of(subgraph))
+        peak = max(footprints.of(part, regions).peak_bytes for regions in made[subgraph.id])
+        found.append(SubgraphSplit(split, layers, (), peak))
     return SplitPartition(
         partition.graph, partition.subgraphs, partition.decisions, partition.quality, partition.provenance,
         tuple(found), local_capacity_bytes(machine), sizes, in_place=True,
