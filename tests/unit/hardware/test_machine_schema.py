@@ -138,7 +138,7 @@ def test_it_has_every_key_of_every_part_with_a_text_and_no_others() -> None:
 
 # Keys that nothing computes with: facts for readers, and what no estimate counts yet.
 FOR_PEOPLE = {"line_bytes", "max_power_w", "description"}
-NOT_MODELLED = {"pj_per_byte", "copy_setup_ns"}
+NOT_MODELLED = {"copy_setup_ns"}
 
 
 def test_every_key_is_read_by_something_that_computes() -> None:
