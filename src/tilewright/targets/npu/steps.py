@@ -154,7 +154,9 @@ class _Lowering:
         return self.works.of(
             node,
             region,
-            own if is_own and own is not None else plain_binding(extents(region), self.num_cores),
+            own
+            if is_own and own is not None
+            else plain_binding(extents(region), self.num_cores, self.works.axes_of(node)),
         )
 
     def _load(

@@ -98,6 +98,11 @@ class Works:
                 return self._plain(unit, rate, each * elements, self.machine.num_cores_per_cluster)
         return UnitWork(MOVER, size_bytes / self.ports.local_bytes_per_s, 0.0, 0.0, 0.0)
 
+    def axes_of(self, node: Node) -> tuple[int, ...]:
+        """Axes of a result in the order in which they get cores: columns last, which fill a unit's tile."""
+        columns = shape_of(node).columns
+        return tuple(sorted(range(len(node.output.shape)), key=lambda axis: axis in columns))
+
     def _rest(self, node: Node, rest: Rest, share: float, cores: int) -> UnitWork:
         unit, rate, _ = self._unit(rest.work, node.output.dtype)
         return self._plain(unit, rate, rest.ops * share, cores)
