@@ -137,6 +137,29 @@ def test_the_least_factor_that_fits_is_taken(share: int, factor: int) -> None:
     assert [s.split for s in partition.splits] == [Split(0, factor) if factor > 1 else Split(None, 1)]
 
 
+def masked_blocks(num_blocks: int, *, has_mask: bool) -> Graph:
+    """Blocks whose inner part needs two instances; all of them add a mask made of a second input."""
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(2, 4, 8, 8))
+    mask = b.op("Softmax", b.input(2, 1, 8, 8)) if has_mask else b.constant(2, 1, 8, 8)
+    for _ in range(num_blocks):
+        wide = b.op("Add", b.conv(x, 16), mask, shape=(2, 16, 8, 8))
+        x = b.op("Add", b.conv(b.op("MaxPool", wide, kernel_shape=(1, 1)), 4), x)
+    return b.finish(x)
+
+
+def test_a_mask_that_all_blocks_read_does_not_keep_them_apart() -> None:
+    """A diamond between an exit and its dominator stays one, whatever else comes from outside."""
+    b_bytes = 2 * 4 * 8 * 8 * 4
+    found = [
+        [s.split.factor for s in partition_of(masked_blocks(3, has_mask=m), 5 * b_bytes).splits]
+        for m in (False, True)
+    ]
+    assert found == [[2], [2]]
+    apart = partition_of(masked_blocks(3, has_mask=True), 5 * b_bytes, side_inputs=False)
+    assert len(apart.subgraphs) > 3
+
+
 def test_what_fits_in_no_way_stays_a_layer_of_its_own() -> None:
     _, graph = residual()
     partition = partition_of(graph, 0)

@@ -26,11 +26,13 @@ class MergeRules:
 
     `upsampling`: where the consumer makes a larger image, it is the other way round; otherwise the small
     image would be cut as finely as the large one. The instances of each then read parts of a piece as they
-    lie.
+    lie. `side_inputs`: what is made of the network's inputs alone and read by many, as a mask is, opens no
+    second way into a diamond.
     """
 
     ascending: bool = True
     upsampling: bool = True
+    side_inputs: bool = True
     straight: bool = True
     diamond: bool = True
     branch: bool = True
@@ -157,7 +159,7 @@ class Grouping:
             return None
         return self._try(members, max(m.factor for m in members))
 
-    def _interior(self, member: Member, producers: Sequence[Member]) -> list[Member]:
+    def _interior(self, exit_: Member, producers: Sequence[Member]) -> list[Member]:
         """What lies between an exit and its immediate dominator, in order; nothing where that is too much."""
         frontier = dict.fromkeys(producers)
         queue = [(-m.part.position, i) for i, m in enumerate(producers)]
@@ -166,7 +168,7 @@ class Grouping:
         interior: list[Member] = []
         is_rooted = False
         while queue:
-            if len(frontier) == 1 and not is_rooted:
+            if not is_rooted and self._num_ways({*interior, exit_}, frontier) <= 1:
                 break
             latest = listed[heapq.heappop(queue)[1]]
             del frontier[latest]
@@ -182,6 +184,15 @@ class Grouping:
                     heapq.heappush(queue, (-m.part.position, len(listed)))
                     listed.append(m)
         return interior[::-1]
+
+    def _num_ways(self, inside: set[Member], frontier: Iterable[Member]) -> int:
+        """Subgraphs through which ways to the inside lead; side inputs do not count."""
+        return sum(
+            not self._rules.side_inputs
+            or bool(self.producers(m))
+            or all(r in inside or r in frontier for v in m.part.outputs for r in self._readers.get(v, ()))
+            for m in frontier
+        )
 
     def _try_pair(self, producer: Member, consumer: Member) -> Member | None:
         """Rule i: the producer has no more instances than its consumer, and together they need no more."""

@@ -47,6 +47,7 @@ class GraphTurbo:
     fuse_joins: bool = False
     ascending: bool = True
     upsampling: bool = True
+    side_inputs: bool = True
     group: bool = True
     name: ClassVar[str] = "graphturbo"
 
@@ -75,7 +76,8 @@ class GraphTurbo:
         rules = SplitRules(capacity, self.dims, self.recompute_limit, self.all_factors)
         splitter = Splitter(footprints, IndependentAxes(graph, maps), rules)
         meter = replace(budget, max_evaluations=UNLIMITED).start()
-        grouping = Grouping(graph, layers, splitter, MergeRules(self.ascending, self.upsampling), meter.spend)
+        merges = MergeRules(self.ascending, self.upsampling, self.side_inputs)
+        grouping = Grouping(graph, layers, splitter, merges, meter.spend)
         members = grouping.run() if self.group else grouping.members()
         note = f"{footprints.num_visits} visits to {len(layers)} layers"
         provenance = Provenance(self.name, num_evaluations=splitter.num_evaluations, note=note)
