@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.nest import Opaque, row_major_address
+from tilewright.ir.nest import Access, Affine, Nest, Opaque, affine, row_major_address
 from tilewright.ir.ops import describe
 from tilewright.partition.layerwise import Kind
 
@@ -161,9 +161,18 @@ def _reads_own_element(node: Node, value: Value) -> bool:
     *earlier, last = nests
     if last.combine is not None or any(n.write.operand.kind == "output" for n in earlier):
         return False
-    written = row_major_address(last.write)
+    written = _address(last, last.write)
     return written is not None and all(
-        row_major_address(read) == written
+        _address(last, read) == written
         for read in last.reads
         if read.operand.kind == "input" and node.inputs[read.operand.position] is value
     )
+
+
+def _address(nest: Nest, access: Access) -> Affine | None:
+    """Where an access goes, without loops that run once: an operand of one row is read without naming it."""
+    found = row_major_address(access)
+    if found is None:
+        return None
+    moving = {dim.name for dim in nest.dims if dim.extent > 1}
+    return affine(*(term for term in found.terms if term[0] in moving), found.offset)
