@@ -16,6 +16,7 @@ from tilewright.ir.region import Region, full_region, volume
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
 from tilewright.partition.graphturbo import GraphTurbo, Split, SplitPartition, instance_region, planner
 from tilewright.partition.graphturbo.axes import IndependentAxes
+from tilewright.partition.graphturbo.base import split_of
 from tilewright.partition.graphturbo.check import check_splits
 from tilewright.partition.graphturbo.footprint import Footprints, joined, single
 from tilewright.partition.graphturbo.layers import cut_layers
@@ -58,17 +59,18 @@ def plan(seed: int, share: float = 1.0, **options: Any) -> SplitPartition:
 
 @cache
 def wild(seed: int) -> InstanceGraph:
-    """A random partition with random splits that no planner would choose: any axis, any factor."""
+    """A random partition with random splits that no planner would choose: any axes, any factors."""
     rng = random.Random(seed)
     graph = network(seed)
     partition = PARTITIONERS.get("layerwise").solve(PartitionProblem(graph), Budget())
     assert isinstance(partition, Partition)
     splits = []
     for subgraph in partition.subgraphs:
-        axis = rng.randrange(4)
-        extents = {v.shape[axis] if axis < len(v.shape) else 1 for v in subgraph.outputs}
-        factor = rng.randint(1, min(extents)) if len(extents) == 1 else 1
-        splits.append(Split(axis, factor))
+        cuts = []
+        for axis in rng.sample(range(4), rng.choice((1, 1, 2))):
+            extents = {v.shape[axis] if axis < len(v.shape) else 1 for v in subgraph.outputs}
+            cuts.append((axis, rng.randint(1, min(extents)) if len(extents) == 1 else 1))
+        splits.append(split_of(cuts))
     return instance_graph(partition, splits)
 
 
@@ -298,7 +300,7 @@ def test_orders_are_linear_extensions_and_schedules_valid(seed: int) -> None:
     for scheduler in (BreadthFirst(True), DepthFirst(True), MinDelta(True), ExactOrder(True)):
         schedule = scheduler.solve(problem, Budget())
         assert check_schedule(problem, schedule) == ()
-        assert len(list(schedule.instances())) == sum(s.split.factor for s in plan(seed, 0.5).splits)
+        assert len(list(schedule.instances())) == sum(s.split.num_instances for s in plan(seed, 0.5).splits)
 
 
 def test_a_slice_before_what_it_reads_is_a_violation() -> None:

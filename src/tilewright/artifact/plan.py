@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.ir.graph import Graph
@@ -10,7 +10,7 @@ from tilewright.options import Options
 from tilewright.partition.base import EdgeDecision, Partition, Reason, make_subgraph
 from tilewright.planning import Provenance, Quality, Status
 from tilewright.program import Program
-from tilewright.schedule.base import Group, Instance, Schedule, Slice, Stage
+from tilewright.schedule.base import Group, Instance, Schedule, Slice, Stage, slice_of_cuts
 from tilewright.tuning import Choice
 
 
@@ -92,19 +92,24 @@ def _provenance(provenance: Provenance) -> dict[str, Any]:
 
 def _group(group: Group) -> dict[str, Any]:
     instances = [
-        [i.subgraph_id, *(() if i.slice is None else (i.slice.axis, i.slice.start, i.slice.end))]
+        [i.subgraph_id, *(number for cut in (() if i.slice is None else i.slice.cuts) for number in cut)]
         for i in group.instances
     ]
     return {"instances": instances, "num_cores": group.num_cores}
 
 
 def _read_group(document: Mapping[str, Any]) -> Group:
-    instances = tuple(
-        Instance(_index(number), Slice(*map(_index, rest)) if rest else None)
-        for number, *rest in document["instances"]
-    )
+    instances = tuple(Instance(_index(number), _read_slice(rest)) for number, *rest in document["instances"])
     num_cores = document["num_cores"]
     return Group(instances, None if num_cores is None else _index(num_cores))
+
+
+def _read_slice(numbers: Sequence[object]) -> Slice | None:
+    """Axis, start and end of each cut one after another."""
+    if len(numbers) % 3:
+        raise ValueError(f"{numbers!r} are no axes with start and end")
+    places = iter([_index(number) for number in numbers])
+    return slice_of_cuts(list(zip(places, places, places, strict=True)))
 
 
 def _index(number: object) -> int:

@@ -222,19 +222,19 @@ def _facts(planned: Planned, machine: Machine, samples: int) -> dict[str, Any]:
     """What a plan is and costs, as documents say it."""
     from dataclasses import asdict
 
-    from tilewright.schedule.instances import splits_of
+    from tilewright.schedule.instances import WHOLE, splits_of
 
     found = planned.simulation
+    splits = [WHOLE] * len(planned.partition.subgraphs)
     if planned.recipe.splits:
-        splits = [(s.dim, s.factor) for s in splits_of(planned.partition)]
-    else:
-        splits = [(None, 1)] * len(planned.partition.subgraphs)
+        splits = list(splits_of(planned.partition))
     first = {n.subgraph_id: n.id for n in reversed(planned.instances.nodes) if n.kind == "instance"}
     subgraphs = [
         {
             "nodes": [node.name for node in subgraph.nodes],
-            "split_dim": dim,
-            "factor": factor,
+            "split_dim": split.cuts[0][0] if split.cuts else None,
+            "factor": split.num_instances,
+            "cuts": split.cuts,
             "output_shapes": [list(v.shape) for v in subgraph.outputs],
             "instance_shapes": [
                 [stop - start for start, stop in region]
@@ -242,7 +242,7 @@ def _facts(planned: Planned, machine: Machine, samples: int) -> dict[str, Any]:
             ],
             "binding": list(planned.bindings.bindings[first[subgraph.id]]),
         }
-        for subgraph, (dim, factor) in zip(planned.partition.subgraphs, splits, strict=True)
+        for subgraph, split in zip(planned.partition.subgraphs, splits, strict=True)
     ]
     energy_j = found.energy_j * machine.num_clusters
     return {
@@ -274,7 +274,7 @@ def _print(planned: Planned, machine: Machine, samples: int, others: dict[str, P
             (
                 str(number),
                 str(len(s["nodes"])),
-                str(s["factor"]) + (f" on axis {s['split_dim']}" if s["factor"] > 1 else ""),
+                " x ".join(f"{factor} on axis {dim}" for dim, factor in s["cuts"]) or "1",
                 " ".join("x".join(map(str, shape)) for shape in s["instance_shapes"]),
                 "x".join(map(str, s["binding"])),
             )

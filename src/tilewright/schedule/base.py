@@ -7,8 +7,9 @@ each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Protocol, runtime_checkable
 
 from tilewright.partition.base import Partition, Subgraph
@@ -17,14 +18,33 @@ from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Elements [start, end) of one axis of a subgraph's outputs."""
+    """Elements [start, end) of an axis of a subgraph's outputs; of these `inner`, cut along another one."""
 
     axis: int
     start: int
     end: int
+    inner: Slice | None = None
+
+    @property
+    def cuts(self) -> tuple[tuple[int, int, int], ...]:
+        """Axis, start and end of each cut, the outer first."""
+        return ((self.axis, self.start, self.end), *(() if self.inner is None else self.inner.cuts))
 
     def __str__(self) -> str:
-        return f"axis {self.axis} [{self.start}, {self.end})"
+        own = f"axis {self.axis} [{self.start}, {self.end})"
+        return own if self.inner is None else f"{own} {self.inner}"
+
+
+def slice_of_cuts(cuts: Sequence[tuple[int, int, int]]) -> Slice | None:
+    """The slice with these cuts, the outer first; None where there are none.
+
+    >>> str(slice_of_cuts([(0, 1, 2), (2, 0, 4)]))
+    'axis 0 [1, 2) axis 2 [0, 4)'
+    """
+    found: Slice | None = None
+    for axis, start, end in reversed(cuts):
+        found = Slice(axis, start, end, found)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +129,8 @@ class ScheduleProblem:
         whole = self._durations[instance.subgraph_id]
         if instance.slice is None:
             return whole
-        extent = self.partition.subgraphs[instance.subgraph_id].outputs[0].shape[instance.slice.axis]
-        return whole * (instance.slice.end - instance.slice.start) / extent
+        shape = self.partition.subgraphs[instance.subgraph_id].outputs[0].shape
+        return whole * prod((end - start) / shape[axis] for axis, start, end in instance.slice.cuts)
 
     def cost_of(self, stage: Stage) -> float:
         """Cost of one stage."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, hull, input_regions
 from tilewright.partition.base import Subgraph
 from tilewright.planning import Violation
@@ -59,16 +60,28 @@ def _check_slices(schedule: Schedule, subgraph_id: int, instances: list[Instance
         yield Violation("cover", f"subgraph {subgraph_id} runs {len(instances)} times")
         return
     outputs = schedule.partition.subgraphs[subgraph_id].outputs
+    yield from _check_tiling(subgraph_id, slices, outputs)
+
+
+def _check_tiling(subgraph_id: int, slices: Sequence[Slice], outputs: Sequence[Value]) -> Iterator[Violation]:
+    """Slices follow each other along one axis; parts of one slice do so along their own."""
     axis = slices[0].axis
     extents = {v.shape[axis] if axis < len(v.shape) else -1 for v in outputs}
+    parts: dict[tuple[int, int, int], list[Slice | None]] = {}
+    for s in slices:
+        parts.setdefault((s.start, s.end, s.axis), []).append(s.inner)
     end = 0
-    for piece in sorted(slices, key=lambda s: s.start):
-        if piece.axis != axis or piece.start != end or piece.end <= piece.start:
+    for (start, stop, own), inner in sorted(parts.items(), key=lambda item: item[0]):
+        whole = inner == [None]
+        if own != axis or start != end or stop <= start or not (whole or None not in inner):
+            piece = Slice(own, start, stop)
             yield Violation(
                 "cover", f"subgraph {subgraph_id}: slice {piece} leaves a gap or an overlap at {end}"
             )
             return
-        end = piece.end
+        if not whole:
+            yield from _check_tiling(subgraph_id, [part for part in inner if part is not None], outputs)
+        end = stop
     if extents != {end}:
         yield Violation("cover", f"subgraph {subgraph_id}: slices end at {end}, outputs at {sorted(extents)}")
 
@@ -104,8 +117,8 @@ def _touched(subgraph: Subgraph, cut: Slice | None) -> dict[int, Region]:
     regions: dict[int, Region] = {}
     for output in subgraph.outputs:
         box = [(0, extent) for extent in output.shape]
-        if cut is not None:
-            box[cut.axis] = (cut.start, cut.end)
+        for axis, start, end in () if cut is None else cut.cuts:
+            box[axis] = (start, end)
         regions[id(output)] = tuple(box)
     for node in reversed(subgraph.nodes):
         for position, value in enumerate(node.outputs):
@@ -125,7 +138,8 @@ def _meets(cut: Slice | None, region: Region | None) -> bool:
     """Whether a slice of a value has something of a region of it."""
     if region is None or any(start >= stop for start, stop in region):
         return False
-    return cut is None or (cut.start < region[cut.axis][1] and region[cut.axis][0] < cut.end)
+    cuts = () if cut is None else cut.cuts
+    return all(start < region[axis][1] and region[axis][0] < end for axis, start, end in cuts)
 
 
 def _check_quality(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violation]:

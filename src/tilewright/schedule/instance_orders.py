@@ -15,7 +15,16 @@ from tilewright.partition.graphturbo import Split, SplitPartition, instance_regi
 from tilewright.partition.graphturbo.footprint import Footprints, joined, single
 from tilewright.partition.graphturbo.layers import layer_of
 from tilewright.planning import UNLIMITED, Budget, Provenance
-from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Slice, Stage, build_schedule
+from tilewright.schedule.base import (
+    Group,
+    Instance,
+    Schedule,
+    ScheduleProblem,
+    Slice,
+    Stage,
+    build_schedule,
+    slice_of_cuts,
+)
 from tilewright.schedule.exact_order import MAX_STATES, exact_order
 from tilewright.schedule.instances import WHOLE, InstanceGraph, InstanceNode, Kind, instance_graph
 from tilewright.schedule.orders import Demand, Order, breadth_first, depth_first, min_delta
@@ -43,7 +52,7 @@ def peaks_of(graph: InstanceGraph) -> dict[int, int]:
 
 def _are_split_as(nodes: Sequence[InstanceNode], split: Split) -> bool:
     first = nodes[0]
-    return len(nodes) == split.factor and first.region == instance_region(first.value.shape, split, 0)
+    return len(nodes) == split.num_instances and first.region == instance_region(first.value.shape, split, 0)
 
 
 def _peak_bytes(graph: InstanceGraph, nodes: Sequence[InstanceNode]) -> int:
@@ -85,10 +94,8 @@ def slice_in(graph: InstanceGraph, place: int) -> Slice | None:
     """The slice that an instance makes, None for all of its subgraph's output."""
     node = graph.nodes[place]
     shape, region = node.value.shape, node.region
-    cut = [
-        d for d, (interval, extent) in enumerate(zip(region, shape, strict=True)) if interval != (0, extent)
-    ]
-    return Slice(cut[0], *region[cut[0]]) if cut else None
+    sides = enumerate(zip(region, shape, strict=True))
+    return slice_of_cuts([(d, *interval) for d, (interval, extent) in sides if interval != (0, extent)])
 
 
 def _ordered(

@@ -7,7 +7,6 @@ collects them first. Whole subgraphs are the case F = 1, so that every partition
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,7 +14,7 @@ from enum import StrEnum
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region, intersect, volume
 from tilewright.partition.base import Partition, Subgraph
-from tilewright.partition.graphturbo import Split, SplitPartition, instance_region, slice_of
+from tilewright.partition.graphturbo import Split, SplitPartition, instance_region, instances_meeting
 from tilewright.partition.graphturbo.regions import RegionMaps, value_regions
 
 WHOLE = Split(None, 1)
@@ -164,7 +163,7 @@ class _Builder:
     def build(self) -> InstanceGraph:
         for subgraph, split in zip(self.partition.subgraphs, self.splits, strict=True):
             makers: list[int] = []
-            for index in range(split.factor):
+            for index in range(split.num_instances):
                 makers.append(self._add_instance(subgraph, split, index))
             for value in outputs_of(subgraph):
                 self.made[value] = (split, makers)
@@ -197,16 +196,8 @@ class _Builder:
     def _pieces(self, value: Value, region: Region) -> list[tuple[int, Region]]:
         """The producing instances whose pieces meet a region, with what of it they hold."""
         split, makers = self.made[value]
-        if split.dim is None or split.factor == 1:
-            return [(makers[0], region)] if volume(region) else []
-        extent = value.shape[split.dim]
-        start, stop = region[split.dim]
-        # Slices ascend, so those that meet an interval are neighbours.
-        first = bisect_right(range(split.factor), start, key=lambda i: slice_of(extent, split.factor, i)[1])
         found: list[tuple[int, Region]] = []
-        for index in range(first, split.factor):
-            if slice_of(extent, split.factor, index)[0] >= stop:
-                break
+        for index in instances_meeting(value.shape, split, region):
             common = intersect(instance_region(value.shape, split, index), region)
             if common is not None:
                 found.append((makers[index], common))

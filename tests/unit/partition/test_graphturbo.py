@@ -67,6 +67,14 @@ def test_a_sum_may_be_written_over_an_operand_and_a_product_may_not() -> None:
     assert total.overwrites == set(total.inputs)
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 4, 4), (1, 1, 4, 4), (2, 1, 4, 1)])
+def test_one_sample_is_written_over_as_several_are(shape: tuple[int, ...]) -> None:
+    b = GraphBuilder()
+    x, y = b.input(*shape), b.input(*shape)
+    (layer,) = cut_layers(b.finish(b.op("Relu", b.op("Add", x, y))))
+    assert layer.overwrites == {x, y}
+
+
 def test_softmax_may_be_written_over_its_operand_and_a_transpose_may_not() -> None:
     b = GraphBuilder()
     x = b.input(4, 4)
@@ -179,6 +187,29 @@ def test_one_image_is_split_along_its_rows_where_it_does_not_fit() -> None:
     (split,) = partition_of(graph, whole * 2 // 3).splits
     assert split.split == Split(2, 2)
     assert split.peak_bytes == (16 + 17) * 32 * 4 * 4
+
+
+def test_where_one_image_of_several_does_not_fit_it_is_cut_again() -> None:
+    """The batch first, down to one image, then the smallest cut of its rows."""
+    b = GraphBuilder()
+    x = b.input(3, 4, 16, 16)
+    graph = b.finish(convolution(b, b.op("Relu", convolution(b, x, 4, 3)), 4, 3))
+    image = x.size_bytes // 3
+    (split,) = partition_of(graph, 3 * image).splits
+    assert str(split.split) == "axis 0 by 3"
+    (split,) = partition_of(graph, image * 3 // 2).splits
+    assert str(split.split) == "axis 0 by 3, axis 2 by 2"
+    assert 1 < split.options[0].recompute <= 1.25
+    (whole, *_) = partition_of(graph, image * 3 // 2, dims="batch").splits
+    assert not whole.is_feasible
+
+
+def test_one_axis_in_single_rows_is_cut_along_another_one() -> None:
+    b = GraphBuilder()
+    x = b.input(1, 1, 4, 4)
+    graph = b.finish(b.op("MaxPool", x, kernel_shape=(1, 1)))
+    splits = partition_of(graph, 4 * 4).splits
+    assert [s.split.cuts for s in splits] == [((2, 4), (3, 2))], "two elements and their results"
 
 
 def test_an_opaque_operator_stays_alone() -> None:

@@ -143,8 +143,9 @@ class SimulatedSubgraph(Part):
     """Operators compiled together, and how they run."""
 
     nodes: list[str]
-    split_dim: int | None
-    factor: int = Field(description="Instances: slices of the output along split_dim.")
+    split_dim: int | None = Field(description="The axis of the outermost cut; null where nothing is cut.")
+    factor: int = Field(description="Instances: slices of the output.")
+    cuts: list[tuple[int, int]] = Field(description="Axes that are cut with their factors, the outer first.")
     output_shapes: list[list[int]]
     instance_shapes: list[list[int]]
     binding: list[int] = Field(

@@ -13,6 +13,7 @@ from tilewright.partition.graphturbo.base import (
     SplitPartition,
     SubgraphSplit,
     instance_region,
+    instances_meeting,
     is_in_place,
     slice_of,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "SplitPartition",
     "SubgraphSplit",
     "instance_region",
+    "instances_meeting",
     "is_in_place",
     "slice_of",
 ]

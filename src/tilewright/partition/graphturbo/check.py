@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from math import inf
 
 from tilewright.ir.derive import is_complex, macs
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region, hull, input_regions, volume
 from tilewright.partition.base import Subgraph
-from tilewright.partition.graphturbo.base import SplitPartition, SubgraphSplit
+from tilewright.partition.graphturbo.base import Split, SplitPartition, SubgraphSplit
 from tilewright.planning import Violation
 
 _TOLERANCE = 1e-9
@@ -56,10 +57,10 @@ def _check_layers(subgraph: Subgraph, split: SubgraphSplit) -> Iterator[Violatio
 
 def _check_choice(subgraph: Subgraph, split: SubgraphSplit) -> Iterator[Violation]:
     if not split.options:
-        if split.split.factor != 1 or len(split.layers) != 1:
+        if split.split.cuts or len(split.layers) != 1:
             yield Violation("choice", f"{subgraph!r} does not fit, yet is {split.split}")
         return
-    best = max(split.options, key=lambda o: (o.num_ops, -o.split.factor, -(o.split.dim or 0)))
+    best = max(split.options, key=lambda o: (o.num_ops, -o.split.num_instances, -(o.split.dim or 0)))
     if best.split != split.split or best.peak_bytes != split.peak_bytes:
         yield Violation("choice", f"{subgraph!r}: {split.split} is not the best of its options")
 
@@ -67,15 +68,19 @@ def _check_choice(subgraph: Subgraph, split: SubgraphSplit) -> Iterator[Violatio
 def _check_instances(
     partition: SplitPartition, subgraph: Subgraph, split: SubgraphSplit, recompute_limit: float
 ) -> Iterator[Violation]:
-    dim, factor = split.split.dim, split.split.factor
+    cuts = list(_cuts(split.split))
     outputs = subgraph.outputs or tuple(split.layers[-1][-1].results())
-    if factor > 1 and (dim is None or any(not dim < len(v.shape) or v.shape[dim] < factor for v in outputs)):
+    if len({dim for dim, _ in cuts}) < len(cuts) or any(
+        not 0 <= dim < len(v.shape) or v.shape[dim] < factor for v in outputs for dim, factor in cuts
+    ):
         yield Violation("split", f"{subgraph!r} cannot be cut: {split.split}")
         return
+    factors = [range(factor) for _, factor in cuts]
     least = most = 0
     work = 0.0
-    for index in range(factor):
-        regions = _regions(subgraph, outputs, dim, factor, index)
+    for indices in product(*factors):
+        slices = [(dim, factor, i) for (dim, factor), i in zip(cuts, indices, strict=True)]
+        regions = _regions(subgraph, outputs, slices)
         low, high = _peaks(partition, subgraph, split, outputs, regions)
         least, most = max(least, low), max(most, high)
         work += sum(macs(n) * _share(n, regions) for n in subgraph.nodes)
@@ -84,7 +89,7 @@ def _check_instances(
     if split.options and least > partition.capacity_bytes:
         yield Violation("capacity", f"{subgraph!r} holds {least} of {partition.capacity_bytes} bytes")
     whole = sum(macs(n) for n in subgraph.nodes)
-    if factor > 1 and whole and work > whole * recompute_limit * (1 + _TOLERANCE):
+    if cuts and whole and work > whole * recompute_limit * (1 + _TOLERANCE):
         yield Violation("recompute", f"{subgraph!r} does {work / whole:.3g} times its work")
 
 
@@ -94,14 +99,22 @@ def _share(node: Node, regions: Mapping[Value, Region]) -> float:
     return sum(part for part, _ in made) / total if total else 0.0
 
 
+def _cuts(split: Split) -> Iterator[tuple[int, int]]:
+    rest: Split | None = split
+    while rest is not None:
+        if rest.factor > 1:
+            yield -1 if rest.dim is None else rest.dim, rest.factor
+        rest = rest.inner
+
+
 def _regions(
-    subgraph: Subgraph, outputs: tuple[Value, ...], dim: int | None, factor: int, index: int
+    subgraph: Subgraph, outputs: tuple[Value, ...], slices: Sequence[tuple[int, int, int]]
 ) -> dict[Value, Region]:
     """Regions of all values that one instance touches, node by node."""
     regions: dict[Value, Region] = {}
     for output in outputs:
         box = [(0, extent) for extent in output.shape]
-        if factor > 1 and dim is not None:
+        for dim, factor, index in slices:
             box[dim] = (output.shape[dim] * index // factor, output.shape[dim] * (index + 1) // factor)
         regions[output] = tuple(box)
     for node in reversed(subgraph.nodes):

@@ -50,7 +50,7 @@ class Member:
     def factor(self) -> int:
         """Instances; only feasible members are asked."""
         assert self.best is not None
-        return self.best.split.factor
+        return self.best.split.num_instances
 
 
 class Grouping:
@@ -221,7 +221,7 @@ class Grouping:
         part = joined(parts, outputs)
         options = self._splitter.options(part, limit=limit, beyond_batch=self._is_beyond_batch(*members))
         best = best_of(options)
-        if best is None or best.split.factor > limit:
+        if best is None or best.split.num_instances > limit:
             self._refused.add(parts)
             return None
         merged = Member(part, options, best)
@@ -257,7 +257,8 @@ class Grouping:
         best = member.best
         if best is None or best.split.dim is None:
             return False
-        return self._splitter.axes.units_of(member.part.outputs[0], best.split.dim) == 1
+        output = member.part.outputs[0]
+        return any(self._splitter.axes.units_of(output, dim) == 1 for dim, _ in best.split.cuts)
 
     def _enter(self, member: Member) -> None:
         self._members[member] = None

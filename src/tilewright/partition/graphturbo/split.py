@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from tilewright.ir.region import Region
 from tilewright.partition.graphturbo.axes import IndependentAxes
-from tilewright.partition.graphturbo.base import WHOLE, Split, SplitOption, instance_region
+from tilewright.partition.graphturbo.base import WHOLE, Split, SplitOption, instance_region, split_of
 from tilewright.partition.graphturbo.footprint import Footprint, Footprints, Part
 
 Dims = Literal["batch", "batch-first", "any"]
+Cuts = tuple[tuple[int, int], ...]
+"""Axes with their factors, the outer first."""
 
 # The paper's factors: those that deal cores out evenly, then one per slice from a whole cluster's cores on.
 _SMALL_FACTORS = (1, 2, 4)
@@ -22,8 +25,9 @@ _LARGE_FACTOR = 8
 class SplitRules:
     """What may be split, and when an instance fits.
 
-    `dims`: `batch` takes independent axes only; `batch-first` other axes where these do not suffice for a
-    layer; `any` all axes alike. `recompute_limit` bounds the work of all instances over that of the whole.
+    `dims`: `batch` takes independent axes only; `batch-first` other axes too where a single slice of these is
+    still too large; `any` all axes alike. `recompute_limit` bounds the work of all instances over that of the
+    whole.
     """
 
     capacity_bytes: int
@@ -33,14 +37,16 @@ class SplitRules:
 
 
 def factors(extent: int, rules: SplitRules) -> Iterator[int]:
-    """The factors to try on an axis, ascending: divisors that deal cores out evenly.
+    """The factors to try on an axis, ascending: divisors that deal cores out evenly, and one slice for each.
 
     >>> list(factors(24, SplitRules(0))), list(factors(24, SplitRules(0, all_factors=True)))
     ([1, 2, 4, 8, 12, 24], [1, 2, 3, 4, 6, 8, 12, 24])
+    >>> list(factors(6, SplitRules(0)))
+    [1, 2, 6]
     """
     for factor in range(1, extent + 1):
         if extent % factor == 0 and (
-            rules.all_factors or factor in _SMALL_FACTORS or factor >= _LARGE_FACTOR
+            rules.all_factors or factor in _SMALL_FACTORS or factor >= min(_LARGE_FACTOR, extent)
         ):
             yield factor
 
@@ -66,9 +72,10 @@ class Splitter:
         found: list[SplitOption] = []
         if self.rules.dims != "any":
             found = [o for d in self._independent(part) if (o := self._option(part, d, limit)) is not None]
-        if self.rules.dims == "any" or (beyond_batch and not found):
-            dims = range(min((len(v.shape) for v in part.outputs), default=0))
-            found = [o for d in dims if (o := self._option(part, d, limit)) is not None]
+        if self.rules.dims == "any":
+            found = self._along_each(part, limit, ())
+        elif beyond_batch and not found:
+            found = self._beyond_batch(part, limit)
         if not found:
             whole = self.footprints.whole(part)
             if whole.peak_bytes <= self.rules.capacity_bytes:
@@ -93,60 +100,85 @@ class Splitter:
             )
         ]
 
-    def _option(self, part: Part, dim: int, limit: int | None) -> SplitOption | None:
-        """The least factor along an axis with which an instance fits."""
+    def _beyond_batch(self, part: Part, limit: int | None) -> list[SplitOption]:
+        """Cuts of a single sample, where that is still too large; along two axes where one is not enough."""
+        first = self._independent(part)[:1]
+        sample = tuple((dim, self.axes.units_of(part.outputs[0], dim)) for dim in first)
+        found = self._along_each(part, limit, sample)
+        if found:
+            return found
+        for dim in self._shared_dims(part):
+            extent = part.outputs[0].shape[dim]
+            if extent > 1 and all(dim != other for other, _ in sample):
+                found = self._along_each(part, limit, (*sample, (dim, extent)))
+                if found:
+                    break
+        return found
+
+    def _along_each(self, part: Part, limit: int | None, outer: Cuts) -> list[SplitOption]:
+        cut = {dim for dim, _ in outer}
+        dims = [dim for dim in self._shared_dims(part) if dim not in cut]
+        return [o for dim in dims if (o := self._option(part, dim, limit, outer)) is not None]
+
+    @staticmethod
+    def _shared_dims(part: Part) -> range:
+        """Axes that all outputs have."""
+        return range(min((len(v.shape) for v in part.outputs), default=0))
+
+    def _option(self, part: Part, dim: int, limit: int | None, outer: Cuts = ()) -> SplitOption | None:
+        """The least factor along an axis, within slices of `outer` cuts, with which an instance fits."""
         extents = {v.shape[dim] for v in part.outputs}
         if len(extents) != 1:
             return None
         (extent,) = extents
         units = self.axes.units_of(part.outputs[0], dim)
-        if units == 1 and extent > _LARGE_FACTOR and not self._fits(part, Split(dim, extent), units):
+        finest = split_of((*outer, (dim, extent)))
+        if units == 1 and extent > _LARGE_FACTOR and not self._fits(part, finest):
             return None
-        for factor in factors(units if units > 1 else extent, self.rules):
-            if limit is not None and factor > limit:
+        own = units if units > 1 else extent
+        for factor in factors(own, self.rules):
+            split = split_of((*outer, (dim, factor)))
+            if limit is not None and split.num_instances > limit:
                 return None
-            split = Split(dim, factor) if factor > 1 else WHOLE
-            if not self._fits(part, split, units):
+            if not self._fits(part, split):
                 continue
-            instances = self._instances(part, split, units)
+            instances = [self._instance(part, split, i) for i in range(self._num_distinct(part, split))]
             peak = max(i.peak_bytes for i in instances)
             if peak > self.rules.capacity_bytes:
                 continue
             recompute = self._recompute(part, split, instances)
             if recompute > self.rules.recompute_limit:
                 return None
-            return SplitOption(self._num_divided(part, dim, factor, units), split, peak, recompute)
+            # Where nothing is cut, what a larger factor would divide counts.
+            least = factor if factor > 1 else next((f for f in factors(own, self.rules) if f > 1), 1)
+            divided = self._instance(part, split_of((*outer, (dim, least))), 0).num_divided
+            return SplitOption(max(1, divided), split, peak, recompute)
         return None
 
-    def _fits(self, part: Part, split: Split, units: int) -> bool:
+    def _fits(self, part: Part, split: Split) -> bool:
         """Whether the instances at both ends and in the middle fit: a quick look before all are."""
-        last = split.factor - 1
-        indices = (0,) if units > 1 else dict.fromkeys((last // 2, 0, last))
+        last = self._num_distinct(part, split) - 1
+        indices = dict.fromkeys((last // 2, 0, last))
         return all(self._instance(part, split, i).peak_bytes <= self.rules.capacity_bytes for i in indices)
 
-    def _instances(self, part: Part, split: Split, units: int) -> list[Footprint]:
-        """Footprints of all instances, of an independent axis of one: the others are like it."""
-        return [self._instance(part, split, i) for i in range(1 if units > 1 else split.factor)]
+    def _num_distinct(self, part: Part, split: Split) -> int:
+        """Instances of which all others are copies: along an independent axis, which is cut first, all are
+        alike."""
+        cuts = split.cuts
+        return prod(f for dim, f in cuts if self.axes.units_of(part.outputs[0], dim) == 1)
 
     def _instance(self, part: Part, split: Split, index: int) -> Footprint:
         return self.footprints.of(part, instance_regions(part, split, index))
 
     def _recompute(self, part: Part, split: Split, instances: Sequence[Footprint]) -> float:
         """The work of all instances over that of the whole: multiply-accumulates, or elements without any."""
-        if split.factor == 1:
+        if split.num_instances == 1:
             return 1.0
         whole = self.footprints.whole(part)
-        alike = split.factor / len(instances)
+        alike = split.num_instances / len(instances)
         if whole.macs:
             return alike * sum(i.macs for i in instances) / whole.macs
         return alike * sum(i.elements for i in instances) / whole.elements if whole.elements else 1.0
-
-    def _num_divided(self, part: Part, dim: int, factor: int, units: int) -> int:
-        """Operators that the axis divides; where the factor is 1, those that a larger one would."""
-        if factor == 1:
-            extent = units if units > 1 else part.outputs[0].shape[dim]
-            factor = next((f for f in factors(extent, self.rules) if f > 1), 1)
-        return max(1, self._instance(part, Split(dim, factor), 0).num_divided)
 
 
 def instance_regions(part: Part, split: Split, index: int) -> tuple[Region, ...]:
