@@ -22,7 +22,7 @@ from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import Run, TaskGraph
 from tilewright.targets.npu.ports import DMA, MOVER, ports_of
-from tilewright.targets.npu.steps import Load, Step
+from tilewright.targets.npu.steps import Step
 
 Overlap = Literal["none", "tiles", "layers"]
 """`none`: phases and steps in sequence. `tiles`: a step's tiles overlap. `layers`: steps overlap, too."""
@@ -194,27 +194,31 @@ class _Simulator:
         for step in self.steps:
             for work in step.works:
                 seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds
-        weights = {w.name: w.size_bytes for s in self.steps for w in s.weights if w.name is not None}
+        weights = _bytes_once(
+            (w.name, w.region, w.size_bytes) for s in self.steps for w in s.weights if w.name is not None
+        )
         rows = sum(w.size_bytes for s in self.steps for w in s.weights if w.name is None)
-        inputs = _bytes_once(x for s in self.steps for x in s.loads if x.producer is None)
+        inputs = _bytes_once(
+            (x.value, x.region, x.size_bytes) for s in self.steps for x in s.loads if x.producer is None
+        )
         results = sum(x.size_bytes for s in self.steps for x in s.stores if x.is_result)
-        seconds[DMA] = (sum(weights.values()) + rows + inputs + results) / self.main_rate
+        seconds[DMA] = (weights + rows + inputs + results) / self.main_rate
         unit = max(seconds, key=lambda name: seconds[name])
         return seconds[unit], unit
 
     def _cost(self, step: Step) -> _Cost:
         """Seconds of a step's phases; counts its bytes and energy, and what the shared buffer keeps."""
         fetches: list[_Fetch] = []
-        weight_bytes = 0
+        all_bytes = 0
         for weight in step.weights:
-            weight_bytes += weight.size_bytes
-            replaces = self._fetched(weight.name, weight.size_bytes)
+            all_bytes += weight.size_bytes
+            replaces = self._fetched(weight.key, weight.size_bytes)
             if replaces is not None:
-                fetches.append(_Fetch(weight.name, weight.size_bytes / self.main_rate, replaces))
+                fetches.append(_Fetch(weight.key, weight.size_bytes / self.main_rate, replaces))
                 self._count("main_read", weight.size_bytes)
                 self._count("shared_written", weight.size_bytes)
-        self._count("shared_read", weight_bytes)
-        self._count("local_written", weight_bytes * self.machine.num_cores_per_cluster)
+        self._count("shared_read", all_bytes)
+        self._count("local_written", all_bytes * self.machine.num_cores_per_cluster)
         is_concat = step.kind is Kind.CONCAT
         read = {scope: sum(x.size_bytes for x in step.loads if x.scope is scope) for scope in Scope}
         written = {scope: sum(x.size_bytes for x in step.stores if x.scope is scope) for scope in Scope}
@@ -235,7 +239,7 @@ class _Simulator:
         through = self.ports.shared is not None  # else what is outside comes to the cores as it is fetched
         return _Cost(
             tuple(fetches),
-            weight_bytes * through / self.local_rate,
+            all_bytes * through / self.local_rate,
             (
                 _Phase(DMA, read[Scope.MAIN] / self.main_rate),
                 _Phase(MOVER, (inwards * through + moved) / self.local_rate),
@@ -318,9 +322,9 @@ class _Simulator:
                     there[fetch.name] = task
             gate = gates[number]
             room = [] if gate is None else computed[gate][-1:]
-            known = [there[w.name] for w in step.weights if w.name in there]
+            known = [there[w.key] for w in step.weights if w.key in there]
             hoist = tasks.add(MOVER, cost.hoist_s, (number, -1, 0), "weights", [*fetched, *known, *room])
-            used.update((w.name, hoist) for w in step.weights if w.name is not None)
+            used.update((w.key, hoist) for w in step.weights if w.key is not None)
             free = [task for earlier in step.after for task in (*computed[earlier], *stored[earlier])]
             ends: list[int] = []
             puts: list[int] = []
@@ -398,12 +402,12 @@ def shared_weight_bytes(machine: Machine) -> int:
     return int(share * machine.num_instances_per_cluster(machine.shared))
 
 
-def _bytes_once(loads: Iterable[Load]) -> float:
-    """Bytes of all that is loaded of each value, however often and in whatever parts."""
+def _bytes_once(parts: Iterable[tuple[str, Region, int]]) -> float:
+    """Bytes of all parts of values, by name, region and size, that are read, however often."""
     regions: dict[str, set[Region]] = {}
     element_bytes: dict[str, float] = {}
-    for load in loads:
-        if load.size_bytes:
-            regions.setdefault(load.value, set()).add(load.region)
-            element_bytes[load.value] = load.size_bytes / volume(load.region)
+    for name, region, size in parts:
+        if size:
+            regions.setdefault(name, set()).add(region)
+            element_bytes[name] = size / volume(region)
     return sum(union_volume(found) * element_bytes[value] for value, found in regions.items())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilewright.hardware.machine import Machine
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.region import Region, full_region, volume
+from tilewright.ir.region import Region, full_region, hull, volume
 from tilewright.memory.scoped import Piece, Read, ScopePlan
 from tilewright.memory.scoped import Step as PlannedStep
 from tilewright.partition.graphturbo.regions import value_regions
@@ -50,10 +50,17 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A constant that a step needs. Without a name it is not kept: rows of a table that data choose."""
+    """The part of a constant that a step needs. Without a name it is not kept: rows of a table that data
+    choose."""
 
     name: str | None
     size_bytes: int
+    region: Region = ()
+
+    @property
+    def key(self) -> str | None:
+        """What names the part among those of all constants."""
+        return None if self.name is None else f"{self.name} {self.region}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,12 +251,25 @@ class _Lowering:
                     continue
                 if not is_read(node, position):
                     continue
-                whole = self.graph.bytes_of(operand, full_region(operand.shape))
                 value = next((v for v in node.results() if v in regions), None)
                 if value is not None and is_table(node, position):
+                    whole = self.graph.bytes_of(operand, full_region(operand.shape))
                     found.append(Weight(None, min(whole, self.graph.bytes_of(value, regions[value]))))
-                else:
-                    found.append(Weight(operand.name, whole))
+                    continue
+                part = self._part_of(node, position, regions)
+                if part is not None:
+                    found.append(Weight(operand.name, self.graph.bytes_of(operand, part), part))
+        return found
+
+    def _part_of(self, node: Node, position: int, regions: Mapping[Value, Region]) -> Region | None:
+        """The part of a constant operand that makes these regions of results: of some channels, their own."""
+        found: Region | None = None
+        for number, value in enumerate(node.outputs):
+            if value is None or value not in regions:
+                continue
+            need = self.graph.maps.inputs_of(node, number, regions[value])[position]
+            if need is not None:
+                found = need if found is None else hull(found, need)
         return found
 
 

@@ -18,14 +18,18 @@ from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
-from tilewright.memory.scoped import check_scopes
-from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.memory.scoped import check_scopes, place
+from tilewright.partition import PartitionProblem
+from tilewright.partition.graphturbo import GraphTurbo, Split
 from tilewright.passes import run_passes
-from tilewright.schedule.binding import Scope
+from tilewright.planning import Budget
+from tilewright.schedule.binding import Scope, bind
+from tilewright.schedule.instances import instance_graph
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, Planned, Recipe, plan, weight_room_bytes
 from tilewright.targets.npu.portfolio import best_plan
 from tilewright.targets.npu.simulate import Policy, simulate
+from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.work import Work, Works, work_of
 
 SEEDS = range(10)
@@ -203,6 +207,22 @@ def test_an_inner_layer_deals_rows_to_cores_before_channels() -> None:
     at_best = work.macs / (8 * unit.macs_per_cycle["float16"] * unit.efficiency * MACHINE.clock_hz)
     rows = 2 * 56 * 56 // 8
     assert work.seconds == pytest.approx(at_best * (-(-rows // 64) * 64) / rows)
+
+
+def test_slices_of_channels_fetch_their_own_weights() -> None:
+    """A product cut along its columns reads every weight once; cut along its rows, all for each slice."""
+    b = GraphBuilder()
+    graph = b.finish(b.op("MatMul", b.input(64, 32), b.constant(32, 64), shape=(64, 64)))
+    weights = {w.num_elements * 2 for n in graph.nodes for w in n.operands() if w.is_constant}
+    for dim, share in ((1, 4), (0, 1)):
+        partition = GraphTurbo().solve(PartitionProblem(graph), Budget())
+        instances = instance_graph(partition, [Split(dim, 4)])
+        order = tuple(range(len(instances.nodes)))
+        bindings = bind(instances, order, 8)
+        steps = lower(place(instances, order, bindings, MACHINE), bindings, MACHINE, DType.FLOAT16)
+        assert [w.size_bytes * share for s in steps for w in s.weights] == [*weights] * 4
+        found = simulate(steps, MACHINE)
+        assert found.traffic.main_read - 64 * 32 * 2 * share == sum(weights), "kept in the shared buffer"
 
 
 def test_attention_works_on_both_units() -> None:
