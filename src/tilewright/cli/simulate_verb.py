@@ -59,12 +59,11 @@ def simulate(
     """
     from tilewright.hardware.presets import find_machine
     from tilewright.report.simulation import buffer_page, chrome_trace
-    from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, plan
-    from tilewright.targets.npu.portfolio import best_plan
+    from tilewright.targets.npu.plan import Planner
+    from tilewright.targets.npu.portfolio import NAMED, best_plan
 
-    known = {"graphturbo": GRAPHTURBO_RECIPE, **BASELINES}
-    if recipe != "best" and recipe not in known:
-        raise UsageError(f"recipe {recipe!r}: expected best, {', '.join(known)}.")
+    if recipe != "best" and recipe not in NAMED:
+        raise UsageError(f"recipe {recipe!r}: expected best, {', '.join(NAMED)}.")
     machine = find_machine(target)
     tried: Sequence[tuple[str, float | None]] = ()
     with progress(f"simulating {model.name}") as update:
@@ -74,15 +73,17 @@ def simulate(
             graph = _graph(model, shapes, max(batches, key=lambda found: found[1])[0])
         else:
             graph = _graph(model, shapes, _batch(batch))
+        planner = Planner(graph, machine)
         if recipe == "best":
-            planned, tried = best_plan(graph, machine, update)
+            best = best_plan(planner, update)
+            planned, tried = best.planned, best.tried
         else:
-            planned = plan(graph, machine, known[recipe])
+            planned = planner.plan(NAMED[recipe])
         others = {}
         if compare:
-            for number, (name, other) in enumerate(known.items()):
-                update(name, number, len(known))
-                others[name] = plan(graph, machine, other)
+            for number, (name, other) in enumerate(NAMED.items()):
+                update(name, number, len(NAMED))
+                others[name] = planner.plan(other)
         if check:
             update("computing values", 0, 1)
             _check(planned)

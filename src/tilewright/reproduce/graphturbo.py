@@ -138,18 +138,20 @@ def _simulated(job: Job) -> dict[str, Outcome]:
     from tilewright.hardware.presets import load_preset
     from tilewright.passes import run_passes
     from tilewright.schedule.binding import Scope
-    from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, plan
-    from tilewright.targets.npu.portfolio import best_plan
+    from tilewright.targets.npu.plan import Planner, plan
+    from tilewright.targets.npu.portfolio import NAMED, best_plan
 
     name, size, batch, recipes = job
     graph = load_onnx(zoo.build(name, batch=batch, **size))
     run_passes(graph, disabled=_NOT_IN_RELAY)
     machine = load_preset(MACHINE)
-    known = {"graphturbo": GRAPHTURBO_RECIPE, **BASELINES}
     found: dict[str, Outcome] = {}
     for recipe in recipes:
         started = time.perf_counter()
-        planned = best_plan(graph, machine)[0] if recipe == "best" else plan(graph, machine, known[recipe])
+        if recipe == "best":
+            planned = best_plan(Planner(graph, machine)).planned
+        else:
+            planned = plan(graph, machine, NAMED[recipe])
         plan_s = time.perf_counter() - started
         simulation, buffers = planned.simulation, planned.scopes.num_buffers
         found[recipe] = Outcome(

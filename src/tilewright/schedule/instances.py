@@ -141,21 +141,24 @@ def layers_of(partition: Partition, subgraph: Subgraph) -> tuple[tuple[Node, ...
     return tuple((n,) for n in subgraph.nodes)
 
 
-def instance_graph(partition: Partition, splits: Sequence[Split] | None = None) -> InstanceGraph:
+def instance_graph(
+    partition: Partition, splits: Sequence[Split] | None = None, maps: RegionMaps | None = None
+) -> InstanceGraph:
     """The instances of a partition, split as it says or as `splits` does instead.
 
-    O(instances * nodes of their subgraphs).
+    `maps` are regions through the graph's nodes that are known. O(instances * nodes of their subgraphs).
     """
-    return _Builder(partition, splits_of(partition) if splits is None else tuple(splits)).build()
+    chosen = splits_of(partition) if splits is None else tuple(splits)
+    return _Builder(partition, chosen, RegionMaps() if maps is None else maps).build()
 
 
 class _Builder:
     """Nodes and edges under construction."""
 
-    def __init__(self, partition: Partition, splits: tuple[Split, ...]) -> None:
+    def __init__(self, partition: Partition, splits: tuple[Split, ...], maps: RegionMaps) -> None:
         self.partition = partition
         self.splits = splits
-        self.maps = RegionMaps()
+        self.maps = maps
         self.nodes: list[InstanceNode] = []
         self.edges: list[Edge] = []
         self.made: dict[Value, tuple[Split, list[int]]] = {}

@@ -17,7 +17,7 @@ from tilewright.partition.base import Partition, PartitionProblem, Reason, build
 from tilewright.partition.graphturbo.axes import IndependentAxes
 from tilewright.partition.graphturbo.base import WHOLE, SplitPartition, SubgraphSplit
 from tilewright.partition.graphturbo.footprint import Footprints
-from tilewright.partition.graphturbo.layers import cut_layers
+from tilewright.partition.graphturbo.layers import Layer, cut_layers
 from tilewright.partition.graphturbo.merge import Grouping, Member, MergeRules
 from tilewright.partition.graphturbo.regions import RegionMaps
 from tilewright.partition.graphturbo.split import Dims, SplitRules, Splitter
@@ -25,6 +25,30 @@ from tilewright.planning import UNLIMITED, Budget, Provenance
 
 DEFAULT_MACHINE = "stcp920"
 _FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+
+
+class Analysis:
+    """What all partitions of one graph have in common: regions through nodes, independent axes, layers."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.maps = RegionMaps()
+        self.axes = IndependentAxes(graph, self.maps)
+        self._layers: dict[bool, tuple[Layer, ...]] = {}
+
+    def layers(self, *, fuse_joins: bool) -> tuple[Layer, ...]:
+        """See `cut_layers`; the graph must not have changed."""
+        if fuse_joins not in self._layers:
+            self._layers[fuse_joins] = cut_layers(self.graph, fuse_joins=fuse_joins)
+        return self._layers[fuse_joins]
+
+    def cuts_samples(self, partition: SplitPartition) -> bool:
+        """Whether slices of independent axes alone are too large somewhere."""
+        return any(
+            not split.is_feasible
+            or any(self.axes.units_of(v, dim) == 1 for v in subgraph.outputs for dim, _ in split.split.cuts)
+            for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +85,23 @@ class GraphTurbo:
         if self.element_bytes is not None and self.element_bytes < 1:
             raise UsageError(f"graphturbo: elements of {self.element_bytes} bytes hold nothing.")
 
-    def solve(self, problem: PartitionProblem, budget: Budget) -> SplitPartition:
+    def solve(
+        self, problem: PartitionProblem, budget: Budget, analysis: Analysis | None = None
+    ) -> SplitPartition:
         """Cut and group the graph; after the deadline, what is there stays as it is.
 
-        Evaluations are not counted against the budget: their number is bounded by the graph.
+        Evaluations are not counted against the budget: their number is bounded by the graph. `analysis` is
+        what earlier partitions of the same graph found out about it.
         """
         graph = problem.graph
+        known = analysis or Analysis(graph)
         machine = problem.machine or load_preset(DEFAULT_MACHINE)
         capacity = self.capacity_for(machine)
         sizes = element_sizes(graph, machine, self.element_bytes)
-        maps = RegionMaps()
-        layers = cut_layers(graph, fuse_joins=self.fuse_joins)
-        footprints = Footprints(maps, lambda v: sizes[str(v.dtype)], in_place=self.in_place)
+        layers = known.layers(fuse_joins=self.fuse_joins)
+        footprints = Footprints(known.maps, lambda v: sizes[str(v.dtype)], in_place=self.in_place)
         rules = SplitRules(capacity, self.dims, self.recompute_limit, self.all_factors)
-        splitter = Splitter(footprints, IndependentAxes(graph, maps), rules)
+        splitter = Splitter(footprints, known.axes, rules)
         meter = replace(budget, max_evaluations=UNLIMITED).start()
         merges = MergeRules(self.ascending, self.upsampling, self.side_inputs)
         grouping = Grouping(graph, layers, splitter, merges, meter.spend)

@@ -7,24 +7,22 @@ one as TVM runs them, stitched kernels, and the variants of its figure 15, each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.memory.scoped import ScopePlan, place
 from tilewright.partition.base import Partition, PartitionProblem
-from tilewright.partition.graphturbo import GraphTurbo
-from tilewright.partition.graphturbo.base import WHOLE
-from tilewright.partition.graphturbo.planner import local_capacity_bytes
-from tilewright.planning import Budget, Infeasible
+from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
+from tilewright.partition.graphturbo.planner import Analysis, local_capacity_bytes
+from tilewright.planning import Budget
 from tilewright.schedule.binding import Bindings, Scope, bind
 from tilewright.schedule.exact_order import exact_order
 from tilewright.schedule.instance_orders import demand_of
-from tilewright.schedule.instances import InstanceGraph, instance_graph
+from tilewright.schedule.instances import WHOLE, InstanceGraph, instance_graph, layers_of, splits_of
 from tilewright.schedule.orders import breadth_first, depth_first, min_delta
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, shared_weight_bytes, simulate
 from tilewright.targets.npu.steps import lower
@@ -48,6 +46,8 @@ class Recipe:
     without: tuple[Scope, ...] = ()
     policy: Policy = GRAPHTURBO
 
+
+_MAX_STATES = 5_000  # sets of finished instances: the paper's networks have 3,200 at most
 
 _RELAY = GraphTurbo(group=False, fuse_joins=True)
 _SERIAL = Policy("none")
@@ -90,12 +90,62 @@ def plan(graph: Graph, machine: Machine, recipe: Recipe = GRAPHTURBO_RECIPE) -> 
     Raises:
         InfeasibleMapping: it fits nowhere; names level and bytes.
     """
-    partition = recipe.partitioner.solve(PartitionProblem(graph, machine), Budget())
-    if isinstance(partition, Infeasible):
-        raise InfeasibleMapping(str(partition))
-    splits = None if recipe.splits else (WHOLE,) * len(partition.subgraphs)
-    instances = instance_graph(partition, splits)
-    return placed(machine, recipe, instances, ordered(instances, recipe.order, machine))
+    return Planner(graph, machine).plan(recipe)
+
+
+class Planner:
+    """Plans of one network on one machine. What recipes have in common is done once.
+
+    `num_simulated` counts the plans that were really placed and simulated.
+    """
+
+    def __init__(self, graph: Graph, machine: Machine) -> None:
+        self.graph, self.machine = graph, machine
+        self.analysis = Analysis(graph)
+        self.num_simulated = 0
+        self._solved: dict[GraphTurbo, SplitPartition] = {}
+        self._instances: dict[Hashable, InstanceGraph] = {}
+        self._orders: dict[tuple[InstanceGraph, OrderName], tuple[int, ...]] = {}
+        self._planned: dict[Hashable, Planned] = {}
+
+    def plan(self, recipe: Recipe) -> Planned:
+        """The plan of a recipe, simulated.
+
+        Raises:
+            InfeasibleMapping: it fits nowhere; names level and bytes.
+        """
+        instances = self.instances(recipe)
+        order = self._order(instances, recipe.order)
+        key = (instances, order, recipe.spill, recipe.without, recipe.policy)
+        found = self._planned.get(key)
+        if found is None:
+            found = self._planned[key] = placed(self.machine, recipe, instances, order)
+            self.num_simulated += 1
+        return found if found.recipe == recipe else replace(found, recipe=recipe)
+
+    def partition(self, partitioner: GraphTurbo) -> SplitPartition:
+        """What a partitioner makes of the network."""
+        if partitioner not in self._solved:
+            problem = PartitionProblem(self.graph, self.machine)
+            self._solved[partitioner] = partitioner.solve(problem, Budget(), self.analysis)
+        return self._solved[partitioner]
+
+    def instances(self, recipe: Recipe) -> InstanceGraph:
+        """The instances of a recipe's subgraphs: the same object for the same cuts."""
+        partition = self.partition(recipe.partitioner)
+        splits = splits_of(partition) if recipe.splits else (WHOLE,) * len(partition.subgraphs)
+        # The same layers in the same slices are the same instances, whatever was planned for.
+        layers = tuple(layers_of(partition, s) for s in partition.subgraphs)
+        key = (layers, splits, recipe.partitioner.in_place)
+        if key not in self._instances:
+            self._instances[key] = instance_graph(partition, splits, self.analysis.maps)
+        return self._instances[key]
+
+    def _order(self, instances: InstanceGraph, name: OrderName) -> tuple[int, ...]:
+        key = (instances, name)
+        if key not in self._orders:
+            self._orders[key] = tuple(ordered(instances, name, self.machine))
+        return self._orders[key]
 
 
 def placed(machine: Machine, recipe: Recipe, instances: InstanceGraph, order: Sequence[int]) -> Planned:
@@ -135,7 +185,7 @@ def ordered(instances: InstanceGraph, name: OrderName, machine: Machine) -> Sequ
         case "min-delta":
             return min_delta(demand)
         case "exact":
-            return exact_order(demand, capacity).order
+            return exact_order(demand, capacity, max_states=_MAX_STATES).order
 
 
 def computing_dtype(machine: Machine) -> DType:

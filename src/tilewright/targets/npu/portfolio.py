@@ -1,66 +1,94 @@
-"""The best of several plans by simulated time: planning capacities, axes that may be split, orders."""
+"""The best of several plans by simulated time: planning capacities, axes that are split, orders, spills."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.errors import InternalError, TilewrightError
-from tilewright.hardware.machine import Machine
-from tilewright.ir.graph import Graph
 from tilewright.partition.graphturbo import GraphTurbo
-from tilewright.targets.npu.plan import GRAPHTURBO_RECIPE, OrderName, Planned, Recipe, plan
+from tilewright.partition.graphturbo.split import Dims
+from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, OrderName, Planned, Planner, Recipe
 
 ALPHAS = (1.0, 1.25, 0.8)
 """Shares of the local capacity to plan with. A larger one means fewer slices and more spilling."""
 
-_ORDERS: tuple[OrderName, ...] = ("depth-first", "min-delta", "breadth-first")
+NAMED: Mapping[str, Recipe] = {GRAPHTURBO_RECIPE.name: GRAPHTURBO_RECIPE, **BASELINES}
+"""The recipes that have names: the paper's own and its baselines."""
+
+_DIMS: tuple[Dims, ...] = ("batch-first", "batch", "any")
+_ORDERS: tuple[OrderName, ...] = ("depth-first", "min-delta", "breadth-first", "exact")
+
+Tried = tuple[str, float | None]
+"""The name of a recipe, and the seconds that its plan takes; None where none can be made."""
+Update = Callable[[str, int, int], None]
 
 
-def recipes() -> Iterator[Recipe]:
-    """All recipes of the portfolio; the paper's own is the first."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Best:
+    """The fastest plan, and all that were tried. `num_simulated` of them differ from each other."""
+
+    planned: Planned
+    tried: Sequence[Tried]
+    num_simulated: int
+
+
+def recipes(planner: Planner) -> Iterator[Recipe]:
+    """The recipes of the portfolio for a network; the paper's own is the first.
+
+    Axes beyond the batch are in question only where a slice of the batch is too large. Which pieces are
+    spilled is asked of the best of them only: it rarely matters.
+    """
     yield GRAPHTURBO_RECIPE
     for alpha in ALPHAS:
-        for order in _ORDERS:
-            recipe = replace(
-                GRAPHTURBO_RECIPE,
-                name=f"alpha {alpha:g}, {order}",
-                partitioner=GraphTurbo(alpha=alpha),
-                order=order,
-            )
-            if (alpha, order) != (1.0, GRAPHTURBO_RECIPE.order):
-                yield recipe
+        own = planner.partition(GraphTurbo(alpha=alpha))
+        for dims in _DIMS if planner.analysis.cuts_samples(own) else _DIMS[:1]:
+            for side_inputs in (True, False):
+                for order in _ORDERS:
+                    words = [f"alpha {alpha:g}", dims, order]
+                    recipe = replace(
+                        GRAPHTURBO_RECIPE,
+                        name=", ".join(words if side_inputs else [*words, "masks apart"]),
+                        partitioner=GraphTurbo(alpha=alpha, dims=dims, side_inputs=side_inputs),
+                        order=order,
+                    )
+                    if replace(recipe, name=GRAPHTURBO_RECIPE.name) != GRAPHTURBO_RECIPE:
+                        yield recipe
 
 
-def best_plan(
-    graph: Graph, machine: Machine, update: Callable[[str, int, int], None] | None = None
-) -> tuple[Planned, Sequence[tuple[str, float | None]]]:
-    """The fastest plan of the portfolio, and the seconds of each (None: it cannot be made).
+def best_plan(planner: Planner, update: Update | None = None) -> Best:
+    """The fastest plan of the portfolio.
 
     Never slower than the paper's recipe, which is among them; the first of equals.
 
     Raises:
         TilewrightError: none can be made; the error of the paper's.
     """
-    listed = list(recipes())
+    listed = list(recipes(planner))
     best: Planned | None = None
-    tried: list[tuple[str, float | None]] = []
+    tried: list[Tried] = []
     first_error: TilewrightError | None = None
-    for number, recipe in enumerate(listed):
-        if update is not None:
-            update(recipe.name, number, len(listed))
+
+    def attempt(recipe: Recipe) -> None:
+        nonlocal best, first_error
         try:
-            found = plan(graph, machine, recipe)
+            found = planner.plan(recipe)
         except InternalError:
             raise
         except TilewrightError as error:
             first_error = first_error or error
             tried.append((recipe.name, None))
-            continue
+            return
         tried.append((recipe.name, found.simulation.time_s))
         if best is None or found.simulation.time_s < best.simulation.time_s:
             best = found
+
+    for number, recipe in enumerate(listed):
+        if update is not None:
+            update(recipe.name, number, len(listed))
+        attempt(recipe)
     if best is None:
         assert first_error is not None
         raise first_error
-    return best, tried
+    attempt(replace(best.recipe, name=f"{best.recipe.name}, largest-size", spill="largest-size"))
+    return Best(best, tried, planner.num_simulated)
