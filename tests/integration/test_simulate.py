@@ -106,6 +106,57 @@ def test_the_batch_is_chosen_by_throughput(tmp_path: Path) -> None:
     assert document["throughput_per_s"] == pytest.approx(max(found.values()))
 
 
+def open_model(path: Path, *, weights_are_inputs: bool = False) -> Path:
+    """A network whose batch is open; old exporters list weights among the inputs."""
+    proto = small_net()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    if weights_are_inputs:
+        for weight in proto.graph.initializer:
+            proto.graph.input.append(
+                onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+            )
+    onnx.save(proto, path)
+    return path
+
+
+def test_the_best_batch_is_that_of_the_recipe(tmp_path: Path) -> None:
+    path = open_model(tmp_path / "net.onnx")
+    document = report(path, "--batch", "auto", "--recipe", "tvm")
+    n = document["samples_per_cluster"]
+    alone = report(path, "--batch", n, "--recipe", "tvm")
+    found = {row["batch"]: row["throughput_per_s"] for row in document["batches"]}
+    assert found[n] == alone["throughput_per_s"] == document["throughput_per_s"]
+    assert document["recipe"] == "tvm"
+    slow_ms = alone["time_s"] * 1e3
+    result = tilewright("simulate", path, "--batch", "auto", "--max-latency", 1e-9)
+    assert (result.code, "--max-latency" in result.err) == (2, True)
+    limited = report(path, "--batch", "auto", "--recipe", "tvm", "--max-latency", slow_ms * 0.999)
+    assert limited["time_s"] < alone["time_s"]
+
+
+def test_weights_among_the_inputs_have_no_batch(tmp_path: Path) -> None:
+    path = open_model(tmp_path / "net.onnx", weights_are_inputs=True)
+    document = report(path, "--batch", "4", "--recipe", "graphturbo")
+    assert document["samples_per_cluster"] == 4
+    plain = report(open_model(tmp_path / "plain.onnx"), "--batch", "4", "--recipe", "graphturbo")
+    assert document["time_s"] == plain["time_s"]
+
+
+def test_a_run_of_any_number_takes_the_best_of_three_ways(tmp_path: Path) -> None:
+    path = open_model(tmp_path / "net.onnx")
+    document = report(path, "--batch", "3,5", "--recipe", "graphturbo")
+    assert [run["samples"] for run in document["runs"]] == [3, 5]
+    for run in document["runs"]:
+        assert sum(run["buckets"]) == run["samples"]
+        direct = report(path, "--batch", run["samples"], "--recipe", "graphturbo")
+        assert run["direct_s"] == direct["time_s"]
+        times = {"direct": run["direct_s"], "padded": run["padded_s"], "buckets": run["in_buckets_s"]}
+        assert times[run["best"]] == min(times.values())
+    shown = tilewright("simulate", path, "--batch", "3,5", "--recipe", "graphturbo")
+    assert "in buckets/s" in shown.out
+
+
 def test_the_timeline_has_a_row_for_each_unit_and_ends_when_the_plan_does(
     model: Path, tmp_path: Path
 ) -> None:
@@ -145,6 +196,8 @@ def test_people_see_tables(model: Path) -> None:
         (("-t", "stcp92"), "stcp920"),
         (("-t", "simba-cosa-repo"), "clock_hz"),
         (("--batch", "0"), "--batch"),
+        (("--batch", "4,x"), "6,12,24"),
+        (("--batch", "auto"), "first axis open"),
     ],
 )
 def test_a_mistake_is_one_line(model: Path, arguments: tuple[str, ...], named: str) -> None:

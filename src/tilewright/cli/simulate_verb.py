@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
+from tilewright.cli.flags import MODEL, SHAPES, add_verb
 from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table, progress, say
+from tilewright.cli.simulate_batches import Batches, network, parsed_batch
 from tilewright.errors import NumericMismatch, UsageError
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.ir.graph import Graph
-    from tilewright.targets.npu.plan import Planned
+    from tilewright.targets.npu.batches import Run
+    from tilewright.targets.npu.plan import Planned, Planner
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -37,7 +39,10 @@ def simulate(
         None,
         "--batch",
         help="Samples for each cluster, the first axis of every input; auto: the power of two with the most "
-        "samples per second.",
+        "samples per second; several numbers (6,12,24): how to run each of them.",
+    ),
+    max_latency_ms: float | None = typer.Option(
+        None, "--max-latency", help="With --batch auto: no batch that takes longer, in milliseconds."
     ),
     compare: bool = typer.Option(False, "--compare", help="Simulate the paper's baselines as well."),
     trace: Path | None = typer.Option(
@@ -59,26 +64,37 @@ def simulate(
     """
     from tilewright.hardware.presets import find_machine
     from tilewright.report.simulation import buffer_page, chrome_trace
+    from tilewright.targets.npu.batches import runs
     from tilewright.targets.npu.plan import Planner
     from tilewright.targets.npu.portfolio import NAMED, best_plan
 
     if recipe != "best" and recipe not in NAMED:
         raise UsageError(f"recipe {recipe!r}: expected best, {', '.join(NAMED)}.")
+    wanted = parsed_batch(batch)
     machine = find_machine(target)
-    tried: Sequence[tuple[str, float | None]] = ()
+    tried: list[tuple[str, float | None]] = []
     with progress(f"simulating {model.name}") as update:
-        batches: list[tuple[int, float]] = []
-        if batch == "auto":
-            batches = _batches(model, shapes, machine, update)
-            graph = _graph(model, shapes, max(batches, key=lambda found: found[1])[0])
-        else:
-            graph = _graph(model, shapes, _batch(batch))
-        planner = Planner(graph, machine)
-        if recipe == "best":
+
+        def solve(planner: Planner) -> Planned:
+            tried.clear()
+            if recipe != "best":
+                return planner.plan(NAMED[recipe])
             best = best_plan(planner, update)
-            planned, tried = best.planned, best.tried
+            tried.extend(best.tried)
+            return best.planned
+
+        throughputs: list[tuple[int, float]] = []
+        found: tuple[Run, ...] = ()
+        if wanted is None or isinstance(wanted, int):
+            planner = Planner(network(model, shapes, wanted), machine)
         else:
-            planned = planner.plan(NAMED[recipe])
+            batches = Batches(model, shapes, machine, solve, update)
+            limit_s = None if max_latency_ms is None else max_latency_ms / 1e3
+            throughputs = batches.throughputs(limit_s)
+            most = max(throughputs, key=lambda row: row[1])[0]
+            found = () if wanted == "auto" else runs(wanted, most, batches.seconds)
+            planner = batches.planner(most)
+        planned, graph = solve(planner), planner.graph
         others = {}
         if compare:
             for number, (name, other) in enumerate(NAMED.items()):
@@ -100,19 +116,33 @@ def simulate(
                 "network": graph.name,
                 "samples_per_cluster": samples,
                 **_facts(planned, machine, samples),
-                "batches": [{"batch": n, "throughput_per_s": per_s} for n, per_s in batches],
+                "batches": [{"batch": n, "throughput_per_s": per_s} for n, per_s in throughputs],
+                "runs": [
+                    {
+                        "samples": run.samples,
+                        "buckets": run.parts,
+                        "direct_s": run.direct_s,
+                        "padded_s": run.padded_s,
+                        "in_buckets_s": run.in_buckets_s,
+                        "best": run.best,
+                        "throughput_per_s": run.samples * machine.num_clusters / run.best_s,
+                    }
+                    for run in found
+                ],
                 "tried": [{"recipe": name, "time_s": time_s} for name, time_s in tried],
                 "compared": {name: _facts(other, machine, samples) for name, other in others.items()},
                 "values_checked": check,
             },
         )
         return
-    if batches:
+    if throughputs:
         print_table(
             ("samples a cluster", "samples/s"),
-            [(str(n), f"{per_s:,.0f}") for n, per_s in batches],
+            [(str(n), f"{per_s:,.0f}") for n, per_s in throughputs],
             right=(0, 1),
         )
+    if found:
+        _print_runs(found, machine)
     _print(planned, machine, samples, others)
     if check:
         say("values: computed piece by piece, equal to the network's")
@@ -122,79 +152,25 @@ def simulate(
         say(f"timeline in {trace}: open it in ui.perfetto.dev")
 
 
-_MOST_SAMPLES = 256
+def _print_runs(found: Sequence[Run], machine: Machine) -> None:
+    """Samples per second of all clusters, by how a number of samples is run."""
 
+    def rate(samples: int, seconds: float | None) -> str:
+        return "-" if seconds is None else f"{samples * machine.num_clusters / seconds:,.0f}"
 
-def _batch(text: str | None) -> int | None:
-    """The number of samples.
-
-    Raises:
-        UsageError: the text is no number above 0.
-    """
-    if text is None:
-        return None
-    if not text.isdecimal() or not 1 <= int(text) <= 1 << 20:
-        raise UsageError(f"--batch {text}: expected auto or a number of samples, at least 1.")
-    return int(text)
-
-
-def _batches(path: Path, shapes: str | None, machine: Machine, update: Any) -> list[tuple[int, float]]:
-    """Samples per second of all clusters for powers of two, until two in a row are slower than the best.
-
-    Raises:
-        TilewrightError: not even one sample can be planned.
-    """
-    from tilewright.errors import InfeasibleMapping
-    from tilewright.targets.npu.plan import plan
-
-    found: list[tuple[int, float]] = []
-    samples = 1
-    while samples <= _MOST_SAMPLES:
-        update(f"{samples} samples for each cluster", samples.bit_length() - 1, _MOST_SAMPLES.bit_length())
-        try:
-            planned = plan(_graph(path, shapes, samples), machine)
-        except InfeasibleMapping:
-            if not found:
-                raise
-            break
-        found.append((samples, samples * machine.num_clusters / planned.simulation.time_s))
-        best = max(per_s for _, per_s in found)
-        if len(found) > 2 and max(per_s for _, per_s in found[-2:]) < best:
-            break
-        samples *= 2
-    return found
-
-
-def _graph(path: Path, shapes: str | None, batch: int | None) -> Graph:
-    """The network after the usual passes, with its batch."""
-    import tilewright as tw
-    from tilewright.compiler import plan
-    from tilewright.options import Options
-
-    fixed = dict(parsed_shapes(shapes))
-    if batch is not None:
-        fixed |= {name: shape for name, shape in _batched(path, batch).items() if name not in fixed}
-    return plan(tw.load(path, shapes=fixed).graph, Options()).program.graph
-
-
-def _batched(path: Path, batch: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the model's inputs with another first axis.
-
-    Raises:
-        UsageError: an input has none, or other axes that are not fixed.
-    """
-    import onnx
-
-    found = {}
-    for value in onnx.load(path, load_external_data=False).graph.input:
-        dims = value.type.tensor_type.shape.dim
-        rest = [d.dim_value for d in dims[1:]]
-        if not dims or any(extent < 1 for extent in rest):
-            raise UsageError(
-                f"{path}: input {value.name!r} has axes that --batch does not fix; give --shapes."
+    print_table(
+        ("samples", "direct/s", "padded/s", "in buckets/s", "buckets", "best"),
+        [
+            (
+                str(run.samples),
+                *(rate(run.samples, s) for s in (run.direct_s, run.padded_s, run.in_buckets_s)),
+                "+".join(map(str, run.parts)),
+                run.best,
             )
-        found[value.name] = (batch, *rest)
-    return found
+            for run in found
+        ],
+        right=(0, 1, 2, 3),
+    )
 
 
 def _samples(graph: Graph) -> int:

@@ -188,6 +188,18 @@ class TriedBatch(Part):
     throughput_per_s: float
 
 
+class SimulatedRun(Part):
+    """A run of so many samples on each cluster: planned for just these, padded, or as plans for parts."""
+
+    samples: int
+    buckets: list[int] = Field(description="Powers of two, run one after another.")
+    direct_s: float | None = Field(description="null where it cannot be planned.")
+    padded_s: float | None = Field(description="As the next power of two.")
+    in_buckets_s: float | None
+    best: Literal["direct", "padded", "buckets"]
+    throughput_per_s: float = Field(description="Of all clusters, in the best way.")
+
+
 class SimulateReport(SimulatedPlan, Report):
     """A network on a described accelerator."""
 
@@ -196,6 +208,7 @@ class SimulateReport(SimulatedPlan, Report):
     network: str
     samples_per_cluster: int
     batches: list[TriedBatch]
+    runs: list[SimulatedRun]
     tried: list[TriedRecipe]
     compared: dict[str, SimulatedPlan]
     values_checked: bool

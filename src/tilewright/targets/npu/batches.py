@@ -1,0 +1,123 @@
+"""How many samples a cluster does at a time: which numbers are worth planning, and runs of any number.
+
+What an instance holds is affine in its samples, so that each subgraph has a largest power of two that fits.
+Beyond the largest of these nothing is gained: subgraphs only run as more instances. A run of any number of
+samples is planned for that number, padded to the next power of two, or put together from plans for powers of
+two, each of which keeps its samples for an instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.errors import InfeasibleMapping
+from tilewright.ir.derive import macs
+from tilewright.partition.graphturbo import SplitPartition
+
+MOST_SAMPLES = 256
+"""The largest batch that is considered: throughput of a network that always fits grows without a bound."""
+
+_SHARE_OF_WORK = 0.05  # of the subgraphs that hold more samples, below which they decide nothing
+
+
+def samples_of_instances(partition: SplitPartition) -> tuple[int, ...]:
+    """How many samples an instance of each subgraph makes, where the first axis counts them."""
+    found: list[int] = []
+    for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True):
+        shape = (subgraph.outputs or tuple(split.layers[-1][-1].results()))[0].shape
+        factor = next((f for dim, f in split.split.cuts if dim == 0), 1)
+        found.append(-(-shape[0] // factor) if shape else 1)
+    return tuple(found)
+
+
+def candidates(partition: SplitPartition, most: int) -> tuple[int, ...]:
+    """Batches worth planning, ascending: powers of two up to what subgraphs with a share of the work hold.
+
+    `partition` is one for `most` samples, a power of two: its factors say how many of them fit an instance.
+    """
+    work: dict[int, int] = {}
+    for held, subgraph in zip(samples_of_instances(partition), partition.subgraphs, strict=True):
+        work[held] = work.get(held, 0) + sum(macs(node) for node in subgraph.nodes)
+    total, largest, above = sum(work.values()), most, 0
+    for held in sorted(work, reverse=True):
+        above += work[held]
+        if above >= _SHARE_OF_WORK * total:
+            largest = held
+            break
+    return tuple(1 << i for i in range(min(most, largest).bit_length()))
+
+
+def buckets(samples: int, most: int) -> tuple[int, ...]:
+    """A number of samples as powers of two up to `most`, the largest first.
+
+    >>> buckets(27, 8)
+    (8, 8, 8, 2, 1)
+    """
+    full, rest = divmod(samples, most)
+    return (most,) * full + tuple(1 << i for i in reversed(range(rest.bit_length())) if rest >> i & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of some samples in three ways, in seconds; None where there is no such plan.
+
+    `direct` is planned for just these, `padded` for the next power of two, `in_buckets` are the runs of
+    `parts` one after another.
+    """
+
+    samples: int
+    parts: tuple[int, ...]
+    direct_s: float | None
+    padded_s: float | None
+    in_buckets_s: float | None
+
+    @property
+    def ways(self) -> Mapping[str, float]:
+        """Seconds by way, those that there are."""
+        listed = {"direct": self.direct_s, "padded": self.padded_s, "buckets": self.in_buckets_s}
+        return {way: seconds for way, seconds in listed.items() if seconds is not None}
+
+    @property
+    def best(self) -> str:
+        """The fastest way, the first of equals."""
+        return min(self.ways, key=lambda way: self.ways[way])
+
+    @property
+    def best_s(self) -> float:
+        """Seconds of the fastest way."""
+        return self.ways[self.best]
+
+
+def runs(wanted: Sequence[int], most: int, seconds: Callable[[int], float]) -> tuple[Run, ...]:
+    """Runs of so many samples each. `seconds` plans a batch; `most` is the largest batch of a bucket.
+
+    Raises:
+        InfeasibleMapping: a number can be run in no way.
+    """
+    known: dict[int, float | None] = {}
+
+    def timed(samples: int) -> float | None:
+        if samples not in known:
+            try:
+                known[samples] = seconds(samples)
+            except InfeasibleMapping:
+                known[samples] = None
+        return known[samples]
+
+    found: list[Run] = []
+    for samples in wanted:
+        parts = buckets(samples, most)
+        times = [timed(part) for part in parts]
+        whole = [t for t in times if t is not None]
+        run = Run(
+            samples,
+            parts,
+            timed(samples),
+            timed(1 << (samples - 1).bit_length()),
+            sum(whole) if len(whole) == len(times) else None,
+        )
+        if not run.ways:
+            raise InfeasibleMapping(f"{samples} samples fit neither at once nor in parts; give fewer.")
+        found.append(run)
+    return tuple(found)
