@@ -160,11 +160,11 @@ def test_a_mask_that_all_blocks_read_does_not_keep_them_apart() -> None:
     """A diamond between an exit and its dominator stays one, whatever else comes from outside."""
     b_bytes = 2 * 4 * 8 * 8 * 4
     found = [
-        [s.split.factor for s in partition_of(masked_blocks(3, has_mask=m), 5 * b_bytes).splits]
+        partition_of(masked_blocks(3, has_mask=m), 5 * b_bytes, side_inputs=True).splits
         for m in (False, True)
     ]
-    assert found == [[2], [2]]
-    apart = partition_of(masked_blocks(3, has_mask=True), 5 * b_bytes, side_inputs=False)
+    assert [[s.split.factor for s in splits] for splits in found] == [[2], [2]]
+    apart = partition_of(masked_blocks(3, has_mask=True), 5 * b_bytes)
     assert len(apart.subgraphs) > 3
 
 

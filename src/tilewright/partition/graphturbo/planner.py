@@ -71,7 +71,7 @@ class GraphTurbo:
     fuse_joins: bool = False
     ascending: bool = True
     upsampling: bool = True
-    side_inputs: bool = True
+    side_inputs: bool = False
     group: bool = True
     name: ClassVar[str] = "graphturbo"
 

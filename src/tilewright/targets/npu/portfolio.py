@@ -43,12 +43,12 @@ def recipes(planner: Planner) -> Iterator[Recipe]:
     for alpha in ALPHAS:
         own = planner.partition(GraphTurbo(alpha=alpha))
         for dims in _DIMS if planner.analysis.cuts_samples(own) else _DIMS[:1]:
-            for side_inputs in (True, False):
+            for side_inputs in (False, True):
                 for order in _ORDERS:
                     words = [f"alpha {alpha:g}", dims, order]
                     recipe = replace(
                         GRAPHTURBO_RECIPE,
-                        name=", ".join(words if side_inputs else [*words, "masks apart"]),
+                        name=", ".join([*words, "masks as inputs"] if side_inputs else words),
                         partitioner=GraphTurbo(alpha=alpha, dims=dims, side_inputs=side_inputs),
                         order=order,
                     )

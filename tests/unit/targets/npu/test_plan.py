@@ -199,7 +199,7 @@ def test_recipes_that_come_to_the_same_are_planned_once(monkeypatch: pytest.Monk
     best = best_plan(planner)
     assert len(best.tried) > 20
     assert best.num_simulated == 2, "and once more for pieces that are spilled in another way"
-    assert len(solved) == len(set(solved)) == 6, "three capacities, with and without masks apart"
+    assert len(solved) == len(set(solved)) == 6, "three capacities, with masks as inputs and without"
     again = planner.plan(GRAPHTURBO_RECIPE)
     assert planner.num_simulated == 2
     assert planner.plan(BASELINES["variant-4"]).simulation is again.simulation
