@@ -157,6 +157,17 @@ def test_a_run_of_any_number_takes_the_best_of_three_ways(tmp_path: Path) -> Non
     assert "in buckets/s" in shown.out
 
 
+def test_a_search_starts_from_the_portfolio_and_keeps_to_its_budget(model: Path) -> None:
+    best = report(model)
+    document = report(model, "--recipe", "search", "--budget", "3trials", "--check")
+    assert document["time_s"] <= best["time_s"]
+    names = [row["recipe"] for row in document["tried"]]
+    assert names[: len(best["tried"])] == [row["recipe"] for row in best["tried"]]
+    searched = names[len(best["tried"]) :]
+    assert 0 < len(searched) <= 3
+    assert all(name.startswith("search ") for name in searched)
+
+
 def test_the_timeline_has_a_row_for_each_unit_and_ends_when_the_plan_does(
     model: Path, tmp_path: Path
 ) -> None:
@@ -197,6 +208,8 @@ def test_people_see_tables(model: Path) -> None:
         (("-t", "simba-cosa-repo"), "clock_hz"),
         (("--batch", "0"), "--batch"),
         (("--batch", "4,x"), "6,12,24"),
+        (("--budget", "5trials"), "--recipe search"),
+        (("--recipe", "search", "--budget", "soon"), "500trials"),
         (("--batch", "auto"), "first axis open"),
     ],
 )

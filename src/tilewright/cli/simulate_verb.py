@@ -32,7 +32,13 @@ def simulate(
     recipe: str = typer.Option(
         "best",
         "--recipe",
-        help="How to plan: best (of a portfolio), graphturbo, tvm, astitch, variant-1 to variant-4.",
+        help="How to plan: best (of a portfolio), search (from there on), graphturbo, tvm, astitch, "
+        "variant-1 to variant-4.",
+    ),
+    budget: str | None = typer.Option(
+        None,
+        "--budget",
+        help="With --recipe search: how long, beyond the portfolio: 300trials, 60s; default: 170trials.",
     ),
     shapes: str | None = SHAPES,
     batch: str | None = typer.Option(
@@ -63,13 +69,18 @@ def simulate(
     Example: `tilewright simulate resnet50.onnx -t stcp920 --compare`.
     """
     from tilewright.hardware.presets import find_machine
+    from tilewright.planning import Budget
     from tilewright.report.simulation import buffer_page, chrome_trace
     from tilewright.targets.npu.batches import runs
     from tilewright.targets.npu.plan import Planner
     from tilewright.targets.npu.portfolio import NAMED, best_plan
+    from tilewright.targets.npu.search import DEFAULT_BUDGET, search_plan
 
-    if recipe != "best" and recipe not in NAMED:
-        raise UsageError(f"recipe {recipe!r}: expected best, {', '.join(NAMED)}.")
+    if recipe not in ("best", "search", *NAMED):
+        raise UsageError(f"recipe {recipe!r}: expected best, search, {', '.join(NAMED)}.")
+    if budget is not None and recipe != "search":
+        raise UsageError(f"--budget {budget}: recipe {recipe} does not search; add --recipe search.")
+    effort = DEFAULT_BUDGET if budget is None else Budget.parse(budget)
     wanted = parsed_batch(batch)
     machine = find_machine(target)
     tried: list[tuple[str, float | None]] = []
@@ -77,9 +88,9 @@ def simulate(
 
         def solve(planner: Planner) -> Planned:
             tried.clear()
-            if recipe != "best":
+            if recipe in NAMED:
                 return planner.plan(NAMED[recipe])
-            best = best_plan(planner, update)
+            best = best_plan(planner, update) if recipe == "best" else search_plan(planner, effort, update)
             tried.extend(best.tried)
             return best.planned
 

@@ -96,12 +96,9 @@ class GraphTurbo:
         graph = problem.graph
         known = analysis or Analysis(graph)
         machine = problem.machine or load_preset(DEFAULT_MACHINE)
-        capacity = self.capacity_for(machine)
-        sizes = element_sizes(graph, machine, self.element_bytes)
         layers = known.layers(fuse_joins=self.fuse_joins)
-        footprints = Footprints(known.maps, lambda v: sizes[str(v.dtype)], in_place=self.in_place)
-        rules = SplitRules(capacity, self.dims, self.recompute_limit, self.all_factors)
-        splitter = Splitter(footprints, known.axes, rules)
+        splitter = self.splitter(known, machine)
+        footprints = splitter.footprints
         meter = replace(budget, max_evaluations=UNLIMITED).start()
         merges = MergeRules(self.ascending, self.upsampling, self.side_inputs)
         grouping = Grouping(graph, layers, splitter, merges, meter.spend)
@@ -109,9 +106,16 @@ class GraphTurbo:
         note = f"{footprints.num_visits} visits to {len(layers)} layers"
         provenance = Provenance(self.name, num_evaluations=splitter.num_evaluations, note=note)
         partition = build_partition(
-            problem, [_nodes(m) for m in members], _Reasons(members), provenance, cut_off=meter.cut_off
+            problem, [nodes_of(m) for m in members], Reasons(members), provenance, cut_off=meter.cut_off
         )
-        return _with_splits(partition, members, footprints, capacity, sizes)
+        return with_splits(partition, members, splitter, element_sizes(graph, machine, self.element_bytes))
+
+    def splitter(self, known: Analysis, machine: Machine) -> Splitter:
+        """What says how parts of a graph are split under these rules."""
+        sizes = element_sizes(known.graph, machine, self.element_bytes)
+        footprints = Footprints(known.maps, lambda v: sizes[str(v.dtype)], in_place=self.in_place)
+        rules = SplitRules(self.capacity_for(machine), self.dims, self.recompute_limit, self.all_factors)
+        return Splitter(footprints, known.axes, rules)
 
     def capacity_for(self, machine: Machine) -> int:
         """Bytes that an instance may hold: the data part of the local buffers of one cluster's cores."""
@@ -149,17 +153,18 @@ def element_sizes(graph: Graph, machine: Machine, float_bytes: int | None = None
     return MappingProxyType({str(v.dtype): size(v.dtype) for v in graph.values()})
 
 
-def _nodes(member: Member) -> list[Node]:
+def nodes_of(member: Member) -> list[Node]:
+    """All nodes of a subgraph, in order."""
     return [n for layer in member.part.layers for n in layer.nodes]
 
 
-def _with_splits(
+def with_splits(
     partition: Partition,
     members: Sequence[Member],
-    footprints: Footprints,
-    capacity_bytes: int,
+    splitter: Splitter,
     sizes: Mapping[str, int],
 ) -> SplitPartition:
+    """A partition whose subgraphs are these members, split as they are."""
     home = {m.part.layers[0].nodes[0]: m for m in members}
     splits: list[SubgraphSplit] = []
     for subgraph in partition.subgraphs:
@@ -170,7 +175,7 @@ def _with_splits(
                 WHOLE if best is None else best.split,
                 tuple(layer.nodes for layer in member.part.layers),
                 member.options,
-                footprints.whole(member.part).peak_bytes if best is None else best.peak_bytes,
+                splitter.footprints.whole(member.part).peak_bytes if best is None else best.peak_bytes,
             )
         )
     return SplitPartition(
@@ -180,19 +185,20 @@ def _with_splits(
         partition.quality,
         partition.provenance,
         tuple(splits),
-        capacity_bytes,
+        splitter.rules.capacity_bytes,
         sizes,
-        footprints.in_place,
+        splitter.footprints.in_place,
     )
 
 
-class _Reasons:
+class Reasons:
     """Why an edge lies inside a subgraph or between two."""
 
     def __init__(self, members: Sequence[Member]) -> None:
-        self._home = {n: m for m in members for n in _nodes(m)}
+        self._home = {n: m for m in members for n in nodes_of(m)}
 
     def __call__(self, producer: Node, consumer: Node, value: Value, fused: bool) -> Reason:
+        """The reason of one edge."""
         if fused:
             return Reason.CLUSTER
         ends = (self._home[producer], self._home[consumer])

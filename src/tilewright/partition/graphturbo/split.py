@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -140,20 +140,31 @@ class Splitter:
             split = split_of((*outer, (dim, factor)))
             if limit is not None and split.num_instances > limit:
                 return None
-            if not self._fits(part, split):
+            option = self.option_of(part, split)
+            if option is None:
                 continue
-            instances = [self._instance(part, split, i) for i in range(self._num_distinct(part, split))]
-            peak = max(i.peak_bytes for i in instances)
-            if peak > self.rules.capacity_bytes:
-                continue
-            recompute = self._recompute(part, split, instances)
-            if recompute > self.rules.recompute_limit:
+            if option.recompute > self.rules.recompute_limit:
                 return None
-            # Where nothing is cut, what a larger factor would divide counts.
-            least = factor if factor > 1 else next((f for f in factors(own, self.rules) if f > 1), 1)
-            divided = self._instance(part, split_of((*outer, (dim, least))), 0).num_divided
-            return SplitOption(max(1, divided), split, peak, recompute)
+            if factor == 1:
+                # Where nothing is cut, what a larger factor would divide counts.
+                finer = split_of((*outer, (dim, next((f for f in factors(own, self.rules) if f > 1), 1))))
+                option = replace(option, num_ops=self._num_divided(part, finer))
+            return option
         return None
+
+    def option_of(self, part: Part, split: Split) -> SplitOption | None:
+        """What a split comes to; None where an instance does not fit."""
+        if not self._fits(part, split):
+            return None
+        instances = [self._instance(part, split, i) for i in range(self._num_distinct(part, split))]
+        peak = max(i.peak_bytes for i in instances)
+        if peak > self.rules.capacity_bytes:
+            return None
+        recompute = self._recompute(part, split, instances)
+        return SplitOption(self._num_divided(part, split), split, peak, recompute)
+
+    def _num_divided(self, part: Part, split: Split) -> int:
+        return max(1, self._instance(part, split, 0).num_divided)
 
     def _fits(self, part: Part, split: Split) -> bool:
         """Whether the instances at both ends and in the middle fit: a quick look before all are."""

@@ -1,0 +1,191 @@
+"""Local search over cut points and factors, from the portfolio's best plan on: the cost is simulated time.
+
+A move takes a cut away, adds one, shifts one, or doubles or halves the slices of a subgraph; where several
+subgraphs have the same structure, of all of them. The first move that helps is made, and what was refused is
+not tried again until everything else was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.errors import InternalError, TilewrightError
+from tilewright.partition.graphturbo import Split, SplitPartition
+from tilewright.partition.graphturbo.regroup import Group, Groups, Regrouper
+from tilewright.planning import Budget
+from tilewright.schedule.instances import instance_graph
+from tilewright.targets.npu.plan import Planned, Planner, ordered, placed
+from tilewright.targets.npu.portfolio import ALPHAS, Best, Tried, Update, best_plan
+
+DEFAULT_BUDGET = Budget(max_evaluations=170)
+"""Plans that are simulated beyond the portfolio's: what the published gains were found with."""
+
+
+def search_plan(planner: Planner, budget: Budget = DEFAULT_BUDGET, update: Update | None = None) -> Best:
+    """The best plan of the portfolio, improved. Never slower than that one.
+
+    Raises:
+        TilewrightError: no recipe of the portfolio can be planned.
+    """
+    start = best_plan(planner, update)
+    return _Search(planner, start, budget, update).run()
+
+
+class _Search:
+    def __init__(self, planner: Planner, start: Best, budget: Budget, update: Update | None) -> None:
+        self.planner, self.start, self.update = planner, start, update
+        self.budget, self.meter = budget, budget.start()
+        self.best: Planned = start.planned
+        self.tried: list[Tried] = list(start.tried)
+        # What instances may hold is the portfolio's most; the time says whether it is too much.
+        partitioner = replace(start.planned.recipe.partitioner, alpha=max(ALPHAS))
+        self.regrouper = Regrouper(planner.graph, planner.machine, partitioner, planner.analysis)
+        self.seen: set[Groups] = set()
+        self.refused: set[Move] = set()
+
+    def run(self) -> Best:
+        groups = self.regrouper.groups_of(self.planner.partition(self.best.recipe.partitioner))
+        self.seen.add(groups)
+        again = False
+        while True:
+            found = self._step(groups, again)
+            if found is not None:
+                groups, again = found, False
+            elif again or not self.refused:
+                break
+            else:
+                again = True
+        return Best(self.best, self.tried, self.start.num_simulated + self.meter.num_evaluations)
+
+    def _step(self, groups: Groups, again: bool) -> Groups | None:
+        """The groups after the first move that helps; None if none does, or the budget is spent."""
+        for move in moves(self.regrouper, groups):
+            if move in self.refused and not again:
+                continue
+            candidate = move.applied(groups)
+            if candidate in self.seen:
+                continue
+            self.seen.add(candidate)
+            partition = self.regrouper.partition(candidate)
+            if partition is None:
+                continue
+            if not self.meter.spend():
+                self.refused.clear()
+                return None
+            if self._is_faster(move, partition):
+                return candidate
+            self.refused.add(move)
+        return None
+
+    def _is_faster(self, move: Move, partition: SplitPartition) -> bool:
+        """Plan and simulate; the plan is kept if it is the best so far."""
+        if self.update is not None:
+            self.update(f"search: {move.what}", self.meter.num_evaluations, self.budget.max_evaluations)
+        name = f"search {self.meter.num_evaluations}: {move.what}"
+        recipe = replace(self.best.recipe, name=name)
+        machine = self.planner.machine
+        instances = instance_graph(partition, None, self.planner.analysis.maps)
+        try:
+            found = placed(machine, recipe, instances, ordered(instances, recipe.order, machine))
+        except InternalError:
+            raise
+        except TilewrightError:
+            self.tried.append((name, None))
+            return False
+        self.tried.append((name, found.simulation.time_s))
+        is_faster = found.simulation.time_s < self.best.simulation.time_s
+        if is_faster:
+            self.best = found
+        return is_faster
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Groups that others take the place of."""
+
+    what: str
+    removed: frozenset[Group]
+    added: frozenset[Group]
+
+    def applied(self, groups: Groups) -> Groups:
+        """The groups after the move."""
+        kept = [g for g in groups if g not in self.removed]
+        return tuple(sorted((*kept, *self.added), key=lambda g: g.layers))
+
+
+def moves(regrouper: Regrouper, groups: Groups) -> Iterator[Move]:
+    """All moves from some groups: slices, cuts taken away, shifted, added."""
+    classes: dict[Hashable, list[Group]] = {}
+    for group in groups:
+        classes.setdefault(regrouper.structure(group), []).append(group)
+    for alike in classes.values():
+        for split in regrouper.finer(alike[0]):
+            added = frozenset(Group(g.layers, split) for g in alike)
+            yield Move(f"{_name(alike)} as {split}", frozenset(alike), added)
+    pairs = _pairs(regrouper, groups)
+    for alike_pairs in pairs:
+        removed = frozenset(g for pair in alike_pairs for g in pair)
+        first, second = alike_pairs[0]
+        for split in dict.fromkeys((second.split, first.split)):
+            added = frozenset(Group(_joined(a, b), split) for a, b in alike_pairs)
+            yield Move(f"{_name(alike_pairs[0])} joined, {split}", removed, added)
+    for alike_pairs in pairs:
+        removed = frozenset(g for pair in alike_pairs for g in pair)
+        first, second = alike_pairs[0]
+        whole = _joined(first, second)
+        near = sorted(regrouper.prefixes(whole), key=lambda p: abs(len(p) - len(first.layers)))
+        for prefix in near:
+            if prefix != first.layers:
+                places = [whole.index(i) for i in prefix]
+                splits = first.split, second.split
+                added = frozenset(g for pair in alike_pairs for g in _cut(_joined(*pair), places, splits))
+                yield Move(f"{_name(alike_pairs[0])} cut after {len(prefix)} layers", removed, added)
+    for alike in classes.values():
+        for prefix in regrouper.prefixes(alike[0].layers):
+            places = [alike[0].layers.index(i) for i in prefix]
+            # A part of a subgraph often fits in fewer slices, or is better off with more.
+            own = alike[0].split
+            for split in (own, *regrouper.finer(alike[0])):
+                for splits in dict.fromkeys(((own, split), (split, own))):
+                    added = frozenset(part for g in alike for part in _cut(g.layers, places, splits))
+                    what = f"{_name(alike)} cut after {len(prefix)} layers, {splits[0]} and {splits[1]}"
+                    yield Move(what, frozenset(alike), added)
+
+
+def _pairs(regrouper: Regrouper, groups: Groups) -> list[list[tuple[Group, Group]]]:
+    """Groups and the only reader of what they make: those of the same structure together, none in two pairs
+    of a list."""
+    readers: dict[Group, list[Group]] = {g: [] for g in groups}
+    for group in groups:
+        for producer in regrouper.producers(groups, group):
+            readers[producer].append(group)
+    found: dict[Hashable, list[tuple[Group, Group]]] = {}
+    taken: dict[Hashable, set[Group]] = {}
+    for group, read_by in readers.items():
+        if len(read_by) != 1:
+            continue
+        pair = (group, read_by[0])
+        key = (
+            *map(regrouper.structure, pair),
+            pair[1].layers[0] - group.layers[0],
+        )
+        if not taken.setdefault(key, set()).intersection(pair):
+            taken[key].update(pair)
+            found.setdefault(key, []).append(pair)
+    return list(found.values())
+
+
+def _joined(first: Group, second: Group) -> tuple[int, ...]:
+    return tuple(sorted((*first.layers, *second.layers)))
+
+
+def _cut(layers: Sequence[int], places: Sequence[int], splits: tuple[Split, Split]) -> tuple[Group, Group]:
+    """The layers at some places as one group, the others as another, with these splits."""
+    begins = tuple(layers[p] for p in places)
+    inside = set(begins)
+    return Group(begins, splits[0]), Group(tuple(i for i in layers if i not in inside), splits[1])
+
+
+def _name(groups: Sequence[Group]) -> str:
+    return f"layers {groups[0].layers[0]} to {groups[-1].layers[-1]}"

@@ -1,0 +1,120 @@
+"""Local search over cut points and factors: valid plans, values, never slower, the same every time."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from tests.support.graphs import GraphBuilder
+from tests.support.integer_networks import integer_feed, integer_network
+
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.presets import load_preset
+from tilewright.ir.graph import Graph
+from tilewright.ir.interpret import run_graph
+from tilewright.memory.scoped import check_scopes
+from tilewright.partition import PartitionProblem, check_partition
+from tilewright.partition.graphturbo import GraphTurbo, Split, SplitPartition
+from tilewright.partition.graphturbo.check import check_splits
+from tilewright.partition.graphturbo.planner import Analysis
+from tilewright.partition.graphturbo.regroup import Group, Regrouper
+from tilewright.planning import Budget
+from tilewright.schedule.check_instances import check_instances, check_order
+from tilewright.targets.npu.execute import execute
+from tilewright.targets.npu.plan import Planner
+from tilewright.targets.npu.search import moves, search_plan
+
+
+@cache
+def small_machine() -> Machine:
+    """So little room in the cores that networks of a few rows are cut."""
+    machine = load_preset("stcp920")
+    levels = tuple(
+        level.model_copy(update={"capacity_bytes": 64, "shares": ()}) if level.per == "core" else level
+        for level in machine.levels
+    )
+    return machine.model_copy(update={"levels": levels})
+
+
+def regrouper_of(graph: Graph) -> tuple[Regrouper, SplitPartition]:
+    planner = GraphTurbo(alpha=1.25)
+    problem = PartitionProblem(graph, small_machine())
+    known = Analysis(graph)
+    return Regrouper(graph, small_machine(), planner, known), planner.solve(problem, Budget(), known)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_searched_plans_are_valid_and_compute_the_network(seed: int) -> None:
+    graph = integer_network(seed)
+    found = search_plan(Planner(graph, small_machine()), Budget(max_evaluations=12))
+    best = found.planned
+    assert isinstance(best.partition, SplitPartition)
+    assert check_partition(PartitionProblem(graph, small_machine()), best.partition) == ()
+    assert check_splits(best.partition, recompute_limit=1.25) == ()
+    assert check_instances(best.instances) == ()
+    assert check_order(best.instances, best.order) == ()
+    assert check_scopes(best.scopes, best.bindings) == ()
+    assert best.simulation.time_s == min(t for _, t in found.tried if t is not None)
+    assert sum(name.startswith("search") for name, _ in found.tried) <= 12
+    feed = integer_feed(graph)
+    expected = run_graph(graph, feed)
+    for name, array in execute(best.scopes, feed).items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_the_same_network_is_searched_in_the_same_way() -> None:
+    first, second = (
+        search_plan(Planner(integer_network(1), small_machine()), Budget(max_evaluations=8)) for _ in range(2)
+    )
+    assert first.tried == second.tried
+    assert first.planned.order == second.planned.order
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_move_holds_each_layer_once(seed: int) -> None:
+    regrouper, partition = regrouper_of(integer_network(seed))
+    groups = regrouper.groups_of(partition)
+    everything = sorted(i for g in groups for i in g.layers)
+    again = regrouper.partition(groups)
+    assert again is not None
+    assert [s.split for s in again.splits] == [s.split for s in partition.splits]
+    tried = 0
+    for move in moves(regrouper, groups):
+        candidate = move.applied(groups)
+        assert sorted(i for g in candidate for i in g.layers) == everything, move
+        made = regrouper.partition(candidate)
+        if made is not None:
+            tried += 1
+            assert check_splits(made, recompute_limit=1.25) == ()
+    assert tried
+
+
+def test_blocks_of_the_same_structure_are_changed_together() -> None:
+    """A cut of one of three equal blocks is a cut of all three."""
+    b = GraphBuilder()
+    x = b.input(4, 4, 4, 4)
+    for _ in range(3):
+        x = b.op("Relu", b.op("MaxPool", b.conv(x, 4), kernel_shape=(1, 1)))
+    regrouper, _ = regrouper_of(b.finish(x))
+    num_layers = len(regrouper.layers) // 3
+    whole = tuple(
+        Group(tuple(range(i, i + num_layers)), Split(0, 4)) for i in range(0, 3 * num_layers, num_layers)
+    )
+    sizes = {len(move.applied(whole)) for move in moves(regrouper, whole) if len(move.removed) == 3}
+    assert sizes == {3, 6}, "slices of all three, cuts of all three"
+
+
+def test_what_waits_for_itself_or_has_two_results_is_no_partition() -> None:
+    b = GraphBuilder()
+    x = b.conv(b.input(4, 4, 4, 4), 4)
+    y = b.op("MaxPool", x, kernel_shape=(1, 1))
+    z = b.op("MaxPool", y, kernel_shape=(1, 1))
+    graph = b.finish(b.op("Add", z, x))
+    regrouper, _ = regrouper_of(graph)
+    by_four = Split(0, 4)
+    circle = (Group((0, 2), by_four), Group((1,), by_four), Group((3,), by_four))
+    assert regrouper.partition(circle) is None
+    two = (Group((0, 1), by_four), Group((2,), by_four), Group((3,), by_four))
+    assert regrouper.partition(two) is None
+    assert regrouper.partition(tuple(Group((i,), by_four) for i in range(4))) is not None
