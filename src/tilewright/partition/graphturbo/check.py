@@ -129,6 +129,17 @@ def _regions(
     return regions
 
 
+def _read(node: Node, regions: Mapping[Value, Region]) -> Iterator[Value]:
+    """What a node reads to make its part of the results: a slice of a concatenation not all operands."""
+    for number, value in enumerate(node.outputs):
+        if value is None or value not in regions:
+            continue
+        for operand, need in zip(node.inputs, input_regions(node, regions[value], number), strict=True):
+            if operand is not None and operand in regions and need is not None:
+                yield operand
+        yield from (captured for captured in node.captures if captured in regions)
+
+
 def _peaks(
     partition: SplitPartition,
     subgraph: Subgraph,
@@ -138,7 +149,7 @@ def _peaks(
 ) -> tuple[int, int]:
     """The peak if every result that could be written over an operand is, and if none is."""
     needed = [[n for n in layer if any(v in regions for v in n.results())] for layer in split.layers]
-    reads = [{v for n in layer for v in n.operands() if v in regions} for layer in needed]
+    reads = [{v for n in layer for v in _read(n, regions)} for layer in needed]
     makes = [
         {
             v
