@@ -162,6 +162,26 @@ def test_slices_must_cover_the_output_once(diamond: Partition) -> None:
     assert "cover" in rules(problem, mixed, *rest)
 
 
+def grid(*cells: tuple[int, int, int, int]) -> Stage:
+    """Instances of subgraph 0: [start, end) of axis 0, of these [start, end) of axis 1."""
+    instances = (Instance(0, Slice(0, a, b, Slice(1, c, d))) for a, b, c, d in cells)
+    return Stage((Group(tuple(instances)),))
+
+
+def test_slices_of_slices_must_cover_the_output_once(diamond: Partition) -> None:
+    problem = ScheduleProblem(diamond)
+    rest = (single(1), single(2), single(3))
+    cells = [(0, 2, 0, 2), (0, 2, 2, 4), (2, 4, 0, 2), (2, 4, 2, 4)]
+    assert rules(problem, grid(*cells), *rest) == set()
+    assert problem.cost_of(grid(*cells)) == problem.cost_of(single(0))
+    for number in range(4):
+        assert "cover" in rules(problem, grid(*cells[:number], *cells[number + 1 :]), *rest)
+        assert "cover" in rules(problem, grid(*cells, cells[number]), *rest)
+    assert "cover" in rules(problem, grid((0, 2, 0, 4), (2, 4, 0, 2), (2, 4, 3, 4)), *rest)
+    whole_and_part = Stage((Group((Instance(0, Slice(0, 0, 4)), *grid((0, 4, 0, 2)).instances())),))
+    assert "cover" in rules(problem, whole_and_part, *rest)
+
+
 def test_slices_share_their_subgraphs_duration(diamond: Partition) -> None:
     problem = ScheduleProblem(diamond, lambda s: 8.0)
     assert problem.instance_duration(Instance(0, Slice(0, 0, 1))) == 2.0
