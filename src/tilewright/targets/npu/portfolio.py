@@ -16,7 +16,15 @@ ALPHAS = (1.0, 1.25, 0.8)
 NAMED: Mapping[str, Recipe] = {GRAPHTURBO_RECIPE.name: GRAPHTURBO_RECIPE, **BASELINES}
 """The recipes that have names: the paper's own and its baselines."""
 
-_DIMS: tuple[Dims, ...] = ("batch-first", "batch", "any")
+_CUTS: tuple[tuple[str, Dims, bool], ...] = (
+    ("batch-first", "batch-first", True),
+    ("batch", "batch", True),
+    ("any", "any", True),
+    ("layers alone", "batch-first", False),
+)
+"""Which axes are cut, and whether layers are joined. Layers alone compute nothing twice: the rows that
+neighbouring slices share are read from the slices that lie there."""
+
 _ORDERS: tuple[OrderName, ...] = ("depth-first", "min-delta", "breadth-first", "exact")
 
 Tried = tuple[str, float | None]
@@ -42,14 +50,14 @@ def recipes(planner: Planner) -> Iterator[Recipe]:
     yield GRAPHTURBO_RECIPE
     for alpha in ALPHAS:
         own = planner.partition(GraphTurbo(alpha=alpha))
-        for dims in _DIMS if planner.analysis.cuts_samples(own) else _DIMS[:1]:
-            for side_inputs in (False, True):
+        for cut, dims, joins in _CUTS if planner.analysis.cuts_samples(own) else _CUTS[:1]:
+            for side_inputs in (False, True) if joins else (False,):
                 for order in _ORDERS:
-                    words = [f"alpha {alpha:g}", dims, order]
+                    words = [f"alpha {alpha:g}", cut, order]
                     recipe = replace(
                         GRAPHTURBO_RECIPE,
                         name=", ".join([*words, "masks as inputs"] if side_inputs else words),
-                        partitioner=GraphTurbo(alpha=alpha, dims=dims, side_inputs=side_inputs),
+                        partitioner=GraphTurbo(alpha=alpha, dims=dims, side_inputs=side_inputs, group=joins),
                         order=order,
                     )
                     if replace(recipe, name=GRAPHTURBO_RECIPE.name) != GRAPHTURBO_RECIPE:

@@ -15,6 +15,7 @@ from tilewright.errors import MachineError, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
+from tilewright.ir.derive import macs
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
@@ -182,6 +183,36 @@ def test_the_portfolio_is_never_slower_on_networks(name: str) -> None:
     run_passes(graph)
     best = best_plan(Planner(graph, small(MACHINE, 64 << 10)))
     assert best.planned.simulation.time_s <= dict(best.tried)["graphturbo"]
+
+
+def test_layers_alone_compute_nothing_twice_and_joined_ones_do() -> None:
+    """Rows of one image: what neighbours share is read from where it lies, or computed again inside each."""
+    b = GraphBuilder()
+    x = b.input(1, 4, 16, 16)
+    for _ in range(3):
+        x = b.op("Conv", x, b.constant(4, 4, 3, 3), pads=(1,) * 4)
+    graph = b.finish(x)
+    work = sum(macs(node) for node in graph.nodes)
+    capacity = graph.outputs[0].size_bytes * 3 // 2
+    found = {}
+    for joins in (True, False):
+        partitioner = GraphTurbo(capacity_bytes=capacity, element_bytes=4, group=joins)
+        planned = plan(graph, MACHINE, replace(GRAPHTURBO_RECIPE, partitioner=partitioner))
+        assert check_scopes(planned.scopes, planned.bindings) == ()
+        feed = integer_feed(graph)
+        expected = run_graph(graph, feed)
+        for name, array in execute(planned.scopes, feed).items():
+            np.testing.assert_array_equal(array, expected[name])
+        found[joins] = planned
+        assert len(planned.instances.nodes) > len(planned.partition.subgraphs)
+    assert found[False].simulation.macs == work
+    splits = found[True].partition.splits  # type: ignore[attr-defined]
+    assert any(s.options[0].recompute > 1 for s in splits)
+    stated = sum(
+        s.options[0].recompute * sum(macs(n) for n in g.nodes)
+        for g, s in zip(found[True].partition.subgraphs, splits, strict=True)
+    )
+    assert found[True].simulation.macs == pytest.approx(stated), "as much more as the partition says"
 
 
 def test_recipes_that_come_to_the_same_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
