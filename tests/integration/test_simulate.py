@@ -52,6 +52,9 @@ def test_a_plan_is_reported_whole_with_its_baselines(model: Path) -> None:
         *(f"variant-{i}" for i in range(1, 5)),
     }
     assert document["compared"]["tvm"]["time_s"] > document["time_s"]
+    assert (
+        len({t["time_s"] for t in document["tried"]}) <= document["num_simulated"] <= len(document["tried"])
+    )
     assert document["compared"]["tvm"]["buffers"]["LB"] == 0
 
 
@@ -196,7 +199,7 @@ def test_the_page_draws_the_buffers_without_a_network(model: Path, tmp_path: Pat
 def test_people_see_tables(model: Path) -> None:
     result = tilewright("simulate", model, "--compare")
     assert result.code == 0, result.err
-    for word in ("samples/s", "at least", "variant-3", "in LB", "estimated"):
+    for word in ("samples/s", "at least", "recipes tried", "variant-3", "in LB", "estimated"):
         assert word in result.out
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
     from tilewright.targets.npu.batches import Run
     from tilewright.targets.npu.plan import Planned, Planner
+    from tilewright.targets.npu.portfolio import Best
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -83,15 +84,14 @@ def simulate(
     effort = DEFAULT_BUDGET if budget is None else Budget.parse(budget)
     wanted = parsed_batch(batch)
     machine = find_machine(target)
-    tried: list[tuple[str, float | None]] = []
+    last: list[Best] = []  # of a portfolio or a search: of the batch that was planned last
     with progress(f"simulating {model.name}") as update:
 
         def solve(planner: Planner) -> Planned:
-            tried.clear()
             if recipe in NAMED:
                 return planner.plan(NAMED[recipe])
             best = best_plan(planner, update) if recipe == "best" else search_plan(planner, effort, update)
-            tried.extend(best.tried)
+            last[:] = [best]
             return best.planned
 
         throughputs: list[tuple[int, float]] = []
@@ -140,7 +140,8 @@ def simulate(
                     }
                     for run in found
                 ],
-                "tried": [{"recipe": name, "time_s": time_s} for name, time_s in tried],
+                "tried": [{"recipe": name, "time_s": time_s} for best in last for name, time_s in best.tried],
+                "num_simulated": sum(best.num_simulated for best in last) or 1,
                 "compared": {name: _facts(other, machine, samples) for name, other in others.items()},
                 "values_checked": check,
             },
@@ -155,6 +156,8 @@ def simulate(
     if found:
         _print_runs(found, machine)
     _print(planned, machine, samples, others)
+    for best in last:
+        say(f"{len(best.tried)} recipes tried, {best.num_simulated} different plans")
     if check:
         say("values: computed piece by piece, equal to the network's")
     if page is not None:

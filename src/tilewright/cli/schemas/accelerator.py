@@ -209,7 +209,8 @@ class SimulateReport(SimulatedPlan, Report):
     samples_per_cluster: int
     batches: list[TriedBatch]
     runs: list[SimulatedRun]
-    tried: list[TriedRecipe]
+    tried: list[TriedRecipe] = Field(description="Of the portfolio and the search; empty for other recipes.")
+    num_simulated: int = Field(description="How many of them came to different plans.")
     compared: dict[str, SimulatedPlan]
     values_checked: bool
 
