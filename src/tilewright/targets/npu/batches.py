@@ -1,6 +1,6 @@
 """How many samples a cluster does at a time: which numbers are worth planning, and runs of any number.
 
-What an instance holds is affine in its samples, so that each subgraph has a largest power of two that fits.
+What an instance holds grows with its samples, so that each subgraph has a largest power of two that fits.
 Beyond the largest of these nothing is gained: subgraphs only run as more instances. A run of any number of
 samples is planned for that number, padded to the next power of two, or put together from plans for powers of
 two, each of which keeps its samples for an instance.
