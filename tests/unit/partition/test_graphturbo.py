@@ -202,6 +202,12 @@ def test_where_one_image_of_several_does_not_fit_it_is_cut_again() -> None:
     assert 1 < split.options[0].recompute <= 1.25
     (whole, *_) = partition_of(graph, image * 3 // 2, dims="batch").splits
     assert not whole.is_feasible
+    b = GraphBuilder()
+    graph = b.finish(convolution(b, b.input(3, 4, 16, 16), 4, 3))
+    found = [
+        partition_of(graph, image * 3 // 2, dims=dims).splits[0].split for dims in ("batch-first", "any")
+    ]
+    assert [str(split) for split in found] == ["axis 0 by 3, axis 1 by 2", "axis 2 by 8"]
 
 
 def test_one_axis_in_single_rows_is_cut_along_another_one() -> None:
