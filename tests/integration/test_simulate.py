@@ -17,6 +17,8 @@ from tests.support.models import small_net
 from tilewright.cli.schemas import violations
 from tilewright.hardware.presets import load_preset
 from tilewright.memory.scoped import ScopePlan
+from tilewright.partition import PARTITIONERS
+from tilewright.schedule import SCHEDULERS
 from tilewright.targets.npu.execute import execute
 
 
@@ -171,6 +173,24 @@ def test_a_search_starts_from_the_portfolio_and_keeps_to_its_budget(model: Path)
     assert all(name.startswith("search ") for name in searched)
 
 
+@pytest.mark.parametrize("partition", PARTITIONERS.names())
+@pytest.mark.parametrize("schedule", SCHEDULERS.names())
+def test_any_partition_runs_in_any_order(model: Path, partition: str, schedule: str) -> None:
+    memory = "largest-size" if schedule == "greedy" else "longest-liveness"
+    named = ("--partition", partition, "--schedule", schedule, "--memory", memory)
+    document = report(model, *named, "--check")
+    assert document["recipe"] == f"{partition}, {schedule}, {memory}"
+    assert document["values_checked"]
+    assert document["time_s"] >= document["lower_bound_s"] > 0
+    assert len(document["subgraphs"]) > 1 or partition != "layerwise"
+
+
+def test_what_is_not_named_is_graphturbos(model: Path) -> None:
+    ours, papers = report(model, "--memory", "longest-liveness"), report(model, "--recipe", "graphturbo")
+    assert ours["recipe"] == "graphturbo, depth-first, longest-liveness"
+    assert (ours["time_s"], ours["order"]) == (papers["time_s"], papers["order"])
+
+
 def test_the_timeline_has_a_row_for_each_unit_and_ends_when_the_plan_does(
     model: Path, tmp_path: Path
 ) -> None:
@@ -214,6 +234,10 @@ def test_people_see_tables(model: Path) -> None:
         (("--budget", "5trials"), "--recipe search"),
         (("--recipe", "search", "--budget", "soon"), "500trials"),
         (("--batch", "auto"), "first axis open"),
+        (("--partition", "grafturbo"), "graphturbo"),
+        (("--schedule", "greed"), "greedy"),
+        (("--memory", "smallest"), "largest-size"),
+        (("--recipe", "best", "--memory", "largest-size"), "--recipe best"),
     ],
 )
 def test_a_mistake_is_one_line(model: Path, arguments: tuple[str, ...], named: str) -> None:

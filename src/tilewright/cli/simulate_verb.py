@@ -30,11 +30,25 @@ def register(app: typer.Typer, panel: str) -> None:
 def simulate(
     model: Path = MODEL,
     target: str = typer.Option("stcp920", "--target", "-t", help="A machine: a preset, or a YAML file."),
-    recipe: str = typer.Option(
-        "best",
+    recipe: str | None = typer.Option(
+        None,
         "--recipe",
-        help="How to plan: best (of a portfolio), search (from there on), graphturbo, tvm, astitch, "
-        "variant-1 to variant-4.",
+        help="How to plan: best (of a portfolio; the default), search (from there on), graphturbo, tvm, "
+        "astitch, variant-1 to variant-4.",
+    ),
+    partition: str | None = typer.Option(
+        None, "--partition", help="Instead of a recipe: how to cut the graph, as compile does, or graphturbo."
+    ),
+    schedule: str | None = typer.Option(
+        None,
+        "--schedule",
+        help="Instead of a recipe: how to order it, as compile does, or depth-first, breadth-first, "
+        "min-delta, exact-order.",
+    ),
+    memory: str | None = typer.Option(
+        None,
+        "--memory",
+        help="Instead of a recipe: what leaves a full buffer: longest-liveness, largest-size.",
     ),
     budget: str | None = typer.Option(
         None,
@@ -75,8 +89,17 @@ def simulate(
     from tilewright.targets.npu.batches import runs
     from tilewright.targets.npu.plan import Planner
     from tilewright.targets.npu.portfolio import NAMED, best_plan
+    from tilewright.targets.npu.schedules import plan_by_name
     from tilewright.targets.npu.search import DEFAULT_BUDGET, search_plan
 
+    named = {"partition": partition, "schedule": schedule, "spill": memory}
+    by_name = {key: name for key, name in named.items() if name is not None}
+    if by_name and recipe is not None:
+        raise UsageError(
+            f"--recipe {recipe}: says how to cut, order and spill; leave it out, or --partition, --schedule "
+            "and --memory."
+        )
+    recipe = "best" if recipe is None else recipe
     if recipe not in ("best", "search", *NAMED):
         raise UsageError(f"recipe {recipe!r}: expected best, search, {', '.join(NAMED)}.")
     if budget is not None and recipe != "search":
@@ -88,6 +111,8 @@ def simulate(
     with progress(f"simulating {model.name}") as update:
 
         def solve(planner: Planner) -> Planned:
+            if by_name:
+                return plan_by_name(planner.graph, machine, **by_name)
             if recipe in NAMED:
                 return planner.plan(NAMED[recipe])
             best = best_plan(planner, update) if recipe == "best" else search_plan(planner, effort, update)

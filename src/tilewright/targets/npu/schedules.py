@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
+from tilewright.ir.graph import Graph
 from tilewright.memory.scoped import DEFAULT_POLICY
+from tilewright.partition import PARTITIONERS, PartitionProblem
+from tilewright.partition.graphturbo import SplitPartition
+from tilewright.planning import Budget, Infeasible
+from tilewright.schedule import SCHEDULERS, ScheduleProblem
 from tilewright.schedule.base import Schedule
+from tilewright.schedule.instance_orders import BreadthFirst, DepthFirst, ExactOrder, MinDelta
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.npu.plan import Planned, Recipe, placed
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy
@@ -24,3 +33,31 @@ def plan_schedule(
     graph, order = instances_of(schedule, machine)
     names = (schedule.partition.provenance.planner, schedule.provenance.planner, spill)
     return placed(machine, Recipe(", ".join(names), spill=spill, policy=policy), graph, order)
+
+
+def plan_by_name(
+    graph: Graph,
+    machine: Machine,
+    *,
+    partition: str = "graphturbo",
+    schedule: str = "depth-first",
+    spill: str = DEFAULT_POLICY,
+) -> Planned:
+    """Cut, order, place and simulate a graph with what the registries have under these names.
+
+    Orders of instances run the slices of a partition that has them.
+
+    Raises:
+        UsageError: there is nothing of a name.
+        InfeasibleMapping: it fits nowhere; names level and bytes.
+    """
+    cut = PARTITIONERS.get(partition).solve(PartitionProblem(graph, machine), Budget())
+    if isinstance(cut, Infeasible):
+        raise UsageError(f"partitioner {partition}: {cut}")
+    scheduler = SCHEDULERS.get(schedule)
+    if isinstance(scheduler, BreadthFirst | DepthFirst | MinDelta | ExactOrder):
+        scheduler = replace(scheduler, split=isinstance(cut, SplitPartition))
+    found = scheduler.solve(ScheduleProblem(cut, max_groups=machine.num_cores_per_cluster), Budget())
+    if isinstance(found, Infeasible):
+        raise UsageError(f"scheduler {schedule}: {found}")
+    return plan_schedule(found, machine, spill=spill)
