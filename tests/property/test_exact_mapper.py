@@ -15,8 +15,16 @@ from tilewright.cost.nest_analysis import evaluate
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
-from tilewright.mapping.base import MappingProblem, MappingSolution, Objective, Rules
-from tilewright.mapping.bound import objective_bound
+from tilewright.mapping.base import (
+    LevelLoops,
+    Loop,
+    Mapping,
+    MappingProblem,
+    MappingSolution,
+    Objective,
+    Rules,
+)
+from tilewright.mapping.bound import latency_bound_cycles, objective_bound
 from tilewright.mapping.exact import Exact, labels
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.space import Space
@@ -88,6 +96,34 @@ def machines(draw: st.DrawFn) -> Machine:
     )
 
 
+WIDE = """
+name: wide
+levels:
+  - {name: Inner, capacity_bytes: 8, num_instances_per_parent: 2, read_pj: 1, words_per_access: 8}
+  - {name: Middle, capacity_bytes: 16, num_instances_per_parent: 2, read_pj: 2}
+  - {name: Memory, read_pj: 2, words_per_access: 8}
+units:
+  - {name: mac, kind: mac, num_per_instance: 2, macs_per_cycle: {int8: 1}}
+energy_source: made up
+"""
+
+
+@st.composite
+def wide_machines(draw: st.DrawFn) -> Machine:
+    """Three levels of several instances, each of which rounds up to whole accesses of many words."""
+    text = WIDE
+    for was, choices in (
+        ("words_per_access: 8", [1, 2, 8]),
+        ("num_instances_per_parent: 2", [2, 4]),
+        ("capacity_bytes: 8", [4, 8]),
+        ("read_pj: 2}", [1, 2, 9]),
+    ):
+        key = was.split(":")[0]
+        end = "}" if was.endswith("}") else ""
+        text = text.replace(was, f"{key}: {draw(st.sampled_from(choices))}{end}", 1)
+    return parse_machine(text, "wide")
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     """Windows that slide, with every kind of step; tiles that meet by chance most of all."""
@@ -146,6 +182,55 @@ def test_no_mapping_at_all_beats_the_answer_or_the_bound(
         assert found <= max(value, 1.015 * answer.quality.bound) * (1 + 1e-9)
         if objective == "latency" and found == value:
             assert answer.details["energy_bound_at_latency_pj"] <= known.energy_at_latency_pj * (1 + 1e-9)
+
+
+_SMALL = st.sampled_from(
+    [
+        {"G": 4},
+        {"G": 2, "K": 2},
+        {"K": 4},
+        {"P": 4, "C": 2},
+        {"C": 4},
+        {"P": 2, "R": 2},
+        {"K": 2, "C": 2, "P": 2},
+    ]
+)
+
+
+# Two accesses of eight words on two instances, four on four: the more instances are dearer.
+@example(parse_machine(WIDE, "wide"), {"G": 4})
+@given(machine=wide_machines(), extents=_SMALL)
+@settings(max_examples=60, deadline=None)
+def test_more_instances_round_up_more(machine: Machine, extents: dict[str, int]) -> None:
+    problem = convolution(extents)
+    known = least(problem, machine, Rules())
+    assert known is not None
+    for objective, value in known.values.items():
+        answer = Exact(pads=False).solve(MappingProblem(problem, machine, objective), Budget())
+        assert isinstance(answer, MappingSolution)
+        assert answer.quality.bound <= value * (1 + 1e-9)
+        assert measure(objective, answer.cost.cycles, answer.cost.energy_pj) <= value * 1.015
+
+
+@given(
+    problem=problems(),
+    read_rate=st.sampled_from([0.3, 0.7, 2.4, 3.84, 10]),
+    write_rate=st.sampled_from([0.21, 0.9, 2.4]),
+    takes_turns=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_cost_is_below_the_roofline(
+    problem: Problem, read_rate: float, write_rate: float, takes_turns: bool
+) -> None:
+    shared = "true" if takes_turns else "false"
+    text = _MACHINE.replace("write_bytes_per_cycle: 1", f"write_bytes_per_cycle: {write_rate}")
+    values = {"capacity": 4096, "holds": "weight, input, output", "shares": "", "write_pj": 1, "inner_pj": 1}
+    numbers = {"inner_block": 1, "instances": 1, "block": 1, "units": 64}
+    machine = parse_machine(text.format(**values, **numbers, read_rate=read_rate, shared_port=shared), "tiny")
+    loops = tuple(Loop(dim, extent) for dim, extent in problem.dims)
+    mapping = Mapping((LevelLoops("Memory"), LevelLoops("Buffer", loops)))
+    cost = evaluate(problem, machine, mapping)
+    assert cost.cycles >= latency_bound_cycles(problem, machine)
 
 
 @given(machine=machines(), problem=problems(), skips_pixels=st.booleans())

@@ -238,12 +238,7 @@ def _facts(planned: Planned, machine: Machine, samples: int) -> dict[str, Any]:
     """What a plan is and costs, as documents say it."""
     from dataclasses import asdict
 
-    from tilewright.schedule.instances import WHOLE, splits_of
-
     found = planned.simulation
-    splits = [WHOLE] * len(planned.partition.subgraphs)
-    if planned.recipe.splits:
-        splits = list(splits_of(planned.partition))
     first = {n.subgraph_id: n.id for n in reversed(planned.instances.nodes) if n.kind == "instance"}
     subgraphs = [
         {
@@ -258,7 +253,7 @@ def _facts(planned: Planned, machine: Machine, samples: int) -> dict[str, Any]:
             ],
             "binding": list(planned.bindings.bindings[first[subgraph.id]]),
         }
-        for subgraph, split in zip(planned.partition.subgraphs, splits, strict=True)
+        for subgraph, split in zip(planned.partition.subgraphs, planned.instances.splits, strict=True)
     ]
     energy_j = found.energy_j * machine.num_clusters
     return {

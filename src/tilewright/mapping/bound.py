@@ -11,6 +11,8 @@ from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.mapping.base import TIMELOOP, Objective, Rules
 from tilewright.mapping.problem import Operand, Problem
 
+_ROUNDING = 1e-12
+
 
 def latency_bound_cycles(problem: Problem, machine: Machine) -> int:
     """The roofline: all units busy all the time, or every operand moved once at the outermost level."""
@@ -184,11 +186,15 @@ def _positions(terms: list[tuple[str, int]], extents: Mapping[str, int]) -> prod
 
 
 def transfer_cycles(machine: Machine, level: Level, read_words: int, written_words: int) -> int:
-    """Cycles in which a level's ports move words, rounded up; 0 where the machine gives no rate."""
+    """Cycles in which a level's ports move words, rounded up; 0 where the machine gives no rate.
+
+    What floats add to a whole number of cycles is none: a bound may be too low, not too high.
+    """
     word_bytes = level.word_bits / 8
     rates = machine.read_bytes_per_cycle(level), machine.write_bytes_per_cycle(level)
     read, written = (
         0.0 if rate is None else words * word_bytes / rate
         for words, rate in zip((read_words, written_words), rates, strict=True)
     )
-    return ceil(read + written if level.has_shared_port else max(read, written))
+    cycles = read + written if level.has_shared_port else max(read, written)
+    return ceil(cycles * (1 - _ROUNDING))

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from tilewright.ir.graph import Value
 from tilewright.partition.graphturbo import Split, SplitPartition, instance_region, is_in_place
+from tilewright.partition.graphturbo.base import WHOLE
 from tilewright.partition.graphturbo.footprint import Footprints, joined, single
 from tilewright.partition.graphturbo.layers import layer_of
 from tilewright.planning import UNLIMITED, Budget, Provenance
@@ -26,7 +27,7 @@ from tilewright.schedule.base import (
     slice_of_cuts,
 )
 from tilewright.schedule.exact_order import MAX_STATES, exact_order
-from tilewright.schedule.instances import WHOLE, InstanceGraph, InstanceNode, Kind, instance_graph
+from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind, instance_graph
 from tilewright.schedule.orders import Demand, Order, breadth_first, depth_first, min_delta
 
 

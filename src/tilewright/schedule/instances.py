@@ -15,9 +15,8 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region, intersect, volume
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.partition.graphturbo import Split, SplitPartition, instance_region, instances_meeting
+from tilewright.partition.graphturbo.base import WHOLE
 from tilewright.partition.graphturbo.regions import RegionMaps, value_regions
-
-WHOLE = Split(None, 1)
 
 
 class Kind(StrEnum):
@@ -74,10 +73,12 @@ class InstanceNode:
 class InstanceGraph:
     """Nodes in breadth-first order: by subgraph, instances by index, concatenations before their reader.
 
-    `nodes[i].id == i`. `edges` are in order of consumers; there is one per producer, consumer and value.
+    `splits` is how each subgraph is cut into its instances. `nodes[i].id == i`. `edges` are in order of
+    consumers; there is one per producer, consumer and value.
     """
 
     partition: Partition
+    splits: tuple[Split, ...]
     nodes: tuple[InstanceNode, ...]
     edges: tuple[Edge, ...]
     maps: RegionMaps = field(repr=False)
@@ -170,7 +171,7 @@ class _Builder:
                 makers.append(self._add_instance(subgraph, split, index))
             for value in outputs_of(subgraph):
                 self.made[value] = (split, makers)
-        return InstanceGraph(self.partition, tuple(self.nodes), tuple(self.edges), self.maps)
+        return InstanceGraph(self.partition, self.splits, tuple(self.nodes), tuple(self.edges), self.maps)
 
     def _add_instance(self, subgraph: Subgraph, split: Split, index: int) -> int:
         outputs = {v: instance_region(v.shape, split, index) for v in outputs_of(subgraph)}

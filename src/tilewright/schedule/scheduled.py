@@ -14,6 +14,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node
 from tilewright.partition.base import Subgraph
 from tilewright.partition.graphturbo import Split, SplitPartition, SubgraphSplit
+from tilewright.partition.graphturbo.base import WHOLE
 from tilewright.partition.graphturbo.footprint import Footprints, joined, single
 from tilewright.partition.graphturbo.layers import cut_layers, layer_of
 from tilewright.partition.graphturbo.planner import element_sizes, local_capacity_bytes
@@ -21,7 +22,7 @@ from tilewright.partition.graphturbo.regions import Outputs
 from tilewright.schedule.base import Instance, Schedule, Slice
 from tilewright.schedule.check_instances import check_order
 from tilewright.schedule.instance_orders import slice_in
-from tilewright.schedule.instances import WHOLE, InstanceGraph, Kind, instance_graph, outputs_of, splits_of
+from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph, outputs_of, splits_of
 from tilewright.schedule.orders import Order
 
 

@@ -24,6 +24,9 @@ NUM_FETCHED_AHEAD = 8
 """Versions, the present one included, that DRAM may send to the staging room of a stream without a buffer."""
 
 
+_MOST_HOP_CYCLES = 1024  # each is a place on every link
+
+
 @dataclass(frozen=True, slots=True)
 class NocOptions:
     """The network and the DRAM. Flits of 64 bits and multicast are table V's; the other numbers are ours.
@@ -82,6 +85,11 @@ class NocOptions:
         if network.hop_latency_ns is not None:
             hop_cycles = machine.num_cycles(network.hop_latency_ns, f"hop_latency_ns of {network.name}")
         hop_cycles = max(1, ceil(hop_cycles or 0))
+        if hop_cycles > _MOST_HOP_CYCLES:
+            raise MachineError(
+                f"{name} takes {hop_cycles} cycles for a hop; the simulator goes up to {_MOST_HOP_CYCLES}. "
+                "Check the unit of hop_latency_ns."
+            )
         bytes_per_cycle = machine.link_bytes_per_cycle(network)
         flit_bytes = network.flit_bytes or bytes_per_cycle
         if flit_bytes and bytes_per_cycle and not isclose(flit_bytes, bytes_per_cycle, rel_tol=1e-3):

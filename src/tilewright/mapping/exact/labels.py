@@ -48,18 +48,29 @@ def num_columns(num_operands: int, num_windowed: int) -> int:
 
 
 @compiled
-def dominates(a: Array, b: Array, run_dim_a: int, run_dim_b: int, num_operands: int) -> bool:
-    """Whether whatever goes on from `b` goes on from `a` at no higher cost."""
+def dominates(
+    a: Array, b: Array, run_dim_a: int, run_dim_b: int, num_operands: int, rounding_pj: float
+) -> bool:
+    """Whether whatever goes on from `b` goes on from `a` at no higher cost.
+
+    Accesses are whole for each instance, so that more instances may cost more: `rounding_pj` at most.
+    """
     if a[ENERGY] > b[ENERGY] + _SLACK * abs(b[ENERGY]) or a[USED] < b[USED]:
         return False
+    more_instances = a[USED] > b[USED]
     if a[READ] > b[READ] + _SLACK * abs(b[READ]) or a[WRITTEN] > b[WRITTEN] + _SLACK * abs(b[WRITTEN]):
         return False
     if a[REDUCTIONS] < b[REDUCTIONS] or a[FIRST_SUMS] < b[FIRST_SUMS]:
         return False
     first_window = FIRST + 3 * num_operands
-    for column in range(FIRST, first_window):
-        if a[column] < b[column] * (1 - _SLACK):
+    for column in range(FIRST, first_window, 3):
+        if a[column] < b[column] * (1 - _SLACK) or a[column + 1] < b[column + 1] * (1 - _SLACK):
             return False
+        if a[column + 2] < b[column + 2]:
+            return False
+        more_instances |= a[column + 2] > b[column + 2]
+    if more_instances and a[ENERGY] + rounding_pj > b[ENERGY]:
+        return False
     for at in range(first_window, a.size, sliding.NUM_COLUMNS):
         if not is_covered(a, b, at, run_dim_a == run_dim_b):
             return False
@@ -119,16 +130,16 @@ def value(objective: int, energy: float, cycles: float, cap_cycles: float) -> fl
 @compiled
 def insert(
     pool: Array, run_dims: Array, points: Array, following: Array, heads: Array, count: int,
-    row: Array, run_dim: int, point: int, num_operands: int,
+    row: Array, run_dim: int, point: int, num_operands: int, rounding_pj: float,
 ) -> bool:  # fmt: skip
     """Put a label on a point unless another dominates it; those that it dominates go. Needs a free row."""
     before = -1
     at = heads[point]
     while at >= 0:
-        if dominates(pool[at], row, run_dims[at], run_dim, num_operands):
+        if dominates(pool[at], row, run_dims[at], run_dim, num_operands, rounding_pj):
             return False
         after = following[at]
-        if dominates(row, pool[at], run_dim, run_dims[at], num_operands):
+        if dominates(row, pool[at], run_dim, run_dims[at], num_operands, rounding_pj):
             points[at] = -1
             if before < 0:
                 heads[point] = after
@@ -150,7 +161,8 @@ def put_temporal_loops(
     pool: Array, run_dims: Array, points: Array, following: Array, heads: Array,
     parents: Array, made_by: Array, count: int, exponents: Array, tiles: Array, steps: Array,
     depends: Array, windows: Array, windowed: Array,
-    facts: Array, copies: Array, totals: Array, objective: int, limit: float, cap_cycles: float,
+    facts: Array, copies: Array, totals: Array, rounding_pj: float,
+    objective: int, limit: float, cap_cycles: float,
 ) -> tuple[int, float]:  # fmt: skip
     """All orders of loops of one level, outermost first: (labels, least value of what found no room).
 
@@ -191,17 +203,9 @@ def put_temporal_loops(
                     lost = min(lost, found)
                     continue
                 if insert(
-                    pool,
-                    run_dims,
-                    points,
-                    following,
-                    heads,
-                    count,
-                    row,
-                    run_dim,
-                    point - weight,
-                    num_operands,
-                ):
+                    pool, run_dims, points, following, heads, count, row, run_dim, point - weight,
+                    num_operands, rounding_pj,
+                ):  # fmt: skip
                     parents[count] = at
                     made_by[count] = step
                     count += 1
@@ -287,7 +291,7 @@ def put_spatial_loops(
     exponents: Array, tiles: Array, fits: Array,
     depends: Array, windows: Array, windowed: Array, skips_pixels: bool, output: int,
     entering: Array, facts: Array, inner_facts: Array,
-    volumes: Array, num_tiles: Array, copies: Array, totals: Array,
+    volumes: Array, num_tiles: Array, copies: Array, totals: Array, rounding_pj: float,
     objective: int, limit: float, cap_cycles: float,
 ) -> tuple[int, float]:  # fmt: skip
     """All spatial loops of one level, and what enters the next: (labels there, least value that was lost).
@@ -329,7 +333,7 @@ def put_spatial_loops(
                 continue
             if insert(
                 inner, inner_run_dims, inner_points, inner_following, inner_heads, made, row, -1, inside,
-                num_operands,
+                num_operands, rounding_pj,
             ):  # fmt: skip
                 inner_parents[made] = at
                 inner_made_by[made] = choice

@@ -195,6 +195,22 @@ class Space:
         """The least share of the used instances that is charged."""
         return min(1.0, 1 / self.levels[number].num_instances_per_access)
 
+    def rounding_pj(self, number: int) -> float:
+        """The most that whole accesses of more instances cost, of all that labels on a level still count."""
+        total = 0.0
+        for t in range(len(self.task.problem.operands)):
+            kept = [n for n in range(len(self.levels)) if self.keeps(n, t)]
+            serving = next(n for n in kept if n >= number)
+            for n in kept:
+                level = self.levels[n]
+                if n > serving or level.words_per_access == 1 or self.task.machine.num_instances(level) == 1:
+                    continue
+                access_pj = level.read_access_pj + (level.write_access_pj if t == self.output else 0.0)
+                if n < serving:
+                    access_pj += level.write_access_pj  # of what enters it
+                total += self.charged(n) * access_pj
+        return total
+
     def entering(self, number: int) -> Array:
         """For each operand: whether a level keeps it, and prices; columns as `labels.enter` reads them."""
         _, write_pj = self.access_pj(number)
@@ -335,7 +351,8 @@ class _Pass:
             pool.rows, pool.run_dims, pool.points, pool.following, pool.heads, pool.parents, pool.made_by,
             pool.count, lattice.exponents, lattice.tiles, space.steps,
             space.depends, space.windows, space.windowed,
-            facts, lattice.copies, space.totals(number), self.objective, self.limit, self.cap,
+            facts, lattice.copies, space.totals(number), space.rounding_pj(number),
+            self.objective, self.limit, self.cap,
         )  # fmt: skip
         self.lost = min(self.lost, lost)
 
@@ -352,7 +369,7 @@ class _Pass:
             space.fits[number - 1], space.depends, space.windows, space.windowed,
             space.task.rules.skips_pixels, space.output, space.entering(number - 1), facts, inner_facts,
             lattice.volumes, lattice.num_tiles, lattice.copies, space.totals(number - 1),
-            self.objective, self.limit, self.cap,
+            space.rounding_pj(number - 1), self.objective, self.limit, self.cap,
         )  # fmt: skip
         self.lost = min(self.lost, lost)
 

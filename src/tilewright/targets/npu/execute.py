@@ -123,7 +123,7 @@ def _run_part(node: Node, part: Part, held: Held) -> Held:
             inputs.append(None)
         elif operand.is_constant:
             assert operand.data is not None
-            inputs.append(np.ascontiguousarray(operand.data[_box(window)]))
+            inputs.append(np.asarray(operand.data[_box(window)], order="C"))
         else:
             if operand not in held:
                 raise InternalError(f"{node.op_type} {node.name!r} reads {operand.name}, which is not there")
@@ -202,7 +202,7 @@ def _cropped(region: Region, array: Array, wanted: Region, value: Value) -> Arra
     for (start, stop), (low, high) in zip(region, wanted, strict=True):
         if low < start or high > stop:
             raise InternalError(f"{wanted} of {value.name} is read, there is {region}")
-    return np.ascontiguousarray(array[_box(wanted, region)])
+    return np.asarray(array[_box(wanted, region)], order="C")
 
 
 def _result(

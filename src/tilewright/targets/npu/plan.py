@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from tilewright.hardware.machine import Machine
@@ -17,15 +18,18 @@ from tilewright.ir.graph import Graph
 from tilewright.memory.scoped import ScopePlan, place
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
+from tilewright.partition.graphturbo.base import WHOLE
 from tilewright.partition.graphturbo.planner import Analysis, local_capacity_bytes
+from tilewright.partition.graphturbo.regions import RegionMaps
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Bindings, Scope, bind
 from tilewright.schedule.exact_order import exact_order
 from tilewright.schedule.instance_orders import demand_of
-from tilewright.schedule.instances import WHOLE, InstanceGraph, instance_graph, layers_of, splits_of
+from tilewright.schedule.instances import InstanceGraph, instance_graph, layers_of, splits_of
 from tilewright.schedule.orders import breadth_first, depth_first, min_delta
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, shared_weight_bytes, simulate
 from tilewright.targets.npu.steps import lower
+from tilewright.targets.npu.work import Works
 
 OrderName = Literal["breadth-first", "depth-first", "min-delta", "exact"]
 
@@ -119,9 +123,15 @@ class Planner:
         key = (instances, order, recipe.spill, recipe.without, recipe.policy)
         found = self._planned.get(key)
         if found is None:
-            found = self._planned[key] = placed(self.machine, recipe, instances, order)
+            found = placed(self.machine, recipe, instances, order, self.least_seconds)
+            self._planned[key] = found
             self.num_simulated += 1
         return found if found.recipe == recipe else replace(found, recipe=recipe)
+
+    @cached_property
+    def least_seconds(self) -> Mapping[str, float]:
+        """Seconds that each unit takes at least, in any plan."""
+        return _least_seconds(self.graph, self.machine, self.analysis.maps)
 
     def partition(self, partitioner: GraphTurbo) -> SplitPartition:
         """What a partitioner makes of the network."""
@@ -148,8 +158,16 @@ class Planner:
         return self._orders[key]
 
 
-def placed(machine: Machine, recipe: Recipe, instances: InstanceGraph, order: Sequence[int]) -> Planned:
+def placed(
+    machine: Machine,
+    recipe: Recipe,
+    instances: InstanceGraph,
+    order: Sequence[int],
+    least_seconds: Mapping[str, float] | None = None,
+) -> Planned:
     """The plan of instances in an order: bound to cores, placed in memory, simulated.
+
+    `least_seconds` is what `Planner.least_seconds` knows of the network.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
@@ -159,8 +177,17 @@ def placed(machine: Machine, recipe: Recipe, instances: InstanceGraph, order: Se
         instances, order, bindings, machine, recipe.spill, capacities=dict.fromkeys(recipe.without, 0)
     )
     steps = lower(scopes, bindings, machine, computing_dtype(machine))
-    simulation = simulate(steps, machine, recipe.policy, weight_room_bytes=weight_room_bytes(machine, scopes))
+    if least_seconds is None:
+        least_seconds = _least_seconds(instances.partition.graph, machine, instances.maps)
+    room_bytes = weight_room_bytes(machine, scopes)
+    simulation = simulate(
+        steps, machine, recipe.policy, weight_room_bytes=room_bytes, least_seconds=least_seconds
+    )
     return Planned(recipe, instances.partition, instances, tuple(order), bindings, scopes, simulation)
+
+
+def _least_seconds(graph: Graph, machine: Machine, maps: RegionMaps) -> Mapping[str, float]:
+    return Works(machine, computing_dtype(machine)).least_seconds(graph, maps)
 
 
 def weight_room_bytes(machine: Machine, scopes: ScopePlan) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.graphturbo.split import Dims
 from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, OrderName, Planned, Planner, Recipe
+from tilewright.targets.npu.schedules import plan_by_name
 
 ALPHAS = (1.0, 1.25, 0.8)
 """Shares of the local capacity to plan with. A larger one means fewer slices and more spilling."""
@@ -26,6 +28,16 @@ _CUTS: tuple[tuple[str, Dims, bool], ...] = (
 neighbouring slices share are read from the slices that lie there."""
 
 _ORDERS: tuple[OrderName, ...] = ("depth-first", "min-delta", "breadth-first", "exact")
+
+_WHOLE = {
+    "joined": GraphTurbo(),
+    "layers alone": GraphTurbo(group=False),
+    "operators with sums": GraphTurbo(group=False, fuse_joins=True),
+}
+"""Ways to cut without slices: where the cores' buffers are so small that slices cost more than they save."""
+
+_SIMPLE = (("layerwise", "sequential"), ("layerwise", "greedy"))
+"""Partitions and schedules that nothing of the portfolio is slower than."""
 
 Tried = tuple[str, float | None]
 """The name of a recipe, and the seconds that its plan takes; None where none can be made."""
@@ -62,6 +74,9 @@ def recipes(planner: Planner) -> Iterator[Recipe]:
                     )
                     if replace(recipe, name=GRAPHTURBO_RECIPE.name) != GRAPHTURBO_RECIPE:
                         yield recipe
+    for layers, partitioner in _WHOLE.items():
+        for order in _ORDERS[:1] if layers == "joined" else _ORDERS:
+            yield Recipe(f"whole, {layers}, {order}", partitioner, splits=False, order=order)
 
 
 def best_plan(planner: Planner, update: Update | None = None) -> Best:
@@ -77,26 +92,35 @@ def best_plan(planner: Planner, update: Update | None = None) -> Best:
     tried: list[Tried] = []
     first_error: TilewrightError | None = None
 
-    def attempt(recipe: Recipe) -> None:
+    def attempt(name: str, make: Callable[[], Planned]) -> None:
         nonlocal best, first_error
         try:
-            found = planner.plan(recipe)
+            found = make()
         except InternalError:
             raise
         except TilewrightError as error:
             first_error = first_error or error
-            tried.append((recipe.name, None))
+            tried.append((name, None))
             return
-        tried.append((recipe.name, found.simulation.time_s))
+        tried.append((name, found.simulation.time_s))
         if best is None or found.simulation.time_s < best.simulation.time_s:
             best = found
 
+    num_all = len(listed) + len(_SIMPLE)
     for number, recipe in enumerate(listed):
         if update is not None:
-            update(recipe.name, number, len(listed))
-        attempt(recipe)
+            update(recipe.name, number, num_all)
+        attempt(recipe.name, partial(planner.plan, recipe))
+    for number, (partition, schedule) in enumerate(_SIMPLE, len(listed)):
+        name = f"{partition}, {schedule}"
+        if update is not None:
+            update(name, number, num_all)
+        make = partial(plan_by_name, planner.graph, planner.machine, partition=partition, schedule=schedule)
+        attempt(name, make)
     if best is None:
         assert first_error is not None
         raise first_error
-    attempt(replace(best.recipe, name=f"{best.recipe.name}, largest-size", spill="largest-size"))
-    return Best(best, tried, planner.num_simulated)
+    if best.recipe in listed:
+        last = replace(best.recipe, name=f"{best.recipe.name}, largest-size", spill="largest-size")
+        attempt(last.name, partial(planner.plan, last))
+    return Best(best, tried, planner.num_simulated + len(_SIMPLE))

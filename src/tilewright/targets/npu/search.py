@@ -87,7 +87,13 @@ class _Search:
         machine = self.planner.machine
         instances = instance_graph(partition, None, self.planner.analysis.maps)
         try:
-            found = placed(machine, recipe, instances, ordered(instances, recipe.order, machine))
+            found = placed(
+                machine,
+                recipe,
+                instances,
+                ordered(instances, recipe.order, machine),
+                self.planner.least_seconds,
+            )
         except InternalError:
             raise
         except TilewrightError:

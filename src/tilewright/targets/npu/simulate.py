@@ -94,16 +94,18 @@ def simulate(
     policy: Policy = GRAPHTURBO,
     *,
     weight_room_bytes: int | None = None,
+    least_seconds: Mapping[str, float] | None = None,
 ) -> Simulation:
     """Run the steps of one cluster.
 
     `weight_room_bytes` is what of the shared buffer weights may take; None: the share that the machine keeps
-    for them.
+    for them. `least_seconds` is what each unit takes at least, however the network is cut, for the bound;
+    None: what these steps take.
 
     Raises:
         MachineError: the machine has no buffers of cores, or no rate for what it has to move.
     """
-    return _Simulator(tuple(steps), machine, policy, weight_room_bytes).run()
+    return _Simulator(tuple(steps), machine, policy, weight_room_bytes, least_seconds or {}).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,15 @@ class _Cost:
 
 class _Simulator:
     def __init__(
-        self, steps: tuple[Step, ...], machine: Machine, policy: Policy, weight_room_bytes: int | None
+        self,
+        steps: tuple[Step, ...],
+        machine: Machine,
+        policy: Policy,
+        weight_room_bytes: int | None,
+        least_seconds: Mapping[str, float],
     ) -> None:
         self.steps, self.machine, self.policy = steps, machine, policy
+        self.least_seconds = least_seconds
         self.ports = ports_of(machine)
         self.main_rate, self.local_rate = self.ports.main_bytes_per_s, self.ports.local_bytes_per_s
         self.bytes = dict.fromkeys(Traffic.__slots__, 0)
@@ -188,12 +196,15 @@ class _Simulator:
         )
 
     def _lower_bound(self) -> tuple[float, str]:
-        """What no order, overlap or placement of these steps goes below: each unit's work; each weight, input
-        and result once over DDR's port."""
+        """What no way to cut, order and place the network goes below: each unit's work on all cores with full
+        tiles; each weight, input and result once over DDR's port."""
         seconds: dict[str, float] = {}
         for step in self.steps:
             for work in step.works:
                 seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds
+        for unit, own_s in seconds.items():
+            # Slices may leave out rows between those that they read.
+            seconds[unit] = min(own_s, self.least_seconds.get(unit, own_s))
         weights = _bytes_once(
             (w.name, w.region, w.size_bytes) for s in self.steps for w in s.weights if w.name is not None
         )

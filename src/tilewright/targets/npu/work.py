@@ -15,9 +15,10 @@ from tilewright.hardware.machine import Machine, Unit, Work
 from tilewright.ir.derive import is_contraction, macs, nest_flops, nests_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Read
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Affine, Indirect, Nest, row_major_address
-from tilewright.ir.region import Region, volume
+from tilewright.ir.region import Region, full_region, volume
+from tilewright.partition.graphturbo.regions import RegionMaps, value_regions
 from tilewright.targets.npu.ports import MOVER, ports_of
 
 
@@ -59,10 +60,11 @@ class Works:
         self.ports = ports_of(machine)
         self._sorts: dict[Node, tuple[Work, int, Shape, Rest | None]] = {}
 
-    def of(self, node: Node, region: Region, binding: tuple[int, ...]) -> tuple[UnitWork, ...]:
+    def of(self, node: Node, region: Region, binding: tuple[int, ...] | None) -> tuple[UnitWork, ...]:
         """The work to make a region of a node's result, dealt to cores as bound; none if nothing is computed.
 
         A node that multiplies matrices and does more, as attention does, has a share on each of two units.
+        Without a binding: on all cores, with nothing left over in any tile.
         """
         if node not in self._sorts:
             work = work_of(node)
@@ -73,18 +75,31 @@ class Works:
             return ()
         whole = max(1, node.output.num_elements)
         share = volume(region) / whole
-        cores = prod(binding)
+        cores = self.machine.num_cores_per_cluster if binding is None else prod(binding)
         unit, rate, is_mac = self._unit(work, node.output.dtype)
         per_core = rate * unit.efficiency * max(1, unit.num_per_instance)
         elements = volume(region)
         if is_mac:
             done = products * share
-            filled = _filled(unit, shape, region, binding) if work is Work.CONTRACTION else 1.0
+            filled = 1.0
+            if work is Work.CONTRACTION and binding is not None:
+                filled = _filled(unit, shape, region, binding)
             cycles = done / (per_core * cores * filled)
             main = UnitWork(unit.name, cycles / self.clock_hz, done, 0.0, done * (unit.mac_pj or 0.0))
             return (main,) if rest is None else (main, self._rest(node, rest, share, cores))
         ops = self._operations(node, unit, share, elements)
         return (self._plain(unit, rate, ops, cores),)
+
+    def least_seconds(self, graph: Graph, maps: RegionMaps) -> dict[str, float]:
+        """Seconds that each unit takes at least for what a graph's results need, however it is cut."""
+        wanted = {value: full_region(value.shape) for value in graph.outputs}
+        regions = value_regions(graph.nodes, wanted, maps)
+        found: dict[str, float] = {}
+        for node in graph.nodes:
+            region = regions.get(node.output)
+            for work in () if region is None else self.of(node, region, None):
+                found[work.unit] = found.get(work.unit, 0.0) + work.seconds
+        return found
 
     def of_movement(self, nodes: Sequence[Node], dtype: DType, elements: int, size_bytes: int) -> UnitWork:
         """The work to lay out anew, within the cores, what nodes that compute nothing make together.
