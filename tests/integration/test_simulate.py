@@ -245,3 +245,24 @@ def test_a_mistake_is_one_line(model: Path, arguments: tuple[str, ...], named: s
     assert result.code != 0
     assert named in result.err
     assert len(result.err.strip().splitlines()) == 1
+
+
+def refusal(*arguments: object) -> str:
+    result = tilewright("simulate", *arguments)
+    assert result.code == 2, result.err
+    assert len(result.err.strip().splitlines()) == 1
+    return str(result.err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--budget", "3trials", "--partition", "none"), "with --partition none"),
+        (("--budget", "3trials", "--recipe", "tvm"), "with --recipe tvm"),
+        (("--budget", "3trials"), "nothing is searched; "),
+    ],
+)
+def test_flags_that_would_do_nothing_are_a_mistake(
+    model: Path, arguments: tuple[str, ...], named: str
+) -> None:
+    assert named in refusal(model, *arguments)

@@ -99,11 +99,16 @@ def simulate(
             f"--recipe {recipe}: says how to cut, order and spill; leave it out, or --partition, --schedule "
             "and --memory."
         )
+    if budget is not None and recipe != "search":
+        chosen = {"recipe": recipe, "partition": partition, "schedule": schedule, "memory": memory}
+        flags = ", ".join(f"--{flag} {name}" for flag, name in chosen.items() if name is not None)
+        raise UsageError(
+            f"--budget {budget}: nothing is searched{f' with {flags}' if flags else ''}; leave it out, or "
+            "take --recipe search instead."
+        )
     recipe = "best" if recipe is None else recipe
     if recipe not in ("best", "search", *NAMED):
         raise UsageError(f"recipe {recipe!r}: expected best, search, {', '.join(NAMED)}.")
-    if budget is not None and recipe != "search":
-        raise UsageError(f"--budget {budget}: recipe {recipe} does not search; add --recipe search.")
     effort = DEFAULT_BUDGET if budget is None else Budget.parse(budget)
     wanted = parsed_batch(batch)
     machine = find_machine(target)
