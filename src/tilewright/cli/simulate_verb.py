@@ -198,6 +198,7 @@ def simulate(
 
 def _print_runs(found: Sequence[Run], machine: Machine) -> None:
     """Samples per second of all clusters, by how a number of samples is run."""
+    from tilewright.targets.npu.batches import shown
 
     def rate(samples: int, seconds: float | None) -> str:
         return "-" if seconds is None else f"{samples * machine.num_clusters / seconds:,.0f}"
@@ -208,7 +209,7 @@ def _print_runs(found: Sequence[Run], machine: Machine) -> None:
             (
                 str(run.samples),
                 *(rate(run.samples, s) for s in (run.direct_s, run.padded_s, run.in_buckets_s)),
-                "+".join(map(str, run.parts)),
+                shown(run.parts),
                 run.best,
             )
             for run in found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.ir.derive import macs
@@ -56,6 +57,16 @@ def buckets(samples: int, most: int) -> tuple[int, ...]:
     """
     full, rest = divmod(samples, most)
     return (most,) * full + tuple(1 << i for i in reversed(range(rest.bit_length())) if rest >> i & 1)
+
+
+def shown(parts: Sequence[int]) -> str:
+    """Parts of a run for people, equal ones together.
+
+    >>> shown((8, 8, 8, 2, 1))
+    '3 x 8 + 2 + 1'
+    """
+    equal = [(part, len(list(same))) for part, same in groupby(parts)]
+    return " + ".join(f"{count} x {part}" if count > 1 else str(part) for part, count in equal)
 
 
 @dataclass(frozen=True, slots=True)

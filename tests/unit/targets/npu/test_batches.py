@@ -14,7 +14,7 @@ from tilewright.partition import PartitionProblem
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
-from tilewright.targets.npu.batches import buckets, candidates, runs, samples_of_instances
+from tilewright.targets.npu.batches import buckets, candidates, runs, samples_of_instances, shown
 
 
 def test_buckets_are_powers_of_two_that_sum_to_the_samples() -> None:
@@ -62,3 +62,8 @@ def test_batches_end_where_subgraphs_only_run_more_often(name: str, largest: int
     assert candidates(partition, 64) == tuple(2**i for i in range(largest.bit_length()))
     held = samples_of_instances(partition)
     assert all(m * s.split.num_instances == 64 for m, s in zip(held, partition.splits, strict=True))
+
+
+def test_equal_parts_are_shown_together() -> None:
+    assert shown(buckets(20_000, 256)) == "78 x 256 + 32"
+    assert shown(buckets(6, 4)) == "4 + 2"
