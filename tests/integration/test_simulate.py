@@ -247,6 +247,25 @@ def test_a_mistake_is_one_line(model: Path, arguments: tuple[str, ...], named: s
     assert len(result.err.strip().splitlines()) == 1
 
 
+def declared(path: Path, nodes: list[onnx.NodeProto], **shapes: list[int | str | None]) -> Path:
+    """A network of these nodes; `y` is its output, the other names its inputs."""
+    values = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    ]
+    inputs = [value for value in values if value.name != "y"]
+    onnx.save(make_model(nodes, inputs, [value for value in values if value.name == "y"], []), path)
+    return path
+
+
+@pytest.fixture
+def resizable(tmp_path: Path) -> Path:
+    """Samples and rows are open."""
+    nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
+    shape: list[int | str | None] = ["n", 8, "h", 32]
+    return declared(tmp_path / "resizable.onnx", nodes, x=shape, y=shape)
+
+
 def refusal(*arguments: object) -> str:
     result = tilewright("simulate", *arguments)
     assert result.code == 2, result.err
@@ -254,9 +273,83 @@ def refusal(*arguments: object) -> str:
     return str(result.err)
 
 
+def test_the_batch_completes_the_other_axes_that_are_given(resizable: Path) -> None:
+    quick = ("--recipe", "graphturbo")
+    alone = {n: report(resizable, "--shapes", f"x:{n}x8x32x32", *quick) for n in (3, 5)}
+    given = ("--shapes", "x:0x8x32x32")
+    assert report(resizable, "--batch", "3", *given, *quick)["time_s"] == alone[3]["time_s"]
+    same = report(resizable, "--batch", "3", "--shapes", "x:3x8x32x32", *quick)
+    assert (same["time_s"], same["samples_per_cluster"]) == (alone[3]["time_s"], 3)
+    runs = report(resizable, "--batch", "3,5", *given, *quick)["runs"]
+    assert {run["samples"]: run["direct_s"] for run in runs} == {n: alone[n]["time_s"] for n in (3, 5)}
+    batches = report(resizable, "--batch", "auto", *given, *quick)["batches"]
+    assert len({row["throughput_per_s"] for row in batches}) > 1
+
+
+@pytest.mark.parametrize("batch", ["6", "6,12", "auto", "4,8"])
+def test_the_batch_and_shapes_that_say_different_samples_are_a_mistake(resizable: Path, batch: str) -> None:
+    said = refusal(resizable, "--batch", batch, "--shapes", "x:4x8x32x32")
+    assert f"--batch {batch} and --shapes x:4x8x32x32" in said
+    assert "--shapes x:0x8x32x32" in said
+
+
+def test_axes_that_the_batch_leaves_open_are_asked_for_by_name(resizable: Path) -> None:
+    said = refusal(resizable, "--batch", "auto")
+    assert "--batch auto" in said
+    assert "--shapes x:0x8x?x32" in said
+
+
+def test_inputs_whose_first_axis_is_fixed_stay_as_they_are(tmp_path: Path) -> None:
+    """A mask for all samples and a factor, both listed before the samples."""
+    nodes = [
+        onnx.helper.make_node("Add", ["x", "mask"], ["sum"]),
+        onnx.helper.make_node("Mul", ["sum", "factor"], ["y"]),
+    ]
+    path = declared(
+        tmp_path / "masked.onnx", nodes, factor=[], mask=[1, 8, 32], x=["n", 8, 32], y=["n", 8, 32]
+    )
+    document = report(path, "--batch", "4", "--recipe", "graphturbo")
+    assert document["samples_per_cluster"] == 4
+    shaped = report(path, "--shapes", "x:4x8x32", "--recipe", "graphturbo")
+    for key in ("samples_per_cluster", "time_s", "throughput_per_s"):
+        assert shaped[key] == document[key]
+    best = report(path, "--batch", "auto", "--recipe", "graphturbo")
+    rates = {row["batch"]: row["throughput_per_s"] for row in best["batches"]}
+    assert best["throughput_per_s"] == rates[best["samples_per_cluster"]] == max(rates.values())
+
+
+def test_a_batch_that_the_model_fixes_is_named_as_it_was_asked_for(model: Path) -> None:
+    assert "--batch auto:" in refusal(model, "--batch", "auto")
+    assert "--batch 6,12:" in refusal(model, "--batch", "6,12")
+    assert report(model, "--batch", "1", "--recipe", "graphturbo")["samples_per_cluster"] == 1
+
+
+def test_batches_go_on_where_results_have_another_axis_first(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0, 2])]
+    path = declared(tmp_path / "turned.onnx", nodes, x=["n", 4, 8], y=[4, "n", 8])
+    found = [row["batch"] for row in report(path, "--batch", "auto", "--recipe", "graphturbo")["batches"]]
+    assert found[-1] > 4
+
+
+def test_runs_keep_to_the_latency_that_is_allowed(tmp_path: Path) -> None:
+    path = open_model(tmp_path / "net.onnx")
+    arguments = (path, "--batch", "3,5", "--recipe", "graphturbo", "--max-latency")
+    fastest = {run["samples"]: run for run in report(*arguments, 1e3)["runs"]}
+    ways = ("direct_s", "padded_s", "in_buckets_s")
+    slowest_ms = max(min(run[way] for way in ways if run[way]) for run in fastest.values()) * 1e3
+    assert [run["samples"] for run in report(*arguments, slowest_ms * 1.001)["runs"]] == [3, 5]
+    assert "samples take at least" in refusal(*arguments, slowest_ms * 0.999)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (("--max-latency", "5"), "--batch auto"),
+        (("--batch", "1", "--max-latency", "5"), "--batch auto"),
+        (("--batch", "auto", "--max-latency", "nan"), "--max-latency nan"),
+        (("--batch", "auto", "--max-latency", "inf"), "--max-latency inf"),
+        (("--batch", "auto", "--max-latency", "-1"), "--max-latency -1"),
+        (("--batch", "3,5", "--max-latency", "0"), "above 0"),
         (("--budget", "3trials", "--partition", "none"), "with --partition none"),
         (("--budget", "3trials", "--recipe", "tvm"), "with --recipe tvm"),
         (("--budget", "3trials"), "nothing is searched; "),

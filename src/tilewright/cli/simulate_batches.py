@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,8 +12,9 @@ from tilewright.cli.flags import parsed_shapes
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
+    from tilewright.frontend.onnx.inputs import Dimension
     from tilewright.hardware.machine import Machine
-    from tilewright.ir.graph import Graph
+    from tilewright.ir.graph import Graph, Shape, Value
     from tilewright.targets.npu.plan import Planned, Planner
 
 Wanted = int | tuple[int, ...] | Literal["auto"] | None
@@ -38,11 +41,138 @@ def parsed_batch(text: str | None) -> Wanted:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
+@dataclass(frozen=True, slots=True)
+class BatchedModel:
+    """A model, and what `--batch` and `--shapes` say of it: open first axes of inputs count samples.
+
+    `declared` are the dimensions of its inputs, None of unknown rank, without weights listed among them.
+    `asked` is what `--batch` says, word for word.
+    """
+
+    path: Path
+    asked: str | None
+    shapes: Mapping[str, Shape]
+    declared: Mapping[str, tuple[Dimension, ...] | None]
+
+    @property
+    def open_inputs(self) -> tuple[str, ...]:
+        """The inputs whose first axis the model leaves open."""
+        return tuple(
+            name
+            for name, dims in self.declared.items()
+            if dims is None or (dims and not isinstance(dims[0], int))
+        )
+
+    def graph(self, samples: int | None) -> Graph:
+        """The network after the usual passes, with its batch; None takes the shapes as they are given.
+
+        Raises:
+            UsageError: the model fixes its batch, or `--shapes` says another, or leaves axes open.
+        """
+        import tilewright as tw
+        from tilewright.compiler import plan
+        from tilewright.options import Options
+
+        fixed = dict(self.shapes) if samples is None else self._batched(samples)
+        return plan(tw.load(self.path, shapes=fixed).graph, Options()).program.graph
+
+    def batched(self, graph: Graph) -> tuple[Value, ...]:
+        """The inputs of a network of this model whose first axis counts samples.
+
+        Those whose first axis is open; of a model that fixes them all, the first that has an axis.
+        """
+        found = tuple(v for v in graph.inputs if v.name in self.open_inputs and v.shape)
+        return found or tuple(v for v in graph.inputs if v.shape)[:1]
+
+    def samples(self, graph: Graph) -> int:
+        """What one cluster does at a time."""
+        return next((value.shape[0] for value in self.batched(graph)), 1)
+
+    def _batched(self, samples: int) -> dict[str, Shape]:
+        """`shapes` with so many samples, and shapes of the other inputs whose first axis is open."""
+        is_number = parsed_batch(self.asked) == samples
+        if not self.open_inputs:
+            if is_number and any(dims[0] == samples for dims in self.declared.values() if dims):
+                return dict(self.shapes)
+            raise UsageError(
+                f"{self.path}: --batch {self.asked}: the model fixes the first axis of every input; "
+                "export it with its first axis open, or leave out --batch."
+            )
+        found = dict(self.shapes)
+        symbols: dict[str, int] = {}
+        for name in self.open_inputs:
+            if name not in self.shapes:
+                continue
+            own = self.shapes[name]
+            if own[0] != 0 and not (is_number and own[0] == samples):
+                text = "x".join(map(str, own))
+                raise UsageError(
+                    f"--batch {self.asked} and --shapes {name}:{text} both say how many samples; "
+                    f"give 0 for the batch: --shapes {name}:{'x'.join(map(str, (0, *own[1:])))}."
+                )
+            found[name] = (samples, *own[1:])
+        for name, shape in found.items():
+            given = self.declared.get(name) or ()
+            symbols |= {d: n for d, n in zip(given, shape, strict=False) if isinstance(d, str)}
+        for name in self.open_inputs:
+            symbols |= {d: samples for d in (self.declared[name] or ())[:1] if isinstance(d, str)}
+        for name in self.open_inputs:
+            if name in found:
+                continue
+            dims = self.declared[name]
+            rest = [symbols.get(d) if isinstance(d, str) else d for d in (dims or ())[1:]]
+            known = [n for n in rest if n is not None]
+            if dims is None or len(known) < len(rest):
+                flag = "x".join("?" if n is None else str(n) for n in (0, *rest)) if dims else "0x3x224x224"
+                raise UsageError(
+                    f"{self.path}: --batch {self.asked} fixes only the first axis of input {name!r}; give "
+                    f"the others, 0 stands for the batch: --shapes {name}:{flag}."
+                )
+            found[name] = (samples, *known)
+        return found
+
+
+def batched_model(path: Path, shapes: str | None, asked: str | None) -> BatchedModel:
+    """Read what a model declares.
+
+    Raises:
+        TilewrightError: no such file, no model, or `shapes` that are none.
+    """
+    from tilewright.frontend.onnx.inputs import declaration
+    from tilewright.frontend.onnx.read import open_model
+
+    graph = open_model(path).model.graph
+    weights = {weight.name for weight in (*graph.initializer, *(s.values for s in graph.sparse_initializer))}
+    declared: dict[str, tuple[Dimension, ...] | None] = {}
+    for value in graph.input:
+        if value.name not in weights and (found := declaration(value, "input")) is not None:
+            declared[value.name] = found.dims
+    return BatchedModel(path, asked, parsed_shapes(shapes), declared)
+
+
+def parsed_latency(max_latency_ms: float | None, wanted: Wanted) -> float | None:
+    """What `--max-latency` says, in seconds.
+
+    Raises:
+        UsageError: no time, or there is but one batch, which it cannot choose.
+    """
+    if max_latency_ms is None:
+        return None
+    if not (isfinite(max_latency_ms) and max_latency_ms > 0):
+        raise UsageError(f"--max-latency {max_latency_ms:g}: expected milliseconds, a number above 0.")
+    if wanted is None or isinstance(wanted, int):
+        raise UsageError(
+            f"--max-latency {max_latency_ms:g}: chooses among several batches; add --batch auto, or several "
+            "numbers: --batch 6,12,24."
+        )
+    return max_latency_ms / 1e3
+
+
 class Batches:
     """Plans of one model for several batches. Seconds are remembered; networks are too large."""
 
-    def __init__(self, path: Path, shapes: str | None, machine: Machine, solve: Solve, update: Any) -> None:
-        self.path, self.shapes, self.machine = path, shapes, machine
+    def __init__(self, model: BatchedModel, machine: Machine, solve: Solve, update: Any) -> None:
+        self.model, self.machine = model, machine
         self.solve, self.update = solve, update
         self._seconds: dict[int, float] = {}
 
@@ -51,7 +181,7 @@ class Batches:
         from tilewright.targets.npu.plan import Planner
 
         self.update(f"{samples} samples for each cluster", 0, 1)
-        return Planner(network(self.path, self.shapes, samples), self.machine)
+        return Planner(self.model.graph(samples), self.machine)
 
     def seconds(self, samples: int) -> float:
         """How long a batch takes as the recipe plans it.
@@ -74,9 +204,11 @@ class Batches:
         from tilewright.targets.npu.batches import MOST_SAMPLES, candidates
         from tilewright.targets.npu.plan import GRAPHTURBO_RECIPE
 
-        partition = self.planner(MOST_SAMPLES).partition(GRAPHTURBO_RECIPE.partitioner)
+        planner = self.planner(MOST_SAMPLES)
+        partition = planner.partition(GRAPHTURBO_RECIPE.partitioner)
+        batched = [planner.analysis.axes.class_of(v, 0) for v in self.model.batched(planner.graph)]
         found: list[tuple[int, float]] = []
-        for samples in candidates(partition, MOST_SAMPLES):
+        for samples in candidates(partition, planner.analysis.axes, batched, MOST_SAMPLES):
             try:
                 time_s = self.seconds(samples)
             except InfeasibleMapping:
@@ -91,44 +223,3 @@ class Batches:
                 break
             found.append((samples, samples * self.machine.num_clusters / time_s))
         return found
-
-
-def network(path: Path, shapes: str | None, batch: int | None) -> Graph:
-    """The network after the usual passes, with its batch."""
-    import tilewright as tw
-    from tilewright.compiler import plan
-    from tilewright.options import Options
-
-    fixed = dict(parsed_shapes(shapes))
-    if batch is not None:
-        fixed |= {name: shape for name, shape in _batched(path, batch).items() if name not in fixed}
-    return plan(tw.load(path, shapes=fixed).graph, Options()).program.graph
-
-
-def _batched(path: Path, batch: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the model's inputs with another first axis; weights that are listed among them stay.
-
-    Raises:
-        UsageError: an input has none, or other axes that are not fixed.
-    """
-    import onnx
-
-    graph = onnx.load(path, load_external_data=False).graph
-    weights = {weight.name for weight in (*graph.initializer, *(s.values for s in graph.sparse_initializer))}
-    found = {}
-    for value in graph.input:
-        if value.name in weights:
-            continue
-        dims = value.type.tensor_type.shape.dim
-        rest = [d.dim_value for d in dims[1:]]
-        if not dims or any(extent < 1 for extent in rest):
-            raise UsageError(
-                f"{path}: input {value.name!r} has axes that --batch does not fix; give --shapes."
-            )
-        if dims[0].dim_value not in (0, batch):
-            raise UsageError(
-                f"{path}: --batch {batch}: the model fixes input {value.name!r} to "
-                f"{dims[0].dim_value} samples; export it with its first axis open."
-            )
-        found[value.name] = (batch, *rest)
-    return found

@@ -11,12 +11,11 @@ import typer
 
 from tilewright.cli.flags import MODEL, SHAPES, add_verb
 from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table, progress, say
-from tilewright.cli.simulate_batches import Batches, network, parsed_batch
+from tilewright.cli.simulate_batches import Batches, batched_model, parsed_batch, parsed_latency
 from tilewright.errors import NumericMismatch, UsageError
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
-    from tilewright.ir.graph import Graph
     from tilewright.targets.npu.batches import Run
     from tilewright.targets.npu.plan import Planned, Planner
     from tilewright.targets.npu.portfolio import Best
@@ -59,11 +58,15 @@ def simulate(
     batch: str | None = typer.Option(
         None,
         "--batch",
-        help="Samples for each cluster, the first axis of every input; auto: the power of two with the most "
-        "samples per second; several numbers (6,12,24): how to run each of them.",
+        help="Samples for each cluster, the open first axis of inputs (0 in --shapes); auto: the power of "
+        "two with the most samples per second; several numbers (6,12,24): how to run each of them. With auto "
+        "and several, the plan that is shown, and that --check, --trace, --html and --compare are about, is "
+        "the best batch's.",
     ),
     max_latency_ms: float | None = typer.Option(
-        None, "--max-latency", help="With --batch auto: no batch that takes longer, in milliseconds."
+        None,
+        "--max-latency",
+        help="With --batch auto or several: no batch and no run that takes longer, in milliseconds.",
     ),
     compare: bool = typer.Option(False, "--compare", help="Simulate the paper's baselines as well."),
     trace: Path | None = typer.Option(
@@ -111,7 +114,9 @@ def simulate(
         raise UsageError(f"recipe {recipe!r}: expected best, search, {', '.join(NAMED)}.")
     effort = DEFAULT_BUDGET if budget is None else Budget.parse(budget)
     wanted = parsed_batch(batch)
+    max_latency_s = parsed_latency(max_latency_ms, wanted)
     machine = find_machine(target)
+    source = batched_model(model, shapes, batch)
     last: list[Best] = []  # of a portfolio or a search: of the batch that was planned last
     with progress(f"simulating {model.name}") as update:
 
@@ -127,13 +132,12 @@ def simulate(
         throughputs: list[tuple[int, float]] = []
         found: tuple[Run, ...] = ()
         if wanted is None or isinstance(wanted, int):
-            planner = Planner(network(model, shapes, wanted), machine)
+            planner = Planner(source.graph(wanted), machine)
         else:
-            batches = Batches(model, shapes, machine, solve, update)
-            limit_s = None if max_latency_ms is None else max_latency_ms / 1e3
-            throughputs = batches.throughputs(limit_s)
+            batches = Batches(source, machine, solve, update)
+            throughputs = batches.throughputs(max_latency_s)
             most = max(throughputs, key=lambda row: row[1])[0]
-            found = () if wanted == "auto" else runs(wanted, most, batches.seconds)
+            found = () if wanted == "auto" else runs(wanted, most, batches.seconds, max_latency_s)
             planner = batches.planner(most)
         planned, graph = solve(planner), planner.graph
         others = {}
@@ -148,7 +152,7 @@ def simulate(
         trace.write_text(json.dumps(chrome_trace(planned)), "utf-8")
     if page is not None:
         page.write_text(buffer_page(planned, machine), "utf-8")
-    samples = _samples(graph)
+    samples = wanted if isinstance(wanted, int) else source.samples(graph)
     if as_json:
         print_json(
             "simulate",
@@ -216,11 +220,6 @@ def _print_runs(found: Sequence[Run], machine: Machine) -> None:
         ],
         right=(0, 1, 2, 3),
     )
-
-
-def _samples(graph: Graph) -> int:
-    """The first axis of the first input: what one cluster does at a time."""
-    return next((v.shape[0] for v in graph.inputs if v.shape), 1)
 
 
 def _check(planned: Planned) -> None:

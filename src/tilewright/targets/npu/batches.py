@@ -8,13 +8,14 @@ two, each of which keeps its samples for an instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tilewright.errors import InfeasibleMapping
+from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.ir.derive import macs
 from tilewright.partition.graphturbo import SplitPartition
+from tilewright.partition.graphturbo.axes import Axis, IndependentAxes
 
 MOST_SAMPLES = 256
 """The largest batch that is considered: throughput of a network that always fits grows without a bound."""
@@ -22,25 +23,41 @@ MOST_SAMPLES = 256
 _SHARE_OF_WORK = 0.05  # of the subgraphs that hold more samples, below which they decide nothing
 
 
-def samples_of_instances(partition: SplitPartition) -> tuple[int, ...]:
-    """How many samples an instance of each subgraph makes, where the first axis counts them."""
-    found: list[int] = []
+def samples_of_instances(
+    partition: SplitPartition, axes: IndependentAxes, batched: Collection[Axis], samples: int
+) -> tuple[int | None, ...]:
+    """How many of `samples` an instance of each subgraph makes; 1 where not even one fits.
+
+    `batched` are the classes of axes that count samples, wherever these stand in a shape. None where no such
+    axis is among a subgraph's outputs.
+    """
+    found: list[int | None] = []
     for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True):
-        shape = (subgraph.outputs or tuple(split.layers[-1][-1].results()))[0].shape
-        factor = next((f for dim, f in split.split.cuts if dim == 0), 1)
-        found.append(-(-shape[0] // factor) if shape else 1)
+        outputs = subgraph.outputs or tuple(split.layers[-1][-1].results())
+        axis = next((i for v in outputs for i in range(len(v.shape)) if axes.class_of(v, i) in batched), None)
+        if axis is None:
+            found.append(None)
+        elif split.is_feasible:
+            found.append(-(-samples // dict(split.split.cuts).get(axis, 1)))
+        else:
+            found.append(1)
     return tuple(found)
 
 
-def candidates(partition: SplitPartition, most: int) -> tuple[int, ...]:
+def candidates(
+    partition: SplitPartition, axes: IndependentAxes, batched: Collection[Axis], most: int
+) -> tuple[int, ...]:
     """Batches worth planning, ascending: powers of two up to what subgraphs with a share of the work hold.
 
     `partition` is one for `most` samples, a power of two: its factors say how many of them fit an instance.
+    Subgraphs without the batch decide nothing; `axes` and `batched` as in `samples_of_instances`.
     """
     work: dict[int, int] = {}
-    for held, subgraph in zip(samples_of_instances(partition), partition.subgraphs, strict=True):
-        work[held] = work.get(held, 0) + sum(macs(node) for node in subgraph.nodes)
-    total, largest, above = sum(work.values()), most, 0
+    instances = samples_of_instances(partition, axes, batched, most)
+    for held, subgraph in zip(instances, partition.subgraphs, strict=True):
+        if held is not None:
+            work[held] = work.get(held, 0) + sum(macs(node) for node in subgraph.nodes)
+    total, largest, above = sum(work.values()), 1, 0
     for held in sorted(work, reverse=True):
         above += work[held]
         if above >= _SHARE_OF_WORK * total:
@@ -100,11 +117,14 @@ class Run:
         return self.ways[self.best]
 
 
-def runs(wanted: Sequence[int], most: int, seconds: Callable[[int], float]) -> tuple[Run, ...]:
+def runs(
+    wanted: Sequence[int], most: int, seconds: Callable[[int], float], max_latency_s: float | None = None
+) -> tuple[Run, ...]:
     """Runs of so many samples each. `seconds` plans a batch; `most` is the largest batch of a bucket.
 
     Raises:
         InfeasibleMapping: a number can be run in no way.
+        UsageError: every way takes longer than `max_latency_s`.
     """
     known: dict[int, float | None] = {}
 
@@ -130,5 +150,10 @@ def runs(wanted: Sequence[int], most: int, seconds: Callable[[int], float]) -> t
         )
         if not run.ways:
             raise InfeasibleMapping(f"{samples} samples fit neither at once nor in parts; give fewer.")
+        if max_latency_s is not None and run.best_s > max_latency_s:
+            raise UsageError(
+                f"--max-latency {max_latency_s * 1e3:g}: {samples} samples take at least "
+                f"{run.best_s * 1e3:.3g} ms ({run.best}); allow more, or give fewer."
+            )
         found.append(run)
     return tuple(found)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
+from tests.support.models import model as make_model
 
 from tilewright import zoo
-from tilewright.errors import InfeasibleMapping
+from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
 from tilewright.partition import PartitionProblem
-from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
+from tilewright.partition.graphturbo.axes import Axis, IndependentAxes
+from tilewright.partition.graphturbo.base import WHOLE
+from tilewright.partition.graphturbo.planner import Analysis
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
 from tilewright.targets.npu.batches import buckets, candidates, runs, samples_of_instances, shown
@@ -56,14 +64,67 @@ def test_what_does_not_fit_is_run_in_parts_if_these_do() -> None:
 @pytest.mark.parametrize(("name", "largest"), [("resnet50", 16), ("mobilenet_v2", 32)])
 def test_batches_end_where_subgraphs_only_run_more_often(name: str, largest: int) -> None:
     """The paper runs ResNet-50 with 16 images for a cluster, MobileNet-v2 with 32."""
-    graph = load_onnx(zoo.build(name, batch=64))
+    partition, axes, batched = partitioned(zoo.build(name, batch=64))
+    assert candidates(partition, axes, batched, 64) == tuple(2**i for i in range(largest.bit_length()))
+    held = samples_of_instances(partition, axes, batched, 64)
+    counts = zip(held, partition.splits, strict=True)
+    assert all(m is not None and m * s.split.num_instances == 64 for m, s in counts)
+
+
+def partitioned(proto: onnx.ModelProto) -> tuple[SplitPartition, IndependentAxes, list[Axis]]:
+    """The partition of a network for as many samples as its first input has, and the class of their axis."""
+    graph = load_onnx(proto)
     run_passes(graph)
-    partition = GraphTurbo().solve(PartitionProblem(graph, load_preset("stcp920")), Budget())
-    assert candidates(partition, 64) == tuple(2**i for i in range(largest.bit_length()))
-    held = samples_of_instances(partition)
-    assert all(m * s.split.num_instances == 64 for m, s in zip(held, partition.splits, strict=True))
+    analysis = Analysis(graph)
+    problem = PartitionProblem(graph, load_preset("stcp920"))
+    partition = GraphTurbo().solve(problem, Budget(), analysis)
+    return partition, analysis.axes, [analysis.axes.class_of(graph.inputs[0], 0)]
+
+
+def one_node(nodes: list[onnx.NodeProto], x: list[int], y: list[int], w: list[int]) -> onnx.ModelProto:
+    infos = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in (("x", x), ("y", y))]
+    weight = numpy_helper.from_array(np.ones(w, np.float32), "w")
+    return make_model(nodes, infos[:1], infos[1:], [weight])
+
+
+def test_samples_are_counted_where_they_stand() -> None:
+    """Rows of the result are channels, which an instance makes however many samples it holds."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Transpose", ["product"], ["y"], perm=[1, 0]),
+    ]
+    partition, axes, batched = partitioned(one_node(nodes, [64, 32], [4, 64], [32, 4]))
+    assert partition.subgraphs[-1].outputs[0].shape == (4, 64)
+    assert samples_of_instances(partition, axes, batched, 64)[-1] == 64
+    assert candidates(partition, axes, batched, 64)[-1] == 64
+
+
+def test_subgraphs_without_samples_decide_nothing() -> None:
+    """Where all of them are reduced at once, no batch beyond one is worth planning."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=0),
+        helper.make_node("MatMul", ["mean", "w"], ["y"]),
+    ]
+    partition, axes, batched = partitioned(one_node(nodes, [64, 8, 32], [8, 4], [32, 4]))
+    assert set(samples_of_instances(partition, axes, batched, 64)) == {None}
+    assert candidates(partition, axes, batched, 64) == (1,)
+
+
+def test_where_not_one_sample_fits_no_more_are_planned() -> None:
+    partition, axes, batched = partitioned(zoo.build("resnet50", batch=64))
+    nothing = tuple(replace(s, split=WHOLE, options=()) for s in partition.splits)
+    partition = replace(partition, splits=nothing)
+    assert candidates(partition, axes, batched, 64) == (1,)
 
 
 def test_equal_parts_are_shown_together() -> None:
     assert shown(buckets(20_000, 256)) == "78 x 256 + 32"
     assert shown(buckets(6, 4)) == "4 + 2"
+
+
+def test_a_run_that_takes_too_long_is_none() -> None:
+    times = {n: float(n) for n in (1, 2, 4, 8)} | {7: 9.0}
+    (run,) = runs([7], 8, times.__getitem__, 7.5)
+    assert (run.best, run.best_s) == ("buckets", 7.0)
+    with pytest.raises(UsageError, match="--max-latency 6500: 7 samples take at least 7e"):
+        runs([7], 8, times.__getitem__, 6.5)
