@@ -81,22 +81,26 @@ def partitioned(proto: onnx.ModelProto) -> tuple[SplitPartition, IndependentAxes
     return partition, analysis.axes, [analysis.axes.class_of(graph.inputs[0], 0)]
 
 
-def one_node(nodes: list[onnx.NodeProto], x: list[int], y: list[int], w: list[int]) -> onnx.ModelProto:
+def small(nodes: list[onnx.NodeProto], x: list[int], y: list[int], w: list[int]) -> onnx.ModelProto:
     infos = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in (("x", x), ("y", y))]
     weight = numpy_helper.from_array(np.ones(w, np.float32), "w")
     return make_model(nodes, infos[:1], infos[1:], [weight])
 
 
-def test_samples_are_counted_where_they_stand() -> None:
-    """Rows of the result are channels, which an instance makes however many samples it holds."""
+@pytest.mark.parametrize("wide", [32, 1 << 14, 1 << 16])
+def test_samples_are_counted_where_they_stand(wide: int) -> None:
+    """The second axis of the result counts them. Slices of its first one hold all of them."""
     nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["product"]),
-        helper.make_node("Transpose", ["product"], ["y"], perm=[1, 0]),
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[1, 0, 2]),
+        helper.make_node("MatMul", ["turned", "w"], ["y"]),
     ]
-    partition, axes, batched = partitioned(one_node(nodes, [64, 32], [4, 64], [32, 4]))
-    assert partition.subgraphs[-1].outputs[0].shape == (4, 64)
-    assert samples_of_instances(partition, axes, batched, 64)[-1] == 64
-    assert candidates(partition, axes, batched, 64)[-1] == 64
+    partition, axes, batched = partitioned(small(nodes, [64, 4, wide], [4, 64, 8], [wide, 8]))
+    (subgraph,), (split,) = partition.subgraphs, partition.splits
+    assert [value.shape for value in subgraph.outputs] == [(4, 64, 8)]
+    held = 64 // dict(split.split.cuts).get(1, 1)
+    assert samples_of_instances(partition, axes, batched, 64) == (held,)
+    assert candidates(partition, axes, batched, 64)[-1] == held
+    assert (held < 64) == (wide == 1 << 16), "only there a slice of all samples is too large"
 
 
 def test_subgraphs_without_samples_decide_nothing() -> None:
@@ -105,7 +109,7 @@ def test_subgraphs_without_samples_decide_nothing() -> None:
         helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=0),
         helper.make_node("MatMul", ["mean", "w"], ["y"]),
     ]
-    partition, axes, batched = partitioned(one_node(nodes, [64, 8, 32], [8, 4], [32, 4]))
+    partition, axes, batched = partitioned(small(nodes, [64, 8, 32], [8, 4], [32, 4]))
     assert set(samples_of_instances(partition, axes, batched, 64)) == {None}
     assert candidates(partition, axes, batched, 64) == (1,)
 
