@@ -299,6 +299,15 @@ def test_axes_that_the_batch_leaves_open_are_asked_for_by_name(resizable: Path) 
     assert "--shapes x:0x8x?x32" in said
 
 
+def test_axes_of_one_name_are_given_once(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("Add", ["x", "z"], ["y"])]
+    shape: list[int | str | None] = ["n", "h", 32]
+    path = declared(tmp_path / "pair.onnx", nodes, x=shape, z=shape, y=shape)
+    document = report(path, "--batch", "4", "--shapes", "z:0x8x32", "--recipe", "graphturbo")
+    shaped = report(path, "--shapes", "x:4x8x32", "--recipe", "graphturbo")
+    assert (document["time_s"], document["samples_per_cluster"]) == (shaped["time_s"], 4)
+
+
 def test_inputs_whose_first_axis_is_fixed_stay_as_they_are(tmp_path: Path) -> None:
     """A mask for all samples and a factor, both listed before the samples."""
     nodes = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -73,7 +73,7 @@ class BatchedModel:
         from tilewright.compiler import plan
         from tilewright.options import Options
 
-        fixed = dict(self.shapes) if samples is None else self._batched(samples)
+        fixed = dict(self.shapes) if samples is None else self._shapes_for(samples)
         return plan(tw.load(self.path, shapes=fixed).graph, Options()).program.graph
 
     def batched(self, graph: Graph) -> tuple[Value, ...]:
@@ -88,7 +88,7 @@ class BatchedModel:
         """What one cluster does at a time."""
         return next((value.shape[0] for value in self.batched(graph)), 1)
 
-    def _batched(self, samples: int) -> dict[str, Shape]:
+    def _shapes_for(self, samples: int) -> dict[str, Shape]:
         """`shapes` with so many samples, and shapes of the other inputs whose first axis is open."""
         is_number = parsed_batch(self.asked) == samples
         if not self.open_inputs:
@@ -99,37 +99,46 @@ class BatchedModel:
                 "export it with its first axis open, or leave out --batch."
             )
         found = dict(self.shapes)
-        symbols: dict[str, int] = {}
         for name in self.open_inputs:
-            if name not in self.shapes:
+            own = self.shapes.get(name)
+            if own is None:
                 continue
-            own = self.shapes[name]
             if own[0] != 0 and not (is_number and own[0] == samples):
-                text = "x".join(map(str, own))
                 raise UsageError(
-                    f"--batch {self.asked} and --shapes {name}:{text} both say how many samples; "
-                    f"give 0 for the batch: --shapes {name}:{'x'.join(map(str, (0, *own[1:])))}."
+                    f"--batch {self.asked} and --shapes {name}:{_text(own)} both say how many samples; "
+                    f"give 0 for the batch: --shapes {name}:{_text((0, *own[1:]))}."
                 )
             found[name] = (samples, *own[1:])
-        for name, shape in found.items():
-            given = self.declared.get(name) or ()
-            symbols |= {d: n for d, n in zip(given, shape, strict=False) if isinstance(d, str)}
+        symbols = self._symbols(found, samples)
+        return found | {n: self._completed(n, symbols, samples) for n in self.open_inputs if n not in found}
+
+    def _symbols(self, shapes: Mapping[str, Shape], samples: int) -> dict[str, int]:
+        """What names of open axes stand for, as far as shapes and the batch say."""
+        found: dict[str, int] = {}
+        for name, shape in shapes.items():
+            dims = self.declared.get(name) or ()
+            found |= {d: n for d, n in zip(dims, shape, strict=False) if isinstance(d, str)}
         for name in self.open_inputs:
-            symbols |= {d: samples for d in (self.declared[name] or ())[:1] if isinstance(d, str)}
-        for name in self.open_inputs:
-            if name in found:
-                continue
-            dims = self.declared[name]
-            rest = [symbols.get(d) if isinstance(d, str) else d for d in (dims or ())[1:]]
-            known = [n for n in rest if n is not None]
-            if dims is None or len(known) < len(rest):
-                flag = "x".join("?" if n is None else str(n) for n in (0, *rest)) if dims else "0x3x224x224"
-                raise UsageError(
-                    f"{self.path}: --batch {self.asked} fixes only the first axis of input {name!r}; give "
-                    f"the others, 0 stands for the batch: --shapes {name}:{flag}."
-                )
-            found[name] = (samples, *known)
+            found |= {d: samples for d in (self.declared[name] or ())[:1] if isinstance(d, str)}
         return found
+
+    def _completed(self, name: str, symbols: Mapping[str, int], samples: int) -> Shape:
+        """The shape of an input that `--shapes` does not name, if its other axes are known."""
+        dims = self.declared[name]
+        rest = [symbols.get(d) if isinstance(d, str) else d for d in (dims or ())[1:]]
+        known = [extent for extent in rest if extent is not None]
+        if dims is None or len(known) < len(rest):
+            flag = "0x3x224x224" if dims is None else _text((0, *rest))
+            raise UsageError(
+                f"{self.path}: --batch {self.asked} fixes only the first axis of input {name!r}; give "
+                f"the others, 0 stands for the batch: --shapes {name}:{flag}."
+            )
+        return (samples, *known)
+
+
+def _text(shape: Sequence[int | None]) -> str:
+    """A shape as `--shapes` takes it, with ? where nothing is known."""
+    return "x".join("?" if extent is None else str(extent) for extent in shape)
 
 
 def batched_model(path: Path, shapes: str | None, asked: str | None) -> BatchedModel:
