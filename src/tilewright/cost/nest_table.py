@@ -194,21 +194,28 @@ def new_positions(
 
 @compiled
 def _box(
-    t: int, axis_of: Array, steps: Array, partners: Array, tile: Array, skips_pixels: bool, box: Array
+    t: int,
+    axis_of: Array,
+    steps: Array,
+    partners: Array,
+    tiles: Array,
+    row: int,
+    skips_pixels: bool,
+    box: Array,
 ) -> float:
-    """Words of a tensor that a tile touches; `box` is room for its extents."""
+    """Words of a tensor that the tile in a row of `tiles` touches; `box` is room for its extents."""
     box[:] = 1
-    for dim in range(tile.size):
-        axis, count = axis_of[t, dim], tile[dim]
+    for dim in range(tiles.shape[1]):
+        axis, count = axis_of[t, dim], tiles[row, dim]
         if axis < 0 or count == 1:
             continue
         other = partners[t, dim]
         if not skips_pixels:
             box[axis] += steps[t, dim] * (count - 1)
-        elif other < 0 or tile[other] == 1:
+        elif other < 0 or tiles[row, other] == 1:
             box[axis] = count
         elif dim < other:
-            box[axis] = distinct_positions(count, steps[t, dim], tile[other], steps[t, other])
+            box[axis] = distinct_positions(count, steps[t, dim], tiles[row, other], steps[t, other])
     words = 1.0
     for axis in range(box.size):
         words *= box[axis]
@@ -292,7 +299,7 @@ def _evaluate_all(
     tiles = np.empty(
         (num_levels + 1, num_dims), np.int64
     )  # tiles[n]: of level n - 1; of a compute unit first
-    shared_tile = np.empty(num_dims, np.int64)
+    shared_tile = np.empty((1, num_dims), np.int64)
     used = np.empty(num_levels + 1)  # used[n]: instances of level n - 1
     is_spread = np.empty(num_levels, np.bool_)
     words_of = np.empty((num_operands, num_levels + 1))
@@ -340,7 +347,7 @@ def _evaluate_all(
             for level in range(num_levels):
                 if keeps[t, level] or is_output[t]:
                     words_of[t, level + 1] = _box(
-                        t, axis_of, steps, partners, tiles[level + 1], skips_pixels, box
+                        t, axis_of, steps, partners, tiles, level + 1, skips_pixels, box
                     )
         for room in range(rooms.shape[0]):
             needed = 0.0
@@ -386,8 +393,8 @@ def _evaluate_all(
                     for outer in range(num_levels - 1, level, -1):
                         if is_spread[outer]:
                             for dim in range(num_dims):
-                                shared_tile[dim] = tiles[outer, dim] * spatial[m, outer, dim]
-                            shared = _box(t, axis_of, steps, partners, shared_tile, skips_pixels, box)
+                                shared_tile[0, dim] = tiles[outer, dim] * spatial[m, outer, dim]
+                            shared = _box(t, axis_of, steps, partners, shared_tile, 0, skips_pixels, box)
                             partition = np.floor(partition * words_of[t, outer] / shared)
                     reads = max(0.0, accesses - partition)
                 reads_of[level] += reads / compute
