@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from tilewright.errors import InternalError
+from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, Value
@@ -20,6 +22,7 @@ from tilewright.planning import Budget
 from tilewright.schedule.binding import bind
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.npu.execute import execute
+from tilewright.targets.npu.plan import plan
 
 TYPES = [DType.INT64, DType.UINT8, DType.FLOAT32, DType.BOOL]
 
@@ -88,3 +91,15 @@ def test_an_operator_that_needs_more_than_is_read_is_an_error(dtype: DType, valu
         steps = (*plan.steps[:number], replace(step, reads=(less,)), *plan.steps[number + 1 :])
         with pytest.raises(InternalError, match="reshape"):
             execute(replace(plan, steps=steps), feed)
+
+
+def test_a_scalar_among_the_inputs_stays_one() -> None:
+    node = helper.make_node("Mul", ["x", "factor"], ["y"], "scale")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])
+    factor = helper.make_tensor_value_info("factor", TensorProto.FLOAT, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])
+    model = helper.make_model(helper.make_graph([node], "scaled", [x, factor], [y]))
+    graph = load_onnx(model)
+    feed = {"x": np.arange(8, dtype=np.float32).reshape(2, 4), "factor": np.array(3, np.float32)}
+    planned = plan(graph, load_preset("stcp920"))
+    assert np.array_equal(execute(planned.scopes, feed)["y"], 3 * feed["x"])

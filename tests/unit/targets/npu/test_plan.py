@@ -36,7 +36,8 @@ from tilewright.targets.npu.plan import (
     plan,
     weight_room_bytes,
 )
-from tilewright.targets.npu.portfolio import best_plan
+from tilewright.targets.npu.portfolio import NAMED, best_plan
+from tilewright.targets.npu.schedules import plan_by_name
 from tilewright.targets.npu.simulate import Policy, simulate
 from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.work import Work, Works, work_of
@@ -342,3 +343,36 @@ def test_a_chain_of_thousands_is_one_layer_with_the_right_values() -> None:
     feed = {x.name: np.array([[1, -2, 3], [-4, 5, 6]], np.float32)}
     expected = run_graph(graph, feed)
     np.testing.assert_array_equal(execute(planned.scopes, feed)[y.name], expected[y.name])
+
+
+def with_buffers(local_bytes: int, shared_bytes: int) -> Machine:
+    """The machine with smaller buffers, a third of the cores' and a quarter of the shared one for weights."""
+    sizes = {"local": (MACHINE.local, local_bytes, 3), "shared": (MACHINE.shared, shared_bytes, 4)}
+    levels = list(MACHINE.levels)
+    for level, capacity_bytes, part in sizes.values():
+        assert level is not None
+        shares = tuple(
+            share.model_copy(update={"capacity_bytes": capacity_bytes // part}) for share in level.shares
+        )
+        changed = {"capacity_bytes": capacity_bytes, "shares": shares}
+        levels[levels.index(level)] = level.model_copy(update=changed)
+    return MACHINE.model_copy(update={"levels": tuple(levels)})
+
+
+@pytest.mark.parametrize(("local_bytes", "shared_bytes"), [(24 << 10, 512 << 10), (1 << 20, 8 << 20)])
+def test_nothing_simple_beats_the_portfolio_and_nothing_any_plans_bound(
+    local_bytes: int, shared_bytes: int
+) -> None:
+    machine = with_buffers(local_bytes, shared_bytes)
+    graph = load_onnx(zoo.build("bert_tiny", sequence=32, batch=6))
+    run_passes(graph)
+    planner = Planner(graph, machine)
+    best = best_plan(planner).planned.simulation
+    plans = [planner.plan(recipe) for recipe in NAMED.values()]
+    for schedule in ("sequential", "greedy"):
+        plans.append(plan_by_name(graph, machine, partition="layerwise", schedule=schedule))
+    assert best.time_s <= min(p.simulation.time_s for p in plans)
+    for schedule in ("sequential", "greedy", "depth-first"):
+        plans.append(plan_by_name(graph, machine, partition="none", schedule=schedule))
+    least_s = min(best.time_s, *(p.simulation.time_s for p in plans))
+    assert max(best.lower_bound_s, *(p.simulation.lower_bound_s for p in plans)) <= least_s
