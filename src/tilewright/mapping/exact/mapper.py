@@ -54,7 +54,7 @@ class Exact:
     """The mapper. `max_points` and `max_labels` bound its memory; beyond them the answer has a gap."""
 
     max_points: int = 60_000
-    max_labels: int = 1_000_000
+    max_labels: int = 2_000_000
     pads: bool = True
 
     @property
