@@ -165,7 +165,8 @@ def test_a_copy_between_two_instances_is_a_step_with_a_piece_of_its_own() -> Non
     region = {edge.value: edge.region}
     copy = InstanceNode(1, Kind.COPY, second.subgraph_id, 0, region, region)
     edges = (replace(edge, consumer=1), replace(edge, producer=1, consumer=2))
-    graph = InstanceGraph(plain.partition, (first, copy, replace(second, id=2)), edges, plain.maps)
+    nodes = (first, copy, replace(second, id=2))
+    graph = InstanceGraph(plain.partition, plain.splits, nodes, edges, plain.maps)
     plan, _ = planned(graph, None)
     assert [(s.node, len(s.operators), s.writes) for s in plan.steps] == [
         (0, 1, (0,)),
