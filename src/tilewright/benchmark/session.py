@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,14 @@ class Entrant:
     """Who takes part: a name for the table, the engine, and the file it loads.
 
     `prepared_s` is time already spent on the file, such as compiling it; it counts as loading.
+    `environment` is added to that of its process, which lets another version of a package take part.
     """
 
     label: str
     engine: str
     model: Path
     prepared_s: float = 0.0
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ def _worker(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(num_threads)},
+        env={**os.environ, "OMP_NUM_THREADS": str(num_threads), **entrant.environment},
     )
     worker = _Worker(entrant, process, files[1])
     try:

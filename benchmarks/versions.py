@@ -1,0 +1,163 @@
+"""Two versions of tilewright beside each other: run time and compile time of the zoo, in turns, in one run.
+
+    git worktree add /tmp/before v0.1.0
+    python benchmarks/versions.py /tmp/before . --networks resnet50,bert_base --threads 2
+
+Each version runs from its own source tree in processes of its own, with an empty cache for each compile.
+Ratios are the first version's time over the second's: above 1 the second is faster, between 0.95 and 1.05 is a
+tie. Writes `OUTPUT.json` (all samples) and `OUTPUT.md` (the table).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo import SETS, built, wait_for_idle
+
+from tilewright import zoo
+from tilewright.benchmark import Entrant, Plan, compare_engines
+from tilewright.benchmark.statistics import quantile
+from tilewright.files import write_atomically
+
+SEED = 0
+COMPILE = """
+import sys, time
+import tilewright as tw
+started = time.perf_counter()
+tw.compile(sys.argv[1], threads=int(sys.argv[2]))
+print(time.perf_counter() - started)
+"""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A source tree under a name."""
+
+    label: str
+    tree: Path
+
+    def environment(self, cache: Path) -> dict[str, str]:
+        """What makes a process use this version, with a cache of its own."""
+        return {"PYTHONPATH": str(self.tree / "src"), "TILEWRIGHT_CACHE": str(cache)}
+
+    def compile_s(self, model: Path, num_threads: int) -> float:
+        """Seconds to compile a model from nothing, without starting Python and importing."""
+        with tempfile.TemporaryDirectory() as cache:
+            done = subprocess.run(
+                [sys.executable, "-c", COMPILE, str(model), str(num_threads)],
+                env={**os.environ, **self.environment(Path(cache))},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        return float(done.stdout)
+
+
+def measure(
+    name: str, versions: Sequence[Version], num_threads: int, duration_s: float, num_compiles: int
+) -> dict[str, Any]:
+    """Samples of one network: run times from `compare_engines`, compile times in alternating order."""
+    model = built(name)
+    feed = zoo.example_inputs(model, SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.onnx"
+        path.write_bytes(model.SerializeToString(deterministic=True))
+        compile_s: dict[str, list[float]] = {v.label: [] for v in versions}
+        for number in range(num_compiles):
+            for version in versions if number % 2 == 0 else versions[::-1]:
+                compile_s[version.label].append(version.compile_s(path, num_threads))
+        entrants = [
+            Entrant(v.label, "tilewright", path, environment=v.environment(Path(folder) / v.label))
+            for v in versions
+        ]
+        comparison = compare_engines(entrants, feed, Plan(num_threads, duration_s), model=name)
+    before, after = (versions[0].label, versions[1].label)
+    ratios = [b / a for b, a in zip(compile_s[before], compile_s[after], strict=True)]
+    return {
+        **comparison.to_json(),
+        "compile_s": compile_s,
+        "compile_ratio": quantile(ratios, 0.5) if ratios else None,
+        "is_busy": comparison.machine.is_busy,
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """A line for each network and number of threads, then geometric means."""
+    labels = [c["label"] for c in rows[0]["contestants"]]
+    heads = ["network", "threads", *(f"{x} ms" for x in labels), "run ratio"]
+    heads += [*(f"{x} compile s" for x in labels), "compile ratio"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in rows:
+        first, second = row["contestants"]
+        if first["error"] or second["error"]:
+            lines.append(f"| {row['model']} | {row['num_threads']} | {first['error'] or second['error']} |")
+            continue
+        cells = [row["model"] + (" *" if row["is_busy"] else ""), str(row["num_threads"])]
+        cells += [f"{c['median_ms']:.3f}" for c in (first, second)]
+        cells.append(
+            f"{run_ratio(row):.3f} ({1 / second['ratio']['high']:.2f}-{1 / second['ratio']['low']:.2f})"
+        )
+        cells += [f"{quantile(row['compile_s'][x], 0.5):.2f}" if row["compile_s"][x] else "-" for x in labels]
+        cells.append("-" if row["compile_ratio"] is None else f"{row['compile_ratio']:.3f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    whole = [row for row in rows if not any(c["error"] for c in row["contestants"])]
+    for what, values in (
+        ("run time", [run_ratio(row) for row in whole]),
+        ("compile time", [row["compile_ratio"] for row in whole if row["compile_ratio"] is not None]),
+    ):
+        if values:
+            mean = math.exp(sum(map(math.log, values)) / len(values))
+            lines.append(
+                f"\nGeometric mean of {what}, {labels[0]} / {labels[1]}, {len(values)} rows: {mean:.3f}"
+            )
+    lines.append("\n\\* measured while other programs took time of the machine.")
+    return "\n".join(lines) + "\n"
+
+
+def run_ratio(row: dict[str, Any]) -> float:
+    """The first version's time over the second's."""
+    return 1 / float(row["contestants"][1]["ratio"]["median"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("before", type=Path, help="a source tree")
+    parser.add_argument("after", type=Path, help="another")
+    every = ",".join(name for one in SETS for name in one.networks)
+    parser.add_argument("--networks", default=every, help="names, by commas, as in resnet18@112")
+    parser.add_argument("--threads", default="2", help="numbers of threads, by commas")
+    parser.add_argument("--duration", type=float, default=4.0, help="seconds for each row")
+    parser.add_argument(
+        "--compiles", type=int, default=3, help="compilations of each network by each version"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=60.0, help="seconds to wait for an idle machine, at most"
+    )
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/versions"))
+    arguments = parser.parse_args()
+    versions = [Version("before", arguments.before.resolve()), Version("after", arguments.after.resolve())]
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for name in arguments.networks.split(","):
+        for num_threads in map(int, arguments.threads.split(",")):
+            wait_for_idle(arguments.wait)
+            row = measure(name, versions, num_threads, arguments.duration, arguments.compiles)
+            rows.append(row)
+            write_atomically(arguments.output.with_suffix(".json"), json.dumps(rows).encode())
+            write_atomically(arguments.output.with_suffix(".md"), table(rows).encode())
+            print(table([row]).splitlines()[2], file=sys.stderr, flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
