@@ -4,7 +4,7 @@
     python benchmarks/versions.py /tmp/before . --networks resnet50,bert_base --threads 2
 
 Each version runs from its own source tree in processes of its own, with an empty cache for each compile.
-Ratios are the first version's time over the second's: above 1 the second is faster, between 0.95 and 1.05 is a
+Ratios are the first version's time over the second's: above 1 the second is faster, 0.95 to 1.05 is a
 tie. Writes `OUTPUT.json` (all samples) and `OUTPUT.md` (the table).
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tilewright as tw
-from tilewright.compiler import compile_graph
+from tilewright.compiler import plan
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.passes.expand_recurrent import ExpandRecurrent, num_steps_of
+from tilewright.targets.cpu.isa import CacheSizes, isa_by_name
+from tilewright.targets.cpu.lower import lower_schedule
 
 Array = np.ndarray[Any, Any]
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -152,8 +155,9 @@ def test_lengths_that_are_known_and_complete_cost_nothing() -> None:
     assert not [n for n in graph.nodes if n.op_type in ("Where", "Less")]
 
 
-def test_weights_that_every_step_reads_are_not_rounded() -> None:
-    # They stay in the cache between steps; 24 bits would save reading what is not read from memory.
+@pytest.mark.parametrize(("l2_bytes", "kind"), [(2 << 20, "packed"), (1 << 18, "of 24 bits")])
+def test_weights_that_the_cache_keeps_between_steps_are_not_rounded(l2_bytes: int, kind: str) -> None:
+    # 24 bits save reading where weights come from memory; what stays in the cache is not read from there.
     rng = np.random.default_rng(0)
     graph = Graph()
     x = graph.add_input(Value("x", DType.FLOAT32, (6, 1, 8)))
@@ -163,11 +167,12 @@ def test_weights_that_every_step_reads_are_not_rounded() -> None:
     y = graph.value("y", DType.FLOAT32, (6, 1, 1, 256))
     graph.append(Node("LSTM", [x, *weights], [y], {"hidden_size": 256}))
     graph.outputs = [y]
-    code = compile_graph(graph, Options(no_cache=True, threads=1)).code
-    assert code is not None
-    notes = [k.notes for s in code.steps for k in s.kernels if k.macs == 256 * 1024]
+    isa = replace(isa_by_name("avx512"), caches=CacheSizes(l2_bytes=l2_bytes))
+    lowered = lower_schedule(plan(graph, Options()).program.schedule, isa)
+    kernels = [launch.kernel for step in lowered.steps if isinstance(step, tuple) for launch in step]
+    notes = [kernel.notes for kernel in kernels if kernel.macs == 256 * 1024]
     assert len(notes) == 5
-    assert all("B packed" in note for note in notes)
+    assert all(f"B {kind}" in note for note in notes)
 
 
 def test_long_sequences_stay_whole_and_say_so() -> None:
