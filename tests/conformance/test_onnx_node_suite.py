@@ -12,20 +12,24 @@ import numpy as np
 import onnx
 import pytest
 
-from tilewright.backend import prepare
+from tilewright.backend import as_array, prepare
+from tilewright.ir.dtype import DType
+from tilewright.ir.interpret import run_graph
 from tilewright.report.conformance import (
     EXCEPTIONS,
     Case,
     CaseResult,
+    Wider,
     conformance_markdown,
     count_status,
     mismatch,
     node_cases,
     run_cases,
+    suite_mismatch,
 )
 
 # Promises: the first release passes 60 % of the suite, and no later one fewer than this one.
-MIN_PASS = {"INTERPRETER": 1590, "CPU": 1570}
+MIN_PASS = {"INTERPRETER": 1597, "CPU": 1576}
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 SPREAD = 8
 
@@ -93,8 +97,29 @@ def test_every_exception_names_a_case_and_a_reason() -> None:
     names = {case.name for case in cases()}
     for name, wider in EXCEPTIONS.items():
         assert name in names
-        assert 0 < wider.error < 1e-3
+        assert (0 < wider.error < 1e-3 and wider.units == 1) or (wider.error == 0 and wider.units == 2)
         assert re.search(r"\w+ \w+", wider.reason)
+
+
+@pytest.mark.parametrize("device", ["INTERPRETER", "CPU"])
+def test_exceptions_in_half_types_are_within_one_unit_of_the_exact_values(device: str) -> None:
+    """Where the suite's own outputs are off, ours are not: the evaluation in float64 says so."""
+    chosen = [case for case in cases() if EXCEPTIONS.get(case.name, Wider("")).units > 1]
+    assert len(chosen) >= 7
+    for case in chosen:
+        prepared = prepare(case.model, device)
+        for inputs, outputs in case.data_sets:
+            arrays = [as_array(x) for x in inputs]
+            feed = dict(zip((v.name for v in prepared.graph.inputs), arrays, strict=True))
+            exact = run_graph(prepared.graph, feed, dtype=DType.FLOAT64)
+            found = dict(zip(exact, prepared.run(arrays), strict=True))
+            assert len(found) == len(outputs)
+            for name, array in found.items():
+                assert mismatch(array, exact[name].astype(array.dtype)) == "", (case.name, name)
+
+
+def bfloat16(numbers: Sequence[float]) -> np.ndarray:  # type: ignore[type-arg]
+    return np.array(numbers).astype(DType.BFLOAT16.numpy)
 
 
 def one_ulp_up(array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]  # any float array
@@ -113,6 +138,13 @@ def one_ulp_up(array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]  # an
         (np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf]), ""),
         (np.float32([np.nan, 1]), np.float32([1, 1]), "infinities or NaN"),
         (np.float32([1, np.inf]), np.float32([1, -np.inf]), "infinities or NaN"),
+        (np.float16([1, 1.001]), np.float16([1, 1]), ""),
+        (np.float16([1e3, 6e-8]), np.float16([1e3, 1.2e-7]), ""),
+        (np.float16([1e3, 6e-8]), np.float16([1e3, -6e-8]), "2 units"),
+        (np.float16([1, 1.002]), np.float16([1, 1]), "2 units"),
+        (bfloat16([1.0, 1.0078125]), bfloat16([1, 1]), ""),
+        (bfloat16([1.0, 1.015625]), bfloat16([1, 1]), "2 units"),
+        (bfloat16([0.0]), bfloat16([-0.0]), ""),
         (np.int64([1, 2]), np.int64([1, 3]), "1 of 2 values differ"),
         (np.array([True]), np.array([False]), "1 of 1 values differ"),
         (np.array(["a"], object), np.array(["b"], object), "different text"),
@@ -127,6 +159,15 @@ def test_the_comparison_notices_what_it_should(
     found = mismatch(actual, expected)
     assert found.startswith(problem)
     assert bool(found) == bool(problem)
+
+
+def test_the_suites_own_tolerances_hold_too() -> None:
+    """Near zero they are narrower than units of the output's largest magnitude."""
+    actual, expected = np.float32([1e3, 1e-5]), np.float32([1e3, 0])
+    assert mismatch(actual, expected) == ""
+    assert suite_mismatch(actual, expected, 1e-3, 1e-7).startswith("1 of 2 values")
+    assert suite_mismatch(expected, expected, 1e-3, 1e-7) == ""
+    assert suite_mismatch(np.float32([np.nan]), np.float32([1]), 1e-3, 1e-7)
 
 
 def test_a_wrong_backend_is_caught() -> None:
