@@ -332,6 +332,7 @@ def export_model(
     isa: str = "host",
     *,
     name: str | None = None,
+    force: bool = False,
     shapes: Shapes | str | None = None,
     options: Options | None = None,
     progress: Progress | None = None,
@@ -340,10 +341,11 @@ def export_model(
     """Write a model as an object file, a C header, a file of weights and an example into a folder.
 
     `isa` is host, avx2, avx512 or neon (aarch64): any machine's code can be written on any. `name` is that of
-    the files and of the C function; the model's by default. The rest is as for `compile`.
+    the files and of the C function; the model's by default. Files of an earlier export are replaced, all or
+    none; others, and those that were edited since, only with `force`. The rest is as for `compile`.
 
     Raises:
-        UsageError: an unknown instruction set, or no such folder.
+        UsageError: an unknown instruction set, no such folder, a name that is too long, or a file in the way.
         UnsupportedOp: an operator without generated code.
     """
     from tilewright.embed import export_object
@@ -360,7 +362,13 @@ def export_model(
     # Measured choices are another machine's.
     program = dataclasses.replace(program, choices=NO_CHOICES)
     return export_object(
-        program, record, Path(folder), name=name or stem, model_sha256=digest, progress=progress
+        program,
+        record,
+        Path(folder),
+        name=name or stem,
+        model_sha256=digest,
+        force=force,
+        progress=progress,
     )
 
 

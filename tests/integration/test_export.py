@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +15,20 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from tests.hostile import names
 from tests.support.cli import tilewright
 from tests.support.models import F32, host_net, model, small_net
 
 import tilewright as tw
 from tilewright import zoo
-from tilewright.embed.header import c_name
+from tilewright.embed.folder import FileToWrite, write_together
+from tilewright.embed.header import header_text
+from tilewright.embed.names import MAX_NAME_CHARS, identifier
 from tilewright.embed.weights import HEADER_BYTES
+from tilewright.ir.dtype import DType
 from tilewright.ir.interpret import run_graph
+from tilewright.targets.cpu.executable import TensorSpec
+from tilewright.targets.cpu.isa import isa_by_name
 
 CC = shutil.which("gcc") or shutil.which("cc")
 CROSS_CC, QEMU = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
@@ -212,9 +222,155 @@ def test_outputs_that_no_kernel_computes_are_copied(tmp_path: Path) -> None:
 
 
 def test_names_become_identifiers() -> None:
-    assert c_name("../../etc/passwd") == "etc_passwd"
-    assert c_name("") == "model"
-    assert c_name("é*/") == "model"
+    assert identifier("../../etc/passwd") == "etc_passwd"
+    assert identifier("") == "model"
+    assert identifier("é*/") == "model"
+    assert identifier("__a__b__") == "a_b"
+    for word in ("int", "Class", "STDIO", "example", "tw_main", "4d"):
+        assert identifier(word) == f"model_{word}"
+
+
+def test_hostile_names_reach_neither_compiler_nor_symbols() -> None:
+    """`python -m tests.hostile.names 1000` is the long run."""
+    outcome = names.hunt(10, seed=1)
+    assert outcome["found"] == []
+    assert outcome["exported"]
+
+
+def test_what_an_artifact_says_of_its_model_stays_in_its_comment(small: Path) -> None:
+    spec = TensorSpec("x", DType.FLOAT32, (2,))
+    facts = {"workspace_bytes": 64, "weights_bytes": 0, "identity": bytes(32)}
+    evil = "*/ int evil = 1; /*\n#error"
+    text = header_text(identifier("net"), isa_by_name("avx2"), [spec], [spec], model_sha256=evil, **facts)
+    assert "evil = 1" not in text.replace("int evil = 1<U+003B>", "")
+    assert "#error" not in text
+
+
+def test_a_name_has_a_limit(small: Path) -> None:
+    with pytest.raises(tw.UsageError, match=r"300 characters.*at most 100 \(MAX_NAME_CHARS\)"):
+        tw.export(small / "small.onnx", small, name="n" * 300)
+    assert tw.export(small / "small.onnx", small, name="n" * MAX_NAME_CHARS).header_path.exists()
+
+
+# What is in the folder already.
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_only_what_export_wrote_is_replaced(small: Path) -> None:
+    before = contents(small)
+    tw.export(small / "small.onnx", small)
+    assert contents(small) == before
+    for file in ("small.o", "small.h", "small.weights", "example.c"):
+        ours = (small / file).read_bytes()
+        for theirs in (b"", b"somebody's", ours[:-1] if file[-2:] in (".h", ".c") else b"\x7fELF"):
+            (small / file).write_bytes(theirs)
+            with pytest.raises(tw.UsageError, match=rf"{file}: export did not write.*--force"):
+                tw.export(small / "small.onnx", small)
+            assert contents(small) == {**before, file: theirs}
+        tw.export(small / "small.onnx", small, force=True)
+        assert contents(small) == before
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe"])
+def test_what_is_no_regular_file_is_never_touched(small: Path, kind: str, force: bool) -> None:
+    path, victim = small / "small.h", small / "victim"
+    path.unlink()
+    if kind == "link":
+        victim.write_bytes((small / "example.c").read_bytes())  # even one of ours
+    match kind:
+        case "link" | "dangling":
+            path.symlink_to(victim)
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+    before = {p.name: p.lstat().st_mtime_ns for p in small.iterdir()}
+    with pytest.raises(tw.UsageError, match=r"small\.h: is (a link|no regular file)"):
+        tw.export(small / "small.onnx", small, force=force)
+    assert {p.name: p.lstat().st_mtime_ns for p in small.iterdir()} == before
+
+
+@pytest.mark.parametrize("nameless", [True, False])
+@pytest.mark.parametrize("with_old", [True, False])
+@pytest.mark.parametrize("failing", ["link", "replace", "fsync"])
+def test_a_failure_at_any_call_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, with_old: bool, nameless: bool
+) -> None:
+    if not nameless:
+        monkeypatch.setattr(os, "O_TMPFILE", 0, raising=False)
+    files = [FileToWrite(f"f{i}", (b"new", bytes([i])), lambda _: True) for i in range(4)]
+    if with_old:
+        for file in files[::2]:
+            (tmp_path / file.name).write_bytes(b"old")
+    before = contents(tmp_path)
+    real = getattr(os, failing)
+    for number in range(20):
+        calls = iter(range(100))
+
+        def sometimes(*arguments: Any, calls: Any = calls, number: int = number, **more: Any) -> Any:
+            if next(calls) == number:
+                raise OSError(errno.EIO, "Input/output error")
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(os, failing, sometimes)
+        outcome = ""
+        try:
+            write_together(tmp_path, files)
+        except tw.UsageError as error:
+            outcome = str(error)
+        finally:
+            monkeypatch.setattr(os, failing, real)
+        if not outcome:
+            break
+        assert "Input/output error" in outcome
+        assert contents(tmp_path) == before
+    assert number < 19
+    assert contents(tmp_path) == {f.name: b"".join(f.chunks) for f in files}
+
+
+def test_a_full_disk_leaves_what_was_there(small: Path) -> None:
+    before = contents(small)
+    code = (
+        "import resource, signal, sys, tilewright as tw\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "model = tw.load(sys.argv[1])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
+        "try: tw.export(model, sys.argv[2], name='small')\n"
+        "except tw.UsageError as error: print(error)\n"
+    )
+    result = call(sys.executable, "-c", code, small / "small.onnx", small, folder=small)
+    assert result.stdout.startswith(f"{small}: cannot be written to (File too large)"), result
+    assert contents(small) == before
+
+
+def test_a_kill_at_any_moment_leaves_whole_files(tmp_path: Path) -> None:
+    """Old or new, each of them whole; beside them at most a hidden one, whole too, that had no name yet."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from tilewright.embed.folder import FileToWrite, write_together\n"
+        "print('ready', flush=True)\n"
+        "for number in range(10**9):\n"
+        "    data = bytes([65 + number % 26]) * 300_000\n"
+        "    files = [FileToWrite(f'f{i}', (data,) * 4, lambda _: True) for i in range(4)]\n"
+        "    write_together(Path(sys.argv[1]), files)\n"
+    )
+    for attempt in range(4):
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.05 + 0.013 * attempt)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        for path in tmp_path.iterdir():
+            data = path.read_bytes()
+            assert len(data) == 1_200_000
+            assert data == data[:1] * len(data)
 
 
 def test_the_verb(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import typer
@@ -29,6 +30,9 @@ def export(
     name: str | None = typer.Option(
         None, "--name", help="Of the files and the C function; default: MODEL's."
     ),
+    force: bool = typer.Option(
+        False, "--force", help="Replace files that export did not write, or that were edited since."
+    ),
     shapes: str | None = SHAPES,
     accuracy: str = typer.Option(
         "default", "--accuracy", help="How exactly to compute: strict, default, fast."
@@ -52,7 +56,7 @@ def export(
         if not common.is_artifact(model):
             loaded = tw.load(model, shapes=fixed)
             digest = loaded.sha256
-            made = tw.export(loaded, output, isa, name=name, options=options, progress=update)
+            made = tw.export(loaded, output, isa, name=name, force=force, options=options, progress=update)
         elif fixed or accuracy != "default":
             raise UsageError(
                 f"{model}: an artifact's shapes and accuracy are fixed; export the model instead."
@@ -60,7 +64,7 @@ def export(
         else:
             compiled = tw.open(model)
             digest = compiled.model_sha256
-            made = tw.export(compiled, output, isa, name=name or model.stem, progress=update)
+            made = tw.export(compiled, output, isa, name=name or model.stem, force=force, progress=update)
     if as_json:
         document = {
             **common.model_facts(digest, "cpu"),
@@ -84,4 +88,5 @@ def export(
         ("memory at run time", f"{format_bytes(made.workspace_bytes)} that the caller gives"),
     ]
     print_table(("", ""), rows)
-    hint(f"next: cc -O2 {made.example_path} {made.object_path} -o {made.name} -lm")
+    sources = shlex.join((str(made.example_path), str(made.object_path)))
+    hint(f"next: cc -O2 {sources} -o {made.name} -lm")

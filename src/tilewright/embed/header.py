@@ -9,6 +9,7 @@ from math import prod
 from string import Template
 
 from tilewright import __version__
+from tilewright.embed.names import CText, comment, joined, macro
 from tilewright.embed.weights import HEADER_BYTES, MAGIC, VERSION
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.executable import TensorSpec
@@ -24,16 +25,6 @@ _C_TYPES = {
 }
 
 
-def c_name(text: str) -> str:
-    """A C identifier made of a name; `model_` keeps it apart from digits and from words of C.
-
-    >>> c_name("resnet50-v1.5"), c_name("3d net"), c_name("main")
-    ('resnet50_v1_5', 'model_3d_net', 'main')
-    """
-    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "model"
-    return f"model_{name}" if name[0].isdigit() else name
-
-
 def has_c_type(dtype: DType) -> bool:
     """Whether C can be given tensors of this type."""
     return dtype in _C_TYPES
@@ -45,7 +36,7 @@ def tensor_bytes(spec: TensorSpec) -> int:
 
 
 def header_text(
-    name: str,
+    name: CText,
     isa: Isa,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
@@ -57,54 +48,50 @@ def header_text(
 ) -> str:
     """The header of a model: sizes, tensors, the function, and the check of its weights."""
     tensors = [*_tensors(name, "INPUT", inputs), *_tensors(name, "OUTPUT", outputs)]
-    numbers = [f"0x{byte:02x}" for byte in identity]
-    facts = {
-        "isa": isa.name,
-        "arch": isa.arch,
-        "version": __version__,
-        "model_sha256": model_sha256,
+    numbers = [CText(f"0x{byte:02x}") for byte in identity]
+    rows = [joined(", ", numbers[i : i + 8]) for i in range(0, len(numbers), 8)]
+    facts: dict[str, CText | int] = {
+        "isa": comment(isa.name),
+        "arch": comment(isa.arch),
+        "version": comment(__version__),
+        "model_sha256": comment(model_sha256),
         "workspace_bytes": workspace_bytes,
         "weights_bytes": weights_bytes,
         "weights_file_bytes": HEADER_BYTES + weights_bytes,
         "weights_version": VERSION,
         "header_bytes": HEADER_BYTES,
-        "magic": MAGIC.decode(),
+        "magic": CText(MAGIC.decode()),
         "num_inputs": len(inputs),
         "num_outputs": len(outputs),
-        "tensors": "\n".join(tensors),
-        "identity": ",\n        ".join(", ".join(numbers[i : i + 8]) for i in range(0, len(numbers), 8)),
+        "tensors": joined("\n", tensors),
+        "identity": joined(",\n        ", rows),
     }
     return _filled("model.h", name, facts)
 
 
-def example_text(name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
+def example_text(name: CText, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
     """A program that runs the model on raw tensor files."""
-    upper = name.upper()
     files = [f" input_{i}.bin" for i in range(len(inputs))]
     files += [f" output_{i}.bin" for i in range(len(outputs))]
-    facts = {
-        "arguments": "".join(files),
-        "input_bytes": ", ".join(f"{upper}_INPUT_{i}_BYTES" for i in range(len(inputs))) or "0",
-        "output_bytes": ", ".join(f"{upper}_OUTPUT_{i}_BYTES" for i in range(len(outputs))),
+    upper = macro(name)
+    facts: dict[str, CText | int] = {
+        "arguments": CText("".join(files)),
+        "input_bytes": CText(", ".join(f"{upper}_INPUT_{i}_BYTES" for i in range(len(inputs))) or "0"),
+        "output_bytes": CText(", ".join(f"{upper}_OUTPUT_{i}_BYTES" for i in range(len(outputs))) or "0"),
     }
     return _filled("example.c", name, facts)
 
 
-def _filled(template: str, name: str, facts: Mapping[str, object]) -> str:
+def _filled(template: str, name: CText, facts: Mapping[str, CText | int]) -> str:
     text = resources.files("tilewright.embed").joinpath("templates", template).read_text("utf-8")
-    return Template(text).substitute(facts, name=name, upper=name.upper())
+    return Template(text).substitute(facts, name=name, upper=macro(name))
 
 
-def _tensors(name: str, kind: str, specs: Sequence[TensorSpec]) -> list[str]:
-    lines: list[str] = []
+def _tensors(name: CText, kind: str, specs: Sequence[TensorSpec]) -> list[CText]:
+    lines: list[CText] = []
     for number, spec in enumerate(specs):
         shape = "".join(f"[{extent}]" for extent in spec.shape)
-        lines.append(f"/* {kind.lower()} {number}: {_C_TYPES[spec.dtype]} {_comment(spec.name)}{shape} */")
-        lines.append(f"#define {name.upper()}_{kind}_{number}_BYTES {tensor_bytes(spec)}u")
+        label = f"{kind.lower()} {number}: {_C_TYPES[spec.dtype]} {comment(spec.name)}{shape}"
+        lines.append(CText(f"/* {label} */"))
+        lines.append(CText(f"#define {macro(name)}_{kind}_{number}_BYTES {tensor_bytes(spec)}u"))
     return lines
-
-
-def _comment(text: str) -> str:
-    """A tensor's name within a comment: printable, and unable to end it."""
-    plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
-    return plain.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tilewright.embed.marks import OBJECT_MARK
 from tilewright.errors import InternalError
 from tilewright.targets.cpu.codegen import prepared_module
 from tilewright.targets.cpu.emitter import Emitter, Param
@@ -101,7 +102,7 @@ def run_text(
 
         e.if_(e.icmp("eq", wrong, 0), run)
         e.ret(wrong)
-    return e.text()
+    return f'{e.text()}\n!llvm.ident = !{{!0}}\n!0 = !{{!"{OBJECT_MARK}"}}\n'
 
 
 def _serial_for(e: Emitter) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.embed.header import c_name, example_text, has_c_type, header_text, tensor_bytes
+from tilewright.embed import marks
+from tilewright.embed.folder import FileToWrite, write_together
+from tilewright.embed.header import example_text, has_c_type, header_text, tensor_bytes
 from tilewright.embed.module import Copy, Workspace, link_object, run_text
+from tilewright.embed.names import file_name, identifier
 from tilewright.embed.weights import HEADER_BYTES, weights_file
 from tilewright.errors import UnsupportedOp, UsageError
-from tilewright.files import write_atomically
 from tilewright.ir.graph import Graph
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -50,18 +52,21 @@ def export_object(
     *,
     name: str,
     model_sha256: str,
+    force: bool = False,
     progress: Progress | None = None,
 ) -> ExportedModel:
-    """Write `NAME.o`, `NAME.h`, `NAME.weights` and `example.c` of a program into a folder.
+    """Write `NAME.o`, `NAME.h`, `NAME.weights` and `example.c` of a program into a folder: all or none.
 
     The object is for `isa`, which need not be this machine's. Equal programs give equal bytes.
 
     Raises:
-        UsageError: the folder does not exist.
+        UsageError: the folder does not exist, the name is too long, or a file is in the way that export did
+            not write (or that was edited since) and `force` does not say to replace it.
         UnsupportedOp: an operator that has no generated code, or a tensor of a type that C lacks.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder; create it, or give another with -o.")
+    symbol = identifier(name)
     graph = program.graph
     for value in (*graph.inputs, *graph.outputs):
         if not has_c_type(value.dtype):
@@ -71,7 +76,6 @@ def export_object(
         node = placed.host_steps[0].node
         reason = CpuTarget().supports(node).reason.removeprefix("runs on the host: ")
         raise UnsupportedOp(f"{node.op_type} {node.name!r} has no generated code to export: {reason}.")
-    symbol = c_name(name)
     main = build_main(placed.steps, isa)
     copies = _copies(graph, placed.weights)
     inputs, outputs = ([TensorSpec.of(v) for v in values] for values in (graph.inputs, graph.outputs))
@@ -94,21 +98,25 @@ def export_object(
         identity=identity,
         model_sha256=model_sha256,
     )
+    example = example_text(symbol, inputs, outputs)
     exported = ExportedModel(
         name=symbol,
         isa=isa.name,
-        object_path=folder / f"{symbol}.o",
-        header_path=folder / f"{symbol}.h",
-        weights_path=folder / f"{symbol}.weights",
+        object_path=folder / file_name(symbol, "o"),
+        header_path=folder / file_name(symbol, "h"),
+        weights_path=folder / file_name(symbol, "weights"),
         example_path=folder / "example.c",
         workspace_bytes=workspace.size_bytes,
         weights_bytes=HEADER_BYTES + data.nbytes,
         num_kernels=len(placed.kernels),
     )
-    write_atomically(exported.object_path, image)
-    write_atomically(exported.header_path, header.encode())
-    write_atomically(exported.weights_path, weights_file(data, identity))
-    write_atomically(exported.example_path, example_text(symbol, inputs, outputs).encode())
+    files = (
+        FileToWrite(exported.object_path.name, (image,), marks.is_our_object),
+        FileToWrite(exported.header_path.name, (marks.marked(header),), marks.is_our_text),
+        FileToWrite(exported.weights_path.name, weights_file(data, identity), marks.are_our_weights),
+        FileToWrite(exported.example_path.name, (marks.marked(example),), marks.is_our_text),
+    )
+    write_together(folder, files, force=force)
     return exported
 
 

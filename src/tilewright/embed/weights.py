@@ -31,7 +31,7 @@ def checksum(data: Array) -> int:
     return int((words * odd).sum(dtype=np.uint64))
 
 
-def weights_file(data: Array, identity: bytes) -> bytes:
-    """The whole file; `identity` is that of the object."""
+def weights_file(data: Array, identity: bytes) -> tuple[bytes, memoryview]:
+    """The whole file in pieces; `identity` is that of the object."""
     head = struct.pack(f"<8sQQQ{IDENTITY_BYTES}s", MAGIC, VERSION, data.nbytes, checksum(data), identity)
-    return head.ljust(HEADER_BYTES, b"\0") + data.tobytes()
+    return head.ljust(HEADER_BYTES, b"\0"), data.data
