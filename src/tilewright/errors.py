@@ -22,6 +22,10 @@ class UsageError(TilewrightError):
     exit_code = 2
 
 
+class InputError(UsageError):
+    """Fed values that the model cannot use: an index outside its axis, a shape it was not compiled for."""
+
+
 class MachineError(UsageError):
     """A machine description that cannot be read or makes no sense; names file and key."""
 

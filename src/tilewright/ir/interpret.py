@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InternalError, TilewrightError, UnsupportedOp, UsageError
+from tilewright.errors import InputError, InternalError, TilewrightError, UnsupportedOp, UsageError
 from tilewright.ir.control_flow import CONTROL_FLOW, run_control_flow
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
-from tilewright.ir.ops.registry import find_operator
+from tilewright.ir.nest import Opaque
+from tilewright.ir.ops.registry import describe, find_operator, has_effect
 
 Array = np.ndarray[Any, Any]
 
@@ -35,6 +36,7 @@ def run_graph(
 
     Raises:
         UsageError: the feed does not fit the graph's inputs, or a tap names no value.
+        InputError: values that are fed make an index or a shape that cannot be.
         UnsupportedOp: a node cannot run; names it and says why.
     """
     values: dict[Value, Array] = {v: _fed(v, feed, dtype) for v in graph.inputs}
@@ -60,7 +62,7 @@ def run_graph(
         )
         for result, array in zip(node.outputs, results, strict=True):
             if result is not None and array is not None:
-                _check_shape(node, result, array)
+                require_shape(node, result, array)
                 values[result] = array
         for value in (*node.operands(), *node.results()):
             if value not in keep and last_use.get(value, i) <= i:
@@ -69,6 +71,26 @@ def run_graph(
         if value not in values:
             values[value] = _constant(value, dtype)
     return {name: values[value] for name, value in wanted.items()}
+
+
+def run_checks(graph: Graph, feed: Mapping[str, Array]) -> None:
+    """Run what a target that computes only its outputs would leave out: nodes that look at data and raise.
+
+    Raises:
+        InputError: the feed does not fit the shapes that the graph was made for.
+    """
+    checks = {node for node in graph.nodes if has_effect(node)}
+    if not checks:
+        return
+    needed = set(checks)
+    for node in reversed(graph.nodes):
+        if any(user in needed for value in node.results() for user in value.users):
+            needed.add(node)
+    names = {v.name for node in needed for v in node.operands()}
+    part = graph.extract(lambda node: node in needed)
+    part.inputs = [v for v in part.inputs if v.name in names]
+    part.outputs = [v for node in part.nodes if has_effect(node) for v in node.results()]
+    run_graph(part, {v.name: feed[v.name] for v in part.inputs})
 
 
 def run_node(
@@ -83,6 +105,7 @@ def run_node(
     Shapes come from the arrays, so that a node can also run on a part of its input.
 
     Raises:
+        InputError: an index lies outside its axis.
         UnsupportedOp: no reference exists or it refuses these inputs.
     """
     found = find_operator(node)
@@ -94,6 +117,8 @@ def run_node(
                 results = _run_through_onnx(node, arrays, captures)
     except TilewrightError:
         raise
+    except IndexError as error:
+        raise InputError(f"{node.op_type} {node.name!r}: {' '.join(str(error).split())}.") from error
     except Exception as error:
         # Whatever a reference raises, the reader needs the node and the reason in one line.
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -157,12 +182,24 @@ def _narrowed(array: Array, value: Value, dtype: DType | None) -> Array:
         return array.astype(_held_in(value, dtype), copy=False)
 
 
-def _check_shape(node: Node, value: Value, array: Array) -> None:
-    if array.shape != value.shape:
-        raise InternalError(
-            f"{node.op_type} {node.name!r} gives {value.name!r} the shape {list(array.shape)}, "
-            f"but the graph declares {list(value.shape)}."
+def require_shape(node: Node, value: Value, array: Array) -> None:
+    """Raise if a result's shape is not the one that the graph has.
+
+    Raises:
+        InputError: it is not, and data decide it.
+        InternalError: it is not, and nothing but the shapes of the operands decides it.
+    """
+    if array.shape == value.shape:
+        return
+    if isinstance(describe(node), Opaque):
+        raise InputError(
+            f"{node.op_type} {node.name!r}: its operands give {value.name!r} the shape {list(array.shape)}; "
+            f"it was compiled for the declared shape {list(value.shape)}."
         )
+    raise InternalError(
+        f"{node.op_type} {node.name!r} gives {value.name!r} the shape {list(array.shape)}, "
+        f"but the graph declares {list(value.shape)}."
+    )
 
 
 def node_model(node: Node, arrays: Sequence[Array | None], captures: Sequence[Array] = ()) -> Any:

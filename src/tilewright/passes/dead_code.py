@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.graph import Graph, Node
+from tilewright.ir.ops.registry import has_effect
 from tilewright.passes.base import PassResult, Remark
 
 # Operators that compute an optional result, or do not, by whether it is there.
@@ -23,7 +24,7 @@ class DeadCode:
         outputs = frozenset(graph.outputs)
         remarks: list[Remark] = []
         for node in reversed(graph.nodes):
-            if not any(v.users or v in outputs for v in node.results()):
+            if not has_effect(node) and not any(v.users or v in outputs for v in node.results()):
                 graph.remove(node)
                 remarks.append(Remark(node.name, "removed: no output needs it"))
                 continue

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Graph, Node, Value
+from tilewright.ir.ops.registry import has_effect
 
 Array = np.ndarray[Any, Any]
 
@@ -113,7 +114,9 @@ class Editor:
         pending = [node for node in nodes if node is not None]
         while pending:
             node = pending.pop()
-            if not is_in_graph(node) or any(v.users or self.is_output(v) for v in node.results()):
+            if not is_in_graph(node) or has_effect(node):
+                continue
+            if any(v.users or self.is_output(v) for v in node.results()):
                 continue
             operands = list(node.operands())
             self.graph.remove(node)

@@ -11,8 +11,9 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Graph, Node, Value
-from tilewright.ir.ops.cells import ACTIVATIONS, CELL_DOMAIN
+from tilewright.ir.ops.cells import ACTIVATIONS
 from tilewright.ir.ops.recurrent import DEFAULT_ACTIVATIONS, layer_activations, split_bias
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.rules import Kept, Rule, apply_rules
@@ -274,7 +275,7 @@ def _direction(
         results = [(f"hidden_{direction}_{t}", dtype, shape)]
         if is_lstm:
             results.append((f"memory_{direction}_{t}", dtype, shape))
-        now = emit.several(f"{node.op_type}Cell", operands, results, attributes, domain=CELL_DOMAIN)
+        now = emit.several(f"{node.op_type}Cell", operands, results, attributes, domain=INTERNAL_DOMAIN)
         hidden[t].append(now[0])
         state = [*now]
     return now

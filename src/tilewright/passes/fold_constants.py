@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.errors import UnsupportedOp
+from tilewright.errors import InputError, ModelRejected, UnsupportedOp
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute
 from tilewright.ir.interpret import run_node
+from tilewright.ir.ops.registry import has_effect
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
 
@@ -75,6 +76,8 @@ def _fold(editor: Editor, node: Node) -> str | None:
         results = _computed(node)
     except UnsupportedOp as error:
         return str(error)
+    except InputError as error:
+        raise ModelRejected(f"on its constant inputs, {error}") from error
     folded = True
     for value, array in zip(node.outputs, results, strict=True):
         if value is None or not (value.users or editor.is_output(value)):
@@ -88,6 +91,8 @@ def _fold(editor: Editor, node: Node) -> str | None:
         elif not was_output:
             # The value is gone, so that the constant can have its name; an output's it has already.
             constant.name, value.name = value.name, constant.name
+    if has_effect(node):
+        editor.graph.remove(node)  # what it checks of constants holds for every run
     editor.discard([node])
     return None if folded else "its result is read by name"
 

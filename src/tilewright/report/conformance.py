@@ -118,12 +118,14 @@ def run_cases(
 
 
 def graph_path(graph: Graph) -> Path:
-    """`generated` if loop nests describe every node, or the steps that it is written as, else `reference`."""
-    from tilewright.ir.ops.registry import describe
+    """`generated` if loop nests describe every node that computes something, or the steps that it is written
+    as, else `reference`."""
+    from tilewright.ir.ops.registry import describe, has_effect
     from tilewright.passes.expand_recurrent import num_steps_of
 
+    computing = [node for node in graph.nodes if not has_effect(node)]
     opaque = any(
-        isinstance(describe(node), Opaque) and num_steps_of(graph, node) is None for node in graph.nodes
+        isinstance(describe(node), Opaque) and num_steps_of(graph, node) is None for node in computing
     )
     return "reference" if opaque else "generated"
 

@@ -7,13 +7,14 @@ from tests.property.strategies import Array, Case, Draw, generator, reals
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Node, Value
-from tilewright.ir.ops.cells import ACTIVATIONS, CELL_DOMAIN
+from tilewright.ir.ops.cells import ACTIVATIONS
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 
 _GATES = {"RNNCell": 1, "GRUCell": 3, "LSTMCell": 4}
 _DEFAULTS = {"RNNCell": ("tanh",), "GRUCell": ("sigmoid", "tanh"), "LSTMCell": ("sigmoid", "tanh", "tanh")}
 
 
-@generator("RNNCell", "GRUCell", "LSTMCell", domain=CELL_DOMAIN)
+@generator("RNNCell", "GRUCell", "LSTMCell", domain=INTERNAL_DOMAIN)
 def cell(draw: Draw, op_type: str) -> Case:
     gates, batch = _GATES[op_type], draw(st.sampled_from([1, 2, 3, 9]))
     size = draw(st.sampled_from([1, 3, 16, 37]))
@@ -51,5 +52,5 @@ def cell(draw: Draw, op_type: str) -> Case:
         for i, array in enumerate(inputs)
     ]
     outputs = [Value(f"y{i}", DType.FLOAT32, (batch, size)) for i in range(2 if op_type == "LSTMCell" else 1)]
-    node = Node(op_type, values, outputs, attributes, opset=1, domain=CELL_DOMAIN)
+    node = Node(op_type, values, outputs, attributes, opset=1, domain=INTERNAL_DOMAIN)
     return Case(node, tuple(inputs), exact=False, rtol=1e-4, atol=1e-4, runtime=False)

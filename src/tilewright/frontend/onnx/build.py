@@ -30,7 +30,8 @@ from tilewright.frontend.onnx.tensors import checked_shape, embedded_array
 from tilewright.frontend.onnx.unroll import loop_body, unroll
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Graph, Node, Value
-from tilewright.ir.ops.registry import find_operator
+from tilewright.ir.ops.check_shape import CHECK_SHAPE, assumed_operand, check_attributes
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN, find_operator, sizing_by_data
 
 # Composed operators are defined by composed operators a few levels deep.
 _MAX_EXPANSION_DEPTH = 12
@@ -210,7 +211,35 @@ class _Importer:
         # A node without a name goes by its first result, whose name is complete already.
         first = next((v.name for v in node.results()), proto.op_type)
         node.name = self._node_name(proto.name, scope) if proto.name else _unused(first, self._node_names)
+        self._fix_shape(proto, node)
         self._graph.append(node)
+
+    def _fix_shape(self, proto: NodeProto, node: Node) -> None:
+        """Where data decide the shape of a result, compute the declared one and check the data beside it."""
+        sizing = sizing_by_data(node)
+        if sizing is None:
+            return
+        operand = node.require(sizing.operand)
+        data = assumed_operand(node, sizing)
+        if data is None:
+            raise ModelRejected(
+                f"node {node_label(proto)}: its result is declared as {list(node.output.shape)}, but no "
+                f"{sizing.name} makes that of {list(node.require(0).shape)}; export the model again."
+            )
+        name = _unused(f"{node.name}/{sizing.name}", self._value_names)
+        checked = Value(_unused(f"{node.name}/checked", self._value_names), DType.BOOL, ())
+        check = Node(
+            CHECK_SHAPE,
+            [operand],
+            [checked],
+            check_attributes(node),
+            name=_unused(f"{node.name}/check", self._node_names),
+            domain=INTERNAL_DOMAIN,
+            opset=node.opset,
+        )
+        self._graph.append(check)
+        fixed = _constant(name, data)
+        node.inputs = tuple(fixed if i == sizing.operand else v for i, v in enumerate(node.inputs))
 
     def _take_branch(self, proto: NodeProto, condition: bool, scope: _Scope) -> None:
         wanted = "then_branch" if condition else "else_branch"

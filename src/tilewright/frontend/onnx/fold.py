@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import ModelRejected, UnsupportedOp
+from tilewright.errors import InputError, ModelRejected, UnsupportedOp
 from tilewright.ir.graph import Node
 from tilewright.ir.interpret import run_node
 
@@ -56,7 +56,7 @@ def fold(node: Node, shapes: Sequence[tuple[int, ...] | None]) -> tuple[Array | 
         return None
     try:
         return run_node(node, [None if v is None else v.data for v in node.inputs])
-    except UnsupportedOp as error:
+    except (UnsupportedOp, InputError) as error:
         if error.__cause__ is None:
             raise
         raise ModelRejected(f"on its constant inputs, {error}") from error.__cause__

@@ -28,13 +28,10 @@ from tilewright.ir.nest import Access, Description, Dim, Nest, Operand, affine
 from tilewright.ir.ops.build import copy_nest, identity, input_operand, local, output_operand, read
 from tilewright.ir.ops.elementwise import softplus
 from tilewright.ir.ops.movement import optional, present
-from tilewright.ir.ops.registry import operator
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 
 Array = np.ndarray[Any, Any]
 Activation = Callable[[Any], Any]
-
-CELL_DOMAIN = "tilewright"
-
 
 # Activations -----------------------------------------------------------------------------------------
 
@@ -284,7 +281,7 @@ def _product(
     return Nest(dims, tuple(reads), Access(target, identity(dims[:2])), body, "sum", init)
 
 
-@operator("RNNCell", reference=_cell_reference, domain=CELL_DOMAIN)
+@operator("RNNCell", reference=_cell_reference, domain=INTERNAL_DOMAIN)
 def rnn_cell(node: Node) -> Description:
     """`f(gates + hidden @ recurrence.T)`."""
     (f,) = _activations(node, _expr_activation)
@@ -298,7 +295,7 @@ def rnn_cell(node: Node) -> Description:
     return (*nests, step.write(output_operand(node), value))
 
 
-@operator("GRUCell", reference=_cell_reference, domain=CELL_DOMAIN)
+@operator("GRUCell", reference=_cell_reference, domain=INTERNAL_DOMAIN)
 def gru_cell(node: Node) -> Description:
     """Update and reset from the state, a candidate from what the reset leaves of it, and their mixture."""
     f, g = _activations(node, _expr_activation)
@@ -346,7 +343,7 @@ def gru_cell(node: Node) -> Description:
     return (*nests, step.write(output_operand(node), value))
 
 
-@operator("LSTMCell", reference=_cell_reference, domain=CELL_DOMAIN)
+@operator("LSTMCell", reference=_cell_reference, domain=INTERNAL_DOMAIN)
 def lstm_cell(node: Node) -> Description:
     """What enters, leaves and is forgotten; the new memory; what of it shows."""
     f, g, h = _activations(node, _expr_activation)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Iter, call, cast, select
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import (
     Access,
     Affine,
@@ -34,8 +34,8 @@ from tilewright.ir.ops.build import (
     output_operand,
     read,
 )
-from tilewright.ir.ops.movement import present
-from tilewright.ir.ops.registry import operator
+from tilewright.ir.ops.movement import extents_of, present
+from tilewright.ir.ops.registry import Sizing, operator
 
 Array = np.ndarray[Any, Any]
 
@@ -145,6 +145,15 @@ def _one_hot_axis(node: Node, out_rank: int) -> int:
     return node.int_attr("axis", -1) % out_rank
 
 
+def _one_hot_shape(node: Node, source: Shape, data: Array) -> Shape:
+    axis = _one_hot_axis(node, len(source) + 1)
+    return (*source[:axis], *extents_of(data.reshape(-1)[:1]), *source[axis:])
+
+
+def _one_hot_depth(node: Node, source: Shape, out: Shape) -> list[int]:
+    return [out[_one_hot_axis(node, len(out))]]
+
+
 def _one_hot_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     indices, depth, values = present(inputs), int(present(inputs, 1).reshape(())), present(inputs, 2)
     axis = _one_hot_axis(node, indices.ndim + 1)
@@ -154,7 +163,7 @@ def _one_hot_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
     return (np.where(place == wanted, values[1], values[0]).astype(values.dtype),)
 
 
-@operator("OneHot", reference=_one_hot_reference)
+@operator("OneHot", reference=_one_hot_reference, sizing=Sizing(1, "depth", _one_hot_shape, _one_hot_depth))
 def one_hot(node: Node) -> Description:
     """`values[1]` where the place along `axis` is the index (negative: from the end), else `values[0]`."""
     indices, values, out = input_operand(node, 0), input_operand(node, 2), output_operand(node)

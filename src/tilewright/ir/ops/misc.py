@@ -36,8 +36,8 @@ from tilewright.ir.ops.build import (
     scalar_like,
     table,
 )
-from tilewright.ir.ops.movement import present
-from tilewright.ir.ops.registry import operator
+from tilewright.ir.ops.movement import axis_within, extents_of, present
+from tilewright.ir.ops.registry import Sizing, operator
 
 Array = np.ndarray[Any, Any]
 
@@ -110,7 +110,11 @@ def _constant_of_shape_reference(node: Node, inputs: Sequence[Array | None]) -> 
     return (np.full(tuple(int(e) for e in present(inputs)), _fill_value(node)),)
 
 
-@operator("ConstantOfShape", reference=_constant_of_shape_reference)
+@operator(
+    "ConstantOfShape",
+    reference=_constant_of_shape_reference,
+    sizing=Sizing(0, "input", lambda _, x, data: extents_of(data), lambda _, x, out: out),
+)
 def constant_of_shape(node: Node) -> Description:
     """One value everywhere."""
     out = output_operand(node)
@@ -129,6 +133,8 @@ def _range_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
 @operator("Range", reference=_range_reference)
 def range_operator(node: Node) -> Description:
     """`start + i * delta`."""
+    if any(node.constant(i) is None for i in range(3)):
+        return Opaque("how many elements a Range has is data")
     out = output_operand(node)
     dims = dims_of(out.shape)
     reads = tuple(broadcast(input_operand(node, i), dims) for i in (0, 2))
@@ -158,7 +164,7 @@ def eye_like(node: Node) -> Description:
 
 def _running_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x = present(inputs)
-    axis = int(present(inputs, 1).reshape(())) % x.ndim
+    axis = axis_within(int(present(inputs, 1).reshape(())), x.ndim)
     product = node.op_type == "CumProd"
     x = np.flip(x, axis) if node.int_attr("reverse", 0) else x
     if node.int_attr("exclusive", 0):

@@ -24,7 +24,7 @@ from tilewright.ir.ops.build import (
     output_operand,
     scalar_like,
 )
-from tilewright.ir.ops.registry import operator
+from tilewright.ir.ops.registry import Sizing, operator
 from tilewright.ir.shapes import common_refinement, equal_product_groups, merged_index
 
 Array = np.ndarray[Any, Any]
@@ -45,6 +45,17 @@ def optional(inputs: Sequence[Array | None], position: int) -> Array | None:
 def integers(array: Array | None) -> tuple[int, ...] | None:
     """The elements of a small integer tensor, None for an omitted one."""
     return None if array is None else tuple(int(v) for v in array.ravel())
+
+
+def axis_within(axis: int, rank: int) -> int:
+    """An axis counted from the start.
+
+    Raises:
+        IndexError: there is none.
+    """
+    if not -rank <= axis < rank:
+        raise IndexError(f"axis {axis} of a tensor of {rank} axes does not exist")
+    return axis % rank
 
 
 def axes_of(node: Node, array: Array | None) -> tuple[int, ...] | None:
@@ -78,15 +89,42 @@ def reshape_nests(node: Node) -> Nests:
     return (copy_nest(dims, read, Access(out, merged_index(out.shape, dims))),)
 
 
-def _reshape_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    x, target = present(inputs), integers(present(inputs, 1))
-    assert target is not None
+def extents_of(data: Array) -> Shape:
+    """A shape given as a tensor.
+
+    Raises:
+        ValueError: an extent is negative.
+    """
+    extents = tuple(int(v) for v in data.ravel())
+    if any(extent < 0 for extent in extents):
+        raise ValueError("no extent may be negative")
+    return extents
+
+
+def _reshaped(node: Node, source: Shape, data: Array) -> Shape:
+    extents = [int(v) for v in data.ravel()]
     if not node.int_attr("allowzero", 0):
-        target = tuple(x.shape[axis] if extent == 0 else extent for axis, extent in enumerate(target))
-    return (x.reshape(target),)
+        if any(extent == 0 for extent in extents[len(source) :]):
+            raise ValueError(f"a 0 stands for an extent of the input, which has {len(source)} of them")
+        extents = [source[axis] if extent == 0 else extent for axis, extent in enumerate(extents)]
+    if extents.count(-1) > 1 or min(extents, default=0) < -1:
+        raise ValueError("one extent may be -1, none less")
+    if -1 in extents:
+        others = -prod(extents)
+        extents[extents.index(-1)] = prod(source) // others if others else -1
+    if prod(extents) != prod(source) or -1 in extents:
+        raise ValueError(f"the input has {prod(source)} elements")
+    return tuple(extents)
 
 
-@operator("Reshape", reference=_reshape_reference)
+def _reshape_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = present(inputs)
+    return (x.reshape(_reshaped(node, x.shape, present(inputs, 1))),)
+
+
+@operator(
+    "Reshape", reference=_reshape_reference, sizing=Sizing(1, "shape", _reshaped, lambda _, x, out: out)
+)
 def reshape(node: Node) -> Description:
     """The same elements under another shape."""
     return reshape_nests(node)
@@ -110,7 +148,46 @@ def _squeeze_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
     return (np.squeeze(x, axis=axes),)
 
 
-@operator("Squeeze", reference=_squeeze_reference)
+def _inserted(short: Shape, long: Shape) -> tuple[int, ...]:
+    """Axes of `long` that are left when those of `short` are found in it, in order."""
+    left = []
+    position = 0
+    for axis, extent in enumerate(long):
+        if position < len(short) and short[position] == extent:
+            position += 1
+        else:
+            left.append(axis)
+    return tuple(left)
+
+
+def _axes_within(data: Array, rank: int) -> frozenset[int]:
+    axes = [int(v) for v in data.ravel()]
+    if any(not -rank <= axis < rank for axis in axes):
+        raise ValueError(f"there are {rank} axes")
+    if len({axis % rank for axis in axes}) < len(axes):
+        raise ValueError("an axis is named twice")
+    return frozenset(axis % rank for axis in axes)
+
+
+def _squeezed(node: Node, source: Shape, data: Array) -> Shape:
+    axes = _axes_within(data, len(source))
+    if any(source[axis] != 1 for axis in axes):
+        raise ValueError(f"only axes of extent 1 can go from {list(source)}")
+    return tuple(extent for axis, extent in enumerate(source) if axis not in axes)
+
+
+def _unsqueezed(node: Node, source: Shape, data: Array) -> Shape:
+    rank = len(source) + data.size
+    axes = _axes_within(data, rank)
+    rest = iter(source)
+    return tuple(1 if axis in axes else next(rest) for axis in range(rank))
+
+
+@operator(
+    "Squeeze",
+    reference=_squeeze_reference,
+    sizing=Sizing(1, "axes", _squeezed, lambda _, x, out: _inserted(out, x)),
+)
 def squeeze(node: Node) -> Description:
     """Without the given axes of extent 1, or without all of them."""
     return reshape_nests(node)
@@ -122,7 +199,11 @@ def _unsqueeze_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence
     return (np.expand_dims(x, axes),)
 
 
-@operator("Unsqueeze", reference=_unsqueeze_reference)
+@operator(
+    "Unsqueeze",
+    reference=_unsqueeze_reference,
+    sizing=Sizing(1, "axes", _unsqueezed, lambda _, x, out: _inserted(x, out)),
+)
 def unsqueeze(node: Node) -> Description:
     """With axes of extent 1 put in."""
     return reshape_nests(node)
@@ -131,13 +212,16 @@ def unsqueeze(node: Node) -> Description:
 # Broadcasting and permutation ------------------------------------------------------------------------
 
 
+def _expanded(node: Node, source: Shape, data: Array) -> Shape:
+    return np.broadcast_shapes(source, extents_of(data))
+
+
 def _expand_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    x, target = present(inputs), integers(present(inputs, 1))
-    assert target is not None
-    return (np.broadcast_to(x, np.broadcast_shapes(x.shape, target)).copy(),)
+    x = present(inputs)
+    return (np.broadcast_to(x, _expanded(node, x.shape, present(inputs, 1))).copy(),)
 
 
-@operator("Expand", reference=_expand_reference)
+@operator("Expand", reference=_expand_reference, sizing=Sizing(1, "shape", _expanded, lambda _, x, out: out))
 def expand(node: Node) -> Description:
     """The input broadcast to a larger shape."""
     out = output_operand(node)
@@ -207,6 +291,8 @@ def _split_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
     x = present(inputs)
     axis = node.int_attr("axis", 0)
     sizes = _split_sizes(node, x.shape[axis], optional(inputs, 1))
+    if sum(sizes) != x.shape[axis] or min(sizes, default=0) < 0:
+        raise IndexError(f"parts of {list(sizes)} elements do not make an axis of {x.shape[axis]}")
     return tuple(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
 
 
@@ -246,7 +332,7 @@ def _slice_arguments(
     starts, ends, axes, steps = (integers(optional(arrays, i)) for i in range(4))
     assert starts is not None
     assert ends is not None
-    axes = tuple(range(len(starts))) if axes is None else tuple(a % len(shape) for a in axes)
+    axes = tuple(range(len(starts))) if axes is None else tuple(axis_within(a, len(shape)) for a in axes)
     return starts, ends, axes, steps or (1,) * len(starts)
 
 
@@ -274,7 +360,7 @@ def slice_operator(node: Node) -> Description:
 
 def _pads(rank: int, pads: Sequence[int], axes: Sequence[int] | None) -> list[tuple[int, int]]:
     """Elements to add (or, negative, to remove) before and after each axis."""
-    named = range(rank) if axes is None else [a % rank for a in axes]
+    named = range(rank) if axes is None else [axis_within(a, rank) for a in axes]
     amounts = [(0, 0)] * rank
     for position, axis in enumerate(named):
         amounts[axis] = (pads[position], pads[position + len(pads) // 2])
@@ -337,13 +423,24 @@ def pad(node: Node) -> Description:
     return (copy_nest(dims, Access(source, tuple(index), fill), Access(out, identity(dims))),)
 
 
+def _tiled(node: Node, source: Shape, data: Array) -> Shape:
+    repeats = extents_of(data)
+    if len(repeats) != len(source):
+        raise ValueError(f"the input has {len(source)} axes")
+    return tuple(extent * repeat for extent, repeat in zip(source, repeats, strict=True))
+
+
+def _tile_repeats(node: Node, source: Shape, out: Shape) -> list[int]:
+    return [total // extent if extent else 1 for extent, total in zip(source, out, strict=False)]
+
+
 def _tile_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     repeats = integers(present(inputs, 1))
     assert repeats is not None
     return (np.tile(present(inputs), repeats),)
 
 
-@operator("Tile", reference=_tile_reference)
+@operator("Tile", reference=_tile_reference, sizing=Sizing(1, "repeats", _tiled, _tile_repeats))
 def tile(node: Node) -> Description:
     """The input repeated along each axis: one dim counts repetitions, one runs through the input."""
     source, out = input_operand(node, 0), output_operand(node)
@@ -421,10 +518,26 @@ def space_to_depth(node: Node) -> Description:
     return (copy_nest(dims, read, write),)
 
 
+def _cropped_axes(node: Node, rank: int) -> list[int]:
+    return [a % rank for a in node.ints_attr("axes", range(rank)) or ()]
+
+
+def _cropped(node: Node, source: Shape, data: Array) -> Shape:
+    axes, sizes = _cropped_axes(node, len(source)), extents_of(data)
+    if len(sizes) != len(axes):
+        raise ValueError(f"{len(axes)} axes are cut or padded")
+    given = dict(zip(axes, sizes, strict=True))
+    return tuple(given.get(axis, extent) for axis, extent in enumerate(source))
+
+
+def _crop_sizes(node: Node, source: Shape, out: Shape) -> list[int]:
+    return [out[axis] for axis in _cropped_axes(node, len(source))]
+
+
 def _center_crop_pad_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x, sizes = present(inputs), integers(present(inputs, 1))
     assert sizes is not None
-    axes = [a % x.ndim for a in node.ints_attr("axes", range(x.ndim)) or ()]
+    axes = _cropped_axes(node, x.ndim)
     for axis, size in zip(axes, sizes, strict=True):
         cut = max(0, x.shape[axis] - size) // 2
         x = np.take(x, range(cut, cut + min(size, x.shape[axis])), axis=axis)
@@ -435,7 +548,11 @@ def _center_crop_pad_reference(node: Node, inputs: Sequence[Array | None]) -> Se
     return (x,)
 
 
-@operator("CenterCropPad", reference=_center_crop_pad_reference)
+@operator(
+    "CenterCropPad",
+    reference=_center_crop_pad_reference,
+    sizing=Sizing(1, "shape", _cropped, _crop_sizes),
+)
 def center_crop_pad(node: Node) -> Description:
     """Each axis cut or padded with zeros around its centre; the odd element is at the end."""
     source, out = input_operand(node, 0), output_operand(node)

@@ -17,6 +17,7 @@ from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Combine, Description, Dim, Nest, Opaque, Operand, affine
 from tilewright.ir.ops.build import dims_of, identity, input_operand, local, output_operand, read, scalar_like
+from tilewright.ir.ops.movement import axis_within
 from tilewright.ir.ops.registry import operator
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +38,7 @@ def reduced_axes(node: Node, rank: int, given: Array | None) -> tuple[int, ...]:
     An empty tuple means that nothing is reduced, which only happens with noop_with_empty_axes.
     """
     if node.opset >= _AXES_INPUT_SINCE.get(node.op_type, _AXES_INPUT_DEFAULT):
-        axes = () if given is None else tuple(int(a) for a in np.asarray(given).ravel())
+        axes = () if given is None else tuple(axis_within(int(a), rank) for a in np.asarray(given).ravel())
     else:
         axes = node.ints_attr("axes", ()) or ()
     if axes:

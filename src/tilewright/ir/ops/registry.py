@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +38,29 @@ FAMILIES = (
     "cells",
     "recurrent",
     "misc",
+    "check_shape",
 )
+
+
+# Operators that ONNX does not have.
+INTERNAL_DOMAIN = "tilewright"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """An operand that decides the shape of a node's results and, given that shape, nothing else.
+
+    Nests are over static shapes, so they never look at it: what it says must be known while compiling, or be
+    compared with the shape compiled for when it is (`CheckShape`).
+    """
+
+    operand: int
+    name: str  # of the operand, in ONNX's definition of the operator
+    shape: Callable[[Node, Shape, Array], Shape]
+    """Shape of the first result, from the shape of the first input and the operand's data. Raises ValueError
+    where the data are no valid operand."""
+    data: Callable[[Node, Shape, Shape], Sequence[int]]
+    """What the operand must hold for the first input to give the first result of these shapes, if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +71,8 @@ class Operator:
     domain: str
     describe: DescribeFunction
     reference: Reference | None
+    sizing: Sizing | None = None
+    has_effect: bool = False  # it raises where its input is wrong, so it runs even if nobody reads its result
 
 
 _OPERATORS: dict[tuple[str, str], Operator] = {}
@@ -56,7 +80,11 @@ _loaded = False
 
 
 def operator(
-    *op_types: str, reference: Reference | None = None, domain: str = ""
+    *op_types: str,
+    reference: Reference | None = None,
+    domain: str = "",
+    sizing: Sizing | None = None,
+    has_effect: bool = False,
 ) -> Callable[[DescribeFunction], DescribeFunction]:
     """Register the decorated nest builder, with its reference, under one or more operator names."""
 
@@ -65,7 +93,7 @@ def operator(
             key = (domain, op_type)
             if key in _OPERATORS:
                 raise AssertionError(f"operator {op_type} is registered twice")
-            _OPERATORS[key] = Operator(op_type, domain, function, reference)
+            _OPERATORS[key] = Operator(op_type, domain, function, reference, sizing, has_effect)
         return function
 
     return register
@@ -83,6 +111,27 @@ def find_operator(node: Node) -> Operator | None:
     return _OPERATORS.get((node.domain, node.op_type))
 
 
+def sizing_of(op_type: str) -> Sizing | None:
+    """Which operand of an ONNX operator decides the shape of its results, if one does."""
+    _load()
+    found = _OPERATORS.get(("", op_type))
+    return None if found is None else found.sizing
+
+
+def sizing_by_data(node: Node) -> Sizing | None:
+    """The rule of a node the shape of whose results is decided by an operand that is no constant."""
+    sizing = None if node.domain else sizing_of(node.op_type)
+    if sizing is None or node.input(sizing.operand) is None:
+        return None
+    return sizing if node.constant(sizing.operand) is None else None
+
+
+def has_effect(node: Node) -> bool:
+    """Whether a node must run even if nobody reads its results."""
+    found = find_operator(node) if node.domain else None
+    return found is not None and found.has_effect
+
+
 def describe(node: Node) -> Description:
     """Loop nests of a node (never of its neighbours), or why there are none.
 
@@ -95,7 +144,12 @@ def _describe(node: Node) -> Description:
     if any(v.dtype is DType.STRING for v in (*node.operands(), *node.results())):
         return Opaque("text tensors have no nests")
     found = find_operator(node)
-    return found.describe(node) if found else Opaque(f"{node.op_type} is not a known operator")
+    if found is None:
+        return Opaque(f"{node.op_type} is not a known operator")
+    unknown = sizing_by_data(node)
+    if unknown is not None:
+        return Opaque(f"the {unknown.name} of {node.op_type} is data")
+    return found.describe(node)
 
 
 def _load() -> None:

@@ -24,8 +24,8 @@ from tilewright.ir.ops.build import (
     scalar_like,
     table,
 )
-from tilewright.ir.ops.movement import present
-from tilewright.ir.ops.registry import operator
+from tilewright.ir.ops.movement import extents_of, optional, present
+from tilewright.ir.ops.registry import Sizing, operator
 
 Array = np.ndarray[Any, Any]
 
@@ -176,7 +176,8 @@ def _max_unpool_reference(node: Node, inputs: Sequence[Array | None]) -> Sequenc
     own = _pooled_shape(node, x.shape)
     flat = np.zeros(int(np.prod(own)), x.dtype)
     flat[indices.ravel()] = x.ravel()
-    out = np.zeros(node.output.shape, x.dtype)
+    larger = optional(inputs, 2)
+    out = np.zeros(own if larger is None else extents_of(larger), x.dtype)
     out[tuple(slice(0, e) for e in own)] = flat.reshape(own)
     return (out,)
 
@@ -194,7 +195,11 @@ def _pooled_shape(node: Node, shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:2], *spatial)
 
 
-@operator("MaxUnpool", reference=_max_unpool_reference)
+@operator(
+    "MaxUnpool",
+    reference=_max_unpool_reference,
+    sizing=Sizing(2, "output_shape", lambda _, x, data: extents_of(data), lambda _, x, out: out),
+)
 def max_unpool(node: Node) -> Description:
     """Zeros, and each value where its maximum was taken from: an index into the flat result."""
     x, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)

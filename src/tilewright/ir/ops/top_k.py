@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Iter, Read, call, cast, select
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import (
     Access,
     Combine,
@@ -39,7 +39,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.movement import optional, present
 from tilewright.ir.ops.quantization import limits
-from tilewright.ir.ops.registry import operator
+from tilewright.ir.ops.registry import Sizing, operator
 
 Array = np.ndarray[Any, Any]
 
@@ -66,7 +66,18 @@ def _axis(node: Node) -> int:
     return node.int_attr("axis", -1) % len(node.require(0).shape)
 
 
-@operator("TopK", reference=_top_k_reference)
+def _top_k_shape(node: Node, source: Shape, data: Array) -> Shape:
+    axis, count = node.int_attr("axis", -1) % len(source), int(data.reshape(-1)[0])
+    if not 0 <= count <= source[axis]:
+        raise ValueError(f"there are {source[axis]} elements to choose from")
+    return (*source[:axis], count, *source[axis + 1 :])
+
+
+def _top_k_count(node: Node, source: Shape, out: Shape) -> list[int]:
+    return [out[node.int_attr("axis", -1) % len(source)]]
+
+
+@operator("TopK", reference=_top_k_reference, sizing=Sizing(1, "K", _top_k_shape, _top_k_count))
 def top_k(node: Node) -> Description:
     """By extremes where there are few, by counting where elements are few; `k` is the result's extent."""
     search = _Search.of(node)

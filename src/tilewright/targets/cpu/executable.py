@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import ModelRejected, UsageError
+from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.interpret import run_node
+from tilewright.ir.interpret import require_shape, run_node
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.runtime import ArgRef, Executor, HostCallback, MainCode, StepTime
@@ -56,11 +56,7 @@ class HostStep:
             for value, ref, result in zip(self.node.outputs, self.outputs, results, strict=False):
                 if value is None or ref is None or result is None:
                     continue
-                if result.shape != value.shape:
-                    raise ModelRejected(
-                        f"{self.node.op_type} {self.node.name!r} gives {list(result.shape)} where the model "
-                        f"declares {list(value.shape)} for {value.name!r}: the declared shape is wrong."
-                    )
+                require_shape(self.node, value, result)
                 _view(bases, ref, value)[...] = result
 
         return run

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.errors import InternalError, UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.interpret import run_node
+from tilewright.ir.interpret import run_checks, run_node
 from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_nests
 from tilewright.ir.ops import describe
@@ -33,7 +33,7 @@ def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
     """The network's outputs by name, put together from the pieces of the plan.
 
     Raises:
-        UsageError: an input is missing or has another shape.
+        UsageError: an input is missing, has another shape, or holds what the graph was not made for.
         InternalError: a step reads what no piece holds, or nothing makes a part of a result.
     """
     graph = plan.graph.partition.graph
@@ -42,6 +42,7 @@ def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
         if value.name not in feed or feed[value.name].shape != value.shape:
             raise UsageError(f"input {value.name!r}: expected an array of shape {list(value.shape)}.")
         inputs[value] = np.asarray(feed[value.name], value.dtype.numpy)
+    run_checks(graph, feed)
     pieces: dict[int, Array] = {}
     for number, step in enumerate(plan.steps):
         held: Held = {}
