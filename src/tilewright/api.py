@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import tilewright
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
 from tilewright.compiler import Compilation, Tuning, compile_graph, plan
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, error_context
 from tilewright.explain import OnnxNode, origins_of, with_loaded_nodes
 from tilewright.frontend.onnx import Opened, Source, import_model, open_model
+from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
@@ -222,7 +223,8 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
         graph = load_torch(source, example_inputs)
         return Model(graph, _graph_digest(graph), type(source).__name__)
     opened = open_model(source)
-    listed = _listed(opened)
+    with error_context(f"in {opened.origin.label}"), bounded_messages():
+        listed = _listed(opened)
     if opened.locations:
         graph = import_model(opened, shapes=fixed)
         digest = opened.sha256()

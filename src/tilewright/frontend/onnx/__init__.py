@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilewright.errors import error_context
+from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.build import build_graph
 from tilewright.frontend.onnx.external import check_external_data, embed_external_attributes
 from tilewright.frontend.onnx.prepare import prepare_model
@@ -50,11 +51,12 @@ def import_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None =
     """
     model, origin = opened.model, opened.origin
     with error_context(f"in {origin.label}"), bounded_messages():
-        validate_model(model)
-        check_external_data(model, origin)
-        embed_external_attributes(model, origin)
-        run_checker(model)
-        model = prepare_model(model)
-        graph = build_graph(model, origin, dict(shapes or {}))
+        num_nodes = validate_model(model)
+        external_bytes = check_external_data(model, origin)
+        with native.session(num_nodes, len(opened.data) + external_bytes):
+            embed_external_attributes(model, origin)
+            run_checker(model)
+            model = prepare_model(model)
+            graph = build_graph(model, origin, dict(shapes or {}))
         require_valid(graph, after="import")
         return graph

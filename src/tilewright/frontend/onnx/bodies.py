@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from onnx import AttributeProto, FunctionProto, NodeProto, defs
 
-from tilewright.errors import UnsupportedOp
-from tilewright.frontend.onnx.protos import node_label
+from tilewright.errors import ModelRejected, UnsupportedOp
+from tilewright.frontend.onnx import native
+from tilewright.frontend.onnx.protos import node_label, one_line
 from tilewright.frontend.onnx.tensors import type_proto
 from tilewright.ir.bodies import body_graphs, free_names, own_names, rename_free
 from tilewright.ir.graph import Value
@@ -41,11 +42,17 @@ def _defined_body(
             for v in inputs
         ]
         if versions:
-            data = schema.get_context_dependent_function_with_opset_version(
-                max(versions), node.SerializeToString(deterministic=True), types
-            )
+            operator = (schema.name.encode(), b"%d" % schema.since_version, b"%d" % max(versions))
+            try:
+                data = native.call(
+                    "composed_body", *operator, node.SerializeToString(deterministic=True), *types
+                )
+            except native.NativeError as error:
+                raise ModelRejected(
+                    f"node {node_label(node)} does not fit its inputs: {one_line(error)}"
+                ) from error
             if data:
-                return FunctionProto.FromString(data)
+                return FunctionProto.FromString(data[0])
     if schema.has_function:
         versions = [v for v in schema.function_opset_versions if v <= opset]
         if versions:

@@ -46,8 +46,8 @@ def external_files(model: ModelProto) -> tuple[str, ...]:
     return tuple(sorted({external_range(t).location for t in tensors if is_external(t)}))
 
 
-def check_external_data(model: ModelProto, origin: Origin) -> None:
-    """Apply every rule to every external tensor, reading no data.
+def check_external_data(model: ModelProto, origin: Origin) -> int:
+    """Apply every rule to every external tensor, reading no data. Returns the bytes of all of them.
 
     Raises:
         ModelRejected: one of them breaks a rule, or all together exceed this machine's memory.
@@ -65,6 +65,7 @@ def check_external_data(model: ModelProto, origin: Origin) -> None:
             f"external data of {total_bytes} bytes exceed this machine's memory of {available_bytes} bytes; "
             "use a machine with more memory or a smaller model."
         )
+    return total_bytes
 
 
 def embed_external_attributes(model: ModelProto, origin: Origin) -> None:

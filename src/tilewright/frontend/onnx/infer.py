@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from onnx import NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper, shape_inference
+from onnx import NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper
 
 from tilewright.errors import ModelRejected, UnsupportedOp
+from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.inputs import Declaration, tensor_declaration
-from tilewright.frontend.onnx.protos import ONNX_ERRORS, node_label, one_line
+from tilewright.frontend.onnx.limits import MAX_SHAPE_ELEMENTS
+from tilewright.frontend.onnx.protos import node_label, one_line
+from tilewright.frontend.onnx.ranges import check_ranges
 from tilewright.frontend.onnx.tensors import type_proto
+from tilewright.ir.bodies import body_graphs
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Value
-
-# Shapes, axes, pads, repeats, scales: whatever decides a shape is smaller than this.
-_SMALL_ELEMENTS = 4096
 
 
 def find_schema(node: NodeProto, opset: int) -> defs.OpSchema:
@@ -54,25 +55,60 @@ def infer_types(
         ModelRejected: the inputs do not fit the operator.
         UnsupportedOp: a result is not a dense tensor.
     """
-    local = NodeProto()
-    local.CopyFrom(node)
-    local.ClearField("input")
-    local.input.extend("" if v is None else v.name for v in inputs)
-    types: dict[str, TypeProto] = {v.name: type_proto(v.dtype, v.shape) for v in captures}
+    check_ranges(node, inputs)
+    local, names = _localised(node, inputs, captures)
+    types = {v.name: type_proto(v.dtype, v.shape) for v in captures}
     data: dict[str, TensorProto] = {}
-    for value in inputs:
+    for name, value in zip(names, inputs, strict=True):
         if value is None:
             continue
-        types[value.name] = type_proto(value.dtype, value.shape)
-        if value.data is not None and value.num_elements <= _SMALL_ELEMENTS:
-            data[value.name] = constant_proto(value.data, value.name)
-    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+        types[name] = type_proto(value.dtype, value.shape)
+        if value.data is not None and value.num_elements <= MAX_SHAPE_ELEMENTS:
+            data[name] = constant_proto(value.data, name)
+    pairs = [
+        *((name.encode(), kind.SerializeToString()) for name, kind in types.items()),
+        *((name.encode(), tensor.SerializeToString()) for name, tensor in data.items()),
+        *((domain.encode(), b"%d" % version) for domain, version in opsets.items()),
+    ]
+    counts = b"%d %d %d" % (len(types), len(data), len(opsets))
+    texts = [text for pair in pairs for text in pair]
+    operator = (schema.name.encode(), b"%d" % schema.since_version)
     try:
-        found = shape_inference.infer_node_outputs(schema, local, types, data, opset_imports=imports)
-    except ONNX_ERRORS as error:
+        found = native.call("infer_outputs", *operator, local.SerializeToString(), counts, *texts)
+    except native.NativeError as error:
         message = one_line(error).removeprefix("[ShapeInferenceError] ")
         raise ModelRejected(f"node {node_label(node)} does not fit its inputs: {message}") from error
-    return {name: _declaration(node, name, found.get(name)) for name in node.output if name}
+    kinds = {
+        name.decode(): TypeProto.FromString(kind) for name, kind in zip(found[::2], found[1::2], strict=True)
+    }
+    return {
+        name: _declaration(node, name, kinds.get(inside))
+        for name, inside in zip(node.output, local.output, strict=True)
+        if name
+    }
+
+
+def _localised(
+    node: NodeProto, inputs: Sequence[Value | None], captures: Sequence[Value]
+) -> tuple[NodeProto, list[str]]:
+    """The node with names that say nothing, so that equal nodes are equal requests; and those of its inputs.
+
+    Names that a body reads stay as they are.
+    """
+    has_bodies = any(True for _ in body_graphs(node))
+    taken = {v.name: v.name for v in captures}
+    names: list[str] = []
+    for value in inputs:
+        if value is None:
+            names.append("")
+        else:
+            names.append(taken.setdefault(value.name, value.name if has_bodies else f"i{len(taken)}"))
+    outputs = (
+        list(node.output) if has_bodies else [f"o{i}" if name else "" for i, name in enumerate(node.output)]
+    )
+    local = NodeProto(op_type=node.op_type, domain=node.domain, input=names, output=outputs)
+    local.attribute.extend(node.attribute)
+    return local, names
 
 
 def constant_proto(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str) -> TensorProto:

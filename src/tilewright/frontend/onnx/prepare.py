@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto, inliner, version_converter
+from onnx import ModelProto
 
 from tilewright.errors import ModelRejected, UnsupportedOp
-from tilewright.frontend.onnx.protos import ONNX_ERRORS, model_nodes, one_line
+from tilewright.frontend.onnx import native
+from tilewright.frontend.onnx.protos import model_nodes, one_line
 from tilewright.frontend.onnx.versions import OLDEST_OPSET
 
 _SCAN_WITHOUT_BATCH = 9
@@ -24,8 +25,9 @@ def prepare_model(model: ModelProto) -> ModelProto:
     """
     if model.functions:
         try:
-            model = inliner.inline_local_functions(model)
-        except ONNX_ERRORS as error:
+            (data,) = native.call("inline_functions", model.SerializeToString())
+            model = ModelProto.FromString(data)
+        except native.NativeError as error:
             raise ModelRejected(f"its local functions cannot be inlined: {one_line(error)}") from error
     version = opset_versions(model).get("", OLDEST_OPSET)
     if version < _SCAN_WITHOUT_BATCH and any(node.op_type == "Scan" for node in model_nodes(model)):
@@ -35,8 +37,9 @@ def prepare_model(model: ModelProto) -> ModelProto:
         )
     if version < OLDEST_OPSET:
         try:
-            model = version_converter.convert_version(model, OLDEST_OPSET)
-        except ONNX_ERRORS as error:
+            (data,) = native.call("convert_version", model.SerializeToString(), b"%d" % OLDEST_OPSET)
+            model = ModelProto.FromString(data)
+        except native.NativeError as error:
             raise UnsupportedOp(
                 f"opset {version} is older than {OLDEST_OPSET} and cannot be converted "
                 f"({one_line(error, 120)}); export the model for opset {OLDEST_OPSET} or newer."

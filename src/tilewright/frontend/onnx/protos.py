@@ -5,33 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from onnx import (
-    AttributeProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    checker,
-    defs,
-    shape_inference,
-    version_converter,
-)
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from tilewright.errors import ModelRejected, TilewrightError
+from tilewright.frontend.onnx.limits import MAX_NESTING
 from tilewright.ir.bodies import body_graphs
-
-# What the functions of the onnx package raise for a model they do not like; they share no root.
-ONNX_ERRORS = (
-    checker.ValidationError,
-    shape_inference.InferenceError,
-    version_converter.ConvertError,
-    defs.SchemaError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-)
-
-# Deeper than any exporter nests control flow; also bounds our own recursion.
-MAX_NESTING = 24
 
 
 def one_line(text: object, limit: int = 300) -> str:
@@ -49,13 +27,18 @@ def quoted(name: str, limit: int = 80) -> str:
 
 @contextmanager
 def bounded_messages(limit: int = 600) -> Iterator[None]:
-    """Make errors that pass printable and short: names in them come from a file that may be hostile."""
+    """Make errors that pass typed, printable and short: their names come from a file that may be hostile."""
     try:
         yield
     except TilewrightError as error:
         line = one_line(error, limit)
         error.args = ("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line),)
         raise
+    except UnicodeDecodeError as error:
+        # The parser takes any bytes as text; they are decoded where they are looked at.
+        raise ModelRejected(
+            f"a name in the model is not UTF-8: {error.object[:40]!r}; export it again."
+        ) from error
 
 
 def node_label(node: NodeProto) -> str:

@@ -13,11 +13,11 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.errors import ModelRejected, UsageError, error_context
+from tilewright.frontend.onnx import native
+from tilewright.frontend.onnx.limits import MAX_MODEL_BYTES
+from tilewright.frontend.onnx.protos import bounded_messages
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
-
-# Protocol buffers cannot describe more; larger models keep their weights in files of their own.
-MAX_MODEL_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ def open_model(source: Source) -> Opened:
     """
     from tilewright.frontend.onnx.external import external_files
 
+    native.warm_up()
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
@@ -78,7 +79,7 @@ def open_model(source: Source) -> Opened:
     path = Path(source)
     data = read_regular_file(path)
     model = _parse(data, str(path))
-    with error_context(f"in {path}"):
+    with error_context(f"in {path}"), bounded_messages():
         locations = tuple(external_files(model))
     return Opened(model, Origin(str(path), path.parent), data, locations)
 

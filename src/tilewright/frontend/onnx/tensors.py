@@ -9,10 +9,8 @@ import numpy as np
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
 from tilewright.errors import ModelRejected, UnsupportedOp
+from tilewright.frontend.onnx.limits import MAX_VALUE_BYTES
 from tilewright.ir.dtype import DType
-
-# No tensor of a model that runs on one machine is larger; dims beyond this are mistakes or attacks.
-MAX_VALUE_BYTES = 2**36
 
 _WORDS = {
     TensorProto.FLOAT: ("float_data", 1),

@@ -12,15 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import GraphProto, NodeProto
 
+from tilewright.frontend.onnx.limits import MAX_UNCOUNTED_STEPS, MAX_UNROLLED_NODES
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Value
 
 Array = np.ndarray[Any, Any]
-
-# Nodes that one loop may become: compiling them takes a few seconds.
-MAX_UNROLLED_NODES = 1024
-# Steps of a loop that only its condition ends.
-_MAX_UNCOUNTED_STEPS = 128
 
 
 class Steps(Protocol):
@@ -85,7 +81,7 @@ def _unroll_loop(
     known = [None if v is None else v.data for v in (count, condition)]
     if any(v is not None and d is None for v, d in zip((count, condition), known, strict=True)):
         return None
-    limit = _MAX_UNCOUNTED_STEPS + 1 if known[0] is None else int(known[0].reshape(-1)[0])
+    limit = MAX_UNCOUNTED_STEPS + 1 if known[0] is None else int(known[0].reshape(-1)[0])
     going_on = known[1] is None or bool(known[1].reshape(-1)[0])
     allowed = _Limit(steps)
     stacks: list[list[Value]] = []
@@ -106,7 +102,7 @@ def _unroll_loop(
         done += 1
         if not allowed.allows(done, limit if going_on and known[0] is not None else done):
             return None
-        if known[0] is None and done > _MAX_UNCOUNTED_STEPS:
+        if known[0] is None and done > MAX_UNCOUNTED_STEPS:
             return None
     if done == 0:
         return None  # nothing says what is stacked

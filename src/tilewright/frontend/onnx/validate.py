@@ -7,19 +7,21 @@ away from the file system.
 from __future__ import annotations
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, checker
+from onnx import GraphProto, ModelProto, NodeProto
 
 from tilewright.errors import ModelRejected, UnsupportedOp
-from tilewright.frontend.onnx.protos import ONNX_ERRORS, all_nodes, node_label, one_line
+from tilewright.frontend.onnx import native
+from tilewright.frontend.onnx.limits import MAX_NODES
+from tilewright.frontend.onnx.protos import all_nodes, node_label, one_line
 from tilewright.frontend.onnx.tensors import check_embedded
 from tilewright.frontend.onnx.versions import OLDEST_OPSET, newest_opset
 from tilewright.ir.bodies import body_graphs, free_names
 
-MAX_NODES = 1_000_000
 
-
-def validate_model(model: ModelProto) -> None:
+def validate_model(model: ModelProto) -> int:
     """Check versions, names, order and tensors of a parsed model; sort its nodes if they need it.
+
+    Returns the number of its nodes, those of bodies and of calls of local functions included.
 
     Raises:
         ModelRejected: it is not a consistent ONNX model.
@@ -30,11 +32,12 @@ def validate_model(model: ModelProto) -> None:
     count += sum(1 for function in model.functions for _ in all_nodes(function.node))
     if count > MAX_NODES:
         raise ModelRejected(f"the model has {count} nodes, more than {MAX_NODES}; split it.")
-    _check_functions(model)
+    count = max(count, _check_functions(model))
     _check_graph(model.graph, {})
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.DEFAULT:
             check_embedded(tensor)
+    return count
 
 
 def _check_versions(model: ModelProto) -> None:
@@ -62,7 +65,7 @@ def _check_versions(model: ModelProto) -> None:
         )
 
 
-def _check_functions(model: ModelProto) -> None:
+def _check_functions(model: ModelProto) -> int:
     """Refuse functions that call each other in a circle or expand to too many nodes."""
     functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in model.functions}
     if len(functions) != len(model.functions):
@@ -95,6 +98,7 @@ def _check_functions(model: ModelProto) -> None:
         raise ModelRejected(
             f"local functions expand to {total} nodes, more than {MAX_NODES}; split the model."
         )
+    return total
 
 
 def _check_graph(graph: GraphProto, outer: dict[str, None]) -> None:
@@ -201,8 +205,8 @@ def run_checker(model: ModelProto) -> None:
         ModelRejected: it objects.
     """
     try:
-        checker.check_model(_without_weights(model))
-    except ONNX_ERRORS as error:
+        native.call("check_model", _without_weights(model).SerializeToString())
+    except native.NativeError as error:
         reason = one_line(error).rstrip(".")
         raise ModelRejected(f"the ONNX checker refuses it: {reason}; export the model anew.") from error
 

@@ -1,0 +1,367 @@
+"""Calls of onnx's C++ on what a file holds, made in another process, so that a crash there is one line here.
+
+onnx checks what an operator's attributes say less than it relies on it: some make its shape inference read
+outside its arrays or loop for ever, and more will be found. So nothing of a file reaches that code here: a
+worker process makes the calls, with limits on time and memory and no core dumps, and its answers are used.
+That holds for every source, be it a file of the user's own (which is as often a download), bytes or a
+`ModelProto`. What stays here is parsing, by upb, which checks each length that it reads.
+
+Why so: a call costs 0.1 ms, and one for each kind of node is made, so that an import takes as long as
+without (ResNet-50: 60 calls for 175 nodes). A worker starts in 40 ms while the file is read and parsed, and
+is kept for the next import of this process. A child forked from here would inherit locks that other threads
+hold, and costs 30 ms for each 100 MB of this process; one that imports this package costs 400 ms; a rehearsal
+of the whole import in a child doubles its time.
+
+Where no process can be started (no `sys.executable`, a sandbox, Windows), calls are made here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+
+from onnx import onnx_cpp2py_export
+
+from tilewright.errors import ModelRejected
+from tilewright.frontend.onnx import native_worker
+from tilewright.frontend.onnx.limits import (
+    IMPORT_S_PER_BYTE,
+    IMPORT_S_PER_NODE,
+    MAX_IMPORT_S,
+    MAX_NATIVE_BYTES,
+    MAX_NATIVE_CALL_S,
+    NATIVE_BYTES_PER_BYTE,
+)
+
+logger = logging.getLogger(__name__)
+
+# A worker that says nothing for so long does not work here.
+_START_S = 20.0
+
+
+# How messages call what `native_worker` does.
+_WHAT = {
+    "check_model": "onnx's checker",
+    "inline_functions": "onnx's inliner",
+    "convert_version": "onnx's version converter",
+    "infer_outputs": "onnx's shape inference",
+    "composed_body": "onnx's definition of the operator",
+}
+# Requests that are small and come again; the others hold a whole model.
+_OF_ONE_NODE = frozenset({"infer_outputs", "composed_body"})
+
+
+class NativeError(Exception):
+    """onnx's C++ does not like what it was given; the message is its own."""
+
+
+class _Died(Exception):
+    """The worker ended before it answered."""
+
+
+class Session:
+    """The calls of one import, and the time that it has. Equal calls are made once."""
+
+    def __init__(self, num_nodes: int, num_bytes: int) -> None:
+        self._allowed_s = MAX_IMPORT_S + num_nodes * IMPORT_S_PER_NODE + num_bytes * IMPORT_S_PER_BYTE
+        self._deadline_s = time.monotonic() + self._allowed_s
+        self._answers: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
+        self._worker = _borrow()
+
+    def check_time(self) -> None:
+        """Refuse a model whose import takes too long.
+
+        Raises:
+            ModelRejected: it does.
+        """
+        if time.monotonic() > self._deadline_s:
+            raise ModelRejected(
+                f"reading the model takes longer than {self._allowed_s:.0f} s ({MAX_IMPORT_S:g} s and "
+                f"{IMPORT_S_PER_NODE * 1000:g} ms a node); split it, or expand fewer functions and loops."
+            )
+
+    def call(self, function: str, *texts: bytes) -> tuple[bytes, ...]:
+        """See `call`."""
+        key = (function.encode(), *texts)
+        found = self._answers.get(key)
+        if found is None:
+            self.check_time()
+            found = self._asked(key)
+            if function in _OF_ONE_NODE:
+                self._answers[key] = found
+        return found
+
+    def end(self) -> None:
+        """Give the worker back."""
+        if self._worker is not None:
+            _give_back(self._worker)
+            self._worker = None
+
+    def _asked(self, key: Sequence[bytes]) -> tuple[bytes, ...]:
+        memory_bytes = MAX_NATIVE_BYTES + NATIVE_BYTES_PER_BYTE * sum(map(len, key))
+        remaining_s = self._deadline_s - time.monotonic()
+        allowed_s = min(MAX_NATIVE_CALL_S + sum(map(len, key)) * IMPORT_S_PER_BYTE * 10, remaining_s)
+        what = _WHAT[key[0].decode()]
+        if self._worker is not None and not self._worker.is_ready():
+            self._worker.end()
+            self._worker = None
+            logger.warning("no worker process could be started: models are checked in this process")
+        if self._worker is None:
+            kind, *answer = _call_here(key)
+        else:
+            limits = (b"%d" % memory_bytes, b"%d" % max(int(allowed_s) + 1, 1))
+            try:
+                kind, *answer = self._worker.ask((key[0], *limits, *key[1:]), allowed_s)
+            except TimeoutError:
+                raise ModelRejected(
+                    f"{what} takes longer than {allowed_s:.0f} s on it; check its attributes."
+                ) from None
+            except _Died as death:
+                raise ModelRejected(
+                    f"{what} crashed on it ({death}); its attributes or operands are out of range."
+                ) from None
+        if kind == b"MemoryError":
+            raise ModelRejected(
+                f"{what} needs more than {memory_bytes / 2**30:.0f} GiB of memory; check its sizes."
+            )
+        if kind != b"ok":
+            raise NativeError((answer or [b""])[0].decode("utf-8", "replace") or kind.decode())
+        return tuple(answer)
+
+
+_CURRENT: ContextVar[Session | None] = ContextVar("session", default=None)
+
+
+@contextlib.contextmanager
+def session(num_nodes: int, num_bytes: int) -> Iterator[Session]:
+    """An import: `num_nodes` and `num_bytes` of its file say how long it may take.
+
+    A session inside another one is the same session.
+    """
+    current = _CURRENT.get()
+    if current is not None:
+        yield current
+        return
+    opened = Session(num_nodes, num_bytes)
+    token = _CURRENT.set(opened)
+    try:
+        yield opened
+    finally:
+        _CURRENT.reset(token)
+        opened.end()
+
+
+def call(function: str, *texts: bytes) -> tuple[bytes, ...]:
+    """What a function of `native_worker.FUNCTIONS` answers.
+
+    Raises:
+        NativeError: it raised an error of its own.
+        ModelRejected: it crashed, or took too long or too much memory.
+    """
+    with session(0, 0) as current:
+        return current.call(function, *texts)
+
+
+def check_time() -> None:
+    """Refuse a model whose import takes too long, if one goes on.
+
+    Raises:
+        ModelRejected: it does.
+    """
+    current = _CURRENT.get()
+    if current is not None:
+        current.check_time()
+
+
+def warm_up() -> None:
+    """Start a worker if none is idle, so that it is there when it is needed. Returns at once."""
+    worker = _borrow()
+    if worker is not None:
+        _give_back(worker)
+
+
+class _Worker:
+    """A process that answers one request at a time."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._write_to, self._read_from = process.stdin.fileno(), process.stdout.fileno()
+        os.set_blocking(self._write_to, False)
+        os.set_blocking(self._read_from, False)
+        self._state = "starting"
+
+    def is_ready(self) -> bool:
+        """Whether it came up, which this waits for."""
+        if self._state == "starting":
+            self._state = "broken"
+            with contextlib.suppress(OSError, _Died):
+                if self._read_texts(time.monotonic() + _START_S) == [b"ready"]:
+                    self._state = "idle"
+        return self._state == "idle"
+
+    def is_usable(self) -> bool:
+        """Whether another request may be sent, now or when it is up."""
+        return self._state != "broken" and self._process.poll() is None
+
+    def ask(self, texts: Sequence[bytes], timeout_s: float) -> list[bytes]:
+        """Its answer; a worker that gives none is ended."""
+        # Until the answer is read whole: an exception on the way, Ctrl-C too, leaves half of it in the pipe.
+        self._state = "broken"
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            head = struct.pack(f"<I{len(texts)}Q", len(texts), *map(len, texts))
+            self._write(b"".join([head, *texts]), deadline_s)
+            answer = self._read_texts(deadline_s)
+        except (BrokenPipeError, _Died):
+            raise _Died(self._cause_of_death()) from None
+        self._state = "idle"
+        return answer
+
+    def end(self) -> None:
+        """Kill it, which it is fit for: it holds nothing. Leaves neither zombie nor open files."""
+        self._state = "broken"
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def forget(self) -> None:
+        """In a forked child: the worker is the parent's."""
+        self._state = "broken"
+        self._process.returncode = 0
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+    def _cause_of_death(self) -> str:
+        status = self._process.wait()
+        if status >= 0:
+            return f"it ended with status {status}"
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-status).name
+        return f"signal {-status}"
+
+    def _write(self, data: bytes, deadline_s: float) -> None:
+        rest = memoryview(data)
+        while rest:
+            self._wait(self._write_to, select.POLLOUT, deadline_s)
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(self._write_to, rest) :]
+
+    def _read_texts(self, deadline_s: float) -> list[bytes]:
+        (count,) = struct.unpack("<I", self._read(4, deadline_s))
+        sizes = struct.unpack(f"<{count}Q", self._read(8 * count, deadline_s))
+        whole = self._read(sum(sizes), deadline_s)
+        starts = [sum(sizes[:i]) for i in range(count)]
+        return [whole[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+    def _read(self, count: int, deadline_s: float) -> bytes:
+        parts: list[bytes] = []
+        while count:
+            self._wait(self._read_from, select.POLLIN, deadline_s)
+            with contextlib.suppress(BlockingIOError):
+                part = os.read(self._read_from, min(count, 1 << 20))
+                if not part:
+                    raise _Died
+                parts.append(part)
+                count -= len(part)
+        return b"".join(parts)
+
+    @staticmethod
+    def _wait(descriptor: int, event: int, deadline_s: float) -> None:
+        poll = select.poll()
+        poll.register(descriptor, event)
+        if not poll.poll(max(deadline_s - time.monotonic(), 0.0) * 1000):
+            raise TimeoutError
+
+
+class _Idle:
+    """Workers between imports: one is kept, for as long as this process lives."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.workers: list[_Worker] = []
+        self.num_kept = 1
+
+
+_IDLE = _Idle()
+
+
+def _borrow() -> _Worker | None:
+    """An idle worker or a new one, None where none can be started."""
+    with _IDLE.lock:
+        worker = _IDLE.workers.pop() if _IDLE.workers else None
+    if worker is not None:
+        if worker.is_usable():
+            return worker
+        worker.end()
+    return _start()
+
+
+def _give_back(worker: _Worker) -> None:
+    if worker.is_usable():
+        with _IDLE.lock:
+            if len(_IDLE.workers) < _IDLE.num_kept:
+                _IDLE.workers.append(worker)
+                return
+    worker.end()
+
+
+def _start() -> _Worker | None:
+    extension, script = onnx_cpp2py_export.__file__, native_worker.__file__
+    # Another program that embeds Python is no interpreter that takes a script.
+    is_python = Path(sys.executable or "").name.lower().startswith(("python", "pypy"))
+    if not is_python or not hasattr(select, "poll") or not Path(script).is_file():
+        return None
+    command = [sys.executable, "-I", "-S", script, extension]
+    try:
+        return _Worker(
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=os.path.sep, bufsize=0
+            )
+        )
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        logger.warning("no worker process could be started (%s): models are checked in this process", error)
+        return None
+
+
+def _call_here(key: Sequence[bytes]) -> list[bytes]:
+    native_worker.onnx = onnx_cpp2py_export
+    return native_worker.answer(list(key))
+
+
+def _end_idle() -> None:
+    _IDLE.num_kept = 0
+    while _IDLE.workers:
+        _IDLE.workers.pop().end()
+
+
+def _after_fork_in_child() -> None:
+    """The parent's workers stay the parent's: two who ask one worker would get each other's answers."""
+    workers = _IDLE.workers
+    _IDLE.__init__()  # type: ignore[misc]  # another thread may hold the lock, and is not here
+    _CURRENT.set(None)
+    for worker in workers:
+        worker.forget()
+
+
+atexit.register(_end_idle)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
