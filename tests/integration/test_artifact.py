@@ -7,16 +7,19 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.hostile import artifacts
 from tests.support.models import feed_for, host_net, mixed_outputs, small_net
 
 import tilewright as tw
 from tilewright import artifact
 from tilewright.artifact.container import Archive, Member, write_archive
 from tilewright.errors import UsageError
+from tilewright.hardware.probe import num_threads_default
 
 NUM_FLIPS = 300
 
@@ -329,3 +332,90 @@ def test_opening_in_a_fresh_process_gives_the_same_bits(path: Path, tmp_path: Pa
     arguments = [str(path), str(tmp_path / "in.npz"), str(tmp_path / "out.npy")]
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, env=dict(os.environ))
     assert np.array_equal(np.load(tmp_path / "out.npy"), tw.open(path).run(["logits"], feed)[0])
+
+
+# Forgeries: `python -m tests.hostile.artifacts 2000` is the long run.
+
+
+def test_forged_artifacts_are_refused_or_run_as_they_say() -> None:
+    outcome = artifacts.hunt(40, seed=2)
+    assert outcome["found"] == []
+    assert outcome["refused"]
+    assert outcome["ran"]
+
+
+FIELDS = {
+    "steps[0].index: expected a whole number": lambda m: m["steps"][0].update(index="0"),
+    "steps[0].kernels[0].macs: expected a whole number": lambda m: m["steps"][0]["kernels"][0].update(
+        macs=-1
+    ),
+    "steps[0].kernels: expected a list, found an object": lambda m: m["steps"][0].update(kernels={}),
+    "inputs[0].shape[0]: expected a whole number": lambda m: m["inputs"][0].update(shape=[True, 3, 12, 12]),
+    "inputs[0].dtype: expected a text": lambda m: m["inputs"][0].update(dtype=5),
+    "memory.buffers[0].offset_bytes: is missing": lambda m: m["memory"]["buffers"][0].pop("offset_bytes"),
+    "options.threads: expected a whole number": lambda m: m["options"].update(threads="two"),
+    "options.budget.evaluations: is missing": lambda m: m["options"].update(budget={}),
+    "options.hint: expected one of latency": lambda m: m["options"].update(hint="hurry"),
+    "expected a SHA-256 in hex, found '*/ evil'": lambda m: m.update(model_sha256="*/ evil"),
+    "native.isa: expected a text, found null": lambda m: m["native"].update(isa=None),
+    "origins: expected a list, found 5": lambda m: m.update(origins=5),
+    "found a number of 3000 bits": lambda m: m.update(target=1 << 2999),
+}
+
+
+@pytest.mark.parametrize("words", FIELDS)
+def test_a_field_that_does_not_fit_is_named(words: str, path: Path, tmp_path: Path) -> None:
+    message = refusal(rewritten(path, tmp_path / "bad.tw", lambda manifest, members: FIELDS[words](manifest)))
+    assert words in message
+    assert "manifest.json: " in message
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_native_parts_belong_to_targets_that_make_code(path: Path, tmp_path: Path, trust: bool) -> None:
+    def to(**facts: object):
+        return rewritten(path, tmp_path / "other.tw", lambda manifest, members: manifest.update(facts))
+
+    assert "has native parts, which target interpreter makes none" in refusal(
+        to(target="interpreter"), trust=trust
+    )
+    assert "lacks the native parts that target cpu makes" in refusal(to(native=None), trust=trust)
+    with pytest.raises(tw.UsageError, match=r"other\.tw: manifest\.json: target: Unknown target 'gpu'"):
+        tw.open(to(target="gpu"), trust=trust)
+
+
+def test_an_artifact_gets_no_more_threads_than_the_machine_has(path: Path, tmp_path: Path) -> None:
+    greedy = rewritten(path, tmp_path / "greedy.tw", lambda m, _: m["options"].update(threads=1024))
+    opened = tw.open(greedy)
+    assert opened.num_threads == num_threads_default()
+    assert any("asks for 1024 threads" in remark for remark in opened.remarks)
+    before = threading.active_count()
+    opened.run(None, feed_for(small_net()))
+    assert threading.active_count() - before < num_threads_default()
+    with pytest.raises(UsageError, match="1025"):
+        tw.open(path, threads=1025)
+
+
+def test_an_artifact_says_nothing_about_cache_and_time(path: Path, tmp_path: Path) -> None:
+    wanted = {"cache_dir": "/nowhere", "frozen": True, "timeout_s": 1e-9, "dump_after": ["dead-code"]}
+    opened = tw.open(rewritten(path, tmp_path / "m.tw", lambda m, _: m["options"].update(wanted)))
+    assert same(opened.run(None, feed_for(small_net())), tw.open(path).run(None, feed_for(small_net())))
+    assert (opened.options.cache_dir, opened.options.frozen, opened.options.dump_after) == (None, False, ())
+
+
+def test_tables_are_checked_even_if_trusted(path: Path, tmp_path: Path) -> None:
+    def edit(**changes: object):
+        def change(manifest: dict, members: dict) -> None:
+            tables = json.loads(members["native.json"])
+            for name, value in changes.items():
+                (tables["main"] if name in tables["main"] else tables)[name] = value
+            members["native.json"] = json.dumps(tables).encode()
+
+        return rewritten(path, tmp_path / "bad.tw", change)
+
+    assert "native.json: main.arg_table[0]: lies outside" in refusal(
+        edit(arg_table=[[0, 1 << 40]]), trust=True
+    )
+    assert "native.json: main.segments[0]: host step 7" in refusal(edit(segments=[7]), trust=True)
+    assert "native.json: main.num_bases: 4000" in refusal(edit(num_bases=4000), trust=True)
+    assert "native.json: inputs: are not those" in refusal(edit(inputs=[]), trust=True)
+    assert "native.json: passthrough.x: is no output" in refusal(edit(passthrough={"x": "image"}), trust=True)

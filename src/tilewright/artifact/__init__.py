@@ -18,18 +18,21 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tilewright.artifact.constants import named_constants, resolved_constants
-from tilewright.artifact.container import Archive, Member, write_archive
+from tilewright.artifact.container import MANIFEST, TABLES, Archive, Member, write_archive
 from tilewright.artifact.facts import decode_facts, encode_facts
+from tilewright.artifact.fields import FieldError, field_of
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.artifact.tensors import decode_tensors, encode_tensors
 from tilewright.artifact.trust import is_ours, remember
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
-from tilewright.errors import ArtifactCorrupt
+from tilewright.errors import ArtifactCorrupt, UsageError
+from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.ir.verify import require_valid
@@ -37,6 +40,7 @@ from tilewright.program import Program
 from tilewright.targets import TARGETS
 from tilewright.targets.base import Executable, GeneratingTarget
 from tilewright.targets.cpu.image import CpuImage
+from tilewright.targets.cpu.pool import resolve_threads
 from tilewright.targets.validate import require_valid_program
 from tilewright.tuning import NO_CHOICES
 
@@ -58,7 +62,7 @@ def save_artifact(path: Path, compiled: CompiledModel) -> Path:
     Raises:
         UsageError: the file cannot be written.
     """
-    from tilewright.artifact.native import TABLES, native_members
+    from tilewright.artifact.native import native_members
 
     program, image = compiled.program, compiled.image
     tensors, constants = named_constants(program.graph)
@@ -105,24 +109,57 @@ def read_artifact(
         )
     if archive.format_version < 1:
         raise archive.corrupt(f"its format version is {archive.format_version}")
-    with archive.decoding():
+    with archive.decoding(MANIFEST):
         facts = decode_facts(archive.manifest)
-        native = archive.manifest["native"]
-        reason = None if native is None else _refusal(archive, native, trust, cache_dir)
+        native = field_of(archive.manifest, "native", _NativeFields | None)
+    _require_target(archive, facts.target, has_code=native is not None)
     stored = _Stored(archive, facts)
-    num_threads = num_threads or facts.options.num_threads
+    num_threads, remarks = _threads(path, num_threads, facts)
     if native is None:
-        return CompiledModel(
-            facts, Body(stored.program, lambda: None, stored.compile), num_threads=num_threads
-        )
+        body = Body(stored.program, lambda: None, stored.compile)
+        return CompiledModel(facts, body, remarks=remarks, num_threads=num_threads)
+    reason = _refusal(archive, native, trust, cache_dir)
     if reason is None:
-        return CompiledModel(
-            facts, Body(stored.program, stored.image, stored.load_image), num_threads=num_threads
-        )
-    return _generated_again(path, stored, reason, num_threads, cache_dir)
+        body = Body(stored.program, stored.image, stored.load_image)
+        return CompiledModel(facts, body, remarks=remarks, num_threads=num_threads)
+    return _generated_again(stored, native, reason, remarks, num_threads, cache_dir)
 
 
-def _refusal(archive: Archive, native: dict[str, Any], trust: bool, cache_dir: Path | None) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _NativeFields:
+    isa: str
+    isa_fingerprint: str
+    toolchain: str
+
+
+def _require_target(archive: Archive, name: str, *, has_code: bool) -> None:
+    """That the target is known here, and that there is code exactly if the target makes any."""
+    try:
+        target = TARGETS.get(name)
+    except UsageError as error:
+        raise UsageError(f"{archive.path}: {MANIFEST}: target: {error}") from error
+    if isinstance(target, GeneratingTarget) != has_code:
+        has = "has native parts, which" if has_code else "lacks the native parts that"
+        makes = "makes none" if has_code else "makes"
+        raise archive.corrupt(f"{MANIFEST}: native: it {has} target {name} {makes}")
+    if has_code and TABLES not in archive.names:
+        raise archive.corrupt(f"member {TABLES!r} is missing")
+
+
+def _threads(path: Path, asked: int | None, facts: CompiledFacts) -> tuple[int | None, tuple[str, ...]]:
+    """Threads of a run. What the file asks for is bounded by the machine, what the caller asks for is not."""
+    if asked is not None:
+        return resolve_threads(asked), ()
+    stored, most = facts.options.num_threads, num_threads_default()
+    if stored is None or stored <= most:
+        return stored, ()
+    remark = (
+        f"{path}: asks for {stored} threads; this machine gives {most} (threads or --threads asks for more)."
+    )
+    return most, (remark,)
+
+
+def _refusal(archive: Archive, native: _NativeFields, trust: bool, cache_dir: Path | None) -> str | None:
     """Why the machine code in the file is not to be used; None if it is."""
     from tilewright.targets.cpu.codegen import toolchain_version
     from tilewright.targets.cpu.isa import host_isa, isa_by_name
@@ -130,36 +167,40 @@ def _refusal(archive: Archive, native: dict[str, Any], trust: bool, cache_dir: P
     known = {host_isa().fingerprint: host_isa()}
     for name in ("avx512", "avx2", "neon"):
         known.setdefault(isa_by_name(name).fingerprint, isa_by_name(name))
-    isa = known.get(native["isa_fingerprint"])
+    isa = known.get(native.isa_fingerprint)
     if isa is None or not isa.runs_on_host:
-        return f"its code is for another processor ({native['isa']}, {native['isa_fingerprint']})"
-    if native["toolchain"] != toolchain_version():
-        return f"its code is by another compiler ({native['toolchain']})"
+        return f"its code is for another processor ({native.isa}, {native.isa_fingerprint})"
+    if native.toolchain != toolchain_version():
+        return f"its code is by another compiler ({native.toolchain})"
     if not trust and not is_ours(archive.manifest_sha256, cache_dir):
         return "this machine did not make its code, and it is not trusted (trust=True or --trust uses it)"
     return None
 
 
 def _generated_again(
-    path: Path, stored: _Stored, reason: str, num_threads: int | None, cache_dir: Path | None
+    stored: _Stored,
+    native: _NativeFields,
+    reason: str,
+    remarks: tuple[str, ...],
+    num_threads: int | None,
+    cache_dir: Path | None,
 ) -> CompiledModel:
     from tilewright.targets.cpu.isa import host_isa
 
-    start_s = time.monotonic()
+    start_s, path = time.monotonic(), stored.archive.path
     options = replace(stored.facts.options, isa=None, cache_dir=cache_dir, max_memory_bytes=None)
     target = TARGETS.get(stored.facts.target)
     assert isinstance(target, GeneratingTarget)
     program = replace(stored.bounded_program(), options=options)
-    if (
-        stored.archive.manifest["native"]["isa"] != host_isa().name
-    ):  # what was measured there says nothing here
+    if native.isa != host_isa().name:  # what was measured there says nothing here
         program = replace(program, choices=NO_CHOICES)
-    code = target.generate(program)
+    with stored.archive.decoding():
+        code = target.generate(program)
     remark = f"{path}: {reason}; generated again here in {time.monotonic() - start_s:.1f} s."
     logger.warning("%s", remark)
     facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
     body = Body(lambda: program, lambda: getattr(code, "image", None), code.load)
-    return CompiledModel(facts, body, remarks=(remark,), num_threads=num_threads)
+    return CompiledModel(facts, body, remarks=(*remarks, remark), num_threads=num_threads)
 
 
 @dataclass(slots=True, eq=False)
@@ -176,12 +217,18 @@ class _Stored:
         """The program. Its invariants are checked: a file can say anything."""
         with self._lock:
             if self._program is None:
-                document = self.archive.json(PLAN)
-                with self.archive.decoding():
-                    text = self.archive.read(GRAPH).decode()
+                with self.archive.decoding(WEIGHTS):
                     tensors = decode_tensors(self.archive.read(WEIGHTS))
-                    constants = resolved_constants(tensors, self.archive.manifest["constants"])
-                    self._program = self._decoded(text, constants, document)
+                with self.archive.decoding(MANIFEST):
+                    table = field_of(self.archive.manifest, "constants", dict[str, Any])
+                    constants = resolved_constants(tensors, table)
+                with self.archive.decoding(GRAPH):
+                    graph = self._graph(self.archive.read(GRAPH).decode(), constants)
+                document = self.archive.json(PLAN)
+                with self.archive.decoding(PLAN):
+                    program = decode_plan(document, graph, self.facts.options)
+                    require_valid_program(program)
+                self._program = program
             return self._program
 
     def bounded_program(self) -> Program:
@@ -209,7 +256,7 @@ class _Stored:
 
         with self._lock:
             if self._image is None:
-                self._image = read_image(self.archive, self.graph)
+                self._image = read_image(self.archive, self.graph, self.facts)
             return self._image
 
     def load_image(self, num_threads: int | None) -> Executable:
@@ -218,17 +265,15 @@ class _Stored:
 
     def compile(self, num_threads: int | None) -> Executable:
         """For targets that generate nothing."""
-        return TARGETS.get(self.facts.target).compile(self.program())
+        return TARGETS.get(self.facts.target).compile(self.bounded_program())
 
-    def _decoded(self, text: str, constants: dict[str, Any], document: dict[str, Any]) -> Program:
+    def _graph(self, text: str, constants: Mapping[str, Any]) -> Graph:
         graph = parse_graph(text, constants=constants)
         require_valid(graph, after="reading")
         for infos, values in ((self.facts.inputs, graph.inputs), (self.facts.outputs, graph.outputs)):
             if infos != tuple(TensorInfo.of(v) for v in values):
-                raise ValueError("the graph has other inputs or outputs than the manifest says")
-        program = decode_plan(document, graph, self.facts.options)
-        require_valid_program(program)
-        return program
+                raise FieldError("it has other inputs or outputs than the manifest says")
+        return graph
 
 
 def _json(document: dict[str, Any]) -> bytes:

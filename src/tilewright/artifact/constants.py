@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.artifact.fields import FieldError, decoded, parsed_json
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import constants_of
@@ -37,20 +40,42 @@ def named_constants(graph: Graph) -> tuple[dict[str, Array], dict[str, dict[str,
     return tensors, table
 
 
-def resolved_constants(
-    tensors: Mapping[str, Array], table: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Array | bytes]:
-    """What `named_constants` took apart: constants by digest."""
-    return {digest: _resolved(tensors[entry["tensor"]], entry) for digest, entry in table.items()}
+@dataclass(frozen=True, slots=True)
+class _ConstantFields:
+    tensor: str
+    dtype: DType | None = None
+    shape: tuple[int, ...] | None = None
 
 
-def _resolved(tensor: Array, entry: Mapping[str, Any]) -> Array | bytes:
-    if "dtype" not in entry:
+def resolved_constants(tensors: Mapping[str, Array], document: Any) -> dict[str, Array | bytes]:
+    """What `named_constants` took apart: constants by digest.
+
+    Raises:
+        FieldError: naming the entry that is none, or whose tensor does not fit it.
+    """
+    table = decoded(dict[str, _ConstantFields], document)
+    return {digest: _resolved(tensors, digest, entry) for digest, entry in table.items()}
+
+
+def _resolved(tensors: Mapping[str, Array], digest: str, entry: _ConstantFields) -> Array | bytes:
+    tensor = tensors.get(entry.tensor)
+    if tensor is None:
+        raise FieldError(f"tensor {entry.tensor[:40]!r} is missing", f".constants.{digest[:40]}")
+    if entry.dtype is None:
         return tensor.tobytes()
-    dtype = DType[entry["dtype"].upper()]
-    if dtype is DType.STRING:
-        return np.array(json.loads(tensor.tobytes()), dtype=object).reshape(entry["shape"])
-    return tensor.view(dtype.numpy).reshape(entry["shape"])
+    shape = entry.shape or ()
+    if entry.dtype is DType.STRING:
+        texts = decoded(tuple[str, ...], parsed_json(tensor.tobytes()))
+        if len(texts) == math.prod(shape):
+            return np.array(texts, dtype=object).reshape(shape)
+    elif tensor.nbytes == math.prod(shape) * entry.dtype.size_bytes:
+        flat = tensor.reshape(-1).view(np.uint8)
+        if entry.dtype is DType.BOOL and flat.size and int(flat.max()) > 1:  # code computes with the byte
+            raise FieldError("a byte that is neither true nor false", f".constants.{digest[:40]}")
+        return flat.view(entry.dtype.numpy).reshape(shape)
+    raise FieldError(
+        f"tensor {entry.tensor[:40]!r} is not {entry.dtype}{list(shape)}", f".constants.{digest[:40]}"
+    )
 
 
 def _strings(data: Array) -> Array:

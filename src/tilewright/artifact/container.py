@@ -28,14 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tilewright.errors import ArtifactCorrupt, TilewrightError, UsageError
+from tilewright.artifact.fields import MAX_DOCUMENT_BYTES, FieldError, field_of, parsed_json
+from tilewright.errors import ArtifactCorrupt, BudgetExceeded, UnsupportedOp, UsageError
 from tilewright.files import write_atomically
 from tilewright.hardware.probe import num_threads_default
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 MANIFEST = "manifest.json"
-MAX_MANIFEST_BYTES = 64 << 20
+TABLES = "native.json"
 MAX_MEMBERS = 1 << 17
 PIECE_BYTES = 1 << 20
 
@@ -43,6 +44,7 @@ _ALIGNMENT_BYTES = 64
 _COMMENT = b"tilewright artifact, manifest sha256 "
 _COMMENT_BYTES = len(_COMMENT) + 64
 _NAME = re.compile(r"[a-z0-9_]+(?:[./][A-Za-z0-9_]+)*")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = 45  # the zip version that knows 64-bit sizes, which are used throughout
 _DATE = 0x0021  # 1980-01-01: the first day of zip's calendar
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
@@ -51,16 +53,8 @@ _END64 = struct.Struct("<4sQHHIIQQQQ")
 _LOCATOR = struct.Struct("<4sIQI")
 _END = struct.Struct("<4sHHHHIIH")
 _U32 = 0xFFFFFFFF
-_NONSENSE = (  # what decoding content that is not as expected raises
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    RecursionError,
-    TilewrightError,
-)
+_NO_FAULT_OF_THE_FILE = (ArtifactCorrupt, BudgetExceeded, UnsupportedOp, OSError)
+_MAX_REASON_CHARS = 300
 _PADDING_ID = 0xD935  # the extra field with which Android aligns data
 
 
@@ -90,15 +84,13 @@ class Entry:
             "sha256": self.sha256,
         }
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Entry:
-        """The entry of a manifest."""
-        name, size, crc, digest = (document[k] for k in ("name", "size_bytes", "crc32", "sha256"))
-        if not (isinstance(name, str) and _NAME.fullmatch(name)):
-            raise ValueError(f"member name {name!r}")
-        if not all(isinstance(n, int) and n >= 0 for n in (size, crc)) or crc > _U32:
-            raise ValueError(f"size or checksum of member {name!r}")
-        return cls(name, size, crc, str(digest))
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise FieldError(f"{self.name[:40]!r} is no name of a member", ".name")
+        if self.crc32 > _U32:
+            raise FieldError(f"{self.crc32} has more than 32 bits", ".crc32")
+        if not _DIGEST.fullmatch(self.sha256):
+            raise FieldError(f"{self.sha256[:40]!r} is no SHA-256 in hex", ".sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +152,14 @@ class Archive:
         self.size_bytes = os.fstat(self._descriptor).st_size
         text, digest = self._manifest_text()
         self.manifest_sha256 = digest
-        self.manifest = self._parsed(text)
+        self.manifest = self._parsed(MANIFEST, text)
         self.format_version = self._version()
-        with self.decoding():
-            entries = [Entry.from_json(m) for m in self.manifest["members"]]
+        with self.decoding(MANIFEST):
+            entries = field_of(self.manifest, "members", tuple[Entry, ...])
             if len(entries) > MAX_MEMBERS or any(a.name >= b.name for a, b in itertools.pairwise(entries)):
-                raise ValueError("too many members, or members out of order")
+                raise FieldError(f"more than {MAX_MEMBERS} (MAX_MEMBERS), or out of order", ".members")
             if sum(e.size_bytes for e in entries) > self.size_bytes:
-                raise ValueError("members are larger than the file")
+                raise FieldError("are larger than the file", ".members")
         first = Entry(MANIFEST, len(text), zlib.crc32(text), digest)
         places, tail = _layout((first, *entries), digest)
         self._places = {p.entry.name: p for p in places}
@@ -224,7 +216,11 @@ class Archive:
 
     def json(self, name: str) -> Any:
         """A member that is JSON."""
-        return self._parsed(self.read(name))
+        if self.size_of(name) > MAX_DOCUMENT_BYTES:
+            raise self.corrupt(
+                f"{name}: {self.size_of(name)} bytes, more than {MAX_DOCUMENT_BYTES} (MAX_DOCUMENT_BYTES)"
+            )
+        return self._parsed(name, self.read(name))
 
     def close(self) -> None:
         """Close the file."""
@@ -234,9 +230,9 @@ class Archive:
         """The error for this file."""
         return ArtifactCorrupt(f"{self.path}: damaged artifact: {reason}; compile the model again.")
 
-    def decoding(self) -> Decoding:
-        """A context that turns surprises in decoded content into `ArtifactCorrupt`."""
-        return Decoding(self)
+    def decoding(self, member: str = "") -> Decoding:
+        """A context that turns surprises in the decoded content of a member into `ArtifactCorrupt`."""
+        return Decoding(self, member)
 
     def _place(self, name: str) -> _Place:
         if name not in self._places:
@@ -255,7 +251,7 @@ class Archive:
                 f"{self.path}: not a tilewright artifact; `tilewright compile MODEL` makes one."
             )
         (size,) = struct.unpack_from("<Q", head, 30 + len(MANIFEST) + 4)
-        if size > min(MAX_MANIFEST_BYTES, self.size_bytes):
+        if size > min(MAX_DOCUMENT_BYTES, self.size_bytes):
             raise self.corrupt(f"its manifest claims {size} bytes")
         comment = self._read(max(0, self.size_bytes - _COMMENT_BYTES), _COMMENT_BYTES)
         text = self._read(_header_bytes(0, MANIFEST), size)
@@ -266,15 +262,16 @@ class Archive:
 
     def _version(self) -> int:
         version = self.manifest.get("format_version") if isinstance(self.manifest, dict) else None
-        if not isinstance(version, int):
+        if type(version) is not int:
             raise self.corrupt("its manifest has no format version")
         return version
 
-    def _parsed(self, data: bytes) -> Any:
+    def _parsed(self, name: str, data: bytes) -> Any:
         try:
-            return json.loads(data)
+            return parsed_json(data)
         except (ValueError, RecursionError) as error:
-            raise self.corrupt(f"a member is not JSON ({type(error).__name__})") from error
+            reason = " ".join(str(error).split())[:_MAX_REASON_CHARS]
+            raise self.corrupt(f"{name} is not JSON ({type(error).__name__}: {reason})") from error
 
     def _read(self, offset: int, size: int) -> bytes:
         pieces: list[bytes] = []
@@ -305,20 +302,28 @@ class Archive:
 
 
 class Decoding:
-    """Turns what wrong content makes Python raise into the one error for it."""
+    """Turns what wrong content makes Python raise into the one error for it.
 
-    def __init__(self, archive: Archive) -> None:
+    A file can say anything, so anything can go wrong on the way; what is no fault of the file passes.
+    """
+
+    def __init__(self, archive: Archive, member: str = "") -> None:
         self._archive = archive
+        self._member = member
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _NONSENSE) and not isinstance(error, ArtifactCorrupt):
-            reason = " ".join(str(error).split())[:200]
-            raise self._archive.corrupt(
-                f"its content makes no sense ({type(error).__name__}: {reason})"
-            ) from error
+        if not isinstance(error, Exception) or isinstance(error, _NO_FAULT_OF_THE_FILE):
+            return
+        if isinstance(error, MemoryError):
+            raise BudgetExceeded(f"{self._archive.path}: needs more memory than there is.") from error
+        where = f"{self._member}: " if self._member else ""
+        reason = " ".join(str(error).split())[:_MAX_REASON_CHARS]
+        if not isinstance(error, FieldError):
+            reason = f"its content makes no sense ({type(error).__name__}: {reason})"
+        raise self._archive.corrupt(f"{where}{reason}") from error
 
 
 def _entry(member: Member) -> Entry:

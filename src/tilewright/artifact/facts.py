@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from functools import partial
+from typing import Any, get_type_hints
 
+from tilewright.artifact.fields import FieldError, field_of, inside, sha256_text
 from tilewright.compiled import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.explain import NodeOrigin
-from tilewright.ir.dtype import DType
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
-from tilewright.steps import BufferInfo, KernelInfo, MemoryInfo, StepInfo
+from tilewright.steps import MemoryInfo, StepInfo
 
 
 def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
@@ -31,68 +32,52 @@ def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
     }
 
 
-def decode_facts(document: Mapping[str, Any]) -> CompiledFacts:
+def decode_facts(document: Any) -> CompiledFacts:
     """What `encode_facts` described.
 
     Raises:
-        ValueError, KeyError, TypeError: something is missing or of another type.
+        FieldError: naming a field that is missing or of another type.
+        UsageError: options that make no sense.
     """
-    memory, error = document["memory"], document.get("error")  # the first artifacts have no error
-    return CompiledFacts(
-        target=_text(document["target"]),
-        tool_version=_text(document["tool_version"]),
-        model_sha256=_text(document["model_sha256"]),
-        options=decode_options(document["options"]),
-        inputs=tuple(_tensor(t) for t in document["inputs"]),
-        outputs=tuple(_tensor(t) for t in document["outputs"]),
-        steps=tuple(
-            StepInfo(step["index"], tuple(_kernel(k) for k in step["kernels"])) for step in document["steps"]
-        ),
-        memory=None if memory is None else _memory(memory),
-        origins=tuple(
-            NodeOrigin(o["name"], o["op_type"], tuple(o["became"]), o["note"]) for o in document["origins"]
-        ),
-        error=None if error is None else MeasuredError(**error),
+    read = partial(field_of, document)
+    stored = read("options", dict[str, Any])
+    with inside("options"):
+        options = decode_options(stored)
+    # The first artifacts have no error.
+    error = read("error", MeasuredError | None) if "error" in document else None
+    facts = CompiledFacts(
+        target=read("target", str),
+        tool_version=read("tool_version", str),
+        model_sha256=sha256_text(read("model_sha256", str)),
+        options=options,
+        inputs=read("inputs", tuple[TensorInfo, ...]),
+        outputs=read("outputs", tuple[TensorInfo, ...]),
+        steps=read("steps", tuple[StepInfo, ...]),
+        memory=read("memory", MemoryInfo | None),
+        origins=read("origins", tuple[NodeOrigin, ...]),
+        error=error,
     )
+    for position, step in enumerate(facts.steps):
+        if step.index != position:
+            raise FieldError(f"expected {position}, found {step.index}", f".steps[{position}].index")
+    return facts
 
 
 def decode_options(document: Mapping[str, Any]) -> Options:
-    """Options from their canonical JSON; fields that this version does not know are left out."""
-    known = {f.name for f in fields(Options)}
-    settings = {name: value for name, value in document.items() if name in known}
-    if settings.get("budget") is not None:
-        evaluations, deadline_s = settings["budget"]["evaluations"], settings["budget"]["deadline_s"]
-        settings["budget"] = Budget(UNLIMITED if evaluations is None else evaluations, deadline_s)
-    if "shapes" in settings:
-        settings["shapes"] = {name: tuple(shape) for name, shape in settings["shapes"].items()}
-    for name, value in settings.items():
-        if isinstance(value, list):
-            settings[name] = tuple(value)
+    """Options from their canonical JSON; fields that this version does not know are left out.
+
+    So are those that cannot change an artifact: where a cache lies, or how long to wait, is for whoever opens
+    the file to say.
+    """
+    hints = get_type_hints(Options)
+    settings: dict[str, Any] = {}
+    for name in (f.name for f in fields(Options) if f.metadata["key"] and f.name in document):
+        if name == "budget" and document[name] is not None:
+            asked = field_of(document, name, dict[str, Any])
+            with inside(name):
+                evaluations = field_of(asked, "evaluations", int | None)
+                deadline_s = field_of(asked, "deadline_s", float | None)
+            settings[name] = Budget(UNLIMITED if evaluations is None else evaluations, deadline_s)
+        else:
+            settings[name] = field_of(document, name, hints[name])
     return Options(**settings)
-
-
-def decode_tensor(document: Mapping[str, Any]) -> tuple[str, DType, tuple[int, ...]]:
-    """Name, type and shape."""
-    shape = tuple(document["shape"])
-    if not all(isinstance(d, int) and d >= 0 for d in shape):
-        raise ValueError(f"shape {shape}")
-    return _text(document["name"]), DType[document["dtype"].upper()], shape
-
-
-def _tensor(document: Mapping[str, Any]) -> TensorInfo:
-    return TensorInfo(*decode_tensor(document))
-
-
-def _kernel(document: Mapping[str, Any]) -> KernelInfo:
-    lists = {name: tuple(document[name]) for name in ("nodes", "notes")}
-    return KernelInfo(**{**document, **lists})
-
-
-def _memory(document: Mapping[str, Any]) -> MemoryInfo:
-    return MemoryInfo(**{**document, "buffers": tuple(BufferInfo(**b) for b in document["buffers"])})
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.artifact.container import Archive, Member
-from tilewright.artifact.facts import decode_tensor
-from tilewright.ir.graph import Graph
+from tilewright.artifact.container import TABLES, Archive, Member
+from tilewright.artifact.fields import FieldError, decoded
+from tilewright.compiled import CompiledFacts
+from tilewright.ir.graph import Graph, Node
 from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.runtime import ArgRef, HostCall, MainCode
 
 Array = np.ndarray[Any, Any]
 
-TABLES = "native.json"
 CONSTANTS = "constants.bin"
 _MAIN_OBJECT = "objects/main.o"
+MAX_STEPS = 1 << 24
+"""Of a main: more than any model has."""
 
 
 def native_members(image: CpuImage, graph: Graph) -> tuple[dict[str, Any], tuple[Member, ...]]:
@@ -32,29 +35,128 @@ def native_members(image: CpuImage, graph: Graph) -> tuple[dict[str, Any], tuple
     return _encode_tables(image, graph, names), tuple(members)
 
 
-def read_image(archive: Archive, graph: Callable[[], Graph]) -> CpuImage:
-    """The image of an artifact whose code may be loaded. `graph` is called only for host operators."""
-    tables = archive.json(TABLES)
-    with archive.decoding():
-        objects = tuple(archive.read(name) for name in tables["objects"])
-        nodes = graph().nodes if tables["host_steps"] else ()
+@dataclass(frozen=True, slots=True)
+class _HostStepFields:
+    node: int
+    inputs: tuple[tuple[int, int] | None, ...]
+    outputs: tuple[tuple[int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _MainFields:
+    segments: tuple[str | int, ...]
+    kernel_symbols: tuple[str, ...]
+    arg_table: tuple[tuple[int, int], ...]
+    num_bases: int
+    num_steps: int
+    profile: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _TablesFields:
+    isa: str
+    isa_fingerprint: str
+    toolchain: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    passthrough: Mapping[str, str | None]
+    objects: tuple[str, ...]
+    arena_bytes: int
+    scratch_bytes: int
+    host_steps: tuple[_HostStepFields, ...]
+    main: _MainFields
+
+
+def read_image(archive: Archive, graph: Callable[[], Graph], facts: CompiledFacts) -> CpuImage:
+    """The image of an artifact whose code may be loaded. `graph` is called only for host operators.
+
+    The code itself is trusted; its tables are checked, against each other and the manifest's `facts`.
+    """
+    document = archive.json(TABLES)
+    with archive.decoding(TABLES):
+        tables = decoded(_TablesFields, document)
+        constants = StoredConstants(archive)
+        sizes = _base_sizes(tables, constants.size_bytes)
+        _require_fitting(tables, facts, sizes)
+        objects = tuple(archive.read(name) for name in tables.objects)
+        nodes = graph().nodes if tables.host_steps else ()
+        main = tables.main
         return CpuImage(
-            isa_name=tables["isa"],
-            isa_fingerprint=tables["isa_fingerprint"],
-            toolchain=tables["toolchain"],
-            inputs=tuple(TensorSpec(*decode_tensor(t)) for t in tables["inputs"]),
-            outputs=tuple(TensorSpec(*decode_tensor(t)) for t in tables["outputs"]),
-            passthrough=_read_passthrough(tables["passthrough"], graph),
-            main=_read_main(tables["main"]),
-            objects=objects,
-            constants=StoredConstants(archive),
-            host_steps=tuple(
-                HostStep(nodes[step["node"]], _read_refs(step["inputs"]), _read_refs(step["outputs"]))
-                for step in tables["host_steps"]
+            isa_name=tables.isa,
+            isa_fingerprint=tables.isa_fingerprint,
+            toolchain=tables.toolchain,
+            inputs=tables.inputs,
+            outputs=tables.outputs,
+            passthrough=_read_passthrough(tables.passthrough, graph),
+            main=MainCode(
+                ir_text="",
+                segments=tuple(s if isinstance(s, str) else HostCall(s) for s in main.segments),
+                kernel_symbols=main.kernel_symbols,
+                arg_table=tuple(ArgRef(*ref) for ref in main.arg_table),
+                num_bases=main.num_bases,
+                num_steps=main.num_steps,
+                profile=main.profile,
             ),
-            arena_bytes=int(tables["arena_bytes"]),
-            scratch_bytes=int(tables["scratch_bytes"]),
+            objects=objects,
+            constants=constants,
+            host_steps=tuple(_host_step(i, step, nodes, sizes) for i, step in enumerate(tables.host_steps)),
+            arena_bytes=tables.arena_bytes,
+            scratch_bytes=tables.scratch_bytes,
         )
+
+
+def _require_fitting(tables: _TablesFields, facts: CompiledFacts, sizes: Sequence[int]) -> None:
+    """That every address is within what it is of, and that names mean what the manifest says."""
+    for name, infos, specs in (
+        ("inputs", facts.inputs, tables.inputs),
+        ("outputs", facts.outputs, tables.outputs),
+    ):
+        if [(i.name, i.dtype, i.shape) for i in infos] != [(s.name, s.dtype, s.shape) for s in specs]:
+            raise FieldError("are not those of the manifest", f".{name}")
+    main = tables.main
+    if main.num_bases > len(sizes):
+        raise FieldError(f"{main.num_bases}, more than {len(sizes)}", ".main.num_bases")
+    if main.num_steps > MAX_STEPS:
+        raise FieldError(f"{main.num_steps}, more than {MAX_STEPS} (MAX_STEPS)", ".main.num_steps")
+    for i, (base, offset) in enumerate(main.arg_table):
+        if base >= main.num_bases or offset > sizes[base]:
+            raise FieldError("lies outside its memory", f".main.arg_table[{i}]")
+    for i, segment in enumerate(main.segments):
+        if isinstance(segment, int) and segment >= len(tables.host_steps):
+            raise FieldError(f"host step {segment} of {len(tables.host_steps)}", f".main.segments[{i}]")
+    by_name = {spec.name: spec for spec in tables.outputs}
+    sources = {spec.name: spec for spec in tables.inputs}
+    for name, source in tables.passthrough.items():
+        output = by_name.get(name)
+        given = None if source is None else sources.get(source)
+        if output is None or (source is not None and given is None):
+            raise FieldError("is no output with its input", f".passthrough.{name[:40]}")
+        if given is not None and (given.dtype, given.shape) != (output.dtype, output.shape):
+            raise FieldError("is of another type than its input", f".passthrough.{name[:40]}")
+
+
+def _base_sizes(tables: _TablesFields, constant_bytes: int) -> list[int]:
+    tensors = [math.prod(s.shape) * s.dtype.size_bytes for s in (*tables.inputs, *tables.outputs)]
+    return [tables.arena_bytes, constant_bytes, *tensors]
+
+
+def _host_step(
+    position: int, stored: _HostStepFields, nodes: Sequence[Node], sizes: Sequence[int]
+) -> HostStep:
+    where = f".host_steps[{position}]"
+    if stored.node >= len(nodes):
+        raise FieldError(f"node {stored.node} of {len(nodes)}", where)
+    node = nodes[stored.node]
+    operands = (*node.inputs, *node.captures)
+    if len(stored.inputs) != len(operands) or len(stored.outputs) != len(node.outputs):
+        raise FieldError(f"has other operands than {node.op_type} {node.name!r}", where)
+    for value, ref in zip((*operands, *node.outputs), (*stored.inputs, *stored.outputs), strict=True):
+        if value is None or ref is None:
+            continue
+        base, offset = ref
+        if base >= len(sizes) or offset + value.size_bytes > sizes[base]:
+            raise FieldError(f"{value.name!r} lies outside its memory", where)
+    return HostStep(node, _read_refs(stored.inputs), _read_refs(stored.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +206,6 @@ def _encode_tables(image: CpuImage, graph: Graph, object_names: list[str]) -> di
     }
 
 
-def _read_main(document: Mapping[str, Any]) -> MainCode:
-    return MainCode(
-        ir_text="",
-        segments=tuple(s if isinstance(s, str) else HostCall(int(s)) for s in document["segments"]),
-        kernel_symbols=tuple(document["kernel_symbols"]),
-        arg_table=tuple(ArgRef(int(base), int(offset)) for base, offset in document["arg_table"]),
-        num_bases=int(document["num_bases"]),
-        num_steps=int(document["num_steps"]),
-        profile=bool(document["profile"]),
-    )
-
-
 def _read_passthrough(
     document: Mapping[str, str | None], graph: Callable[[], Graph]
 ) -> dict[str, Array | str]:
@@ -125,9 +215,9 @@ def _read_passthrough(
         if source is not None:
             result[name] = source
             continue
-        data = next(v.data for v in graph().outputs if v.name == name)
+        data = next((v.data for v in graph().outputs if v.name == name), None)
         if data is None:
-            raise ValueError(f"output {name!r} is not constant")
+            raise FieldError("is no constant output", f".passthrough.{name[:40]}")
         result[name] = data
     return result
 
@@ -140,5 +230,5 @@ def _refs(refs: tuple[ArgRef | None, ...]) -> list[list[int] | None]:
     return [None if ref is None else [ref.base_index, ref.byte_offset] for ref in refs]
 
 
-def _read_refs(document: list[list[int] | None]) -> tuple[ArgRef | None, ...]:
-    return tuple(None if ref is None else ArgRef(int(ref[0]), int(ref[1])) for ref in document)
+def _read_refs(stored: Sequence[tuple[int, int] | None]) -> tuple[ArgRef | None, ...]:
+    return tuple(None if ref is None else ArgRef(*ref) for ref in stored)

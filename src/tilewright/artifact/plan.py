@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.ir.graph import Graph
+from tilewright.artifact.fields import FieldError, decoded
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.partition.base import EdgeDecision, Partition, Reason, make_subgraph
-from tilewright.planning import Provenance, Quality, Status
+from tilewright.planning import Provenance, Quality
 from tilewright.program import Program
 from tilewright.schedule.base import Group, Instance, Schedule, Slice, Stage, slice_of_cuts
 from tilewright.tuning import Choice
@@ -38,33 +40,75 @@ def encode_plan(program: Program) -> dict[str, Any]:
     }
 
 
-def decode_plan(document: Mapping[str, Any], graph: Graph, options: Options) -> Program:
+@dataclass(frozen=True, slots=True)
+class _PartitionFields:
+    subgraphs: tuple[tuple[int, ...], ...]
+    decisions: tuple[tuple[int, int, str, Reason], ...]
+    quality: Quality
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupFields:
+    instances: tuple[tuple[int, ...], ...]
+    num_cores: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _ScheduleFields:
+    stages: tuple[tuple[_GroupFields, ...], ...]
+    quality: Quality
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanFields:
+    partition: _PartitionFields
+    schedule: _ScheduleFields
+    remarks: tuple[str, ...]
+    choices: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
+
+
+def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
     """The program that `encode_plan` described.
 
     Raises:
-        ValueError, KeyError, IndexError, TypeError: the description does not fit the graph.
+        FieldError: naming what is missing, of another type, or does not fit the graph.
     """
+    stored = decoded(_PlanFields, document)
     nodes = graph.nodes
     values = {v.name: v for v in graph.values()}
-    described = document["partition"]
-    subgraphs = tuple(
-        make_subgraph(i, [nodes[_index(p)] for p in members], graph)
-        for i, members in enumerate(described["subgraphs"])
+
+    def node(position: int) -> Node:
+        if position >= len(nodes):
+            raise FieldError(f"node {position} of {len(nodes)}", ".partition")
+        return nodes[position]
+
+    def value(name: str) -> Value:
+        if name not in values:
+            raise FieldError(f"{name[:40]!r} is no value of the graph", ".partition.decisions")
+        return values[name]
+
+    partition = Partition(
+        graph,
+        tuple(
+            make_subgraph(i, [node(p) for p in members], graph)
+            for i, members in enumerate(stored.partition.subgraphs)
+        ),
+        tuple(
+            EdgeDecision(node(producer), node(consumer), value(name), reason)
+            for producer, consumer, name, reason in stored.partition.decisions
+        ),
+        stored.partition.quality,
+        stored.partition.provenance,
     )
-    decisions = tuple(
-        EdgeDecision(nodes[_index(producer)], nodes[_index(consumer)], values[value], Reason(reason))
-        for producer, consumer, value, reason in described["decisions"]
+    num_subgraphs = len(partition.subgraphs)
+    stages = tuple(
+        Stage(tuple(_read_group(g, num_subgraphs) for g in stage)) for stage in stored.schedule.stages
     )
-    quality, provenance = _read_quality(described["quality"]), Provenance(**described["provenance"])
-    partition = Partition(graph, subgraphs, decisions, quality, provenance)
-    described = document["schedule"]
-    stages = tuple(Stage(tuple(_read_group(g) for g in stage)) for stage in described["stages"])
-    quality, provenance = _read_quality(described["quality"]), Provenance(**described["provenance"])
-    schedule = Schedule(partition, stages, quality, provenance)
-    found = {s: Choice.from_json(choice) for s, choice in document.get("choices", {}).items()}
-    choices = {s: choice for s, choice in found.items() if choice is not None}
-    remarks = tuple(document["remarks"])
-    return Program(graph, partition, schedule, options, remarks=remarks, choices=choices)
+    schedule = Schedule(partition, stages, stored.schedule.quality, stored.schedule.provenance)
+    choices = {s: _read_choice(s, choice) for s, choice in stored.choices.items()}
+    return Program(graph, partition, schedule, options, remarks=stored.remarks, choices=choices)
 
 
 def _quality(quality: Quality) -> dict[str, Any]:
@@ -74,11 +118,6 @@ def _quality(quality: Quality) -> dict[str, Any]:
         "unit": quality.unit,
         "status": str(quality.status),
     }
-
-
-def _read_quality(document: Mapping[str, Any]) -> Quality:
-    status = Status(document["status"])
-    return Quality(float(document["cost"]), float(document["bound"]), str(document["unit"]), status)
 
 
 def _provenance(provenance: Provenance) -> dict[str, Any]:
@@ -98,21 +137,25 @@ def _group(group: Group) -> dict[str, Any]:
     return {"instances": instances, "num_cores": group.num_cores}
 
 
-def _read_group(document: Mapping[str, Any]) -> Group:
-    instances = tuple(Instance(_index(number), _read_slice(rest)) for number, *rest in document["instances"])
-    num_cores = document["num_cores"]
-    return Group(instances, None if num_cores is None else _index(num_cores))
+def _read_group(stored: _GroupFields, num_subgraphs: int) -> Group:
+    for numbers in stored.instances:
+        if len(numbers) % 3 != 1 or numbers[0] >= num_subgraphs:
+            raise FieldError(
+                f"{list(numbers[:10])} is no subgraph (of {num_subgraphs}) with axes, starts and ends",
+                ".schedule.stages",
+            )
+    instances = tuple(Instance(number, _read_slice(rest)) for number, *rest in stored.instances)
+    return Group(instances, stored.num_cores)
 
 
-def _read_slice(numbers: Sequence[object]) -> Slice | None:
+def _read_slice(numbers: Sequence[int]) -> Slice | None:
     """Axis, start and end of each cut one after another."""
-    if len(numbers) % 3:
-        raise ValueError(f"{numbers!r} are no axes with start and end")
-    places = iter([_index(number) for number in numbers])
+    places = iter(numbers)
     return slice_of_cuts(list(zip(places, places, places, strict=True)))
 
 
-def _index(number: object) -> int:
-    if not isinstance(number, int) or number < 0:
-        raise ValueError(f"{number!r} is no position")
-    return number
+def _read_choice(signature: str, document: Mapping[str, str | int]) -> Choice:
+    choice = Choice.from_json(document)
+    if choice is None:
+        raise FieldError("is no choice of a template", f".choices.{signature[:40]}")
+    return choice

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.artifact.container import Bytes
+from tilewright.artifact.fields import FieldError, decoded, parsed_json
 
 Array = np.ndarray[Any, Any]
 
@@ -53,28 +56,43 @@ def encode_tensors(tensors: Mapping[str, Array]) -> tuple[Bytes, ...]:
     return (len(text).to_bytes(8, "little") + text, *pieces)
 
 
+@dataclass(frozen=True, slots=True)
+class _TensorFields:
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
 def decode_tensors(data: Bytes) -> dict[str, Array]:
     """Tensors by name, as views of `data` where they are aligned.
 
     Raises:
+        FieldError: naming the tensor whose entry is wrong.
         ValueError: the layout is broken.
     """
     view = memoryview(data).cast("B")
     size = int.from_bytes(view[:8], "little")
     if len(view) < 8 or size > len(view) - 8:
         raise ValueError("the header of the tensors is longer than their file")
-    header = json.loads(bytes(view[8 : 8 + size]))
+    header = parsed_json(bytes(view[8 : 8 + size]))
+    if isinstance(header, dict):
+        header.pop("__metadata__", None)
+    entries = decoded(dict[str, _TensorFields], header)
     body = view[8 + size :]
-    tensors: dict[str, Array] = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        start, end = entry["data_offsets"]
-        if not 0 <= start <= end <= len(body):
-            raise ValueError(f"tensor {name!r} lies outside the file")
-        raw = np.frombuffer(body[start:end], np.uint8)
-        tensors[name] = raw.view(_numpy_type(entry["dtype"])).reshape(entry["shape"])
-    return tensors
+    return {name: _tensor(name, entry, body) for name, entry in entries.items()}
+
+
+def _tensor(name: str, entry: _TensorFields, body: memoryview) -> Array:
+    start, end = entry.data_offsets
+    where = f".{name[:40]}"
+    if not start <= end <= len(body):
+        raise FieldError(f"bytes {start} to {end} are not within {len(body)}", f"{where}.data_offsets")
+    if entry.dtype not in _NAMES:
+        raise FieldError(f"expected one of {', '.join(_NAMES)}", f"{where}.dtype")
+    dtype = _numpy_type(entry.dtype)
+    if math.prod(entry.shape) * dtype.itemsize != end - start:
+        raise FieldError(f"{list(entry.shape)} does not fit {end - start} bytes", f"{where}.shape")
+    return np.frombuffer(body[start:end], np.uint8).view(dtype).reshape(entry.shape)
 
 
 def _numpy_type(code: str) -> np.dtype[Any]:

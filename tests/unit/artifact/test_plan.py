@@ -41,5 +41,5 @@ def test_half_a_slice_is_refused() -> None:
     program = split_program()
     document = json.loads(json.dumps(encode_plan(program)))
     document["schedule"]["stages"][0][0]["instances"][0].pop()
-    with pytest.raises(ValueError, match="start and end"):
+    with pytest.raises(ValueError, match="axes, starts and ends"):
         decode_plan(document, program.graph, program.options)

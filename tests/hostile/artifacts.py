@@ -1,0 +1,578 @@
+"""Damaged and forged artifacts: every field of every document, the container, the tensors, the graph's text.
+
+`python -m tests.hostile.artifacts COUNT [SEED [FOLDER]]` makes COUNT of them, opens and runs them in another
+process (a crash is a finding, not the end), and prints as JSON how many were refused, how many ran with the
+values that their program has, and what was found; FOLDER keeps those. Every digest is right again after a
+change, so that what is refused is refused for what it says.
+
+Code is trusted where only its tables were changed; a table that is consistent and wrong is then believed,
+as `--trust` says, so addresses in range are left alone there.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+import random
+import re
+import resource
+import select
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.support.models import host_net, mixed_outputs, small_net
+
+import tilewright as tw
+from tilewright.artifact.container import Archive, Member, write_archive
+from tilewright.errors import InternalError, TilewrightError
+from tilewright.ir.interpret import run_graph
+
+SECONDS_PER_ARTIFACT = 60.0
+MEMORY_BYTES = 12 << 30  # of address space; a bomb is then an error of memory, which must be a typed one
+
+MAKERS = (small_net, host_net, mixed_outputs)
+DOCUMENTS = ("manifest.json", "plan.json", "native.json", "weights.safetensors")
+_RAW = "\0raw:"  # marks a text that goes into the document as it stands
+
+DEEP = "[" * 200_000 + "]" * 200_000
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 7, 2**31, 2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 0.5, -0.0, 1e308),
+    *(
+        "",
+        "x",
+        "\0",
+        "../../etc/passwd",
+        "\x1b[2J",
+        "\u202e",
+        "a" * 5000,
+        "null",
+        "float32",
+        "%s%n",
+        "\ud800",
+    ),
+    *([], {}, [None], [[]], {"": None}, [0] * 3, {"name": "x"}),
+    *(f"{_RAW}{text}" for text in ("NaN", "Infinity", "-Infinity", "1e999", "9" * 5000, "9" * 4000, DEEP)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An artifact taken apart: its manifest without the list of members, and the members."""
+
+    manifest: dict[str, Any]
+    members: dict[str, bytes]
+
+    @classmethod
+    def of(cls, path: Path) -> Parts:
+        """What an artifact holds."""
+        archive = Archive(path)
+        members = {name: archive.read(name) for name in archive.names if name != "manifest.json"}
+        archive.close()
+        return cls({k: v for k, v in archive.manifest.items() if k != "members"}, members)
+
+    def copy(self) -> Parts:
+        """Parts that can be changed."""
+        return Parts(copy.deepcopy(self.manifest), dict(self.members))
+
+    def write(self, path: Path) -> None:
+        """The artifact with all digests right."""
+        write_archive(path, self.manifest, [Member(n, (data,)) for n, data in self.members.items()])
+
+
+@dataclass(frozen=True, slots=True)
+class Forged:
+    """One artifact: what was done to it, and whether its code is trusted."""
+
+    what: str
+    trust: bool
+    write: Callable[[Path], None]
+
+
+# Fields of documents.
+
+
+def places(document: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of all fields, containers first."""
+    yield prefix
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield from places(value, (*prefix, key))
+    elif isinstance(document, list):
+        for number, value in enumerate(document):
+            yield from places(value, (*prefix, number))
+
+
+def shape_of(place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A path with positions forgotten: fields that are treated alike."""
+    return tuple("*" if isinstance(step, int) or len(str(step)) > 40 else step for step in place)
+
+
+def changed(document: Any, place: tuple[Any, ...], rng: random.Random) -> tuple[Any, str]:
+    """The document with one field changed, and what was done."""
+    document = copy.deepcopy(document)
+    if not place:
+        value = rng.choice(VALUES)
+        return value, f"root becomes {value!r}"
+    holder = document
+    for step in place[:-1]:
+        holder = holder[step]
+    last = place[-1]
+    match rng.randrange(10):
+        case 0:
+            del holder[last]
+            return document, "removed"
+        case 1 if isinstance(holder, list):
+            holder.insert(last, copy.deepcopy(holder[last]))
+            return document, "repeated"
+        case 1:
+            holder[f"{last}\0twice"] = copy.deepcopy(holder[last])
+            return document, "key twice"
+        case 2 if isinstance(holder[last], list):
+            rng.shuffle(holder[last])
+            return document, "shuffled"
+        case 2:
+            holder[last] = [holder[last]]
+            return document, "in a list"
+        case 3:
+            holder[last] = {"value": holder[last]}
+            return document, "in an object"
+        case 4:
+            holder[last] = str(holder[last])
+            return document, "as text"
+        case 5 if isinstance(holder[last], int) and not isinstance(holder[last], bool):
+            holder[last] += rng.choice((-1, 1, 64, -64))
+            return document, "a little more or less"
+    holder[last] = rng.choice(VALUES)
+    return document, f"becomes {str(holder[last])[:40]!r}"
+
+
+def document_text(document: Any) -> bytes:
+    """JSON with what Python's writer would not write: raw texts, keys given twice."""
+    text = json.dumps(document, sort_keys=True)
+    text = re.sub(r'"\\u0000raw:([^"]*)"', lambda found: found.group(1), text)
+    return text.replace("\\u0000twice", "").encode()
+
+
+def field_forgeries(parts: Parts, rng: random.Random) -> Iterator[Forged]:
+    """For ever: each kind of field of each document in turn."""
+    tables: list[tuple[str, Any]] = [("manifest.json", parts.manifest)]
+    for name in DOCUMENTS[1:3]:
+        if name in parts.members:
+            tables.append((name, json.loads(parts.members[name])))
+    weights = parts.members["weights.safetensors"]
+    size = int.from_bytes(weights[:8], "little")
+    tables.append(("weights.safetensors", json.loads(weights[8 : 8 + size])))
+    kinds: dict[tuple[str, tuple[Any, ...]], list[tuple[Any, ...]]] = {}
+    for name, document in tables:
+        for place in places(document):
+            kinds.setdefault((name, shape_of(place)), []).append(place)
+    by_name = dict(tables)
+    while True:
+        order = list(kinds)
+        rng.shuffle(order)
+        for name, shape in order:
+            place = rng.choice(kinds[name, shape])
+            document, what = changed(by_name[name], place, rng)
+            trust = name == "native.json"
+            if trust and _is_believed(by_name[name], document, place):
+                continue
+            yield Forged(f"{name} {place}: {what}", trust, _with_document(parts, name, document))
+
+
+def _is_believed(before: Any, after: Any, place: tuple[Any, ...]) -> bool:
+    """Whether a change of trusted tables may say something else that is consistent."""
+    words = ("arg_table", "host_steps", "segments", "arena_bytes", "scratch_bytes", "num_bases", "num_steps")
+    of_addresses = any(step in words or step in ("objects", "passthrough", "profile") for step in place)
+    return of_addresses and _types(before) == _types(after)
+
+
+def _types(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {k: _types(v) for k, v in document.items()}
+    if isinstance(document, list):
+        return sorted({str(_types(v)) for v in document})
+    return type(document).__name__
+
+
+def _with_document(parts: Parts, name: str, document: Any) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        text = document_text(document)
+        if name == "manifest.json":
+            write_with_manifest(parts, text, path)
+            return
+        made = parts.copy()
+        if name == "weights.safetensors":
+            size = int.from_bytes(made.members[name][:8], "little")
+            made.members[name] = len(text).to_bytes(8, "little") + text + made.members[name][8 + size :]
+        else:
+            made.members[name] = text
+        made.write(path)
+
+    return write
+
+
+def write_with_manifest(parts: Parts, text: bytes, path: Path) -> None:
+    """An artifact whose manifest is this text, with the true list of members put in where it is an object."""
+    from tilewright.artifact import container
+
+    class Text(str):
+        def encode(self, *_: object) -> bytes:  # type: ignore[override]
+            return str.encode(self, "utf-8")
+
+    def dumps(document: dict[str, Any], **_: object) -> str:
+        members = json.dumps(document["members"])
+        if text[:1] == b"{" and b'"members"' not in text:
+            comma = ", " if text != b"{}" else ""
+            return Text(f'{text[:-1].decode()}{comma}"members": {members}}}')
+        return Text(text.decode())
+
+    class Json:
+        def __getattr__(self, name: str) -> Any:
+            return dumps if name == "dumps" else getattr(json, name)
+
+    original = container.json
+    container.json = Json()  # type: ignore[attr-defined]
+    try:
+        parts.write(path)
+    finally:
+        container.json = original  # type: ignore[attr-defined]
+
+
+# The container.
+
+
+def container_forgeries(raw: bytes, parts: Parts, rng: random.Random) -> Iterator[Forged]:
+    """For ever: bytes of the file, and what other archives can do."""
+    while True:
+        for name, attack in ATTACKS.items():
+            seed = rng.randrange(1 << 30)
+
+            def write(path: Path, attack: Any = attack, seed: int = seed) -> None:
+                path.write_bytes(attack(raw, parts, random.Random(seed)))
+
+            yield Forged(f"container: {name} {seed}", False, write)
+
+
+def _cut(raw: bytes, parts: Parts, rng: random.Random) -> bytes:
+    return raw[: rng.randrange(len(raw))]
+
+
+def _grown(raw: bytes, parts: Parts, rng: random.Random) -> bytes:
+    return raw + rng.randbytes(rng.randrange(1, 5000))
+
+
+def _flipped(raw: bytes, parts: Parts, rng: random.Random) -> bytes:
+    at = rng.randrange(len(raw))
+    return raw[:at] + bytes([raw[at] ^ 1 << rng.randrange(8)]) + raw[at + 1 :]
+
+
+def _headers(raw: bytes, parts: Parts, rng: random.Random) -> bytes:
+    """A number of a header becomes another: flags (encrypted), method, sizes, offsets, checksums."""
+    data = bytearray(raw)
+    starts = [m.start() for m in re.finditer(rb"PK[\1\3\5\6][\2\4\6\7]", raw)]
+    at = rng.choice(starts) + rng.randrange(4, 46)
+    value = rng.choice((b"\0\0", b"\1\0", b"\x08\0", b"\xff\xff", struct.pack("<H", rng.randrange(1 << 16))))
+    data[at : at + 2] = value
+    return bytes(data)
+
+
+def _zipped(raw: bytes, parts: Parts, rng: random.Random) -> bytes:
+    """The same members as another writer would lay them out, with what such archives are attacked by."""
+    buffer = io.BytesIO()
+    method = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+    members = {"manifest.json": json.dumps(parts.manifest).encode(), **parts.members}
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, data in members.items():
+            info = zipfile.ZipInfo(name)
+            match rng.randrange(6):
+                case 0:
+                    info.filename = rng.choice(("/etc/passwd", "../../up", "a\\b", f"{name}/..", "C:\\x"))
+                case 1:
+                    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+                    data = b"/etc/passwd"
+                case 2:
+                    data = bytes(rng.choice((1 << 20, 1 << 24)))  # deflated, a thousandth of it
+            archive.writestr(info, data, method)
+    return buffer.getvalue()
+
+
+def _spliced(raw: bytes, parts: Parts, rng: random.Random) -> bytes:
+    at, size = rng.randrange(len(raw)), rng.randrange(1, 4096)
+    source = rng.randrange(len(raw))
+    return raw[:at] + raw[source : source + size] + raw[at + rng.choice((0, size)) :]
+
+
+ATTACKS = {
+    "cut": _cut,
+    "grown": _grown,
+    "flipped": _flipped,
+    "headers": _headers,
+    "zipped": _zipped,
+    "spliced": _spliced,
+}
+
+
+# Members: tensors' bytes, the graph's text, members gone, added and exchanged.
+
+_WORDS = {
+    "type": re.compile(r"\b(?:float(?:16|32|64)|bfloat16|u?int(?:8|16|32|64)|bool|string)\b"),
+    "number": re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?"),
+    "operator": re.compile(r"(?<== )[A-Z]\w+(?=\()"),
+    "operand": re.compile(r"%\w+"),
+}
+_OPERATORS = (
+    *(
+        "Relu",
+        "Neg",
+        "Conv",
+        "MaxPool",
+        "Gemm",
+        "MatMul",
+        "Reshape",
+        "Transpose",
+        "Concat",
+        "Split",
+        "Gather",
+    ),
+    *(
+        "Softmax",
+        "ReduceSum",
+        "Expand",
+        "Tile",
+        "Where",
+        "Cast",
+        "TopK",
+        "Loop",
+        "If",
+        "Pad",
+        "Resize",
+        "Slice",
+    ),
+    *("LSTM", "ScatterND", "OneHot", "Identity", "Shape", "ConstantOfShape", "Range", "Nonsense"),
+)
+_NUMBERS = (
+    "0",
+    "1",
+    "-1",
+    "2",
+    "3",
+    "7",
+    "64",
+    "9999",
+    "100000000",
+    str(2**31),
+    str(2**62),
+    str(2**64),
+    "0.5",
+)
+
+
+def member_forgeries(parts: Parts, rng: random.Random) -> Iterator[Forged]:
+    """For ever: changes of what members hold."""
+    while True:
+        made, what = parts.copy(), ""
+        match rng.randrange(8):
+            case 0:
+                name = rng.choice(sorted(made.members))
+                del made.members[name]
+                what = f"{name} is gone"
+            case 1:
+                one, other = rng.sample(sorted(made.members), 2)
+                made.members[one], made.members[other] = made.members[other], made.members[one]
+                what = f"{one} and {other} exchanged"
+            case 2:
+                data = bytearray(made.members["weights.safetensors"])
+                start = 8 + int.from_bytes(data[:8], "little")
+                for _ in range(rng.randint(1, 8)):
+                    if start < len(data):
+                        data[rng.randrange(start, len(data))] = rng.choice((0, 1, 2, 127, 128, 255))
+                made.members["weights.safetensors"] = bytes(data)
+                what = "other bytes of tensors"
+            case _:
+                made.members["graph.txt"], what = changed_graph(made.members["graph.txt"].decode(), rng)
+        yield Forged(f"members: {what}", False, made.write)
+
+
+def changed_graph(text: str, rng: random.Random) -> tuple[bytes, str]:
+    """The text of a graph with one or two words exchanged, or a line gone or repeated."""
+    said: list[str] = []
+    for _ in range(rng.randint(1, 2)):
+        kind = rng.choice((*_WORDS, "number", "number", "line"))
+        if kind == "line":
+            lines = text.splitlines(keepends=True)
+            at = rng.randrange(len(lines))
+            said.append(f"line {at}")
+            lines[at : at + 1] = rng.choice(([], [lines[at]] * 2))
+            text = "".join(lines)
+            continue
+        found = list(_WORDS[kind].finditer(text))
+        if not found:
+            continue
+        match = rng.choice(found)
+        others = {"number": _NUMBERS, "operator": _OPERATORS}.get(kind) or [m.group() for m in found]
+        new = rng.choice((*others, "float64")) if kind == "type" else rng.choice(others)
+        said.append(f"{match.group()!r} becomes {new!r} at {match.start()}")
+        text = text[: match.start()] + new + text[match.end() :]
+    return text.encode(), f"graph: {', '.join(said)}"
+
+
+def forgeries(folder: Path, seed: int) -> Iterator[Forged]:
+    """For ever: of all kinds, of several models and both targets."""
+    rng = random.Random(seed)
+    sources: list[Iterator[Forged]] = []
+    for maker in MAKERS:
+        for target in ("cpu", "interpreter"):
+            path = tw.compile(maker(), target, threads=1).save(folder / f"{maker.__name__}_{target}.tw")
+            parts = Parts.of(path)
+            sources.append(field_forgeries(parts, rng))
+            sources.append(field_forgeries(parts, rng))
+            sources.append(container_forgeries(path.read_bytes(), parts, rng))
+            sources.append(member_forgeries(parts, rng))
+    while True:
+        rng.shuffle(sources)
+        for source in sources:
+            yield next(source)
+
+
+# Opening them.
+
+
+def use(path: Path, trust: bool) -> str:
+    """Open, print and run an artifact. `refused: ...` or `ran`; raises for what nobody should see."""
+    rng = np.random.default_rng(0)
+    is_open = False
+    try:
+        compiled = tw.open(path, trust=trust)
+        for text in (json.dumps(compiled.to_json()), str(compiled.explain()), compiled.report().html()):
+            text.encode()
+        feed = {}
+        for spec in compiled.get_inputs():
+            if spec.size_bytes > 1 << 28:
+                return "refused: an input of more than 256 MiB"
+            values = (
+                rng.standard_normal(spec.shape) if spec.dtype.is_float else rng.integers(0, 2, spec.shape)
+            )
+            feed[spec.name] = np.asarray(values).astype(spec.dtype.numpy)
+        compiled.load()
+        is_open = True
+        results = compiled.run(None, feed)
+    except InternalError:
+        raise
+    except TilewrightError as error:
+        if len(str(error).splitlines()) != 1:
+            raise ValueError(f"an error of several lines: {error!r}") from error
+        if not is_open and str(path) not in str(error):
+            raise ValueError(f"an error that does not name the file: {error}") from error
+        return f"refused: {error}"
+    expected = run_graph(compiled.program.graph, feed)
+    for spec, got in zip(compiled.get_outputs(), results, strict=True):
+        want = np.asarray(expected[spec.name])
+        if got.shape != want.shape or got.dtype != want.dtype:
+            raise ValueError(f"{spec.name}: {got.dtype}{got.shape} for {want.dtype}{want.shape}")
+        if got.dtype.kind == "f":
+            scale = float(np.nanmax(np.abs(want[np.isfinite(want)]), initial=1.0))
+            np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * scale, err_msg=spec.name)
+        else:
+            np.testing.assert_array_equal(got, want, err_msg=spec.name)
+    return "ran"
+
+
+def work() -> None:
+    """The process that opens: a path and a flag a line in, an outcome a line out."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    np.seterr(all="ignore")
+    for line in sys.stdin:
+        name, trust = json.loads(line)
+        start_s = time.monotonic()
+        try:
+            outcome = use(Path(name), trust)
+        except Exception as error:  # what the hunt is for
+            outcome = f"found {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        print(json.dumps([outcome, time.monotonic() - start_s]), flush=True)
+
+
+class _Worker:
+    """A process that opens artifacts, made again when it died."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, path: Path, trust: bool) -> tuple[str, float]:
+        """What became of an artifact, and how long it took."""
+        if self.process is None:
+            command = [sys.executable, "-m", "tests.hostile.artifacts", "--work"]
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        process = self.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{json.dumps([str(path), trust])}\n".encode())
+        process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], SECONDS_PER_ARTIFACT)
+        line = process.stdout.readline() if ready else b""
+        if line:
+            outcome, seconds = json.loads(line)
+            return outcome, seconds
+        if not ready:
+            process.kill()
+        code = process.wait()
+        self.close()
+        return (f"found a crash ({code})" if ready else "found a hang"), SECONDS_PER_ARTIFACT
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            for pipe in (self.process.stdin, self.process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self.process.wait()
+            self.process = None
+
+
+def hunt(count: int, seed: int = 0, keep: Path | None = None) -> dict[str, Any]:
+    """Open `count` artifacts; what was found, with what was done to them. `keep`: a folder for those."""
+    start_s, slowest_s = time.monotonic(), 0.0
+    found: list[str] = []
+    outcomes = {"refused": 0, "ran": 0}
+    worker = _Worker()
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            made = forgeries(Path(scratch), seed)
+            for number in range(count):
+                forged = next(made)
+                path = Path(scratch) / "forged.tw"
+                forged.write(path)
+                outcome, seconds = worker.ask(path, forged.trust)
+                slowest_s = max(slowest_s, seconds)
+                kind = outcome.partition(":")[0]
+                if kind in outcomes:
+                    outcomes[kind] += 1
+                    continue
+                found.append(f"{number}: {forged.what}: {outcome}")
+                if keep is not None:
+                    os.replace(path, keep / f"{seed}_{number}.tw")
+    finally:
+        worker.close()
+    seconds = time.monotonic() - start_s
+    return {"artifacts": count, **outcomes, "found": found, "seconds": seconds, "slowest_s": slowest_s}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--work":
+        work()
+    else:
+        numbers = [int(n) for n in sys.argv[1:3]]
+        print(json.dumps(hunt(*numbers, keep=Path(sys.argv[3]) if len(sys.argv) > 3 else None), indent=1))
