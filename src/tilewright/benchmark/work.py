@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.ir.derive import access_dims, nest_flops
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Iter, Read
+from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Iter, Read, fold
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Nest
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
@@ -105,7 +105,7 @@ def _hoisted_flop(expr: Expr, nest: Nest) -> int:
     extents = nest.extents
     total = 0
 
-    def visit(part: Expr) -> frozenset[str]:
+    def dims_of(part: Expr, args: tuple[frozenset[str], ...]) -> frozenset[str]:
         nonlocal total
         match part:
             case Read():
@@ -114,12 +114,12 @@ def _hoisted_flop(expr: Expr, nest: Nest) -> int:
                 return frozenset({part.dim})
             case Acc():
                 return frozenset(d.name for d in nest.parallel_dims)
-        dims = frozenset[str]().union(*(visit(child) for child in part.children()))
+        dims = frozenset[str]().union(*args)
         if isinstance(part, Call) and FUNCTIONS[part.function].rule != "cast":
             total += FUNCTIONS[part.function].cost_flop * prod(extents[d] for d in dims)
         return dims
 
-    visit(expr)
+    fold(dims_of, expr)
     return total
 
 

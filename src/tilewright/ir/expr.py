@@ -1,15 +1,18 @@
 """Scalar expressions: what a nest computes in one iteration.
 
-An expression is a small immutable tree over the values read in that iteration. `FUNCTIONS` is the
-complete vocabulary; interpreters and code generators implement these names and nothing else.
-Half-precision operands are read as float32 and rounded when the nest writes its result.
+An expression is immutable and stands over the values read in that iteration. One object may be an argument
+of several others: it is one value then, computed once. So whatever goes through an expression meets every
+part once, however many ways lead to it (there may be exponentially many), and without recursion, because
+fused chains are deep. `FUNCTIONS` is the complete vocabulary; interpreters and code generators implement
+these names and nothing else. Half-precision operands are read as float32 and rounded when the nest writes
+its result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -17,6 +20,10 @@ from tilewright.ir.dtype import DType
 
 Scalar = int | float | bool
 ResultRule = Literal["same", "bool", "select", "cast"]
+T = TypeVar("T")
+
+MAX_TREE_PARTS = 4096
+"""Longer texts, counting a shared part wherever it occurs, name what they share instead of repeating it."""
 
 
 class Expr:
@@ -61,10 +68,30 @@ class Expr:
         return ()
 
     def walk(self) -> Iterator[Expr]:
-        """This expression and everything below it, parents first."""
-        yield self
-        for child in self.children():
-            yield from child.walk()
+        """This expression and everything below it, each part once, from the top."""
+        seen: set[int] = set()
+        stack: list[Expr] = [self]
+        while stack:
+            part = stack.pop()
+            if id(part) not in seen:
+                seen.add(id(part))
+                yield part
+                stack.extend(reversed(part.children()))
+
+    def postorder(self) -> Iterator[Expr]:
+        """This expression and everything below it, each part once, children before their parents."""
+        seen: set[int] = set()
+        stack: list[tuple[Expr, Iterator[Expr]]] = [(self, iter(self.children()))]
+        while stack:
+            part, rest = stack[-1]
+            child = next(rest, None)
+            if child is None:
+                stack.pop()
+                if id(part) not in seen:
+                    seen.add(id(part))
+                    yield part
+            elif id(child) not in seen:
+                stack.append((child, iter(child.children())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +144,23 @@ class Acc(Expr):
         return self.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Expr):
     """A scalar function applied to sub-expressions. Build with `call`, which checks and types it."""
 
     function: str
     args: tuple[Expr, ...]
     dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both compute the same, whatever they share."""
+        return self is other or (isinstance(other, Call) and structure(self) == structure(other))
+
+    def __hash__(self) -> int:
+        return hash(structure(self))
+
+    def __repr__(self) -> str:
+        return f"Call({format_expr(self)})"
 
     @property
     def result(self) -> DType:
@@ -303,23 +340,66 @@ _NAMED: dict[str, ScalarFunction] = {
 FUNCTIONS: Mapping[str, ScalarFunction] = _NAMED
 
 
+def fold(
+    combine: Callable[[Expr, tuple[T, ...]], T], *exprs: Expr | None, made: dict[int, T] | None = None
+) -> tuple[T | None, ...]:
+    """What `combine` makes of each expression: it gets a part and what it made of the part's arguments.
+
+    Every part is combined once, also if several of the expressions share it. `made`, by identity of the
+    parts, is filled.
+    """
+    made = {} if made is None else made
+    for expr in exprs:
+        for part in expr.postorder() if expr is not None else ():
+            if id(part) not in made:
+                made[id(part)] = combine(part, tuple([made[id(c)] for c in part.children()]))
+    return tuple(None if expr is None else made[id(expr)] for expr in exprs)
+
+
+def structure(expr: Expr) -> tuple[Hashable, ...]:
+    """The distinct parts in order, each with the numbers of its arguments: equal for what computes the same.
+
+    Literals are told apart by their text: 0.0 and -0.0 are equal numbers, and so are True and 1.
+    """
+    numbers: dict[Hashable, int] = {}
+
+    def number(part: Expr, args: tuple[int, ...]) -> int:
+        match part:
+            case Call(function, _, dtype):
+                key: Hashable = (function, args, dtype)
+            case Const(value, dtype):
+                key = (repr(value), dtype)
+            case _:
+                key = part
+        return numbers.setdefault(key, len(numbers))
+
+    fold(number, expr)
+    return tuple(numbers)
+
+
 def substitute(
     expr: Expr,
     reads: Callable[[Read], Expr] | None = None,
     acc: Expr | None = None,
     iters: Callable[[Iter], Expr] | None = None,
 ) -> Expr:
-    """Rebuild an expression with its reads, accumulator or loop indices replaced."""
-    match expr:
-        case Read() if reads is not None:
-            return reads(expr)
-        case Acc() if acc is not None:
-            return acc
-        case Iter() if iters is not None:
-            return iters(expr)
-        case Call(function, args, dtype):
-            return Call(function, tuple(substitute(a, reads, acc, iters) for a in args), dtype)
-    return expr
+    """The expression with its reads, accumulator or loop indices replaced; what is shared stays shared."""
+
+    def replaced(part: Expr, args: tuple[Expr, ...]) -> Expr:
+        match part:
+            case Read() if reads is not None:
+                return reads(part)
+            case Acc() if acc is not None:
+                return acc
+            case Iter() if iters is not None:
+                return iters(part)
+            case Call(function, old, dtype) if any(a is not b for a, b in zip(args, old, strict=True)):
+                return Call(function, args, dtype)
+        return part
+
+    (made,) = fold(replaced, expr)
+    assert made is not None
+    return made
 
 
 def evaluate(
@@ -329,22 +409,25 @@ def evaluate(
     iters: Mapping[str, Any] | None = None,
 ) -> Any:
     """Value of an expression on numpy arrays (broadcast together), in the expression's own types."""
-    match expr:
-        case Read(index, dtype):
-            return np.asarray(reads[index]).astype(dtype.numpy, copy=False)
-        case Const(value, dtype):
-            return np.asarray(value).astype(dtype.numpy)
-        case Iter(dim):
-            return np.asarray((iters or {})[dim], dtype=np.int64)
-        case Acc(dtype):
-            return np.asarray(acc).astype(dtype.numpy, copy=False)
-        case Call("cast", (inner,), dtype):
-            return _cast_array(np.asarray(evaluate(inner, reads, acc, iters)), dtype)
-        case Call(function, args, dtype):
-            values = [evaluate(a, reads, acc, iters) for a in args]
-            with np.errstate(all="ignore"):
-                return np.asarray(FUNCTIONS[function].numpy(*values)).astype(dtype.numpy, copy=False)
-    raise AssertionError(f"unknown expression {expr!r}")
+
+    def value_of(part: Expr, args: tuple[Any, ...]) -> Any:
+        match part:
+            case Read(index, dtype):
+                return np.asarray(reads[index]).astype(dtype.numpy, copy=False)
+            case Const(value, dtype):
+                return np.asarray(value).astype(dtype.numpy)
+            case Iter(dim):
+                return np.asarray((iters or {})[dim], dtype=np.int64)
+            case Acc(dtype):
+                return np.asarray(acc).astype(dtype.numpy, copy=False)
+            case Call("cast", _, dtype):
+                return _cast_array(np.asarray(args[0]), dtype)
+            case Call(function, _, dtype):
+                with np.errstate(all="ignore"):
+                    return np.asarray(FUNCTIONS[function].numpy(*args)).astype(dtype.numpy, copy=False)
+        raise AssertionError(f"unknown expression {part!r}")
+
+    return fold(value_of, expr)[0]
 
 
 def _cast_array(value: Any, dtype: DType) -> Any:
@@ -360,18 +443,56 @@ def reads_of(*exprs: Expr | None) -> frozenset[int]:
 
 
 def format_expr(expr: Expr) -> str:
-    """Compact text form, e.g. `max(add(acc, r1), 0.0)`."""
-    match expr:
-        case Read(index, _):
-            return f"r{index}"
-        case Const(value, _):
-            return repr(value)
-        case Iter(dim):
-            return f"#{dim}"
-        case Acc():
-            return "acc"
-        case Call("cast", (inner,), dtype):
-            return f"{dtype}({format_expr(inner)})"
-        case Call(function, args, _):
-            return f"{function}({', '.join(format_expr(a) for a in args)})"
-    raise AssertionError(f"unknown expression {expr!r}")
+    """Compact text form, e.g. `max(add(acc, r1), 0.0)`; `s0 = exp(r0); add(s0, s0)` for much that is shared.
+
+    >>> x = Read(0, DType.FLOAT32)
+    >>> format_expr(x + x * 2)
+    'add(r0, mul(r0, 2))'
+    """
+    sizes: dict[int, int] = {}
+    fold(lambda part, args: min(1 + sum(args), MAX_TREE_PARTS + 1), expr, made=sizes)
+    if sizes[id(expr)] <= MAX_TREE_PARTS:
+        return _text(expr, {})
+    uses: dict[int, int] = {}
+    for part in expr.walk():
+        for child in part.children():
+            uses[id(child)] = uses.get(id(child), 0) + 1
+    names: dict[int, str] = {}
+    lines: list[str] = []
+    for part in expr.postorder():
+        if isinstance(part, Call) and uses.get(id(part), 0) > 1:
+            text = _text(part, names)
+            names[id(part)] = f"s{len(names)}"
+            lines.append(f"{names[id(part)]} = {text}")
+    return "; ".join([*lines, _text(expr, names)])
+
+
+def _text(expr: Expr, names: Mapping[int, str]) -> str:
+    """The expression as a tree, down to the parts that have names."""
+    pieces: list[str] = []
+    stack: list[Expr | str] = [expr]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            pieces.append(item)
+            continue
+        named = names.get(id(item))
+        match item:
+            case _ if named is not None:
+                pieces.append(named)
+            case Read(index, _):
+                pieces.append(f"r{index}")
+            case Const(value, _):
+                pieces.append(repr(value))
+            case Iter(dim):
+                pieces.append(f"#{dim}")
+            case Acc():
+                pieces.append("acc")
+            case Call(function, args, dtype):
+                stack.append(")")
+                for number, arg in enumerate(reversed(args), 1):
+                    stack.append(arg)
+                    if number < len(args):
+                        stack.append(", ")
+                pieces.append(f"{dtype if function == 'cast' else function}(")
+    return "".join(pieces)

@@ -14,12 +14,13 @@ precision it computes in; a half value that leaves its type (a cast, a compariso
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import bisect
+import heapq
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewright.ir.expr import Acc, Expr, Iter, Read, cast, reads_of, substitute
+from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Iter, Read, cast, reads_of, substitute
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import (
     Access,
@@ -36,6 +37,11 @@ from tilewright.ir.nest import (
 from tilewright.ir.ops import describe
 
 OperandKey = tuple[str, int]
+
+MAX_FUSED_FLOP = 1024
+"""Operations, weighted as in `FUNCTIONS`, of one element of a composed nest."""
+MAX_FUSED_READS = 64
+"""Tensors that a composed nest reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +63,7 @@ def fuse_nodes(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGroup | O
     numbered = _number_operands(nodes, outputs)
     if isinstance(numbered, Opaque):
         return numbered
-    nests = _drop_dead(_compose(list(numbered.nests)))
+    nests = _drop_dead(_compose(numbered.nests))
     return _renumber_locals(replace(numbered, nests=tuple(nests)))
 
 
@@ -109,29 +115,97 @@ def _number_operands(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGro
     return NestGroup(tuple(nests), tuple(inputs), tuple(outputs), tuple(locals_), tuple(tables))
 
 
-def _compose(nests: list[Nest]) -> list[Nest]:
-    """Substitute nests into each other until nothing more fits; each success removes one nest."""
-    changed = True
-    while changed:
-        changed = False
-        num_writes = Counter(n.write.operand.key for n in nests)
-        for position, producer in enumerate(nests):
-            target = producer.write.operand
-            if target.kind != "local" or num_writes[target.key] != 1:
-                continue
-            readers = [i for i, n in enumerate(nests) if any(a.operand.key == target.key for a in n.reads)]
-            if len(readers) != 1:
-                continue
-            consumer = nests[readers[0]]
-            if _writes_between(nests, position, readers[0]) or _loses_rounding(producer, consumer):
-                continue
-            merged = fuse_forward(producer, consumer) or fuse_backward(producer, consumer)
-            if merged is not None:
-                nests[readers[0]] = merged
-                del nests[position]
-                changed = True
-                break
-    return nests
+def _compose(nests: Sequence[Nest]) -> list[Nest]:
+    """Substitute nests into each other until nothing more fits; each success removes one nest.
+
+    Always the first nest that fits goes first. After a success only those are tried again whose reader, or
+    number of readers, has changed: each is tried about as often as its reader grows.
+    """
+    table = _Table(nests)
+    todo = list(range(len(nests)))
+    queued = set(todo)
+    while todo:
+        position = heapq.heappop(todo)
+        queued.discard(position)
+        reader = table.only_reader(position)
+        if reader is None:
+            continue
+        producer, consumer = table.nests[position], table.nests[reader]
+        if table.writes_between(position, reader) or _loses_rounding(producer, consumer):
+            continue
+        if table.is_large(position, reader):
+            continue
+        merged = fuse_forward(producer, consumer) or fuse_backward(producer, consumer)
+        if merged is None:
+            continue
+        affected = (reader, *table.producers(position), *table.producers(reader))
+        table.merge(position, reader, merged)
+        for again in affected:
+            if again not in queued:
+                queued.add(again)
+                heapq.heappush(todo, again)
+    return [table.nests[position] for position in sorted(table.nests)]
+
+
+class _Table:
+    """Nests by position, and who writes and reads each operand."""
+
+    def __init__(self, nests: Sequence[Nest]) -> None:
+        self.nests = dict(enumerate(nests))
+        self._cost_flop = {position: _cost_flop(nest) for position, nest in self.nests.items()}
+        self._writers: dict[OperandKey, list[int]] = {}
+        self._readers: dict[OperandKey, dict[int, None]] = {}
+        for position, nest in self.nests.items():
+            self._writers.setdefault(nest.write.operand.key, []).append(position)
+            for access in nest.reads:
+                self._readers.setdefault(access.operand.key, {})[position] = None
+
+    def only_reader(self, position: int) -> int | None:
+        """The nest that alone reads what alone this nest writes, if the value is not wanted otherwise."""
+        nest = self.nests.get(position)
+        if nest is None or nest.write.operand.kind != "local":
+            return None
+        key = nest.write.operand.key
+        readers = self._readers.get(key, {})
+        return next(iter(readers)) if len(readers) == 1 and len(self._writers[key]) == 1 else None
+
+    def writes_between(self, first: int, last: int) -> bool:
+        """Whether anything that `first` reads is written before `last`, so that it cannot move there."""
+        for access in self.nests[first].reads:
+            writers = self._writers.get(access.operand.key, [])
+            after = bisect.bisect_right(writers, first)
+            if after < len(writers) and writers[after] < last:
+                return True
+        return False
+
+    def is_large(self, first: int, last: int) -> bool:
+        """Whether two nests together are more than one kernel should compute."""
+        reads = (*self.nests[first].reads, *self.nests[last].reads)
+        if len(reads) > MAX_FUSED_READS and len({a.operand.key for a in reads}) > MAX_FUSED_READS:
+            return True
+        return self._cost_flop[first] + self._cost_flop[last] > MAX_FUSED_FLOP
+
+    def merge(self, first: int, last: int, merged: Nest) -> None:
+        """Put `merged` where `last` was, and remove `first`."""
+        for position in (first, last):
+            for access in self.nests[position].reads:
+                self._readers[access.operand.key].pop(position, None)
+        del self._writers[self.nests.pop(first).write.operand.key]
+        self.nests[last] = merged
+        for access in merged.reads:
+            self._readers[access.operand.key][last] = None
+        self._cost_flop[last] += self._cost_flop.pop(first)
+
+    def producers(self, position: int) -> list[int]:
+        """The nests that write what this one reads."""
+        keys = dict.fromkeys(a.operand.key for a in self.nests[position].reads)
+        return [writer for key in keys for writer in self._writers.get(key, []) if writer < position]
+
+
+def _cost_flop(nest: Nest) -> int:
+    """Operations of one element, each part of the expressions once."""
+    parts = (p for e in (nest.body, nest.init, nest.finish) if e is not None for p in e.walk())
+    return sum(FUNCTIONS[p.function].cost_flop for p in parts if isinstance(p, Call))
 
 
 def _loses_rounding(producer: Nest, consumer: Nest) -> bool:
@@ -141,12 +215,6 @@ def _loses_rounding(producer: Nest, consumer: Nest) -> bool:
         return False
     is_copy = isinstance(producer.body, Read) and producer.combine is None
     return not (is_copy and producer.reads[0].operand.dtype is dtype)
-
-
-def _writes_between(nests: Sequence[Nest], first: int, last: int) -> bool:
-    """Whether anything `nests[first]` reads is written before `nests[last]`, so that it cannot move there."""
-    sources = {a.operand.key for a in nests[first].reads}
-    return any(nests[i].write.operand.key in sources for i in range(first + 1, last))
 
 
 def fuse_forward(producer: Nest, consumer: Nest) -> Nest | None:
@@ -164,13 +232,15 @@ def fuse_forward(producer: Nest, consumer: Nest) -> Nest | None:
     if write is None:
         return None
     reads = list(producer.reads)
+    known = {_place(a): i for i, a in reversed(list(enumerate(reads)))}
     number: dict[int, int] = {}
     for index, access in moved.items():
         if access is None:
             return None
         if access.operand.key != target:
-            number[index] = len(reads)
-            reads.append(access)
+            number[index] = known.setdefault(_place(access), len(reads))
+            if number[index] == len(reads):
+                reads.append(access)
     value: Expr
     if producer.combine is None:
         value = producer.body
@@ -237,6 +307,8 @@ def fuse_backward(producer: Nest, consumer: Nest) -> Nest | None:
     if not is_copy and (len(accesses) > 1 or accesses[0][0] in _indirect_reads(consumer)):
         return None
     reads = list(consumer.reads)
+    # Reductions keep reads apart: what is summed is recognised by them.
+    known = {_place(a): i for i, a in enumerate(reads)} if consumer.combine is None else {}
     replacements: dict[int, Expr] = {}
     for position, access in accesses:
         if access.shape != producer.write.shape:
@@ -253,12 +325,16 @@ def fuse_backward(producer: Nest, consumer: Nest) -> Nest | None:
                 return None
             if access.fill is not None:
                 composed = replace(composed, fill=access.fill)
-            if not moved and position < len(reads):
-                reads[position] = composed
-                moved[index] = Read(position, read.operand.dtype.compute)
-            else:
-                reads.append(composed)
-                moved[index] = Read(len(reads) - 1, read.operand.dtype.compute)
+            found = known.get(_place(composed)) if consumer.combine is None else None
+            if found is None:
+                if not moved:
+                    reads[position], found = composed, position
+                else:
+                    reads.append(composed)
+                    found = len(reads) - 1
+                if consumer.combine is None:
+                    known[_place(composed)] = found
+            moved[index] = Read(found, read.operand.dtype.compute)
         replacements[position] = substitute(producer.body, partial(_moved_read, moved))
 
     def translate(read: Read) -> Expr:
@@ -282,6 +358,11 @@ def _leaves_dropped_axes(access: Access, by_dim: Mapping[str, int], extents: Map
         ):
             return True
     return False
+
+
+def _place(access: Access) -> Hashable:
+    """What decides the value of a read."""
+    return access.operand.key, access.index, access.view, repr(access.fill)
 
 
 def _moved_read(moved: Mapping[int, Expr], read: Read) -> Expr:
@@ -400,14 +481,15 @@ def _substitute_access(access: Access, substitution: Mapping[str, Index]) -> Acc
     return replace(access, index=tuple(composed))
 
 
-def _drop_dead(nests: list[Nest]) -> list[Nest]:
+def _drop_dead(nests: Sequence[Nest]) -> list[Nest]:
     """Nests whose local result nobody reads are not computed (optional outputs that are not wanted)."""
-    while True:
-        read = {a.operand.key for n in nests for a in n.reads}
-        kept = [n for n in nests if n.write.operand.kind != "local" or n.write.operand.key in read]
-        if len(kept) == len(nests):
-            return nests
-        nests = kept
+    read: set[OperandKey] = set()
+    kept: list[Nest] = []
+    for nest in reversed(nests):
+        if nest.write.operand.kind != "local" or nest.write.operand.key in read:
+            kept.append(nest)
+            read.update(a.operand.key for a in nest.reads)
+    return kept[::-1]
 
 
 def _renumber_locals(group: NestGroup) -> NestGroup:

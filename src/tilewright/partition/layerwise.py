@@ -20,6 +20,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
+from tilewright.partition.exits import Exits
 from tilewright.planning import Budget, Provenance
 
 
@@ -87,12 +88,14 @@ class _Layers:
     members: dict[Node, list[Node]] = field(init=False, default_factory=dict)
     feeders: dict[Node, None] = field(init=False, default_factory=dict)
     results: dict[Value, None] = field(init=False)
+    exits: Exits = field(init=False)
 
     def __post_init__(self) -> None:
         self.kinds = {node: Kind.of(node) for node in self.graph.nodes}
         self.nodes = self.graph.nodes
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.results = dict.fromkeys(self.graph.outputs)
+        self.exits = Exits(self.nodes, self.position, self.results)
 
     def start(self, anchor: Node, accepts: Callable[[Node, Node], bool]) -> None:
         """Open a layer and let it grow while `accepts(anchor, node)` holds."""
@@ -108,25 +111,28 @@ class _Layers:
         anchor, last = layer[0], layer[-1]
         if len(list(last.results())) != 1 or last.output in self.results:
             return []
+        start = self.position[last]
+        exit = self.exits.of(start)
+        if exit is None or len(layer) + self.exits.distance(start, exit) > self.max_nodes:
+            return []
         found: list[Node] = []
-        inside: set[Node] = set()
+        seen: set[int] = set()
         open_positions = self._positions(last.output.users)
+        seen.update(open_positions)
         heapq.heapify(open_positions)
         while open_positions:
-            node = self.nodes[heapq.heappop(open_positions)]
-            if node in inside:
-                continue
+            position = heapq.heappop(open_positions)
+            node = self.nodes[position]
             if not accepts(anchor, node) or len(layer) + len(found) >= self.max_nodes:
                 return []
             found.append(node)
-            inside.add(node)
-            if all(self.nodes[p] in inside for p in open_positions):
+            if position == exit:
                 return found
-            # A path goes on beside this node, so its own result must come back to that path.
-            if node.output in self.results or not node.output.users:
-                return []
-            for position in self._positions(node.output.users):
-                heapq.heappush(open_positions, position)
+            # A path goes on beside this node, so its own result comes back to that path before the exit.
+            for behind in self._positions(node.output.users):
+                if behind not in seen:
+                    seen.add(behind)
+                    heapq.heappush(open_positions, behind)
         return []
 
     def _positions(self, nodes: Sequence[Node]) -> list[int]:

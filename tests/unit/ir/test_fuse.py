@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.expr import FUNCTIONS, Call
+from tilewright.ir.fuse import MAX_FUSED_FLOP, MAX_FUSED_READS, NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.nest import Opaque
@@ -221,3 +222,64 @@ def test_a_half_value_is_rounded_before_it_leaves_its_type() -> None:
     got = run_nests(group.nests, [data], [(v.dtype, v.shape) for v in group.outputs])
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(got[0], data.astype(np.float16).astype(np.float32))
+
+
+def chained(step: str, length: int) -> tuple[Builder, Value]:
+    """`length` element-wise steps in which each value is read twice."""
+    b = Builder()
+    x = b.input("x", 6)
+    before, y = x, b.add("Neg", [x], (6,))
+    for _ in range(length):
+        if step == "newton":
+            quotient = b.add("Div", [x, y], (6,))
+            new = b.add("Mul", [b.add("Add", [y, quotient], (6,)), x], (6,))
+        elif step == "gated":
+            new = b.add("Mul", [y, b.add("Sigmoid", [y], (6,))], (6,))
+        else:
+            new = b.add("Mul", [y, before], (6,))
+        before, y = y, new
+    return b, y
+
+
+@pytest.mark.parametrize("step", ["newton", "gated", "fibonacci"])
+def test_values_with_two_readers_are_computed_once(step: str) -> None:
+    short, y = chained(step, 6)
+    group = short.group(y)
+    assert len(group.nests) == 1
+    check_meaning(short, group)
+    (nest,) = group.nests
+    calls = [e for e in nest.body.walk() if isinstance(e, Call)]
+    assert len(calls) == len(short.graph.nodes)
+    assert len(nest.reads) == 1  # however often the input is read
+
+
+@pytest.mark.parametrize("step", ["newton", "gated", "fibonacci"])
+def test_long_groups_become_nests_of_limited_size(step: str) -> None:
+    long, y = chained(step, 1_000)
+    group = long.group(y)
+    calls = [[e for e in n.body.walk() if isinstance(e, Call)] for n in group.nests]
+    assert sum(map(len, calls)) == len(long.graph.nodes)
+    for parts in calls:
+        assert sum(FUNCTIONS[c.function].cost_flop for c in parts) <= MAX_FUSED_FLOP
+
+
+def test_a_composed_nest_reads_a_limited_number_of_tensors() -> None:
+    b = Builder()
+    inputs = [b.input(f"x{i}", 4) for i in range(3 * MAX_FUSED_READS)]
+    total = inputs[0]
+    for x in inputs[1:]:
+        total = b.add("Add", [total, x], (4,))
+    group = b.group(total)
+    assert max(len({a.operand.key for a in n.reads}) for n in group.nests) <= MAX_FUSED_READS
+    assert len(group.nests) <= 4
+    check_meaning(b, group)
+
+
+def test_results_that_nobody_reads_are_dropped_however_long_the_chain() -> None:
+    b = Builder()
+    x = b.input("x", 4)
+    dead = x
+    for _ in range(2_000):
+        dead = b.add("Tanh", [dead], (4,))
+    wanted = b.add("Relu", [x], (4,))
+    assert len(b.group(wanted).nests) == 1

@@ -9,39 +9,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.ir.expr import Call, Expr
+from tilewright.ir.expr import Call, Expr, fold
 from tilewright.ir.nest import Nest
 
 
 def round_products(nest: Nest) -> Nest:
-    """The nest with every product that is added or subtracted rounded first."""
-    made: dict[int, Expr] = {}
-    return replace(
-        nest,
-        body=_rounded(nest.body, made),
-        init=None if nest.init is None else _rounded(nest.init, made),
-        finish=None if nest.finish is None else _rounded(nest.finish, made),
-    )
+    """The nest with every product that is added or subtracted rounded first; what is shared stays shared."""
+    rounded: dict[int, Expr] = {}
 
+    def value(expr: Expr) -> Expr:
+        if not isinstance(expr, Call) or expr.function != "mul":
+            return expr
+        return rounded.setdefault(id(expr), Call("cast", (expr,), expr.dtype))
 
-def _rounded(expr: Expr, made: dict[int, Expr]) -> Expr:
-    """The expression rebuilt; parts that are shared stay shared."""
-    if not isinstance(expr, Call):
-        return expr
-    found = made.get(id(expr))
-    if found is None:
-        args = tuple(_rounded(a, made) for a in expr.args)
-        if expr.function in ("add", "sub") and expr.dtype.is_float:
-            args = tuple(_value(a, made) for a in args)
-        found = made[id(expr)] = Call(expr.function, args, expr.dtype)
-    return found
+    def rebuilt(part: Expr, args: tuple[Expr, ...]) -> Expr:
+        if not isinstance(part, Call):
+            return part
+        if part.function in ("add", "sub") and part.dtype.is_float:
+            args = tuple(map(value, args))
+        return Call(part.function, args, part.dtype)
 
-
-def _value(expr: Expr, made: dict[int, Expr]) -> Expr:
-    if not isinstance(expr, Call) or expr.function != "mul":
-        return expr
-    key = ~id(expr)  # no identity is negative
-    found = made.get(key)
-    if found is None:
-        found = made[key] = Call("cast", (expr,), expr.dtype)
-    return found
+    made: dict[int, Expr] = {}  # keeps the products alive whose identities `rounded` knows
+    body, init, finish = fold(rebuilt, nest.body, nest.init, nest.finish, made=made)
+    assert body is not None
+    return replace(nest, body=body, init=init, finish=finish)

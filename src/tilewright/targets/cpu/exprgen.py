@@ -8,7 +8,7 @@ width or more give what numpy gives, float to integer conversion saturates (NaN 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar
 from tilewright.targets.cpu.emitter import Emitter
-from tilewright.targets.cpu.rounding import emit_rounding, match_rounding
+from tilewright.targets.cpu.rounding import Rounding, emit_rounding, match_rounding
 from tilewright.targets.cpu.values import Type, Val, vec
 from tilewright.targets.cpu.vecmath import VECTOR_FUNCTIONS
 
@@ -188,6 +188,10 @@ def neutral_value(combine: str, dtype: DType) -> int | float:
     return 0 if combine == "max" else (1 << bits) - 1
 
 
+Steps = Generator[Expr, Val, Val]
+"""How a value is computed: yields what it needs, is sent the values, returns its own."""
+
+
 class _Generator:
     """One expression over one set of operand values."""
 
@@ -211,6 +215,25 @@ class _Generator:
         self._made: dict[int, Val] = {}
 
     def value(self, expr: Expr) -> Val:
+        """The value of an expression; deep ones need no deep stack: parts hand out what they wait for."""
+        found = self._available(expr)
+        waiting: list[tuple[Expr, Steps]] = [] if found is not None else [(expr, self._compute(expr))]
+        while waiting:
+            part, steps = waiting[-1]
+            try:
+                wanted = next(steps) if found is None else steps.send(found)
+            except StopIteration as done:
+                found = self._made[id(part)] = done.value
+                waiting.pop()
+                continue
+            found = self._available(wanted)
+            if found is None:
+                waiting.append((wanted, self._compute(wanted)))
+        assert found is not None
+        return found
+
+    def _available(self, expr: Expr) -> Val | None:
+        """The value of what is no call or has been computed."""
         match expr:
             case Const(number, dtype):
                 return self._emitter.constant(compute_type(dtype, self._lanes), number)
@@ -222,56 +245,64 @@ class _Generator:
         found = self._made.get(id(expr))
         if found is None and self._known is not None:
             found = self._known(expr)
-        if found is None:
-            found = self._made[id(expr)] = self._compute(expr)
+        if found is None and isinstance(expr, Iter):
+            assert self._iters is not None
+            found = self._made[id(expr)] = self._iters(expr.dim)
         return found
 
-    def _compute(self, expr: Expr) -> Val:
+    def _compute(self, expr: Expr) -> Steps:
         match expr:
-            case Iter(dim):
-                assert self._iters is not None
-                return self._iters(dim)
             case Call("cast", (inner,), dtype):
                 rounding = match_rounding(inner, dtype)
                 if rounding is not None:
-                    return emit_rounding(self._emitter, rounding, self.value)
+                    return (yield from self._rounded(rounding))
                 if dtype is DType.INT32 and isinstance(inner, Call) and inner.function == "cast":
                     # A byte that is used as a number again need not become one in between.
                     rounding = match_rounding(inner.args[0], inner.dtype)
                     if rounding is not None and id(inner) not in self._made:
-                        return emit_rounding(self._emitter, rounding, self.value, wide=True)
-                return convert(self._emitter, self.value(inner), inner.result, dtype)
+                        return (yield from self._rounded(rounding, wide=True))
+                return convert(self._emitter, (yield inner), inner.result, dtype)
             case Call("add" | "sub", (left, right), dtype) if dtype.is_float:
-                return self._fused(expr.function, left, right)
+                return (yield from self._fused(expr.function, left, right))
             case Call("div", (dividend, divisor), dtype) if dtype.is_float:
-                return self._quotient(expr, dividend, divisor)
+                return (yield from self._quotient(expr, dividend, divisor))
             case Call(function, args, _):
-                values = [self.value(a) for a in args]
+                values = []
+                for arg in args:
+                    values.append((yield arg))
                 typed = args[-1].result if function == "select" else args[0].result
                 return apply(self._emitter, function, typed, values)
         raise AssertionError(f"unknown expression {expr!r}")
 
-    def _quotient(self, expr: Expr, dividend: Expr, divisor: Expr) -> Val:
+    def _rounded(self, rounding: Rounding, *, wide: bool = False) -> Steps:
+        value = yield rounding.value
+        zero = None if rounding.zero_expr is None else (yield rounding.zero_expr)
+        return emit_rounding(self._emitter, rounding, value, zero, wide=wide)
+
+    def _quotient(self, expr: Expr, dividend: Expr, divisor: Expr) -> Steps:
         e = self._emitter
         if isinstance(divisor, Const) and divisor.value and math.frexp(divisor.value)[0] in (0.5, -0.5):
-            return e.fmul(self.value(dividend), 1 / divisor.value)
+            return e.fmul((yield dividend), 1 / divisor.value)
         prepared = None if self._divisors is None else self._divisors(expr)
         if prepared is not None:
-            return divide_by(e, self.value(dividend), prepared)
-        return e.fdiv(self.value(dividend), self.value(divisor))
+            return divide_by(e, (yield dividend), prepared)
+        value = yield dividend
+        return e.fdiv(value, (yield divisor))
 
-    def _fused(self, function: str, left: Expr, right: Expr) -> Val:
+    def _fused(self, function: str, left: Expr, right: Expr) -> Steps:
         e = self._emitter
         for product, other, flip in ((left, right, False), (right, left, True)):
             if isinstance(product, Call) and product.function == "mul" and id(product) not in self._made:
                 if self._known is not None and self._known(product) is not None:
                     continue
-                a, b = (self.value(x) for x in product.args)
-                c = self.value(other)
+                a = yield product.args[0]
+                b = yield product.args[1]
+                c = yield other
                 if function == "add":
                     return e.fma(a, b, c)
                 return e.fma(e.fneg(a), b, c) if flip else e.fma(a, b, e.fneg(c))
-        a, b = self.value(left), self.value(right)
+        a = yield left
+        b = yield right
         return e.fadd(a, b) if function == "add" else e.fsub(a, b)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from tilewright.ir.expr import Expr, format_expr
+from tilewright.ir.expr import Expr, structure
 from tilewright.ir.nest import Access, Nest
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
 
@@ -73,4 +73,4 @@ def _access(access: Access, layouts: Layouts) -> Hashable:
 
 
 def _expression(expr: Expr | None) -> Hashable:
-    return None if expr is None else (expr, format_expr(expr))
+    return None if expr is None else structure(expr)

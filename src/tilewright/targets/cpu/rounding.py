@@ -6,7 +6,6 @@ rounds halves to even while it converts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,9 +72,11 @@ def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
     return None
 
 
-def emit_rounding(e: Emitter, rounding: Rounding, value: Callable[[Expr], Val], *, wide: bool = False) -> Val:
-    """The bytes, or with `wide` the same values as i32; a NaN gives some byte."""
-    x = value(rounding.value)
+def emit_rounding(e: Emitter, rounding: Rounding, x: Val, zero: Val | None, *, wide: bool = False) -> Val:
+    """The bytes of `x`, or with `wide` the same values as i32; a NaN gives some byte.
+
+    `zero` is the value of `rounding.zero_expr`.
+    """
     integer = x.type.with_element("i32")
     runtime = rounding.zero_expr
     low = -_FAR if runtime is not None else float(rounding.low - rounding.zero)
@@ -87,9 +88,9 @@ def emit_rounding(e: Emitter, rounding: Rounding, value: Callable[[Expr], Val], 
     name = f"{integer.text} @llvm.lrint.{integer.suffix}.{x.type.suffix}("
     e.declare(f"declare {name}{x.type.text})")
     steps = e.op(f"call {name}{bounded.typed})", integer)
-    if runtime is not None:
-        zero = e.cast("sext" if runtime.result.is_signed else "zext", value(runtime), "i32")
-        steps = e.smin(e.smax(e.iadd(steps, zero), rounding.low), rounding.high)
+    if runtime is not None and zero is not None:
+        shift = e.cast("sext" if runtime.result.is_signed else "zext", zero, "i32")
+        steps = e.smin(e.smax(e.iadd(steps, shift), rounding.low), rounding.high)
     elif rounding.zero:
         steps = e.iadd(steps, rounding.zero)
     return steps if wide else e.cast("trunc", steps, "i8")

@@ -13,8 +13,9 @@ from tests.support.models import F32, model
 import tilewright as tw
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Read, call
+from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
 from tilewright.options import Accuracy
-from tilewright.targets.cpu.exact import _rounded
+from tilewright.targets.cpu.exact import round_products
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(5)
@@ -54,9 +55,13 @@ def test_other_models_may_round_once() -> None:
 
 def test_shared_parts_stay_shared() -> None:
     product = call("mul", Read(0, DType.FLOAT32), Read(1, DType.FLOAT32))
-    rounded = _rounded(call("sub", product, product), {})
+    element = (affine("i"),)
+    reads = tuple(Access(Operand("input", i, DType.FLOAT32, (4,)), element) for i in range(2))
+    write = Access(Operand("output", 0, DType.FLOAT32, (4,)), element)
+    rounded = round_products(Nest((Dim("i", 4),), reads, write, call("sub", product, product))).body
     assert isinstance(rounded, Call)
     assert rounded.args[0] is rounded.args[1]
+    assert rounded.args[0] == Call("cast", (product,), DType.FLOAT32)
 
 
 @pytest.mark.parametrize("divisor", [3.0, 4.0])

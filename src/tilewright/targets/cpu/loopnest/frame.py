@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Acc, Call, Const, Expr
+from tilewright.ir.expr import Acc, Call, Const, Expr, fold
 from tilewright.ir.nest import Affine
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.exprgen import (
@@ -331,23 +331,39 @@ class Frame:
             if expr is not None:
                 self._hoist(expr, ready)
 
-    def _hoist(self, expr: Expr, ready: frozenset[str] | set[str]) -> None:
-        if isinstance(expr, Const | Acc):
-            return
-        inside = list(expr.walk())
-        if not any(isinstance(x, Acc) for x in inside) and self.nest.expr_depends(expr) <= ready:
-            if all(isinstance(x, Const | Call) for x in inside):
-                return  # literals
-            made = self.value(expr)
-            if isinstance(expr, Call):
-                self.memo.put(("expr", id(expr), self.lanes), made)
-            return
-        for child in expr.children():
-            self._hoist(child, ready)
+    def _hoist(self, whole: Expr, ready: frozenset[str] | set[str]) -> None:
+        depends = self.nest.expr_depends(whole)
+        literals: dict[int, bool] = {}
+        fold(lambda part, args: isinstance(part, Const | Call) and all(args), whole, made=literals)
+
+        def is_settled(part: Expr) -> bool:
+            dims = depends[id(part)]
+            return dims is not None and dims <= ready
+
+        seen: set[int] = set()
+        stack: list[tuple[Expr, bool]] = [(whole, False)]
+        while stack:
+            expr, is_done = stack.pop()
+            if is_done:  # everything below is computed
+                self._prepare(expr, is_settled)
+                continue
+            if id(expr) in seen or isinstance(expr, Const | Acc):
+                continue
+            seen.add(id(expr))
+            if is_settled(expr):
+                if not literals[id(expr)]:
+                    made = self.value(expr)
+                    if isinstance(expr, Call):
+                        self.memo.put(("expr", id(expr), self.lanes), made)
+                continue
+            stack.append((expr, True))
+            stack.extend((child, False) for child in reversed(expr.children()))
+
+    def _prepare(self, expr: Expr, is_settled: Callable[[Expr], bool]) -> None:
+        """Compute the inverse of a divisor that many values share."""
         if isinstance(expr, Call) and expr.function == "div" and expr.dtype.is_float and self.lanes > 1:
             divisor = expr.args[1]
-            settled = not any(isinstance(x, Acc) for x in divisor.walk())
-            if settled and self.nest.expr_depends(divisor) <= ready:
+            if is_settled(divisor):
                 prepared = prepare_divisor(self.emitter, self.value(divisor))
                 self.memo.divisors[id(expr), self.lanes] = prepared
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Read
+from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Read, fold
 from tilewright.ir.nest import Dim
 from tilewright.targets.cpu.exprgen import COMPUTE_ELEMENTS
 from tilewright.targets.cpu.isa import Isa
@@ -98,8 +98,15 @@ def _widest_element(nest: LinearNest) -> str:
     """The element type that decides how many lanes fit: the widest that the expressions compute with."""
     exprs: list[Expr] = [x for x in (nest.body, nest.init, nest.finish) if x is not None]
     # What is computed of loop indices alone is cheap at any width, however wide its elements.
-    moved = [x for expr in exprs for x in expr.walk() if any(isinstance(y, Read | Acc) for y in x.walk())]
-    elements = {COMPUTE_ELEMENTS[x.result] for x in moved}
+    elements: set[str] = set()
+
+    def is_moved(part: Expr, args: tuple[bool, ...]) -> bool:
+        moved = isinstance(part, Read | Acc) or any(args)
+        if moved:
+            elements.add(COMPUTE_ELEMENTS[part.result])
+        return moved
+
+    fold(is_moved, *exprs)
     elements.add(COMPUTE_ELEMENTS[nest.write.operand.dtype])
     memory = {"i1": "i8"}
     named = sorted({memory.get(x, x) for x in elements})

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.ir.expr import Const, Expr, Iter, Scalar, reads_of, substitute
+from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar, fold, substitute
 from tilewright.ir.nest import Access, Affine, Dim, Indirect, Lookup, Nest, Operand, affine
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 
@@ -102,15 +102,28 @@ class LinearNest:
             found |= self.depends(term.read)
         return frozenset(found)
 
-    def expr_depends(self, expr: Expr) -> frozenset[str]:
-        """Dims that an expression without accumulator depends on."""
-        found: set[str] = set()
-        for node in expr.walk():
-            if isinstance(node, Iter):
-                found.update(self.iters[node.dim].dims())
-        for index in reads_of(expr):
-            found |= self.depends(index)
-        return frozenset(found)
+    def expr_depends(self, expr: Expr) -> dict[int, frozenset[str] | None]:
+        """Dims that each part of an expression depends on, by identity; None for what needs a total."""
+        found: dict[int, frozenset[str] | None] = {}
+        reads: dict[int, frozenset[str]] = {}
+
+        def dims_of(part: Expr, args: tuple[frozenset[str] | None, ...]) -> frozenset[str] | None:
+            match part:
+                case Acc():
+                    return None
+                case Iter(dim):
+                    return frozenset(self.iters[dim].dims())
+                case Read(index, _):
+                    if index not in reads:
+                        reads[index] = self.depends(index)
+                    return reads[index]
+            known = [a for a in args if a is not None]
+            if len(known) < len(args):
+                return None
+            return frozenset[str]().union(*known) if len(set(known)) != 1 else known[0]
+
+        fold(dims_of, expr, made=found)
+        return found
 
     def all_refs(self) -> tuple[Ref, ...]:
         """Reads, then the write."""
@@ -350,17 +363,19 @@ def fill_is_neutral(nest: LinearNest, read: int) -> bool:
 
 def _folded(expr: Expr) -> Expr:
     """The expression with products by zero and casts of literals evaluated."""
-    from tilewright.ir.expr import Call
 
-    match expr:
-        case Call("mul", args, dtype):
-            made = [_folded(a) for a in args]
-            if any(isinstance(a, Const) and a.value == 0 for a in made):
+    def value_of(part: Expr, args: tuple[Expr, ...]) -> Expr:
+        match part:
+            case Call("mul", _, dtype) if any(isinstance(a, Const) and a.value == 0 for a in args):
                 return Const(0, dtype)
-        case Call("cast", (inner,), dtype):
-            value = _folded(inner)
-            if isinstance(value, Const) and value.value == 0:
-                return Const(0, dtype)
-            if isinstance(value, Const) and dtype.is_float:
-                return Const(float(value.value), dtype)
-    return expr
+            case Call("cast", _, dtype) if isinstance(args[0], Const):
+                value = args[0].value
+                if value == 0:
+                    return Const(0, dtype)
+                if dtype.is_float:
+                    return Const(float(value), dtype)
+        return part
+
+    (made,) = fold(value_of, expr)
+    assert made is not None
+    return made
