@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tilewright.errors import InfeasibleMapping, InternalError
+from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, PartitionProblem, check_partition
@@ -112,6 +113,7 @@ def plan(graph: Graph, options: Options, clock: PhaseClock | None = None) -> Pla
             dump_after=options.dump_after,
             accuracy=options.accuracy,
         )
+        require_bounded_graph(graph, "the passes")
     with clock.phase("partition"):
         partition = _partition(graph, options)
     with clock.phase("schedule"):

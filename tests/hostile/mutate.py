@@ -36,7 +36,7 @@ SEEDS = (
     }
     <domain: "local", opset_import: ["": 17]> twice (a) => (b) { b = Add(a, a) }""",
     """<ir_version: 8, opset_import: ["": 11]>
-    g (float[1,2,4,4] x) => (float y)
+    g (float[1,2,4,4] x) => (float[1,8,8] y)
     <float[4] s = {1.0, 1.0, 2.0, 2.0}, float[8] r = {0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0}> {
         u = Resize<mode = "nearest">(x, r, s) y = ReduceMean<axes = [1], keepdims = 0>(u)
     }""",

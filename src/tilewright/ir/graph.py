@@ -348,18 +348,19 @@ class Graph:
         for node in self._nodes:
             if keep(node):
                 captures: Iterable[Value] = [c for c in map(copied, node.captures) if c is not None]
-                copy.append(
-                    Node(
-                        node.op_type,
-                        [copied(v) for v in node.inputs],
-                        [copied(v) for v in node.outputs],
-                        node.attributes,
-                        name=node.name,
-                        domain=node.domain,
-                        opset=node.opset,
-                        captures=tuple(captures),
-                    )
+                twin = Node(
+                    node.op_type,
+                    [copied(v) for v in node.inputs],
+                    [copied(v) for v in node.outputs],
+                    node.attributes,
+                    name=node.name,
+                    domain=node.domain,
+                    opset=node.opset,
+                    captures=tuple(captures),
                 )
+                # It speaks of positions, shapes and constants, which are the same.
+                twin._description = node._description
+                copy.append(twin)
         copy.outputs = [v for v in map(copied, self.outputs) if v is not None]
         return copy
 

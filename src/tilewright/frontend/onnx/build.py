@@ -21,17 +21,25 @@ from tilewright.frontend.onnx.bodies import bind_captures, function_body
 from tilewright.frontend.onnx.external import is_external, read_external
 from tilewright.frontend.onnx.fold import fold
 from tilewright.frontend.onnx.infer import find_schema, infer_types
-from tilewright.frontend.onnx.inputs import BoundInputs, Declaration, bind_inputs, declaration, resolve
+from tilewright.frontend.onnx.inputs import (
+    BoundInputs,
+    Declaration,
+    Dimension,
+    bind_inputs,
+    declaration,
+    resolve,
+)
 from tilewright.frontend.onnx.loops import ResultType, loop_types
 from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
 from tilewright.frontend.onnx.read import Origin
 from tilewright.frontend.onnx.tensors import checked_shape, embedded_array
 from tilewright.frontend.onnx.unroll import loop_body, unroll
+from tilewright.ir.bounds import require_bounded
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Attributes, Graph, Node, Value
+from tilewright.ir.graph import Attributes, Graph, Node, Shape, Value
 from tilewright.ir.ops.check_shape import CHECK_SHAPE, assumed_operand, check_attributes
-from tilewright.ir.ops.registry import INTERNAL_DOMAIN, find_operator, sizing_by_data
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN, find_operator, result_shapes, sizing_by_data
 
 # Composed operators are defined by composed operators a few levels deep.
 _MAX_EXPANSION_DEPTH = 12
@@ -142,16 +150,22 @@ class _Importer:
         proto, captures = bind_captures(given, scope.find)
         schema = find_schema(proto, scope.opsets[""])
         inferred = infer_types(proto, schema, scope.opsets, inputs, captures)
-        types = [self._result_type(name, inferred, scope) if name else None for name in proto.output]
         node = Node(
             proto.op_type,
             inputs,
-            [_placeholder(n, t) for n, t in zip(proto.output, types, strict=True)],
+            [_placeholder(name, inferred[name]) if name else None for name in proto.output],
             import_attributes(proto),
             name=proto.name,
             opset=scope.opsets[""],
             captures=captures,
         )
+        types = [
+            self._result_type(name, inferred[name], shape, scope) if name else None
+            for name, shape in zip(proto.output, result_shapes(node), strict=True)
+        ]
+        for value, found in zip(node.outputs, types, strict=True):
+            if value is not None and found is not None:
+                value.dtype, value.shape = found[0], found[1] or ()
         data = fold(node, [None if t is None else t[1] for t in types])
         if data is not None:
             for name, array in zip(proto.output, data, strict=False):
@@ -174,10 +188,14 @@ class _Importer:
         return named
 
     def _result_type(
-        self, name: str, inferred: Mapping[str, Declaration | None], scope: _Scope
+        self, name: str, found: Declaration | None, own: Shape | None, scope: _Scope
     ) -> ResultType:
-        """Type and, where it is known, shape of a result; the model's own declaration fills gaps."""
-        found, declared = inferred[name], scope.declared.get(name)
+        """Type and, where it is known, shape of a result.
+
+        What the operator itself says comes first, then what ONNX infers. The model's own declaration fills
+        gaps of both and must not contradict them.
+        """
+        declared = scope.declared.get(name)
         if found is not None and declared is not None and found.dtype is not declared.dtype:
             raise ModelRejected(
                 f"{name!r} is declared as {declared.dtype}, but its node computes {found.dtype}; "
@@ -186,9 +204,12 @@ class _Importer:
         known = [d for d in (found, declared) if d is not None]
         if not known:
             return None
-        shapes = [shape for d in known if (shape := resolve(d, self._bound.symbols)) is not None]
         dtype = known[0].dtype
-        return dtype, checked_shape(shapes[0], dtype, f"{name!r}") if shapes else None
+        if own is not None:
+            found = Declaration(dtype, own)
+        complete = found if declared is None else _completed(name, found, declared)
+        shape = None if complete is None else resolve(complete, self._bound.symbols)
+        return dtype, None if shape is None else checked_shape(shape, dtype, f"{name!r}")
 
     def _append(
         self,
@@ -207,11 +228,11 @@ class _Importer:
                 )
             value.name, (value.dtype, value.shape) = self._result_name(name, scope), (found[0], found[1])
             scope.values[name] = value
-        _refuse_resizing(proto, node)
         # A node without a name goes by its first result, whose name is complete already.
         first = next((v.name for v in node.results()), proto.op_type)
         node.name = self._node_name(proto.name, scope) if proto.name else _unused(first, self._node_names)
         self._fix_shape(proto, node)
+        require_bounded(node)
         self._graph.append(node)
 
     def _fix_shape(self, proto: NodeProto, node: Node) -> None:
@@ -396,19 +417,38 @@ class _Steps:
         dtype, name = inputs[0].dtype, importer._name(op_type.lower(), shared)
         value = Value(name, dtype, checked_shape(tuple(shape), dtype, f"{name!r}"))
         node_name = _unused(name, importer._node_names)
-        importer._graph.append(
-            Node(op_type, inputs, [value], attributes, name=node_name, opset=shared.opsets[""])
-        )
+        made = Node(op_type, inputs, [value], attributes, name=node_name, opset=shared.opsets[""])
+        require_bounded(made)
+        importer._graph.append(made)
         return value
 
 
-def _refuse_resizing(proto: NodeProto, node: Node) -> None:
-    """ONNX's inference believes a Reshape to a constant shape, whatever its input holds."""
-    if node.op_type == "Reshape" and node.require(0).num_elements != node.output.num_elements:
+def _completed(name: str, found: Declaration | None, declared: Declaration) -> Declaration:
+    """What is found of a result's shape, open dimensions filled from the model's declaration.
+
+    Raises:
+        ModelRejected: both are known and differ.
+    """
+    if found is None or found.dims is None:
+        return declared
+    if declared.dims is None:
+        return found
+    dims = tuple(
+        ours if isinstance(ours, int) else theirs
+        for ours, theirs in zip(found.dims, declared.dims, strict=False)
+    )
+    if len(found.dims) != len(declared.dims) or any(
+        isinstance(d, int) and d != given for d, given in zip(declared.dims, dims, strict=True)
+    ):
         raise ModelRejected(
-            f"node {node_label(proto)} makes {list(node.output.shape)} of {list(node.require(0).shape)}, "
-            "which has another number of elements; export the model again."
+            f"{name!r} is declared with shape {_dims_text(declared.dims)}, but its node gives "
+            f"{_dims_text(found.dims)}; export the model again."
         )
+    return Declaration(found.dtype, dims)
+
+
+def _dims_text(dims: Sequence[Dimension]) -> str:
+    return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
 
 
 def _refuse_random(proto: NodeProto) -> None:
@@ -436,12 +476,9 @@ def _all_known(proto: NodeProto, types: Sequence[ResultType]) -> bool:
     )
 
 
-def _placeholder(name: str, found: ResultType) -> Value | None:
-    """The result before it is known whether the node stays; an unknown shape never gets past `_append`."""
-    if not name:
-        return None
-    dtype, shape = found or (DType.FLOAT32, None)
-    return Value(name, dtype, shape or ())
+def _placeholder(name: str, found: Declaration | None) -> Value:
+    """The result before its shape and whether the node stays are known; no other gets past `_append`."""
+    return Value(name, DType.FLOAT32 if found is None else found.dtype, ())
 
 
 def _constant(name: str, data: np.ndarray[Any, Any]) -> Value:

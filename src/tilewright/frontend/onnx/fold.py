@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.errors import InputError, ModelRejected, UnsupportedOp
 from tilewright.ir.graph import Node
 from tilewright.ir.interpret import run_node
+from tilewright.ir.ops.registry import describe
 
 Array = np.ndarray[Any, Any]
 
@@ -54,12 +55,21 @@ def fold(node: Node, shapes: Sequence[tuple[int, ...] | None]) -> tuple[Array | 
         largest = max(largest, math.prod(shape) if shape is not None else 0)
     if largest > MAX_FOLDED_ELEMENTS:
         return None
+    if None not in shapes:
+        describe(node)  # numpy broadcasts where the operator does not
     try:
-        return run_node(node, [None if v is None else v.data for v in node.inputs])
+        results = run_node(node, [None if v is None else v.data for v in node.inputs])
     except (UnsupportedOp, InputError) as error:
         if error.__cause__ is None:
             raise
         raise ModelRejected(f"on its constant inputs, {error}") from error.__cause__
+    for shape, array in zip(shapes, results, strict=False):
+        if shape is not None and array is not None and array.shape != shape:
+            raise ModelRejected(
+                f"{node.op_type} {node.name!r} gives {list(array.shape)} on its constant inputs, "
+                f"but {list(shape)} is declared; export the model again."
+            )
+    return results
 
 
 def _shape_of(node: Node) -> Array:

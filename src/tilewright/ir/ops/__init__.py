@@ -7,6 +7,6 @@ calls; a second table of operator facts anywhere is a bug.
 
 from __future__ import annotations
 
-from tilewright.ir.ops.registry import Operator, describe, find_operator, operator, operators
+from tilewright.ir.ops.registry import Operator, describe, find_operator, operator, operators, result_shapes
 
-__all__ = ["Operator", "describe", "find_operator", "operator", "operators"]
+__all__ = ["Operator", "describe", "find_operator", "operator", "operators", "result_shapes"]

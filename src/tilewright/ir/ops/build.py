@@ -1,4 +1,9 @@
-"""What nest builders of all families share: operands of a node, dims, broadcasting, pointwise nests."""
+"""What nest builders of all families share: operands of a node and what they must be, dims, pointwise nests.
+
+Builders take the extents of their loops from operands and attributes. What these must be of each other and of
+the results is said with `require`, `require_shape`, `require_result` and `axis_of`, before a nest is made or
+the node is left to its reference.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,151 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import ModelRejected
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, Scalar, cast
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Affine, Dim, Index, Nest, Nests, Operand, affine
+
+
+def require(node: Node, holds: bool, problem: str) -> None:
+    """Say what is wrong with a node's operands or attributes where something does not hold.
+
+    Raises:
+        ModelRejected: it does not; `problem` says what was given and what is taken.
+    """
+    if not holds:
+        raise ModelRejected(f"{node.op_type} {node.name!r}: {problem}; export the model again.")
+
+
+def require_shape(node: Node, position: int, expected: Sequence[int | None], reason: str = "") -> None:
+    """Require that an input has this shape, if it is there; None stands for any extent.
+
+    Raises:
+        ModelRejected: it has another one; names the operand and both shapes.
+    """
+    value = node.input(position)
+    if value is not None and not _matches(value.shape, expected):
+        because = f" ({reason})" if reason else ""
+        require(
+            node,
+            False,
+            f"input {position} {value.name!r} has shape {list(value.shape)}, "
+            f"but {_shown(expected)} is taken{because}",
+        )
+
+
+def require_rank(node: Node, position: int, least: int, most: int | None = None) -> Shape:
+    """The shape of an input that must be there and have between `least` and `most` axes.
+
+    Raises:
+        ModelRejected: it has more or fewer.
+    """
+    shape = node.require(position).shape
+    if len(shape) < least or (most is not None and len(shape) > most):
+        wanted = f"{least} axes" if most == least else f"at least {least} axes"
+        if most is not None and most != least:
+            wanted = f"{least} to {most} axes"
+        name = node.require(position).name
+        require(node, False, f"input {position} {name!r} has shape {list(shape)}, but {wanted} are taken")
+    return shape
+
+
+def require_result(node: Node, expected: Sequence[int | None], position: int = 0) -> None:
+    """Require that a result has the shape that operands and attributes give it, if it is there.
+
+    Raises:
+        ModelRejected: it has another one; names the result and both shapes.
+    """
+    value = node.outputs[position] if position < len(node.outputs) else None
+    if value is not None and not _matches(value.shape, expected):
+        require(
+            node,
+            False,
+            f"result {position} {value.name!r} is declared {list(value.shape)}, but is {_shown(expected)}",
+        )
+
+
+def require_scalar(node: Node, position: int) -> None:
+    """Require that an input holds one element, if it is there.
+
+    Raises:
+        ModelRejected: it holds none or several.
+    """
+    value = node.input(position)
+    if value is not None and value.num_elements != 1:
+        require_shape(node, position, (), "one element")
+
+
+def require_broadcast(node: Node, position: int, shape: Sequence[int]) -> None:
+    """Require that an input, if it is there, broadcasts to a shape and not beyond it.
+
+    Raises:
+        ModelRejected: it does not.
+    """
+    value = node.input(position)
+    if value is None:
+        return
+    aligned = shape[len(shape) - len(value.shape) :]
+    fits = len(value.shape) <= len(shape) and all(
+        e in (1, full) for e, full in zip(value.shape, aligned, strict=True)
+    )
+    if not fits:
+        require(
+            node,
+            False,
+            f"input {position} {value.name!r} has shape {list(value.shape)}, "
+            f"which does not broadcast to {list(shape)}",
+        )
+
+
+def broadcast_shape(node: Node, *shapes: Shape) -> Shape:
+    """The shape that shapes broadcast to under numpy's rules.
+
+    Raises:
+        ModelRejected: they do not broadcast.
+    """
+    if not shapes or all(shape == shapes[0] for shape in shapes):
+        return shapes[0] if shapes else ()
+    rank = max(map(len, shapes))
+    result: list[int] = []
+    for axis in range(-rank, 0):
+        extents = {shape[axis] for shape in shapes if len(shape) >= -axis} - {1}
+        if len(extents) > 1:
+            listed = ", ".join(str(list(shape)) for shape in shapes)
+            require(node, False, f"operands of shapes {listed} do not broadcast")
+        result.append(extents.pop() if extents else 1)
+    return tuple(result)
+
+
+def axis_of(node: Node, rank: int, default: int, name: str = "axis") -> int:
+    """The axis that an attribute names, counted from the front.
+
+    Raises:
+        ModelRejected: a tensor of this rank has no such axis.
+    """
+    return normalized_axis(node, node.int_attr(name, default), rank, name)
+
+
+def normalized_axis(node: Node, axis: int, rank: int, name: str = "axis") -> int:
+    """An axis counted from the front.
+
+    Raises:
+        ModelRejected: a tensor of this rank has no such axis.
+    """
+    if not -rank <= axis < rank:
+        require(node, False, f"{name} is {axis}, but the operand has {rank} axes")
+    return axis + rank if axis < 0 else axis
+
+
+def _matches(shape: Shape, expected: Sequence[int | None]) -> bool:
+    return len(shape) == len(expected) and all(
+        e is None or e == s for s, e in zip(shape, expected, strict=True)
+    )
+
+
+def _shown(expected: Sequence[int | None]) -> str:
+    return f"[{', '.join('?' if e is None else str(e) for e in expected)}]"
 
 
 def input_operand(node: Node, position: int) -> Operand:
@@ -67,6 +213,7 @@ def pointwise(node: Node, body: Callable[..., Expr]) -> Nests:
     Constants of one element become literals. The body's value is converted to the output's type.
     """
     out = output_operand(node)
+    require_result(node, broadcast_shape(node, *(v.shape for v in node.inputs if v is not None)))
     dims = dims_of(out.shape)
     accesses: list[Access] = []
     arguments: list[Expr] = []

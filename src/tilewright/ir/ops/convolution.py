@@ -10,14 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilewright.ir.expr import Expr, Scalar
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Affine, Description, Dim, Nest, Opaque, affine
-from tilewright.ir.ops.build import input_operand, output_operand, read
+from tilewright.ir.ops.build import (
+    input_operand,
+    output_operand,
+    read,
+    require,
+    require_rank,
+    require_result,
+    require_shape,
+)
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, window_of
 
@@ -64,6 +73,42 @@ def _depthwise(taps: Array, weight: Array, rank: int) -> Array:
     return result
 
 
+def conv_window(node: Node, x_position: int = 0, weight_position: int = 1) -> Window:
+    """The window of a node with Conv's attributes, whose input, weight and groups fit each other.
+
+    Raises:
+        ModelRejected: they do not.
+    """
+    x = require_rank(node, x_position, 3)
+    weight = require_rank(node, weight_position, len(x), len(x))
+    groups = node.int_attr("group", 1)
+    require(node, groups >= 1, f"group is {groups}, but there is at least 1")
+    for channels, which in ((x[1], "input"), (weight[0], "output")):
+        require(node, channels % groups == 0, f"group={groups} does not divide {channels} {which} channels")
+    require_shape(
+        node, weight_position, (None, x[1] // groups, *weight[2:]), f"{x[1]} input channels, group={groups}"
+    )
+    require_kernel(node, weight[2:])
+    return window_of(node, x[2:], weight[2:])
+
+
+def require_kernel(node: Node, kernel: Sequence[int]) -> None:
+    """Require that `kernel_shape`, if it is there, says what the weight has.
+
+    Raises:
+        ModelRejected: it says something else.
+    """
+    said = node.ints_attr("kernel_shape") or tuple(kernel)
+    require(node, said == tuple(kernel), f"kernel_shape is {list(said)}, but the weight has {list(kernel)}")
+
+
+def conv_shapes(node: Node, x_position: int = 0, weight_position: int = 1) -> tuple[Shape, ...]:
+    """The shape of the result of a node with Conv's attributes."""
+    window = conv_window(node, x_position, weight_position)
+    x, weight = node.require(x_position).shape, node.require(weight_position).shape
+    return ((x[0], weight[0], *window.outputs),)
+
+
 @dataclass(frozen=True, slots=True)
 class ConvLoops:
     """The loops of one convolution and where they touch input, weight and output."""
@@ -76,7 +121,12 @@ class ConvLoops:
 
     @classmethod
     def of(cls, node: Node, x_position: int, weight_position: int, fill: Scalar = 0.0) -> ConvLoops:
-        """Loops of a node with Conv's attributes; `fill` is what padding reads as."""
+        """Loops of a node with Conv's attributes; `fill` is what padding reads as.
+
+        Raises:
+            ModelRejected: input, weight, groups and result do not fit each other.
+        """
+        require_result(node, conv_shapes(node, x_position, weight_position)[0])
         x, weight = input_operand(node, x_position), input_operand(node, weight_position)
         out = output_operand(node)
         groups = node.int_attr("group", 1)
@@ -97,7 +147,7 @@ class ConvLoops:
             in_channel = weight_channel = affine("c")
             out_channel = affine("m")
         names = window.names
-        outputs = tuple(Dim(o, e) for (o, _), e in zip(names, out.shape[2:], strict=True))
+        outputs = tuple(Dim(o, e) for (o, _), e in zip(names, window.outputs, strict=True))
         reduced = (Dim("c", per_group, "reduce"),) if groups == 1 or per_group > 1 else ()
         taps = tuple(Dim(k, e, "reduce") for (_, k), e in zip(names, window.kernel, strict=True))
         padding = None if window.stays_inside(x.shape[2:]) else fill
@@ -122,12 +172,13 @@ def _conv_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arra
     return (result,)
 
 
-@operator("Conv", reference=_conv_reference)
+@operator("Conv", reference=_conv_reference, shapes=conv_shapes)
 def conv(node: Node) -> Description:
     """`out[n, m, o] = bias[m] + sum_{c, k} x[n, c, stride*o + dilation*k - pad] * w[m, c, k]`."""
     loops = ConvLoops.of(node, 0, 1)
     reads = [loops.x, loops.weight]
     init: Expr | None = None
+    require_shape(node, 2, (node.output.shape[1],), "one for each output channel")
     if node.input(2) is not None:
         reads.append(Access(input_operand(node, 2), (loops.out_channel,)))
         init = read(2, reads[2])
@@ -138,4 +189,14 @@ def conv(node: Node) -> Description:
 @operator("DeformConv")
 def deform_conv(node: Node) -> Description:
     """Not affine: where the input is read is data, with fractions."""
+    window = conv_window(node)
+    x, weight = node.require(0).shape, node.require(1).shape
+    groups, taps = node.int_attr("offset_group", 1), prod(window.kernel)
+    require(node, groups >= 1 and x[1] % groups == 0, f"offset_group is {groups} for {x[1]} input channels")
+    require_shape(
+        node, 2, (x[0], groups * taps * len(window.kernel), *window.outputs), "an offset for each tap"
+    )
+    require_shape(node, 3, (weight[0],), "one for each output channel")
+    require_shape(node, 4, (x[0], groups * taps, *window.outputs), "a factor for each tap")
+    require_result(node, (x[0], weight[0], *window.outputs))
     return Opaque(f"{node.op_type} reads its input at computed positions")

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Iter, call, cast, select
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import (
     Access,
     Combine,
@@ -33,6 +33,9 @@ from tilewright.ir.ops.build import (
     local,
     output_operand,
     read,
+    require,
+    require_rank,
+    require_result,
     scalar_like,
     table,
 )
@@ -282,6 +285,32 @@ def reverse_sequence(node: Node) -> Description:
     )
 
 
+# Transforms ------------------------------------------------------------------------------------------
+
+
+def _stft_shapes(node: Node) -> tuple[Shape | None, ...]:
+    """`[batch, frames, frequencies, 2]`; as many frequencies as half a frame has, where one side is asked."""
+    signal, step, length = require_rank(node, 0, 2, 3), node.constant(1), node.constant(3)
+    window = node.input(2)
+    if step is None or (length is None and window is None):
+        return (None,)
+    size = int(length.reshape(())) if length is not None else window.shape[0] if window is not None else 0
+    stride = int(step.reshape(()))
+    require(node, stride > 0, f"the step between frames is {stride}, but at least 1 is taken")
+    require(node, 0 < size <= signal[1], f"frames of {size} elements do not fit a signal of {signal[1]}")
+    bins = size // 2 + 1 if node.int_attr("onesided", 1) else size
+    return ((signal[0], (signal[1] - size) // stride + 1, bins, 2),)
+
+
+@operator("STFT", shapes=_stft_shapes)
+def stft(node: Node) -> Description:
+    """Fourier transforms of frames."""
+    (shape,) = _stft_shapes(node)
+    if shape is not None:
+        require_result(node, shape)
+    return Opaque("STFT: transforms are not loop nests of ours")
+
+
 # Opaque ----------------------------------------------------------------------------------------------
 
 _REASONS = {
@@ -303,7 +332,6 @@ _REASONS = {
     "RandomUniform": "it is random",
     "RandomUniformLike": "it is random",
     "Scan": "it is control flow",
-    "STFT": "transforms are not loop nests of ours",
     "TensorScatter": "it writes where its data says",
     "TfIdfVectorizer": "it looks sequences up in a dictionary",
 }

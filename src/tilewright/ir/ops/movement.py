@@ -22,6 +22,7 @@ from tilewright.ir.ops.build import (
     identity,
     input_operand,
     output_operand,
+    require,
     scalar_like,
 )
 from tilewright.ir.ops.registry import Sizing, operator
@@ -69,6 +70,11 @@ def axes_of(node: Node, array: Array | None) -> tuple[int, ...] | None:
 def reshape_nests(node: Node) -> Nests:
     """A row-major copy from the first input to the output, whatever their shapes."""
     source, out = input_operand(node, 0), output_operand(node)
+    require(
+        node,
+        source.num_elements == out.num_elements,
+        f"it makes {list(out.shape)} of {list(source.shape)}, which has another number of elements",
+    )
     if out.num_elements == 0:
         dims = dims_of(out.shape)
         read = Access(source, identity(dims), view=out.shape)

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import ModelRejected
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Scalar, call
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Combine, Description, Dim, Nest, Opaque, affine
-from tilewright.ir.ops.build import input_operand, output_operand, read, table
+from tilewright.ir.ops.build import input_operand, output_operand, read, require_rank, require_result, table
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, window_of
 
@@ -30,8 +31,22 @@ def lowest(dtype: DType | np.dtype[Any]) -> Scalar:
 
 def _window(node: Node, spatial: Sequence[int]) -> Window:
     kernel = node.ints_attr("kernel_shape")
-    assert kernel is not None, f"{node.op_type} {node.name!r} lacks kernel_shape"
+    if kernel is None:
+        raise ModelRejected(f"{node.op_type} {node.name!r} lacks kernel_shape; export the model again.")
     return window_of(node, spatial, kernel)
+
+
+def _pool_shapes(node: Node) -> tuple[Shape, ...]:
+    shape = require_rank(node, 0, 3)
+    result = (*shape[:2], *_window(node, shape[2:]).outputs)
+    return (result,) * len(node.outputs)
+
+
+def _pool_window(node: Node) -> Window:
+    """The window of a node whose results are as large as it makes them."""
+    for position, shape in enumerate(_pool_shapes(node)):
+        require_result(node, shape, position)
+    return _window(node, node.require(0).shape[2:])
 
 
 def _pool_nest(
@@ -43,7 +58,7 @@ def _pool_nest(
     dims = (
         Dim("n", x.shape[0]),
         Dim("c", x.shape[1]),
-        *(Dim(o, e) for (o, _), e in zip(names, out.shape[2:], strict=True)),
+        *(Dim(o, e) for (o, _), e in zip(names, window.outputs, strict=True)),
         *(Dim(k, e, "reduce") for (_, k), e in zip(names, window.kernel, strict=True)),
     )
     padding = None if window.stays_inside(x.shape[2:]) else fill
@@ -83,12 +98,12 @@ def _max_pool_indices(node: Node, x: Array, window: Window, taps: Array) -> Sequ
     return values, index + planes * int(np.prod(spatial))
 
 
-@operator("MaxPool", reference=_max_pool_reference)
+@operator("MaxPool", reference=_max_pool_reference, shapes=_pool_shapes)
 def max_pool(node: Node) -> Description:
     """`out[n, c, o] = max_k x[n, c, stride*o + dilation*k - pad]`; padding never wins."""
+    window = _pool_window(node)
     if len(node.outputs) > 1 and node.outputs[1] is not None:
         return Opaque("MaxPool with its Indices output")
-    window = _window(node, node.require(0).shape[2:])
     return (_pool_nest(node, window, "max", lowest(node.output.dtype.compute), None, None),)
 
 
@@ -116,7 +131,7 @@ def _sum_taps(taps: Array, window: Window) -> Array:
     return result
 
 
-@operator("AveragePool", reference=_average_pool_reference)
+@operator("AveragePool", reference=_average_pool_reference, shapes=_pool_shapes)
 def average_pool(node: Node) -> Description:
     """`out[n, c, o] = sum_k x[n, c, ...] / (number of taps that count)`.
 
@@ -125,7 +140,7 @@ def average_pool(node: Node) -> Description:
     """
     x = node.require(0)
     compute = node.output.dtype.compute
-    window = _window(node, x.shape[2:])
+    window = _pool_window(node)
     constant = 1
     tables: list[Access] = []
     for (name, _), counts in zip(window.names, _average_counts(node, window, x.shape[2:]), strict=True):
@@ -163,18 +178,20 @@ def _root(value: Expr, p: int) -> Expr:
     return call("sqrt", value) if p == 2 else call("pow", value, 1.0 / p)
 
 
-@operator("LpPool", reference=_lp_reference)
+@operator("LpPool", reference=_lp_reference, shapes=_pool_shapes)
 def lp_pool(node: Node) -> Description:
     """`out = (sum_k |x|^p)^(1/p)` over each window."""
     p = node.int_attr("p", 2)
     compute = node.output.dtype.compute
-    window = _window(node, node.require(0).shape[2:])
+    window = _pool_window(node)
     nest = _pool_nest(node, window, "sum", 0.0, None, _root(Acc(compute), p))
     body = _power(read(0, nest.reads[0]), p)
     return (Nest(nest.dims, nest.reads, nest.write, body, "sum", None, nest.finish),)
 
 
 def _global_nest(node: Node, combine: Combine, power: int | None, mean: bool) -> Nest:
+    shape = require_rank(node, 0, 2)
+    require_result(node, (*shape[:2], *(1,) * (len(shape) - 2)))
     x, out = input_operand(node, 0), output_operand(node)
     spatial = tuple(Dim(f"h{i}", e, "reduce") for i, e in enumerate(x.shape[2:]))
     dims = (Dim("n", x.shape[0]), Dim("c", x.shape[1]), *spatial)

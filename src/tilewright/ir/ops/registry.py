@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.errors import ModelRejected
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
@@ -16,6 +18,7 @@ from tilewright.ir.nest import Description, Opaque
 Array = np.ndarray[Any, Any]
 Reference = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
 DescribeFunction = Callable[[Node], Description]
+ShapesFunction = Callable[[Node], Sequence[Shape | None]]
 
 # Importing a family registers its operators; the list is the table of contents of this folder.
 FAMILIES = (
@@ -65,7 +68,11 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator. `reference` None means that only onnx.reference can run it (opaque)."""
+    """One operator. `reference` None means that only onnx.reference can run it (opaque).
+
+    `shapes` gives the shapes of its results from operands and attributes alone, None where they are data. It
+    is there for operators of which ONNX's own inference is not exact.
+    """
 
     op_type: str
     domain: str
@@ -73,6 +80,7 @@ class Operator:
     reference: Reference | None
     sizing: Sizing | None = None
     has_effect: bool = False  # it raises where its input is wrong, so it runs even if nobody reads its result
+    shapes: ShapesFunction | None = None
 
 
 _OPERATORS: dict[tuple[str, str], Operator] = {}
@@ -85,6 +93,7 @@ def operator(
     domain: str = "",
     sizing: Sizing | None = None,
     has_effect: bool = False,
+    shapes: ShapesFunction | None = None,
 ) -> Callable[[DescribeFunction], DescribeFunction]:
     """Register the decorated nest builder, with its reference, under one or more operator names."""
 
@@ -93,7 +102,7 @@ def operator(
             key = (domain, op_type)
             if key in _OPERATORS:
                 raise AssertionError(f"operator {op_type} is registered twice")
-            _OPERATORS[key] = Operator(op_type, domain, function, reference, sizing, has_effect)
+            _OPERATORS[key] = Operator(op_type, domain, function, reference, sizing, has_effect, shapes)
         return function
 
     return register
@@ -136,6 +145,9 @@ def describe(node: Node) -> Description:
     """Loop nests of a node (never of its neighbours), or why there are none.
 
     The result is remembered with the node; attributes must not change after the first call.
+
+    Raises:
+        ModelRejected: the operator does not take these operands or attributes.
     """
     return node.described(_describe)
 
@@ -149,7 +161,55 @@ def _describe(node: Node) -> Description:
     unknown = sizing_by_data(node)
     if unknown is not None:
         return Opaque(f"the {unknown.name} of {node.op_type} is data")
-    return found.describe(node)
+    with _rejecting(node):
+        _require_sized(node, found)
+        return found.describe(node)
+
+
+def _require_sized(node: Node, found: Operator) -> None:
+    """Where an operand alone decides the shape of a result, the result has that shape.
+
+    Raises:
+        ModelRejected: it has another one.
+        ValueError: the operand is no valid one.
+    """
+    data = None if found.sizing is None else node.constant(found.sizing.operand)
+    if found.sizing is None or data is None:
+        return
+    expected, result = found.sizing.shape(node, node.require(0).shape, data), next(node.results())
+    if result.shape != tuple(expected):
+        raise ModelRejected(
+            f"{node.op_type} {node.name!r}: its result {result.name!r} is declared {list(result.shape)}, but its "
+            f"{found.sizing.name} {data.tolist()} makes it {list(expected)}; export the model again."
+        )
+
+
+def result_shapes(node: Node) -> tuple[Shape | None, ...]:
+    """The shapes of a node's results where its operator derives them from operands and attributes, else None.
+
+    Raises:
+        ModelRejected: the operator does not take these operands or attributes.
+    """
+    found = find_operator(node)
+    if found is None or found.shapes is None:
+        return (None,) * len(node.outputs)
+    with _rejecting(node):
+        shapes = tuple(found.shapes(node))
+    return (*shapes, *(None,) * len(node.outputs))[: len(node.outputs)]
+
+
+@contextmanager
+def _rejecting(node: Node) -> Iterator[None]:
+    """Whatever an operator stumbles over that it did not check itself is the model's fault too."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        shapes = ", ".join("none" if v is None else str(list(v.shape)) for v in node.inputs)
+        raise ModelRejected(
+            f"{node.op_type} {node.name!r} does not take operands of shapes {shapes} with its attributes and "
+            f"results ({reason})."
+        ) from error
 
 
 def _load() -> None:

@@ -10,11 +10,20 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.expr import Const
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Affine, Description, Dim, Nest, Operand, affine
-from tilewright.ir.ops.build import input_operand, output_operand, read
+from tilewright.ir.ops.build import (
+    input_operand,
+    output_operand,
+    read,
+    require,
+    require_rank,
+    require_result,
+    require_shape,
+)
+from tilewright.ir.ops.convolution import require_kernel
 from tilewright.ir.ops.registry import operator
-from tilewright.ir.ops.window import Window
+from tilewright.ir.ops.window import Window, WindowAttributes
 
 Array = np.ndarray[Any, Any]
 
@@ -22,30 +31,44 @@ Array = np.ndarray[Any, Any]
 def transposed_window(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
     """The window of the convolution that a ConvTranspose inverts; `outputs` are the transposed outputs."""
     rank = len(kernel)
-    ones, zeros = (1,) * rank, (0,) * rank
-    strides = node.ints_attr("strides", ones) or ones
-    dilations = node.ints_attr("dilations", ones) or ones
-    extra = node.ints_attr("output_padding", zeros) or zeros
-    asked = node.ints_attr("output_shape")
-    auto_pad = node.str_attr("auto_pad", "NOTSET")
+    require(node, len(spatial) == rank, f"a kernel {list(kernel)} does not fit axes {list(spatial)}")
+    given = WindowAttributes.of(node, kernel)
+    strides, dilations, begin, end = given.strides, given.dilations, given.begin, given.end
+    extra = node.ints_attr("output_padding") or (0,) * rank
+    require(node, len(extra) == rank, f"output_padding is {list(extra)}, but {rank} numbers are taken")
+    require(node, min(extra) >= 0, f"output_padding {list(extra)} is negative")
+    asked = node.ints_attr("output_shape") or None
     full = tuple(
         (extent - 1) * s + (k - 1) * d + 1 + e
         for extent, s, k, d, e in zip(spatial, strides, kernel, dilations, extra, strict=True)
     )
-    if asked is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+    if asked is None and given.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         # Padding only takes away: a kernel smaller than the stride leaves less than extent * stride.
         asked = tuple(min(extent * s, f) for extent, s, f in zip(spatial, strides, full, strict=True))
     if asked is None:
-        pads = node.ints_attr("pads", (0,) * (2 * rank)) if auto_pad != "VALID" else None
-        pads = pads or (0,) * (2 * rank)
-        begin, end = pads[:rank], pads[rank:]
         asked = tuple(f - b - e for f, b, e in zip(full, begin, end, strict=True))
     else:
+        require(
+            node, len(asked) in (rank, rank + 2), f"output_shape {list(asked)} does not name {rank} extents"
+        )
         asked = asked[-rank:]
         total = [max(0, f - a) for f, a in zip(full, asked, strict=True)]
         less, more = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-        begin, end = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
+        begin, end = (less, more) if given.auto_pad == "SAME_UPPER" else (more, less)
+    require(node, min(asked) >= 0, f"its result would have the negative extents {list(asked)}")
     return Window(tuple(kernel), strides, dilations, begin, end, asked)
+
+
+def _transposed_shapes(node: Node) -> tuple[Shape, ...]:
+    """The shape of the result, of operands that fit each other."""
+    x = require_rank(node, 0, 3)
+    weight = require_rank(node, 1, len(x), len(x))
+    groups = node.int_attr("group", 1)
+    require(node, groups >= 1, f"group is {groups}, but there is at least 1")
+    require(node, x[1] % groups == 0, f"group is {groups}, which does not divide the {x[1]} input channels")
+    require_shape(node, 1, (x[1], *weight[1:]), "as many input channels as the input")
+    require_kernel(node, weight[2:])
+    return ((x[0], groups * weight[1], *transposed_window(node, x[2:], weight[2:]).outputs),)
 
 
 def _conv_transpose_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -112,7 +135,7 @@ class _Phase:
         return cls(start, count, first, step, len(taps), offset, dilation * step // stride)
 
 
-@operator("ConvTranspose", reference=_conv_transpose_reference)
+@operator("ConvTranspose", reference=_conv_transpose_reference, shapes=_transposed_shapes)
 def conv_transpose(node: Node) -> Description:
     """One plain convolution per output phase.
 
@@ -120,6 +143,9 @@ def conv_transpose(node: Node) -> Description:
     output is written twice and no product is with a zero between strides. A phase without taps is the
     bias, or zero.
     """
+    (shape,) = _transposed_shapes(node)
+    require_result(node, shape)
+    require_shape(node, 2, (shape[1],), "one for each output channel")
     x, weight, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
     window = transposed_window(node, x.shape[2:], weight.shape[2:])
     phases = itertools.product(

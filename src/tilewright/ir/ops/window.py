@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.ir.expr import Scalar
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Affine, affine
+from tilewright.ir.ops.build import require
 
 Array = np.ndarray[Any, Any]
 
@@ -87,21 +88,64 @@ class Window:
         low = -self.begin[axis] if include_pad else 0
         high = extent + self.end[axis] if include_pad else extent
         stride, dilation, begin = self.strides[axis], self.dilations[axis], self.begin[axis]
-        return tuple(
-            sum(low <= o * stride + k * dilation - begin < high for k in range(self.kernel[axis]))
-            for o in range(self.outputs[axis])
-        )
+        first = np.arange(self.outputs[axis]) * stride - begin
+        # Taps k with low <= first + k * dilation < high.
+        least = np.maximum(0, -((first - low) // dilation))
+        beyond = np.minimum(self.kernel[axis], -((first - high) // dilation))
+        return tuple(np.maximum(0, beyond - least).tolist())
+
+
+_AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAttributes:
+    """What a node says of its windows: one number for each spatial axis, `pads` two."""
+
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    auto_pad: str
+
+    @classmethod
+    def of(cls, node: Node, kernel: Sequence[int]) -> WindowAttributes:
+        """The attributes of a node whose windows have this kernel.
+
+        Raises:
+            ModelRejected: they are of another number of axes, or describe no window.
+        """
+        rank = len(kernel)
+        auto_pad = node.str_attr("auto_pad", "NOTSET")
+        require(node, auto_pad in _AUTO_PADS, f"auto_pad is {auto_pad!r}, not one of {', '.join(_AUTO_PADS)}")
+        strides = _numbers(node, "strides", rank, 1)
+        dilations = _numbers(node, "dilations", rank, 1)
+        pads = (0,) * 2 * rank if auto_pad == "VALID" else _numbers(node, "pads", 2 * rank, 0)
+        require(node, rank > 0, "a window needs a spatial axis")
+        require(node, min(kernel) >= 1, f"the kernel {list(kernel)} has no taps along an axis")
+        require(node, min(*strides, *dilations) >= 1, "strides and dilations must be at least 1")
+        return cls(strides, dilations, pads[:rank], pads[rank:], auto_pad)
+
+
+def _numbers(node: Node, name: str, count: int, default: int) -> tuple[int, ...]:
+    values = node.ints_attr(name) or (default,) * count
+    require(node, len(values) == count, f"{name} is {list(values)}, but {count} numbers are taken")
+    return values
 
 
 def window_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
-    """The window of a Conv- or Pool-like node over an input of the given spatial extents."""
-    rank = len(kernel)
-    ones = (1,) * rank
-    strides = node.ints_attr("strides", ones) or ones
-    dilations = node.ints_attr("dilations", ones) or ones
-    auto_pad = node.str_attr("auto_pad", "NOTSET")
+    """The window of a Conv- or Pool-like node over an input of the given spatial extents.
+
+    Where the window is wider than the padded input there is no output along that axis.
+
+    Raises:
+        ModelRejected: the attributes describe no window over so many axes.
+    """
+    require(node, len(spatial) == len(kernel), f"a kernel {list(kernel)} does not fit axes {list(spatial)}")
+    given = WindowAttributes.of(node, kernel)
+    strides, dilations, begin, end = given.strides, given.dilations, given.begin, given.end
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+    if given.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         same = tuple(-(-extent // s) for extent, s in zip(spatial, strides, strict=True))
         total = [
             max(0, (o - 1) * s + r - extent)
@@ -109,11 +153,8 @@ def window_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Wind
         ]
         less = tuple(t // 2 for t in total)
         more = tuple(t - t // 2 for t in total)
-        begin, end = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
+        begin, end = (less, more) if given.auto_pad == "SAME_UPPER" else (more, less)
         return Window(tuple(kernel), strides, dilations, begin, end, same)
-    pads = node.ints_attr("pads", (0,) * (2 * rank)) if auto_pad != "VALID" else None
-    pads = pads or (0,) * (2 * rank)
-    begin, end = pads[:rank], pads[rank:]
     ceil_mode = bool(node.int_attr("ceil_mode", 0))
     outputs = tuple(
         _extent(extent + b + e - r, s, ceil_mode, extent + b)
@@ -123,8 +164,10 @@ def window_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Wind
 
 
 def _extent(span: int, stride: int, ceil_mode: bool, limit: int) -> int:
+    if span < 0:
+        return 0
     if not ceil_mode:
-        return max(0, span // stride + 1)
+        return span // stride + 1
     count = -(-span // stride) + 1
     # A window that would begin in the end padding does not exist.
     return count - 1 if (count - 1) * stride >= limit else count

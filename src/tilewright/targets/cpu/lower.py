@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tilewright.ir.bounds import require_bounded_nests
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
@@ -94,6 +95,7 @@ class _Lowering:
         nodes = tuple(node for subgraph in subgraphs for node in subgraph.nodes)
         fused = fuse_nodes(nodes, subgraphs[-1].outputs)
         if not isinstance(fused, Opaque):
+            require_bounded_nests(fused.nests, fused.inputs, fused.outputs, "fusion")
             return [self._unit(fused, nodes, chain.blocking)]
         units: list[_Unit] = []
         for node in nodes:
