@@ -179,8 +179,8 @@ def _require_sized(node: Node, found: Operator) -> None:
     expected, result = found.sizing.shape(node, node.require(0).shape, data), next(node.results())
     if result.shape != tuple(expected):
         raise ModelRejected(
-            f"{node.op_type} {node.name!r}: its result {result.name!r} is declared {list(result.shape)}, but its "
-            f"{found.sizing.name} {data.tolist()} makes it {list(expected)}; export the model again."
+            f"{node.op_type} {node.name!r}: its result {result.name!r} is declared {list(result.shape)}, "
+            f"but its {found.sizing.name} {data.tolist()} makes it {list(expected)}; export the model again."
         )
 
 
