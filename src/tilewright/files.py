@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
-import tempfile
+import secrets
+import stat
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,21 +43,52 @@ def write_atomically(path: Path | str, data: Bytes | Iterable[Bytes]) -> None:
 
 
 def _replace(target: Path, pieces: Iterable[Bytes]) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".tilewright-", suffix=".part", dir=target.parent)
+    with replacing(target) as file:
+        file.writelines(pieces)
+
+
+@contextlib.contextmanager
+def replacing(path: Path | str) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` when all of it is written, and nothing if that fails."""
+    target = Path(path)
+    temporary = target.with_name(f".tilewright-{secrets.token_hex(8)}.part")
+    # The system applies the user's umask to this mode. Asking for the umask would mean to change it, for all
+    # threads, for a moment in which others' files are open to everyone. O_EXCL follows no link.
+    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(pieces)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; the result gets what the user's umask allows.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def regular_file(path: Path | str) -> Iterator[BinaryIO]:
+    """A file opened to be read. Opening never waits: what is no file, as a pipe without a writer, is refused.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        yield file
+
+
+def read_at_most(path: Path | str, max_bytes: int) -> bytes:
+    """The bytes of a regular file, or `max_bytes + 1` of them if it has more.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    with regular_file(path) as file:
+        return file.read(max_bytes + 1)
 
 
 def npz_bytes(arrays: Mapping[str, Array]) -> bytes:

@@ -313,7 +313,10 @@ def test_the_cache_is_listed_checked_moved_and_emptied(tmp_path: Path) -> None:
     assert Path("c2.tw").read_bytes() == Path("c.tw").read_bytes()
     damaged = next(p for p in sorted(two.rglob("*")) if p.is_file() and p.stat().st_size > 1000)
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
-    assert len(report(f"cache verify --cache {two}")["damaged"]) == 1
+    found = tilewright(*f"cache verify --cache {two} --json".split())
+    assert found.code == 1
+    assert len(found.document["damaged"]) == 1
+    assert report(f"cache verify --cache {two}")["damaged"] == []
     assert report(f"cache prune --cache {one}")["removed_bytes"] == listed["total_bytes"]
     assert report(f"cache ls --cache {one}")["entries"] == []
     for verb in ("ls", "verify", "prune", f"export {archive}"):

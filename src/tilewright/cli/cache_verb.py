@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilewright.targets.cpu.cache import ObjectCache
     from tilewright.tuning import TuningDatabase
 
+_MAX_SHOWN = 20
 _CACHE = typer.Option(None, "--cache", help="The cache's folder; default: yours.")
 
 
@@ -38,7 +39,8 @@ def register(app: typer.Typer, panel: str) -> None:
 
 
 def _open(folder: Path | None) -> ObjectCache:
-    from tilewright.targets.cpu.cache import ObjectCache, default_cache_directory
+    from tilewright.private_files import default_cache_directory
+    from tilewright.targets.cpu.cache import ObjectCache
 
     directory = folder or default_cache_directory()
     if directory is None:
@@ -79,17 +81,37 @@ def list_entries(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> No
 
 
 def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
-    """Check every entry's checksum and remove the damaged ones. Example: `tilewright cache verify`."""
+    """Check owner, mode and digest of all that is stored; exit code 1 if something is wrong.
+
+    What is damaged is removed; what others may have written is named, and stays. Example: `tilewright cache
+    verify`.
+    """
+    from tilewright.private_files import LOOPS, TRUSTED, PrivateFolder, Records, hazards_of
+
     store = _open(cache)
+    assert store.directory is not None
+    hazards = hazards_of(store.directory)
     found = store.verify()
+    others = [Records(PrivateFolder(store.directory), kind).verify() for kind in (LOOPS, TRUSTED)]
+    damaged = [*found.damaged, *(name for other in others for name in other.damaged)]
+    stale = [*found.stale, *(name for other in others for name in other.stale)]
     num_findings = _tuning(store).verify()
     if as_json:
-        document = {"num_whole": found.num_whole, "damaged": list(found.damaged)}
-        print_json("cache-verify", {**document, "num_damaged_findings": num_findings})
+        document = {"num_whole": found.num_whole, "damaged": damaged, "stale": stale}
+        unsafe = [{"path": h.path, "reason": h.reason, "advice": h.advice} for h in hazards]
+        print_json("cache-verify", {**document, "num_damaged_findings": num_findings, "unsafe": unsafe})
     else:
-        say(f"{found.num_whole} whole, {len(found.damaged)} damaged and removed")
+        say(f"{found.num_whole} whole, {len(damaged)} damaged and removed")
+        if stale:
+            say(f"{len(stale)} of another key or version removed")
         if num_findings:
             say(f"tuning: {num_findings} damaged findings removed")
+        for hazard in hazards[:_MAX_SHOWN]:
+            say(f"not used, as others may have written it: {hazard}")
+        if len(hazards) > _MAX_SHOWN:
+            say(f"and {len(hazards) - _MAX_SHOWN} more")
+    if damaged or num_findings or hazards:
+        raise typer.Exit(1)
 
 
 def prune(

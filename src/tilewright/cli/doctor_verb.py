@@ -142,7 +142,8 @@ def _cores() -> list[Check]:
 def _cache(folder: Path | None) -> list[Check]:
     import os
 
-    from tilewright.targets.cpu.cache import DEFAULT_MAX_BYTES, ObjectCache, default_cache_directory
+    from tilewright.private_files import default_cache_directory
+    from tilewright.targets.cpu.cache import DEFAULT_MAX_BYTES, ObjectCache
 
     directory = folder or default_cache_directory()
     if directory is None:
@@ -162,7 +163,7 @@ def _cache(folder: Path | None) -> list[Check]:
         advice = "not writable: every compilation starts anew; set TILEWRIGHT_CACHE to a folder of yours"
     elif free < DEFAULT_MAX_BYTES:
         advice = "the disk is nearly full: free some space, or set TILEWRIGHT_CACHE to another one"
-    return [Check("cache", True, found, advice), _cache_health(directory)]
+    return [Check("cache", True, found, advice), _cache_privacy(directory), _cache_health(directory)]
 
 
 def _cache_health(directory: Path) -> Check:
@@ -171,7 +172,20 @@ def _cache_health(directory: Path) -> Check:
 
     found = ObjectCache(directory).verify()
     text = f"{found.num_whole} whole, {len(found.damaged)} damaged"
-    return Check("cache health", True, text, "the damaged ones were removed" if found.damaged else "")
+    advice = "the damaged ones were removed" if found.damaged else ""
+    return Check("cache health", not found.damaged, text, advice)
+
+
+def _cache_privacy(directory: Path) -> Check:
+    """Whether all that the cache holds, and its key, can only have been written by this user."""
+    from tilewright.private_files import hazards_of
+
+    hazards = hazards_of(directory)
+    if not hazards:
+        return Check("cache privacy", True, "only you can write it")
+    first = hazards[0]
+    more = f" (and {len(hazards) - 1} more: `tilewright cache verify`)" if len(hazards) > 1 else ""
+    return Check("cache privacy", False, f"not used: {first.path} {first.reason}{more}", first.advice)
 
 
 def _code() -> list[Check]:

@@ -2,26 +2,118 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import inspect
+import logging
+import os
+import pickle
+import sys
+from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numba
+from numba.core import caching, compiler, serialize
+
+from tilewright.private_files import LOOPS, PrivateFolder, Records, default_cache_directory
+
+logger = logging.getLogger(__name__)
+
+MAX_KEPT = 1000
 
 
 def compiled(function: Any) -> Any:
-    """Compiled once for each machine: kept beside the module, or in the user's cache.
+    """Compiled once for each machine, and kept in the user's cache.
 
     Divisions are numpy's: none of the loops divides by zero, so none checks for it.
     """
-    found = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    # Numba compiles anew when the function's own file has changed, but its code holds that of the functions
-    # it calls, which may lie in others: without their stamps an update would run old code.
+    found = numba.njit(nogil=True, error_model="numpy")(function)
+    # Its code holds that of the functions it calls, which may lie in other files: an update of those must
+    # not run old code.
     names = function.__code__.co_names
     called = [function.__globals__[n] for n in names if hasattr(function.__globals__.get(n), "py_func")]
-    kept = _kept(found)
-    kept._source_stamp = (kept._source_stamp, *(_kept(other)._source_stamp for other in called))
+    sources = [_source_sha256(inspect.getfile(function))]
+    for other in called:
+        sources += other._cache.sources if isinstance(other._cache, _KeptCode) else [None]
+    if None not in sources and function.__closure__ is None:
+        found._cache = _KeptCode(function, tuple(map(str, sources)))
     return found
 
 
-def _kept(function: Any) -> Any:
-    """The index of a function's machine code on disk."""
-    return function._cache._cache_file
+class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
+    """Numba's interface to machine code on disk, over records that only their user can have made.
+
+    Numba's own files are pickles and machine code in folders whose owner it does not look at. Here the
+    keyed digest is checked before anything is unpickled.
+    """
+
+    def __init__(self, function: Any, sources: tuple[str, ...]) -> None:
+        self.sources = sources
+        self._function = function
+
+    @property
+    def cache_path(self) -> str | None:
+        """The folder of the records."""
+        folder = default_cache_directory()
+        return None if folder is None else str(folder / LOOPS)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The function compiled for a signature; None if it is not there."""
+        target_context.refresh()
+        records = _records()
+        if records is None:
+            return None
+        try:
+            stored = records.get(self._name(sig, target_context.codegen()))
+        except OSError as error:
+            logger.debug("cannot read %s (%s)", self.cache_path, error)
+            return None
+        if stored is None:
+            return None
+        return compiler.CompileResult._rebuild(target_context, *pickle.loads(stored))
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled function, if the disk allows it."""
+        records = _records()
+        if records is None or data.library.has_dynamic_globals or data.lifted:
+            return
+        try:
+            records.put(self._name(sig, data.codegen), serialize.dumps(data._reduce()))
+            records.forget_oldest(MAX_KEPT)
+        except OSError as error:
+            logger.debug("cannot write %s (%s)", self.cache_path, error)
+
+    def enable(self) -> None:
+        """Always on."""
+
+    def disable(self) -> None:
+        """Always on."""
+
+    def flush(self) -> None:
+        """Records of changed functions have other names, and go when there are too many."""
+
+    def _name(self, sig: Any, codegen: Any) -> str:
+        """Digest of everything that decides the machine code."""
+        code = self._function.__code__
+        facts = (
+            (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag),
+            (self._function.__module__, self._function.__qualname__, code.co_firstlineno),
+            (os.path.abspath(code.co_filename), hashlib.sha256(code.co_code).hexdigest(), self.sources),
+            (str(sig), codegen.magic_tuple()),
+        )
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _records() -> Records | None:
+    folder = default_cache_directory()
+    return None if folder is None else Records(PrivateFolder(folder), LOOPS)
+
+
+@functools.cache
+def _source_sha256(path: str) -> str | None:
+    """Of a source file; None if there is none, as in a frozen program: nothing is kept then."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None

@@ -10,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from tilewright.errors import MachineError
+from tilewright.files import read_at_most
 from tilewright.hardware.complaint import complaint
 from tilewright.hardware.machine import Machine
 
@@ -41,12 +42,13 @@ def read_text(path: Path) -> str:
         MachineError: the file cannot be read, is too large, or is no UTF-8 text.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
+        data = read_at_most(path, MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        if isinstance(error, ValueError):
+            raise MachineError(f"{str(path)!r}: cannot be read: {error}.") from error
         raise MachineError(f"{path}: cannot be read: {error.strerror or error}.") from error
     if len(data) > MAX_FILE_BYTES:
-        raise MachineError(f"{path}: larger than {MAX_FILE_BYTES} bytes; a machine description is not.")
+        raise MachineError(f"{path}: larger than MAX_FILE_BYTES = {MAX_FILE_BYTES}; no description is.")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

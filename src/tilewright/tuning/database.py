@@ -2,18 +2,20 @@
 
 `trials` holds single measurements, `plans` the choices that made a whole model faster. Both are filed under a
 *context*, the digest of everything else that decides a measurement (instruction set, toolchain, version,
-accuracy, threads). Each row carries a checksum: a damaged row counts as absent, and a file that SQLite cannot
-read is set aside with one warning and begun again.
+accuracy, threads). Each row carries a digest with the key of the cache (`private_files`): a row that was not
+written here counts as absent, and a file that SQLite cannot read, or whose tables are others, is set aside
+with one warning and begun again. A file that other users may have written is not opened.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import hmac
 import json
 import logging
 import math
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,17 +23,29 @@ from pathlib import Path
 
 from tilewright.errors import UsageError
 from tilewright.planning import Budget
+from tilewright.private_files import (
+    DATABASE,
+    NotPrivate,
+    PrivateFolder,
+    key_mark,
+    keyed_digest,
+    record_key,
+    warn_once,
+)
 from tilewright.tuning.choice import Choice, Choices
 
 logger = logging.getLogger(__name__)
 
-FILE_NAME = "tuning.db"
 FORMAT_VERSION = 1
+MAX_FILE_BYTES = 256 << 20
 _BUSY_TIMEOUT_S = 20.0
+_STEPS_BETWEEN_LOOKS = 100_000
+_MAX_LOOKS = 10_000
+"""A query takes at most 10⁹ of SQLite's steps: a damaged index may be a ring."""
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS trials (context TEXT NOT NULL, site TEXT NOT NULL, choice TEXT NOT NULL, "
+    "CREATE TABLE trials (context TEXT NOT NULL, site TEXT NOT NULL, choice TEXT NOT NULL, "
     "body TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (context, site, choice)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS plans (context TEXT NOT NULL, model TEXT NOT NULL, "
+    "CREATE TABLE plans (context TEXT NOT NULL, model TEXT NOT NULL, "
     "body TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (context, model)) WITHOUT ROWID",
 )
 
@@ -91,12 +105,13 @@ class TuningDatabase:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self._folder = None if path is None else PrivateFolder(path.parent)
         self._has_warned = False
 
     @classmethod
     def in_folder(cls, folder: Path | None) -> TuningDatabase:
         """The database of a cache folder."""
-        return cls(None if folder is None else folder / FILE_NAME)
+        return cls(None if folder is None else folder / DATABASE)
 
     def trials(self, context: str, site: str) -> tuple[Trial, ...]:
         """What was measured for a site, in order of the choices' text."""
@@ -105,7 +120,7 @@ class TuningDatabase:
             "ORDER BY choice",
             (context, site),
         )
-        return tuple(trial for row in rows if (trial := _trial(row)) is not None)
+        return tuple(trial for row in rows if (trial := self._trial(row)) is not None)
 
     def record(self, context: str, found: Sequence[tuple[str, Trial]]) -> None:
         """Keep measurements: (site, trial). A later one of the same choice replaces the earlier."""
@@ -113,7 +128,7 @@ class TuningDatabase:
         for site, trial in found:
             choice = json.dumps(trial.choice.to_json())
             body = json.dumps({"time_ns": trial.time_ns, "plain_ns": trial.plain_ns})
-            rows.append((context, site, choice, body, _digest(context, site, choice, body)))
+            rows.append((context, site, choice, body, self._digest("trials", context, site, choice, body)))
         self._write("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?)", rows)
 
     def plan(self, context: str, model: str) -> TunedPlan | None:
@@ -121,7 +136,7 @@ class TuningDatabase:
         rows = self._read(
             "SELECT context, model, body, digest FROM plans WHERE context = ? AND model = ?", (context, model)
         )
-        return _plan(rows[0]) if rows else None
+        return self._plan(rows[0]) if rows else None
 
     def store_plan(self, context: str, model: str, plan: TunedPlan) -> None:
         """Keep the plan of a model, in place of an earlier one."""
@@ -135,7 +150,7 @@ class TuningDatabase:
                 "deadline_s": plan.budget.deadline_s,
             }
         )
-        row = (context, model, body, _digest(context, model, body))
+        row = (context, model, body, self._digest("plans", context, model, body))
         self._write("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?)", [row])
 
     def summary(self) -> DatabaseSummary:
@@ -152,20 +167,18 @@ class TuningDatabase:
         return DatabaseSummary(self.path, plans, trials, size_bytes)
 
     def verify(self) -> int:
-        """Remove damaged rows; returns how many there were."""
-        bad_trials = [
-            row[:3]
-            for row in self._read("SELECT context, site, choice, body, digest FROM trials", ())
-            if _trial(row) is None
-        ]
-        bad_plans = [
-            row[:2]
-            for row in self._read("SELECT context, model, body, digest FROM plans", ())
-            if _plan(row) is None
-        ]
-        self._write("DELETE FROM trials WHERE context = ? AND site = ? AND choice = ?", bad_trials)
-        self._write("DELETE FROM plans WHERE context = ? AND model = ?", bad_plans)
-        return len(bad_trials) + len(bad_plans)
+        """Remove damaged rows; returns how many there were. Rows of another key go too, uncounted."""
+        trials = self._read("SELECT context, site, choice, body, digest FROM trials", ())
+        plans = self._read("SELECT context, model, body, digest FROM plans", ())
+        bad_trials = [row for row in trials if self._trial(row) is None]
+        bad_plans = [row for row in plans if self._plan(row) is None]
+        self._write(
+            "DELETE FROM trials WHERE context = ? AND site = ? AND choice = ?", [r[:3] for r in bad_trials]
+        )
+        self._write("DELETE FROM plans WHERE context = ? AND model = ?", [r[:2] for r in bad_plans])
+        mark, mark_of_another = self._digest().partition(":")[0], re.compile("[0-9a-f]{16}:[0-9a-f]{64}")
+        digests = [str(row[-1]) for row in (*bad_trials, *bad_plans)]
+        return sum(d.startswith(mark) or not mark_of_another.fullmatch(d) for d in digests)
 
     def clear(self) -> int:
         """Forget everything; returns how many rows that were."""
@@ -175,7 +188,7 @@ class TuningDatabase:
         return held.num_plans + held.num_trials
 
     def _read(self, query: str, values: tuple[str, ...]) -> list[tuple[object, ...]]:
-        if self.path is None or not self.path.exists():
+        if self.path is None or not self._is_usable(self.path, create=False):
             return []
         with self._guarded(self.path), self._connect(self.path) as connection:
             return connection.execute(query, values).fetchall()
@@ -185,22 +198,30 @@ class TuningDatabase:
         if self.path is None or not rows:
             return
         for _ in range(2):  # again after a damaged file was set aside
+            if not self._is_usable(self.path, create=True):
+                return
             with self._guarded(self.path), self._connect(self.path) as connection:
                 connection.executemany(statement, rows)
                 return
 
     @contextlib.contextmanager
     def _connect(self, path: Path) -> Iterator[sqlite3.Connection]:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
+        looks = iter(range(_MAX_LOOKS))
+        connection.set_progress_handler(lambda: next(looks, None) is None, _STEPS_BETWEEN_LOOKS)
         try:
+            connection.execute("PRAGMA trusted_schema = OFF")
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 with contextlib.suppress(sqlite3.OperationalError):  # another process is just doing it
                     connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             with connection:
-                for statement in _SCHEMA:
-                    connection.execute(statement)
+                found = connection.execute("SELECT sql FROM sqlite_schema ORDER BY name").fetchmany(3)
+                if not found:
+                    for statement in _SCHEMA:
+                        connection.execute(statement.replace("TABLE", "TABLE IF NOT EXISTS", 1))
+                elif found != [(statement,) for statement in sorted(_SCHEMA)]:
+                    raise sqlite3.DatabaseError("its tables are not those of this version")
                 yield connection
         finally:
             connection.close()
@@ -230,6 +251,50 @@ class TuningDatabase:
             with contextlib.suppress(OSError):
                 path.with_name(path.name + suffix).unlink()
 
+    def _is_usable(self, path: Path, *, create: bool) -> bool:
+        """Whether the file, with SQLite's two beside it, is there and only this user can have written it.
+
+        As nobody else may change the folder either, it is still so when SQLite opens it by name. `create`
+        makes it, empty, so that its mode does not depend on the umask; SQLite gives that mode to the others.
+        """
+        assert self._folder is not None
+        try:
+            is_there = self._folder.check(path.name, max_bytes=MAX_FILE_BYTES)
+            for suffix in ("-wal", "-shm"):
+                self._folder.check(path.name + suffix, max_bytes=MAX_FILE_BYTES)
+            if not is_there and create:
+                with contextlib.suppress(FileExistsError):
+                    self._folder.write(b"", path.name, replace=False)
+            return is_there or create
+        except NotPrivate as problem:
+            warn_once(problem)
+        except OSError as error:
+            reason = error.strerror or error
+            self._warn(f"cannot use the tuning database {path} ({reason}); going on without it")
+        return False
+
+    def _digest(self, *parts: str) -> str:
+        """Keyed digest of a row; nothing where there is no key, which no row has."""
+        key = None if self._folder is None else record_key(self._folder, create=True)
+        if key is None:
+            return ""
+        digest = keyed_digest(key, b"tuning", *(part.encode() for part in parts))
+        return f"{key_mark(key).hex()}:{digest.hex()}"
+
+    def _holds(self, table: str, row: Sequence[str], digest: str) -> bool:
+        expected = self._digest(table, *row)
+        return bool(expected) and hmac.compare_digest(expected.encode(), digest.encode())
+
+    def _trial(self, row: tuple[object, ...]) -> Trial | None:
+        """A row of `trials`; None if it is damaged."""
+        *parts, digest = (str(x) for x in row)
+        return _trial(parts) if self._holds("trials", parts, digest) else None
+
+    def _plan(self, row: tuple[object, ...]) -> TunedPlan | None:
+        """A row of `plans`; None if it is damaged."""
+        *parts, digest = (str(x) for x in row)
+        return _plan(parts) if self._holds("plans", parts, digest) else None
+
     def _warn(self, message: str) -> None:
         if not self._has_warned:
             self._has_warned = True
@@ -243,15 +308,8 @@ def _file_number(path: Path) -> int | None:
         return None
 
 
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _trial(row: tuple[object, ...]) -> Trial | None:
-    """A row of `trials`; None if it is damaged."""
-    *parts, digest = (str(x) for x in row)
-    if _digest(*parts) != digest:
-        return None
+def _trial(parts: Sequence[str]) -> Trial | None:
+    """What the columns of a row of `trials` say."""
     choice, body = Choice.from_json(_loads(parts[2])), _loads(parts[3])
     if choice is None or not isinstance(body, dict):
         return None
@@ -261,11 +319,10 @@ def _trial(row: tuple[object, ...]) -> Trial | None:
     return Trial(choice, *map(float, times))  # type: ignore[arg-type]  # numbers, as just checked
 
 
-def _plan(row: tuple[object, ...]) -> TunedPlan | None:
-    """A row of `plans`; None if it is damaged."""
-    *parts, digest = (str(x) for x in row)
+def _plan(parts: Sequence[str]) -> TunedPlan | None:
+    """What the columns of a row of `plans` say."""
     body = _loads(parts[2])
-    if _digest(*parts) != digest or not isinstance(body, dict):
+    if not isinstance(body, dict):
         return None
     try:
         found = {site: Choice.from_json(document) for site, document in body["choices"].items()}

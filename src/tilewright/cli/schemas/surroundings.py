@@ -121,13 +121,23 @@ class CacheReport(Report):
     tuning: TuningDatabase
 
 
+class UnsafeFile(Part):
+    """A file or folder that is not used, why, and what to do about it."""
+
+    path: str
+    reason: str
+    advice: str
+
+
 class CacheVerifyReport(Report):
     """Entries found whole, and the keys of those that were damaged and are now removed."""
 
     kind: Literal["cache-verify"]
     num_whole: int
     damaged: list[str]
+    stale: list[str] = Field(description="Of another key or version; now removed.")
     num_damaged_findings: int = Field(description="Of tuning; now removed.")
+    unsafe: list[UnsafeFile] = Field(description="Not used, as others may have written it.")
 
 
 class CachePruneReport(Report):

@@ -1,41 +1,56 @@
-"""Compiled objects on disk: content-addressed, checksummed, size-capped, never a reason to fail.
+"""Compiled objects on disk: content-addressed, size-capped, never a reason to fail.
 
-One file per entry under `objects/<first two digits>/<key>`: a magic, the SHA-256 of key and payload, the
-payload. Writers create a temporary file and rename it, so readers in other processes see a whole entry or
-none. Everything that goes wrong with the disk is a miss and one warning. Entries are machine code that will
-be executed: the directory must belong to the user, and `import_from` is for archives the user trusts.
+One record per entry, `objects/<first two digits>/<key>`. Entries are machine code that will be executed, so
+they are kept as `private_files` says: nobody else may write them, and each has a digest with a key that only
+the user can read. Writers create a temporary file and rename it, so readers in other processes see a whole
+entry or none. Everything that goes wrong with the disk is a miss and one warning.
+
+An archive of entries has plain checksums, which say that it is whole and not who made it: `import_from` is
+for archives that the user trusts. What it takes is sealed with the key of this user.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
+import hmac
 import logging
-import os
 import re
-import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.errors import UsageError
+from tilewright.files import regular_file, replacing
+from tilewright.private_files import (
+    HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    OBJECTS,
+    TEMPORARY_PREFIX,
+    CacheCheck,
+    NotPrivate,
+    PrivateFolder,
+    Records,
+    warn_once,
+)
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 1 << 30
-CACHE_ENV = "TILEWRIGHT_CACHE"
+MAX_ARCHIVE_MEMBERS = 200_000
 
-_MAGIC = b"TILEWRIGHT-OBJ1\n"
-_DIGEST_BYTES = 32
-_HEADER_BYTES = len(_MAGIC) + _DIGEST_BYTES
+_ARCHIVE_MAGIC = b"TILEWRIGHT-OBJ1\n"
+_ARCHIVE_HEADER_BYTES = len(_ARCHIVE_MAGIC) + 32
 _KEY = re.compile(r"[0-9a-f]{64}")
-_TEMPORARY_PREFIX = ".put-"
+_SHARD = re.compile(r"[0-9a-f]{2}")
 _STALE_TEMPORARY_S = 3600.0
 _CLOCK_SLACK_NS = 60_000_000_000
+_NOT_READABLE = (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError)
+"""What zipfile raises for archives that are damaged, encrypted, or packed in a way that it does not know."""
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -49,41 +64,11 @@ class CacheEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheCheck:
-    """What `verify` found: how many entries are whole, and the keys of the damaged ones (now removed)."""
-
-    num_whole: int
-    damaged: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class CacheImport:
     """What `import_from` did: entries stored, and names of archive members it refused."""
 
     num_imported: int
     refused: tuple[str, ...]
-
-
-def default_cache_directory(environment: Mapping[str, str] | None = None) -> Path | None:
-    """`TILEWRIGHT_CACHE`, else `XDG_CACHE_HOME/tilewright`, else `~/.cache/tilewright`.
-
-    Read when called, never at import. None when no home directory can be found. A relative XDG path is
-    ignored, as its specification asks.
-
-    >>> default_cache_directory({"TILEWRIGHT_CACHE": "/var/tmp/tw"}).as_posix()
-    '/var/tmp/tw'
-    """
-    environment = os.environ if environment is None else environment
-    if own := environment.get(CACHE_ENV):
-        return Path(own)
-    xdg = environment.get("XDG_CACHE_HOME", "")
-    if xdg and Path(xdg).is_absolute():
-        return Path(xdg) / "tilewright"
-    try:
-        home = Path(environment["HOME"]) if environment.get("HOME") else Path.home()
-    except RuntimeError:
-        return None
-    return home / ".cache" / "tilewright" if home.is_absolute() else None
 
 
 class ObjectCache:
@@ -97,6 +82,7 @@ class ObjectCache:
             raise UsageError(f"Cache size limit is {max_bytes} bytes; give 0 (store nothing) or more.")
         self.directory = None if directory is None else Path(directory)
         self.max_bytes = max_bytes
+        self._records = None if directory is None else Records(PrivateFolder(directory), OBJECTS)
         self._lock = threading.Lock()
         self._warned: set[str] = set()
         self._writable = self.directory is not None and max_bytes > 0
@@ -105,68 +91,42 @@ class ObjectCache:
 
     def get(self, key: str) -> bytes | None:
         """The stored bytes, or None. A damaged entry counts as absent and is removed."""
-        path = self._path(key)
-        if path is None:
+        shard = _shard(key)
+        if self._records is None:
             return None
         try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            return None
+            return self._records.get(key, shard)
         except OSError as error:
             self._warn_once("read", "cannot read the object cache %s (%s); going on without it", error)
             return None
-        payload = _unwrap(key, raw)
-        if payload is None:
-            logger.warning("object cache entry %s is damaged: removed, compiling again", path)
-            _remove(path)
-            return None
-        with contextlib.suppress(OSError):  # a read-only cache still serves; its order of use just stays
-            os.utime(path)
-        return payload
 
     def put(self, key: str, data: bytes) -> bool:
         """Store `data`; True if it is on disk now. Never raises for a full, read-only or missing disk."""
-        path = self._path(key)
-        if path is None or not self._writable or len(data) + _HEADER_BYTES > self.max_bytes:
+        shard = _shard(key)
+        size_bytes = len(data) + HEADER_BYTES
+        if self._records is None or not self._writable or size_bytes > min(self.max_bytes, MAX_RECORD_BYTES):
             return False
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_whole(path, _wrap(key, data))
+            self._records.put(key, data, shard)
+        except NotPrivate as problem:
+            warn_once(problem)
+            return False
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
                 self._writable = False  # the disk will not change its mind within one compilation
             self._warn_once("write", "cannot write the object cache %s (%s); going on without it", error)
             return False
-        self._account(len(data) + _HEADER_BYTES)
+        self._account(size_bytes)
         return True
 
     def entries(self) -> tuple[CacheEntry, ...]:
         """Every entry, least recently used first (ties by key)."""
-        found = []
-        for path in self._files():
-            with contextlib.suppress(OSError):  # another process may remove it meanwhile
-                status = path.stat()
-                found.append(CacheEntry(path.name, status.st_size, status.st_mtime_ns))
+        found = [CacheEntry(name, size, ns) for _, name, size, ns in self._files() if _KEY.fullmatch(name)]
         return tuple(sorted(found, key=lambda entry: (entry.last_used_ns, entry.key)))
 
     def verify(self) -> CacheCheck:
-        """Read every entry, remove the damaged ones, and say which they were."""
-        num_whole, damaged = 0, []
-        for entry in self.entries():
-            path = self._path(entry.key)
-            assert path is not None
-            try:
-                raw = path.read_bytes()
-            except FileNotFoundError:
-                continue
-            except OSError:
-                raw = b""
-            if _unwrap(entry.key, raw) is None:
-                damaged.append(entry.key)
-                _remove(path)
-            else:
-                num_whole += 1
-        return CacheCheck(num_whole, tuple(sorted(damaged)))
+        """Read every entry, remove those that are not whole, and say which they were."""
+        return CacheCheck(0, ()) if self._records is None else self._records.verify()
 
     def prune(self, max_bytes: int | None = None) -> int:
         """Remove least recently used entries until at most `max_bytes` remain; returns the bytes removed."""
@@ -182,8 +142,7 @@ class ObjectCache:
         for entry in oldest_first:
             if total - removed <= limit:
                 break
-            path = self._path(entry.key)
-            if path is not None and _remove(path):
+            if self._remove(entry.key):
                 removed += entry.size_bytes
         self._remove_stale_temporaries()
         with self._lock:
@@ -196,11 +155,9 @@ class ObjectCache:
 
     def export_to(self, path: Path | str) -> int:
         """Write all whole entries to a zip archive (same entries, same bytes); returns how many."""
-        path = Path(path)
-        temporary = path.with_name(path.name + ".part")
         count = 0
         try:
-            with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 for key in sorted(entry.key for entry in self.entries()):
                     payload = self.get(key)
                     if payload is None:
@@ -209,48 +166,63 @@ class ObjectCache:
                     member.compress_type = zipfile.ZIP_DEFLATED
                     archive.writestr(member, _wrap(key, payload))
                     count += 1
-            os.replace(temporary, path)
         except OSError as error:
             raise UsageError(f"Cannot write cache archive {path}: {error.strerror}.") from error
-        finally:
-            _remove(temporary)
         return count
 
     def import_from(self, path: Path | str) -> CacheImport:
-        """Store the entries of an archive made by `export_to`.
+        """Store the entries of an archive made by `export_to`, sealed with this user's key.
 
         Only members named `objects/<key>` whose checksum holds are taken; nothing is ever extracted by the
         name it carries, and no member larger than this cache's limit is read.
         """
         num_imported, refused = 0, []
         try:
-            with zipfile.ZipFile(path) as archive:
-                for member in archive.infolist():
+            with regular_file(path) as file, zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+                if len(members) > MAX_ARCHIVE_MEMBERS:
+                    raise UsageError(
+                        f"Cannot read cache archive {path}: {len(members)} members, at most "
+                        f"MAX_ARCHIVE_MEMBERS = {MAX_ARCHIVE_MEMBERS} are taken."
+                    )
+                limit_bytes = min(self.max_bytes, MAX_RECORD_BYTES)
+                for member in members:
                     key = member.filename.removeprefix("objects/")
                     if not member.filename.startswith("objects/") or not _KEY.fullmatch(key):
                         refused.append(member.filename)
                         continue
-                    payload = _unwrap(key, _read_member(archive, member, self.max_bytes))
+                    payload = _unwrap(key, _read_member(archive, member, limit_bytes))
                     if payload is None:
                         refused.append(member.filename)
                     elif self.put(key, payload):
                         num_imported += 1
-        except (OSError, zipfile.BadZipFile) as error:
+        except (
+            OSError,
+            zipfile.BadZipFile,
+            NotImplementedError,
+            RuntimeError,
+            zlib.error,
+            EOFError,
+        ) as error:
             raise UsageError(f"Cannot read cache archive {path}: {error}.") from error
         return CacheImport(num_imported, tuple(refused))
 
     def _path(self, key: str) -> Path | None:
-        if not _KEY.fullmatch(key):
-            raise UsageError(f"Cache key {key!r} is not a SHA-256 in lower-case hex.")
-        return None if self.directory is None else self.directory / "objects" / key[:2] / key
+        shard = _shard(key)
+        return None if self.directory is None else self.directory / OBJECTS / shard / key
 
-    def _files(self) -> Iterator[Path]:
-        if self.directory is None:
+    def _files(self) -> Iterator[tuple[str, str, int, int]]:
+        """Shard, name, size and time of last use of every file, temporary ones included."""
+        if self._records is None:
             return
-        for folder in _listing(self.directory / "objects"):
-            for path in _listing(folder):
-                if _KEY.fullmatch(path.name):
-                    yield path
+        folder = self._records.folder
+        for shard, _ in folder.listing(OBJECTS):
+            if _SHARD.fullmatch(shard):
+                for name, status in folder.files(OBJECTS, shard):
+                    yield shard, name, status.st_size, status.st_mtime_ns
+
+    def _remove(self, key: str) -> bool:
+        return self._records is not None and self._records.folder.remove(OBJECTS, _shard(key), key)
 
     def _account(self, size_bytes: int) -> None:
         """Prune when the cap may be passed. Near the cap the directory is scanned more often, because other
@@ -268,15 +240,12 @@ class ObjectCache:
             self._scanned_bytes, self._written_bytes = total, 0
 
     def _remove_stale_temporaries(self) -> None:
-        if self.directory is None:
+        if self._records is None:
             return
         now = time.time()
-        for folder in _listing(self.directory / "objects"):
-            for path in _listing(folder):
-                if path.name.startswith(_TEMPORARY_PREFIX):
-                    with contextlib.suppress(OSError):
-                        if abs(now - path.stat().st_mtime) > _STALE_TEMPORARY_S:
-                            path.unlink()
+        for shard, name, _, last_ns in self._files():
+            if name.startswith(TEMPORARY_PREFIX) and abs(now - last_ns / 1e9) > _STALE_TEMPORARY_S:
+                self._records.folder.remove(OBJECTS, shard, name)
 
     def _warn_once(self, kind: str, message: str, error: OSError) -> None:
         with self._lock:
@@ -286,46 +255,29 @@ class ObjectCache:
         logger.warning(message, self.directory, error.strerror or error)
 
 
+def _shard(key: str) -> str:
+    """The folder of an entry, for a key that is one."""
+    if not _KEY.fullmatch(key):
+        raise UsageError(f"Cache key {key!r} is not a SHA-256 in lower-case hex.")
+    return key[:2]
+
+
 def _wrap(key: str, payload: bytes) -> bytes:
+    """An entry as archives hold it: with a checksum that anyone can check."""
     digest = hashlib.sha256(key.encode() + payload).digest()
-    return b"".join((_MAGIC, digest, payload))
+    return b"".join((_ARCHIVE_MAGIC, digest, payload))
 
 
 def _unwrap(key: str, raw: bytes) -> bytes | None:
-    if len(raw) < _HEADER_BYTES or not raw.startswith(_MAGIC):
+    if len(raw) < _ARCHIVE_HEADER_BYTES or not raw.startswith(_ARCHIVE_MAGIC):
         return None
-    payload = raw[_HEADER_BYTES:]
+    payload = raw[_ARCHIVE_HEADER_BYTES:]
     digest = hashlib.sha256(key.encode() + payload).digest()
-    return payload if digest == raw[len(_MAGIC) : _HEADER_BYTES] else None
-
-
-def _write_whole(path: Path, raw: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY_PREFIX, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(raw)
-        os.replace(temporary, path)
-    except BaseException:
-        _remove(Path(temporary))
-        raise
+    is_whole = hmac.compare_digest(digest, raw[len(_ARCHIVE_MAGIC) : _ARCHIVE_HEADER_BYTES])
+    return payload if is_whole else None
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit_bytes: int) -> bytes:
     with archive.open(member) as file:
-        raw = file.read(limit_bytes + _HEADER_BYTES + 1)
-    return raw if len(raw) <= limit_bytes + _HEADER_BYTES else b""
-
-
-def _listing(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:  # absent, not a folder, or removed meanwhile: nothing to list
-        return []
-
-
-def _remove(path: Path) -> bool:
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True
+        raw = file.read(limit_bytes + _ARCHIVE_HEADER_BYTES + 1)
+    return raw if len(raw) <= limit_bytes + _ARCHIVE_HEADER_BYTES else b""

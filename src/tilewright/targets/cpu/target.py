@@ -17,11 +17,12 @@ from tilewright.ir.ops import describe
 from tilewright.memory import MEMORY_PLANNERS, check_memory
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.planning import Infeasible
+from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 from tilewright.targets.base import Support
-from tilewright.targets.cpu.cache import ObjectCache, default_cache_directory
+from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
 from tilewright.targets.cpu.describe import describe_memory, describe_steps
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec

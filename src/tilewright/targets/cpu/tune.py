@@ -17,10 +17,10 @@ import numpy as np
 import tilewright
 from tilewright.errors import BudgetExceeded, ModelRejected, UnsupportedOp, UsageError
 from tilewright.planning import UNLIMITED, Budget
+from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import KernelTuning, TuningInfo
-from tilewright.targets.cpu.cache import default_cache_directory
 from tilewright.targets.cpu.codegen import toolchain_version
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.isa import Isa
