@@ -1,12 +1,13 @@
 """Models of one operator whose operands, attributes or declared shapes do not fit: refused, or run and right.
 
-`python -m tests.hostile.operand_mutations SEED COUNT [OPERATOR ...]` takes valid models of ONNX's node suite and
-changes one or two things of each: the shape of an operand, an attribute, the declared shape of a result. What the
-compiler takes runs with every input against a page that nothing may touch, and must agree with the reference
-semantics and, where ONNX Runtime or ONNX's own reference take the model too, with one of these.
+`python -m tests.hostile.operand_mutations SEED FIRST COUNT [OPERATOR ...]` takes valid models of ONNX's node
+suite and changes one or two things of each: the shape of an operand, an attribute, the declared shape of a
+result. What the compiler takes runs with every input against a page that nothing may touch, and must agree
+with the reference semantics and, where ONNX Runtime or ONNX's own reference take the model too, with one of
+these.
 
-Each attempt is printed before it starts, so that a crash is a finding with a name. Crashes of the other engines
-are none: `run_in_processes` goes on behind them.
+Each attempt is printed before it starts, so that a crash is a finding with a name. Crashes of the other
+engines are none: `run_in_processes` goes on behind them.
 """
 
 from __future__ import annotations
