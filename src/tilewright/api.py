@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tilewright
+from tilewright.arguments import argument, checked
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
 from tilewright.compiler import Compilation, Tuning, compile_graph, plan
 from tilewright.errors import UsageError, error_context
@@ -206,6 +207,7 @@ class CheckReport:
         return f"<table>{head}{''.join(cells)}</table>"
 
 
+@checked
 def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Shapes | None = None) -> Model:
     """Load a model: an ONNX file, its bytes, a `ModelProto`, or a `torch.nn.Module` with example inputs.
 
@@ -222,7 +224,7 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
 
         graph = load_torch(source, example_inputs)
         return Model(graph, _graph_digest(graph), type(source).__name__)
-    opened = open_model(source)
+    opened = open_model(argument("model", source, Source))
     with error_context(f"in {opened.origin.label}"), bounded_messages():
         listed = _listed(opened)
     if opened.locations:
@@ -237,6 +239,7 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
     return Model(graph, digest, str(name), fixed, listed)
 
 
+@checked
 def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None = None) -> CheckReport:
     """Ask a target about every operator of a model, without compiling it.
 
@@ -259,6 +262,7 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
     return CheckReport(model.name, target, operators)
 
 
+@checked
 def compile_model(
     model: Model | Source,
     target: str | None = None,
@@ -284,6 +288,7 @@ def compile_model(
     return _compiled(model, options, compile_graph(model.graph, options, progress))
 
 
+@checked
 def tune_model(
     model: Model | Source,
     target: str | None = None,
@@ -311,6 +316,7 @@ def tune_model(
     return _compiled(model, options, compile_graph(model.graph, options, progress, tuning=tuning))
 
 
+@checked
 def open_artifact(
     path: str | os.PathLike[str], threads: int | None = None, trust: bool = False
 ) -> CompiledModel:
@@ -328,6 +334,7 @@ def open_artifact(
     return read_artifact(Path(path), num_threads=threads, trust=trust)
 
 
+@checked
 def export_model(
     model: CompiledModel | Model | Source,
     folder: str | os.PathLike[str],
@@ -381,6 +388,7 @@ class InferenceSession:
     ignored, for there is one.
     """
 
+    @checked
     def __init__(
         self,
         path_or_bytes: Source,
@@ -494,9 +502,6 @@ def _options(settings: dict[str, Any]) -> Options:
         settings["budget"] = Budget.parse(settings["budget"])
     if isinstance(settings.get("max_memory_bytes"), str):
         settings["max_memory_bytes"] = parse_bytes(settings["max_memory_bytes"])
-    for name in ("disabled_passes", "dump_after"):
-        if name in settings:
-            settings[name] = tuple(settings[name])
     return Options(**settings)
 
 

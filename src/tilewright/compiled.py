@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import weakref
 from collections import Counter
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.arguments import checked, shown
 from tilewright.errors import UsageError
 from tilewright.explain import Explanation, NodeOrigin, explain_program
 from tilewright.ir.dtype import DType
@@ -155,7 +157,7 @@ class CompiledModel:
         Raises:
             UsageError: an unknown output, or inputs that do not fit the model.
         """
-        names = self._output_names if not output_names else self._checked_names(output_names)
+        names = self._output_names if output_names is None else self._checked_names(output_names)
         if not isinstance(feed, Mapping):
             raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
         results = (self._executable or self.load()).run(feed)
@@ -263,6 +265,7 @@ class CompiledModel:
         """The error against the reference in float64, if it was measured."""
         return self.facts.error
 
+    @checked
     def measure_error(
         self, reference: Graph, feed: Mapping[str, np.ndarray[Any, Any]], inputs: str
     ) -> MeasuredError:
@@ -293,6 +296,7 @@ class CompiledModel:
         """Threads that share the work of a run."""
         return int(getattr(self.load(), "num_threads", 1))
 
+    @checked
     def explain(self, name: str | None = None) -> Explanation:
         """What became of each ONNX node, in which kernel, and why edges were fused or cut.
 
@@ -312,7 +316,8 @@ class CompiledModel:
 
     # Leaving.
 
-    def save(self, path: str | Path) -> Path:
+    @checked
+    def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the artifact: whole, or not at all. Equal compilations give equal bytes.
 
         Raises:
@@ -346,13 +351,15 @@ class CompiledModel:
         }
 
     def _checked_names(self, names: Iterable[str]) -> tuple[str, ...]:
+        if isinstance(names, bytes | Mapping) or not isinstance(names, Iterable):
+            raise UsageError(f"output names are {shown(names)}: give a list of names, or None for all.")
         chosen = (names,) if isinstance(names, str) else tuple(names)
         for name in chosen:
-            if name not in self._output_names:
+            if not isinstance(name, str) or name not in self._output_names:
                 raise UsageError(
-                    f"unknown output {name!r}: this model gives {', '.join(self._output_names)}."
+                    f"unknown output {shown(name)}: this model gives {', '.join(self._output_names)}."
                 )
-        return chosen
+        return chosen or self._output_names
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.facts.inputs))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
+from tilewright.arguments import argument
 from tilewright.errors import UsageError
 from tilewright.planning import UNLIMITED, Budget
 
@@ -80,8 +82,8 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        if self.cache_dir is not None:
-            object.__setattr__(self, "cache_dir", Path(self.cache_dir))  # a text is a path too
+        for name, kind in _kinds().items():  # a text is a path too, and numpy's numbers are numbers
+            object.__setattr__(self, name, argument(name.replace("_", "-"), getattr(self, name), kind))
         _check_choice("hint", self.hint, get_args(Hint))
         _check_choice("accuracy", self.accuracy, get_args(Accuracy))
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
@@ -126,6 +128,13 @@ class Options:
         'Seed of every search.'
         """
         return str(next(f.metadata["help"] for f in fields(cls) if f.name == name))
+
+
+@functools.cache
+def _kinds() -> dict[str, Any]:
+    hints = get_type_hints(Options)
+    # What is one of a few texts is checked below, in the words of its flag.
+    return {name: str if get_origin(kind) is Literal else kind for name, kind in hints.items()}
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

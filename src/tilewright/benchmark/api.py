@@ -6,24 +6,24 @@ import contextlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tilewright.arguments import checked
 from tilewright.benchmark.engines import PEERS
 from tilewright.benchmark.session import Comparison, Entrant, Plan, Progress, compare_engines
+from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.planning import Budget
 
-if TYPE_CHECKING:
-    from tilewright.compiled import CompiledModel
-
 Array = np.ndarray[Any, Any]
 
 
+@checked
 def bench(
     model: CompiledModel | str | Path,
     *others: CompiledModel | str | Path,

@@ -42,13 +42,7 @@ def write_together(folder: Path, files: Sequence[FileToWrite], *, force: bool = 
     Raises:
         UsageError: no such folder, something in the way that is not ours, or the disk refuses.
     """
-    try:
-        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(
-            f"{folder}: is not a folder ({reason}); create it, or give another with -o."
-        ) from error
+    directory = _opened(folder)
     try:
         for file in files:
             _require_replaceable(directory, folder, file, force)
@@ -62,6 +56,25 @@ def write_together(folder: Path, files: Sequence[FileToWrite], *, force: bool = 
         raise UsageError(f"{folder}: cannot be written to ({error.strerror or error}).") from error
     finally:
         os.close(directory)
+
+
+def require_folder(folder: Path) -> None:
+    """That there is such a folder.
+
+    Raises:
+        UsageError: there is none, or it cannot be opened.
+    """
+    os.close(_opened(folder))
+
+
+def _opened(folder: Path) -> int:
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(
+            f"{folder}: is not a folder ({reason}); create it, or give another with -o."
+        ) from error
 
 
 def _require_replaceable(directory: int, folder: Path, file: FileToWrite, force: bool) -> None:

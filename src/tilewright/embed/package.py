@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.embed import marks
-from tilewright.embed.folder import FileToWrite, write_together
+from tilewright.embed.folder import FileToWrite, require_folder, write_together
 from tilewright.embed.header import example_text, has_c_type, header_text, tensor_bytes
 from tilewright.embed.module import Copy, Workspace, link_object, run_text
 from tilewright.embed.names import file_name, identifier
 from tilewright.embed.weights import HEADER_BYTES, weights_file
-from tilewright.errors import UnsupportedOp, UsageError
+from tilewright.errors import UnsupportedOp
 from tilewright.ir.graph import Graph
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -64,8 +64,7 @@ def export_object(
             not write (or that was edited since) and `force` does not say to replace it.
         UnsupportedOp: an operator that has no generated code, or a tensor of a type that C lacks.
     """
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: is not a folder; create it, or give another with -o.")
+    require_folder(folder)
     symbol = identifier(name)
     graph = program.graph
     for value in (*graph.inputs, *graph.outputs):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arguments import as_array, shown
 from tilewright.errors import InputError, InternalError, TilewrightError, UnsupportedOp, UsageError
 from tilewright.ir.control_flow import CONTROL_FLOW, run_control_flow
 from tilewright.ir.dtype import DType
@@ -140,12 +141,15 @@ def _fed(value: Value, feed: Mapping[str, Array], dtype: DType | None) -> Array:
         if value.data is not None:
             return _constant(value, dtype)
         raise UsageError(f"input {value.name!r} {value.dtype}{list(value.shape)} is missing from the feed.")
-    array = np.asarray(feed[value.name])
+    array = as_array(value.name, feed[value.name])
     if array.shape != value.shape:
         raise UsageError(
             f"input {value.name!r} has shape {list(array.shape)}, but the graph takes {list(value.shape)}."
         )
-    given = DType.from_numpy(array.dtype)
+    try:
+        given = DType.from_numpy(array.dtype)
+    except TypeError as error:
+        raise UsageError(f"input {value.name!r}: {error}") from error
     if given is not value.dtype and not (given.is_float and value.dtype.is_float):
         raise UsageError(f"input {value.name!r} is {given}, but the graph takes {value.dtype}.")
     return array.astype(_held_in(value, dtype), copy=False)
@@ -155,7 +159,7 @@ def _refuse_unknown(feed: Mapping[str, Array], graph: Graph) -> None:
     names = [v.name for v in graph.inputs]
     for name in feed:
         if name not in names:
-            raise UsageError(f"the feed names {name!r}, but the graph's inputs are: {', '.join(names)}.")
+            raise UsageError(f"the feed names {shown(name)}, but the graph's inputs are: {', '.join(names)}.")
 
 
 def _held_in(value: Value, dtype: DType | None) -> np.dtype[Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.arguments import checked
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,7 +99,8 @@ class CompilationReport:
             f"<style>{_STYLE}</style><h1>tilewright report</h1>{parts}</html>\n"
         )
 
-    def save(self, path: str | Path) -> Path:
+    @checked
+    def save(self, path: str | os.PathLike[str]) -> Path:
         """Write HTML, or JSON if the name ends in `.json`.
 
         Raises:

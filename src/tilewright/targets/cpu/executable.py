@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arguments import as_array, shown
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
@@ -159,7 +160,7 @@ class CpuExecutable:
             if array is None:
                 names = ", ".join(s.name for s in self.inputs)
                 raise UsageError(f"input {spec.name!r} is missing: this model needs {names}.")
-            array = np.asarray(array)
+            array = as_array(spec.name, array)
             if array.dtype != spec.dtype.numpy or array.shape != spec.shape:
                 raise UsageError(
                     f"input {spec.name!r} is {array.dtype}{list(array.shape)}, "
@@ -171,5 +172,5 @@ class CpuExecutable:
         if len(feed) > len(arrays):
             unknown = next(name for name in feed if all(s.name != name for s in self.inputs))
             names = ", ".join(s.name for s in self.inputs)
-            raise UsageError(f"unknown input {unknown!r}: this model takes {names}.")
+            raise UsageError(f"unknown input {shown(unknown)}: this model takes {names}.")
         return arrays
