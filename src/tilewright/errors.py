@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+_MAX_LINE = 1000
+
 
 class TilewrightError(Exception):
     """Root of every error a user can meet. `exit_code` is what the command line returns for it."""
@@ -27,7 +29,20 @@ class InputError(UsageError):
 
 
 class MachineError(UsageError):
-    """A machine description that cannot be read or makes no sense; names file and key."""
+    r"""A machine description that cannot be read or makes no sense; names file and key.
+
+    One line that can be read whatever the file holds: what cannot be printed is escaped, and the middle of
+    what is very long left out.
+
+    >>> print(MachineError("chip.yaml: \x1b[31m: unknown key."))
+    chip.yaml: \x1b[31m: unknown key.
+    """
+
+    def __init__(self, message: str) -> None:
+        line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
+        if len(line) > _MAX_LINE:
+            line = f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"
+        super().__init__(line)
 
 
 class ModelRejected(TilewrightError):

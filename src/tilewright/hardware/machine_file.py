@@ -15,7 +15,19 @@ from tilewright.hardware.complaint import complaint
 from tilewright.hardware.machine import Machine
 
 MAX_FILE_BYTES = 1 << 20
+MAX_VALUES = 50_000
+"""Values of a file, keys and lists included: what takes a second or two to read."""
+MAX_DEPTH = 60
+MAX_DIGITS = 400
+"""Of a number: the largest of them has 309."""
+MAX_TEXT = 100_000
+"""Characters of one value."""
 _MAX_DEPTH = 20
+_MAX_SHOWN_KEY = 60
+_YAML_TAG = "tag:yaml.org,2002:"
+_NUMBERS = (f"{_YAML_TAG}int", f"{_YAML_TAG}float")
+_CONSTRUCTED = (*_NUMBERS, f"{_YAML_TAG}timestamp", f"{_YAML_TAG}bool")
+_ODD_TAGS = {f"{_YAML_TAG}{kind}": f"!!{kind}" for kind in ("set", "omap", "pairs", "binary")}
 _NOT_DECIMAL = re.compile(r"[-+]?0\d+|.*:.*")
 _HINTS = (
     ("found character '\\t'", "indent with spaces, not with tabs"),
@@ -96,15 +108,55 @@ def machine_text(machine: Machine) -> str:
 
 class PlainLoader(yaml.SafeLoader):
     """Safe YAML without what surprises: aliases (which can grow without bound), repeated keys, numbers to
-    base 8 or 60."""
+    base 8 or 60, and more of anything than a description has."""
+
+    _num_values = 0
+    _path: tuple[str, ...] = ()
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """A node, unless it stands for another one."""
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call] # the stubs leave it out
-            problem = f"aliases are not allowed (*{event.anchor}); write the value out"
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        return super().compose_node(parent, index)
+        """A node, unless it stands for another one or is more than is taken."""
+        event = self.peek_event()  # type: ignore[no-untyped-call] # the stubs leave it out
+        outer, self._path = self._path, (*self._path, *_part_of_path(index))
+        self._num_values += 1
+        if isinstance(event, yaml.AliasEvent):
+            raise self._refused(event, f"aliases are not allowed (*{event.anchor}); write the value out")
+        if self._num_values > MAX_VALUES:
+            raise self._refused(event, f"more than MAX_VALUES = {MAX_VALUES} values; keep fewer")
+        if len(self._path) > MAX_DEPTH:
+            raise self._refused(
+                event, f"nested too deeply, more than MAX_DEPTH = {MAX_DEPTH}; close brackets"
+            )
+        node = super().compose_node(parent, index)
+        if node is not None and node.tag in _ODD_TAGS:
+            raise self._refused(event, f"tag {_ODD_TAGS[node.tag]}; write plain values without tags (!...)")
+        if isinstance(node, yaml.ScalarNode):
+            self._check_scalar(node)
+        self._path = outer
+        return node
+
+    def _check_scalar(self, node: yaml.ScalarNode) -> None:
+        value = str(node.value)
+        if node.tag in _NUMBERS and len(value) > MAX_DIGITS:
+            problem = f"a number of {len(value)} digits; at most MAX_DIGITS = {MAX_DIGITS} are taken"
+        elif node.tag in _NUMBERS and _NOT_DECIMAL.fullmatch(value):
+            problem = f"{value} is a number to base 8 or 60 in YAML; write it plainly, or as text in quotes"
+        elif len(value) > MAX_TEXT:
+            problem = f"text of {len(value)} characters; at most MAX_TEXT = {MAX_TEXT} are taken"
+        elif node.tag in _CONSTRUCTED:
+            try:  # YAML knows dates without a day of the calendar, and tags may lie
+                self.yaml_constructors[node.tag](self, node)
+                return
+            except (ValueError, KeyError, AttributeError, OverflowError) as error:
+                said = f"{_shown(value)} is not what YAML takes it for ({node.tag.rpartition(':')[2]}"
+                problem = f"{said}: {' '.join(str(error).split())}); put text in quotes"
+        else:
+            return
+        raise self._refused(node, problem)
+
+    def _refused(self, place: yaml.Node | yaml.Event, problem: str) -> yaml.MarkedYAMLError:
+        at = ".".join(self._path[:_MAX_DEPTH]).replace(".[", "[") + "..." * (len(self._path) > _MAX_DEPTH)
+        text = f"{at}: {problem}" if at else problem
+        return yaml.composer.ComposerError(None, None, text, place.start_mark)  # type: ignore[arg-type]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A dict, unless a key is given twice."""
@@ -120,22 +172,16 @@ class PlainLoader(yaml.SafeLoader):
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
-    def construct_decimal(self, node: yaml.ScalarNode) -> int | float:
-        """A number, unless YAML reads it to another base than people do: 010 is 8, 1:30 is 90."""
-        if _NOT_DECIMAL.fullmatch(node.value):
-            problem = (
-                f"{node.value} is a number to base 8 or 60 in YAML; write it plainly, or as text in quotes"
-            )
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        is_integer = node.tag.endswith(":int")
-        number: int | float = (super().construct_yaml_int if is_integer else super().construct_yaml_float)(
-            node
-        )
-        return number
+
+def _shown(value: str) -> str:
+    return value if len(value) <= _MAX_SHOWN_KEY else f"{value[:_MAX_SHOWN_KEY]}..."
 
 
-for _tag in ("int", "float"):
-    PlainLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", PlainLoader.construct_decimal)
+def _part_of_path(index: object) -> tuple[str, ...]:
+    """What the place of a node in its parent adds to its path: an index, or a key that was read."""
+    if isinstance(index, int):
+        return (f"[{index}]",)
+    return (str(index.value)[:_MAX_SHOWN_KEY],) if isinstance(index, yaml.ScalarNode) else ()
 
 
 def parse_yaml(text: str, where: str, loader: type[PlainLoader] = PlainLoader) -> object:
@@ -155,7 +201,7 @@ def parse_yaml(text: str, where: str, loader: type[PlainLoader] = PlainLoader) -
         # ValueError and TypeError: dates and keys that YAML knows but that make no Python value.
         said = " ".join(str(error).split())
         raise MachineError(f"{where}: not readable as YAML: {said}; write plain text and numbers.") from error
-    except RecursionError as error:
+    except RecursionError as error:  # called from deep inside something else
         raise MachineError(f"{where}: nested too deeply; close brackets, and write plain lists.") from error
 
 

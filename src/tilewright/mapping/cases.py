@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tilewright.cost.count import Cost, TensorCount
 from tilewright.errors import UsageError
+from tilewright.files import read_at_most
 from tilewright.mapping.base import LevelLoops, Loop, Mapping
 from tilewright.mapping.problem import Problem, convolution
 
@@ -67,15 +68,18 @@ def load_cases(path: Path) -> list[Case]:
         UsageError: not such a file; one line that names the file and the key.
     """
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        data = read_at_most(path, _MAX_BYTES)
+        if len(data) > _MAX_BYTES:
             raise UsageError(f"{path}: more than {_MAX_BYTES >> 20} MiB; give fewer cases at a time.")
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(data.decode("utf-8"))
         cases = _File.model_validate(document).cases
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         raise UsageError(f"{path}: {where}: {first['msg'].lower()}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError also of numbers with thousands of digits
         raise UsageError(f"{path}: not JSON ({str(error).splitlines()[0]}).") from None
     found: list[Case] = []
     for case in cases:

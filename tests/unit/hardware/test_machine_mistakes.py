@@ -187,7 +187,7 @@ MISTAKES = {
         EYERISS, "holds: [weight]", "holds: &w [weight]\n    shares: *w", "line ", "aliases are not allowed (*w); write the",
     ),
     "a bomb of aliases": ("x", "x", BOMB, "line 2", "aliases are not allowed (*a); write the value out"),
-    "brackets without end": ("x", "x", "[" * 50_000, "", "nested too deeply; close brackets"),
+    "brackets without end": ("x", "x", "[" * 50_000, "line 1", "nested too deeply, more than MAX_DEPTH"),
     "maps in maps in maps": ("x", "x", "name: " + "{a: " * 30 + "1" + "}" * 30, "name.a.a", "nested too deeply"),
     "a tag that makes an object": (
         EYERISS, "name: eyeriss", "name: !!python/object/apply:os.system [ls]", "line 1", "write plain values without tags",
