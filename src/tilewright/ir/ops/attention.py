@@ -28,7 +28,19 @@ from tilewright.ir.nest import (
     Operand,
     affine,
 )
-from tilewright.ir.ops.build import copy_nest, identity, input_operand, local, output_operand, read
+from tilewright.ir.ops.build import (
+    copy_nest,
+    identity,
+    input_operand,
+    local,
+    output_operand,
+    read,
+    require,
+    require_broadcast,
+    require_rank,
+    require_result,
+    require_shape,
+)
 from tilewright.ir.ops.reduction import softmax_nests
 from tilewright.ir.ops.registry import operator
 
@@ -50,6 +62,12 @@ def _scale(node: Node, head_size: int) -> float:
     return node.float_attr("scale", 1 / math.sqrt(head_size)) or 1 / math.sqrt(head_size)
 
 
+def _cap(node: Node) -> float:
+    """What scores are kept below, 0 for no bound."""
+    cap = node.float_attr("softcap", 0.0)
+    return cap if cap > 0 else 0.0
+
+
 def _optional(inputs: Sequence[Array | None], position: int) -> Array | None:
     return inputs[position] if len(inputs) > position else None
 
@@ -66,7 +84,7 @@ def _attention_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence
     repeats = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, repeats, 1), np.repeat(v, repeats, 1)
     raw = np.matmul(q, k.swapaxes(2, 3)) * np.asarray(_scale(node, q.shape[3]), q.dtype)
-    cap = node.float_attr("softcap", 0.0)
+    cap = _cap(node)
     capped = np.tanh(raw / np.asarray(cap, q.dtype)) * np.asarray(cap, q.dtype) if cap else raw
     biased = _biased(node, inputs, capped, 0 if past_key is None else past_key.shape[2])
     top = biased.max(axis=-1, keepdims=True)
@@ -174,13 +192,47 @@ class _Layout:
 
 
 def _layout(node: Node) -> _Layout:
-    q, k = node.require(0).shape, node.require(1).shape
+    """The extents of an attention whose operands and results fit each other.
+
+    Raises:
+        ModelRejected: they do not.
+    """
+    q = require_rank(node, 0, 3, 4)
+    k, v = (require_rank(node, i, len(q), len(q)) for i in (1, 2))
+    batch = q[0]
     if len(q) == 4:
-        query_heads, key_heads, rows, columns = q[1], k[1], q[2], k[2]
+        query_heads, key_heads, rows, length, head_size, value_size = q[1], k[1], q[2], k[2], q[3], v[3]
+        require_shape(node, 1, (batch, key_heads, length, head_size), "batch and head size of the queries")
+        require_shape(node, 2, (batch, key_heads, length, value_size), "batch, heads and length of the keys")
     else:
         query_heads, key_heads = node.int_attr("q_num_heads", 0), node.int_attr("kv_num_heads", 0)
-        rows, columns = q[1], k[1]
-    return _Layout(q[0], key_heads, query_heads // key_heads, rows, columns)
+        require(node, min(query_heads, key_heads) >= 1, "it needs q_num_heads and kv_num_heads of at least 1")
+        for extent, heads, name in ((q[2], query_heads, "q_num_heads"), (v[2], key_heads, "kv_num_heads")):
+            require(node, extent % heads == 0, f"{name}={heads} does not divide {extent} channels")
+        rows, length, head_size, value_size = q[1], k[1], q[2] // query_heads, v[2] // key_heads
+        require_shape(node, 1, (batch, length, key_heads * head_size), "batch and head size of the queries")
+        require_shape(node, 2, (batch, length, None), "batch and length of the keys")
+    fits = key_heads >= 1 and query_heads % key_heads == 0
+    require(node, fits, f"{query_heads} heads of queries are no multiple of {key_heads} heads of keys")
+    past = node.input(4)
+    columns = length if past is None else length + require_rank(node, 4, 4, 4)[2]
+    earlier = columns - length
+    require(node, (past is None) == (node.input(5) is None), "past keys and past values come together")
+    require_shape(node, 4, (batch, key_heads, earlier, head_size), "heads of the keys")
+    require_shape(node, 5, (batch, key_heads, earlier, value_size), "heads of the values")
+    require_shape(node, 6, (batch,), "one length for each sequence")
+    if node.input(3) is not None:
+        mask = require_rank(node, 3, 1, 4)
+        require(node, mask[-1] <= columns, f"the mask {list(mask)} is for more than {columns} keys")
+        require_broadcast(node, 3, (batch, query_heads, rows, mask[-1]))
+    if len(q) == 4:
+        require_result(node, (batch, query_heads, rows, value_size))
+    else:
+        require_result(node, (batch, rows, query_heads * value_size))
+    require_result(node, (batch, key_heads, columns, head_size), 1)
+    require_result(node, (batch, key_heads, columns, value_size), 2)
+    require_result(node, (batch, query_heads, rows, columns), _QK_OUTPUT)
+    return _Layout(batch, key_heads, query_heads // key_heads, rows, columns)
 
 
 def _why_opaque(node: Node) -> str | None:
@@ -196,10 +248,10 @@ def _why_opaque(node: Node) -> str | None:
 @operator("Attention", reference=_attention_reference)
 def attention(node: Node) -> Description:
     """Scores `scale * Q K^T` with softcap and masks, their softmax in four nests, times V."""
+    layout = _layout(node)
     reason = _why_opaque(node)
     if reason is not None:
         return Opaque(reason)
-    layout = _layout(node)
     q, k, v, out = (*(input_operand(node, i) for i in range(3)), output_operand(node))
     compute = out.dtype.compute
     dims = layout.scores
@@ -239,7 +291,7 @@ def attention(node: Node) -> Description:
 
 
 def _capped(node: Node, scores: Expr) -> Expr:
-    cap = node.float_attr("softcap", 0.0)
+    cap = _cap(node)
     return call("tanh", scores / cap) * cap if cap else scores
 
 
@@ -293,12 +345,21 @@ def _halves(interleaved: bool, size: int) -> tuple[slice, slice]:
 @operator("RotaryEmbedding", reference=_rotary_reference)
 def rotary_embedding(node: Node) -> Description:
     """Pairs of channels turned by an angle per position: one nest per half, one for what is not turned."""
+    require_rank(node, 0, 3, 4)
     x, cos, sin, out = (*(input_operand(node, i) for i in range(3)), output_operand(node))
     four = len(x.shape) == 4
     heads = x.shape[1] if four else node.int_attr("num_heads", 0)
+    require(node, four or (heads >= 1 and x.shape[2] % heads == 0), f"num_heads={heads} is no divisor")
     length = x.shape[2] if four else x.shape[1]
     head_size = x.shape[3] if four else x.shape[2] // heads
     size = node.int_attr("rotary_embedding_dim", 0) or head_size
+    require(node, 0 <= size <= head_size, f"rotary_embedding_dim={size} of heads of {head_size} elements")
+    require(node, size % 2 == 0, f"{size} elements of a head cannot be turned in pairs")
+    rows = (None,) if node.input(3) is not None else (x.shape[0], length)
+    for position in (1, 2):
+        require_shape(node, position, (*rows, size // 2), "an angle for each pair and position")
+    require_shape(node, 3, (x.shape[0], length), "a position for each element of each sequence")
+    require_result(node, x.shape)
     view = None if four else (x.shape[0], length, heads, head_size)
     outer = (Dim("b", x.shape[0]), Dim("h", heads), Dim("s", length))
     dims = (*outer, Dim("k", size // 2))

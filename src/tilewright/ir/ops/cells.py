@@ -25,7 +25,16 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Description, Dim, Nest, Operand, affine
-from tilewright.ir.ops.build import copy_nest, identity, input_operand, local, output_operand, read
+from tilewright.ir.ops.build import (
+    copy_nest,
+    identity,
+    input_operand,
+    local,
+    output_operand,
+    read,
+    require_result,
+    require_shape,
+)
 from tilewright.ir.ops.elementwise import softplus
 from tilewright.ir.ops.movement import optional, present
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
@@ -258,6 +267,22 @@ class _Elements:
         return Nest(self.dims, tuple(self.reads), Access(target, identity(self.dims)), body)
 
 
+def _require_cell(node: Node, blocks: int) -> None:
+    """The operands of a cell whose gates come in so many blocks fit its state."""
+    batch, size = node.output.shape
+    require_shape(node, 0, (batch, blocks * size), f"{blocks} gates of a state {[batch, size]}")
+    require_shape(node, 1, (blocks * size, size), f"{blocks} gates of a state {[batch, size]}")
+    require_shape(node, 2, (batch, size), "the state before")
+    require_shape(node, 3, (1, batch), "one flag for each sequence")
+    if node.op_type == "GRUCell":
+        require_shape(node, 4, (size,), "one for each element of the state")
+    if node.op_type == "LSTMCell":
+        require_shape(node, 4, (batch, size), "the memory before")
+        require_shape(node, 5, (3 * size,), "three of each element of the state")
+    for position in range(len(node.outputs)):
+        require_result(node, (batch, size), position)
+
+
 def _product(
     node: Node,
     hidden: Operand,
@@ -284,6 +309,7 @@ def _product(
 @operator("RNNCell", reference=_cell_reference, domain=INTERNAL_DOMAIN)
 def rnn_cell(node: Node) -> Description:
     """`f(gates + hidden @ recurrence.T)`."""
+    _require_cell(node, 1)
     (f,) = _activations(node, _expr_activation)
     total, nests = input_operand(node, 0), []
     step = _Elements.of(node)
@@ -298,6 +324,7 @@ def rnn_cell(node: Node) -> Description:
 @operator("GRUCell", reference=_cell_reference, domain=INTERNAL_DOMAIN)
 def gru_cell(node: Node) -> Description:
     """Update and reset from the state, a candidate from what the reset leaves of it, and their mixture."""
+    _require_cell(node, 3)
     f, g = _activations(node, _expr_activation)
     gates = input_operand(node, 0)
     step = _Elements.of(node)
@@ -346,6 +373,7 @@ def gru_cell(node: Node) -> Description:
 @operator("LSTMCell", reference=_cell_reference, domain=INTERNAL_DOMAIN)
 def lstm_cell(node: Node) -> Description:
     """What enters, leaves and is forgotten; the new memory; what of it shows."""
+    _require_cell(node, 4)
     f, g, h = _activations(node, _expr_activation)
     total, nests = input_operand(node, 0), []
     step, out = _Elements.of(node), _Elements.of(node)

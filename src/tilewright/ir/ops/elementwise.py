@@ -25,6 +25,10 @@ from tilewright.ir.ops.build import (
     output_operand,
     pointwise,
     read,
+    require,
+    require_rank,
+    require_result,
+    require_scalar,
 )
 from tilewright.ir.ops.registry import Reference, operator
 
@@ -281,6 +285,7 @@ def power(node: Node) -> Description:
 )
 def modulo(node: Node) -> Description:
     """Remainder with the divisor's sign, or with the dividend's (`fmod=1`)."""
+    require(node, node.int_attr("fmod", 0) in (0, 1), f"fmod is {node.int_attr('fmod', 0)}, not 0 or 1")
     return pointwise(node, _function("fmod" if node.int_attr("fmod", 0) else "mod"))
 
 
@@ -362,6 +367,9 @@ def _clip_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arra
 @operator("Clip", reference=_clip_reference)
 def clip(node: Node) -> Description:
     """`min(max(x, low), high)`; bounds that are constants become literals."""
+    require_result(node, node.require(0).shape)
+    for scalar in (1, 2):
+        require_scalar(node, scalar)
     out = output_operand(node)
     dims = dims_of(out.shape)
     reads = [broadcast(input_operand(node, 0), dims)]
@@ -397,6 +405,7 @@ def cast_operator(node: Node) -> Description:
 
 
 def _copy(node: Node) -> Nests:
+    require_result(node, node.require(0).shape)
     out = output_operand(node)
     dims = dims_of(out.shape)
     source = input_operand(node, 0)
@@ -431,6 +440,10 @@ def _dropout_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
 @operator("Dropout", reference=_dropout_reference)
 def dropout(node: Node) -> Description:
     """A copy, and a mask of ones if asked for: the operator at inference."""
+    for position in (0, 1):
+        require_result(node, node.require(0).shape, position)
+    for scalar in (1, 2):
+        require_scalar(node, scalar)
     mode, ratio = node.constant(2), node.constant(1)
     if node.input(2) is not None and mode is None:
         return Opaque("whether Dropout trains is data")
@@ -458,6 +471,8 @@ def _trilu_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
 @operator("Trilu", reference=_trilu_reference)
 def trilu(node: Node) -> Description:
     """The elements on or above (`upper=1`) or below the `k`-th diagonal of the last two axes, else 0."""
+    require_result(node, require_rank(node, 0, 2))
+    require_scalar(node, 1)
     out = output_operand(node)
     dims = dims_of(out.shape)
     reads = [Access(input_operand(node, 0), identity(dims))]

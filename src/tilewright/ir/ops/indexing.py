@@ -27,12 +27,18 @@ from tilewright.ir.nest import (
     affine,
 )
 from tilewright.ir.ops.build import (
+    axis_of,
     copy_nest,
     dims_of,
     identity,
     input_operand,
     output_operand,
     read,
+    require,
+    require_rank,
+    require_result,
+    require_scalar,
+    require_shape,
 )
 from tilewright.ir.ops.movement import extents_of, present
 from tilewright.ir.ops.registry import Sizing, operator
@@ -67,9 +73,10 @@ def progression(indices: Array, dims: Sequence[Dim]) -> Affine | None:
 @operator("Gather", reference=_gather_reference)
 def gather(node: Node) -> Description:
     """`out[pre, i, post] = data[pre, indices[i], post]`."""
+    shape = require_rank(node, 0, 1)
+    axis = axis_of(node, len(shape), 0)
+    require_result(node, (*shape[:axis], *node.require(1).shape, *shape[axis + 1 :]))
     data, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
-    rank = len(data.shape)
-    axis = node.int_attr("axis", 0) % rank
     dims = dims_of(out.shape)
     at = dims[axis : axis + len(indices.shape)]
     outer, inner = identity(dims[:axis]), identity(dims[axis + len(at) :])
@@ -100,8 +107,14 @@ def _gather_elements_reference(node: Node, inputs: Sequence[Array | None]) -> Se
 @operator("GatherElements", reference=_gather_elements_reference)
 def gather_elements(node: Node) -> Description:
     """`out[i, j] = data[indices[i, j], j]` for axis 0, and so on."""
+    shape = require_rank(node, 0, 1)
+    axis = axis_of(node, len(shape), 0)
+    places = require_rank(node, 1, len(shape), len(shape))
+    for position, (few, many) in enumerate(zip(places, shape, strict=True)):
+        fits = position == axis or few <= many
+        require(node, fits, f"indices {list(places)} reach beyond axis {position} of the data {list(shape)}")
+    require_result(node, places)
     data, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
-    axis = node.int_attr("axis", 0) % len(data.shape)
     dims = dims_of(out.shape)
     index: tuple[Index, ...] = tuple(
         Indirect(0) if position == axis else affine(d.name) for position, d in enumerate(dims)
@@ -125,8 +138,16 @@ def _gather_nd_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence
 @operator("GatherND", reference=_gather_nd_reference)
 def gather_nd(node: Node) -> Description:
     """`out[b, i, rest] = data[b, indices[b, i, :], rest]`: one indirect index per column."""
+    shape, places, batch = require_rank(node, 0, 1), require_rank(node, 1, 1), node.int_attr("batch_dims", 0)
+    most = min(len(shape), len(places)) - 1
+    require(node, 0 <= batch <= most, f"batch_dims is {batch}, but the operands share 0 to {most} axes")
+    require_shape(node, 1, (*shape[:batch], *places[batch:]), f"batch_dims={batch}")
+    behind = batch + places[-1]
+    require(
+        node, behind <= len(shape), f"indices {list(places)} name {places[-1]} of {len(shape) - batch} axes"
+    )
+    require_result(node, (*places[:-1], *shape[behind:]))
     data, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
-    batch = node.int_attr("batch_dims", 0)
     dims = dims_of(out.shape)
     lead = dims[: len(indices.shape) - 1]
     columns = range(indices.shape[-1])
@@ -166,8 +187,12 @@ def _one_hot_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
 @operator("OneHot", reference=_one_hot_reference, sizing=Sizing(1, "depth", _one_hot_shape, _one_hot_depth))
 def one_hot(node: Node) -> Description:
     """`values[1]` where the place along `axis` is the index (negative: from the end), else `values[0]`."""
+    shape = node.require(0).shape
+    axis = axis_of(node, len(shape) + 1, -1)
+    require_scalar(node, 1)
+    require_shape(node, 2, (2,), "the values off and on")
+    require_result(node, (*shape[:axis], None, *shape[axis:]))
     indices, values, out = input_operand(node, 0), input_operand(node, 2), output_operand(node)
-    axis = _one_hot_axis(node, len(out.shape))
     dims = dims_of(out.shape)
     where = Access(indices, identity((*dims[:axis], *dims[axis + 1 :])))
     off, on = Access(values, (affine(0),)), Access(values, (affine(1),))

@@ -12,8 +12,14 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Affine, Description, Index, Nest, Operand, affine
-from tilewright.ir.ops.build import input_operand, read, table
-from tilewright.ir.ops.convolution import ConvLoops, convolve
+from tilewright.ir.ops.build import (
+    input_operand,
+    read,
+    require_scalar,
+    require_shape,
+    table,
+)
+from tilewright.ir.ops.convolution import ConvLoops, conv_shapes, convolve
 from tilewright.ir.ops.matmul import MatMulLoops
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import window_of
@@ -141,6 +147,21 @@ def _integer_convolution(
     return to_int32(total)
 
 
+def _require_parameter(node: Node, position: int, channels: int | None, full: Sequence[int] = ()) -> None:
+    """A scale or zero point is one number, one per channel, or a tensor that broadcasts to `full`."""
+    value = node.input(position)
+    if value is None or value.num_elements == 1:
+        return
+    if channels is None:
+        require_scalar(node, position)
+    elif len(value.shape) == 1 or not full:
+        require_shape(node, position, (channels,), "one number, or one for each channel")
+    else:
+        require_shape(
+            node, position, tuple(1 if e == 1 else f for e, f in zip(value.shape, full, strict=False))
+        )
+
+
 def _optional(inputs: Sequence[Array | None], position: int) -> Array | None:
     return inputs[position] if len(inputs) > position else None
 
@@ -159,6 +180,8 @@ def _integer_loops(
 
     Where the zero point is only known when the model runs, the body itself leaves padding out.
     """
+    require_scalar(node, x_zero)
+    _require_parameter(node, weight_zero, node.require(weight).shape[0])
     number = known_number(node, x_zero)
     loops = ConvLoops.of(node, x, weight, 0 if number is None else int(number))
     reads = _Reads(node, [loops.x, loops.weight])
@@ -185,7 +208,7 @@ def inside(access: Access) -> Expr:
     return inside
 
 
-@operator("ConvInteger", reference=_conv_integer_reference)
+@operator("ConvInteger", reference=_conv_integer_reference, shapes=conv_shapes)
 def conv_integer(node: Node) -> Description:
     """`sum (x - x_zero) * (w - w_zero)` in int32."""
     loops, reads, body = _integer_loops(node, 0, 1, 2, 3)
@@ -204,10 +227,15 @@ def _qlinear_conv_reference(node: Node, inputs: Sequence[Array | None]) -> Seque
     return (requantise(total, factor, y_zero.reshape(()), y_zero.dtype),)
 
 
-@operator("QLinearConv", reference=_qlinear_conv_reference)
+@operator("QLinearConv", reference=_qlinear_conv_reference, shapes=lambda node: conv_shapes(node, 0, 3))
 def qlinear_conv(node: Node) -> Description:
     """An integer convolution from the bias, times `x_scale * w_scale / y_scale`, rounded and saturated."""
     loops, reads, body = _integer_loops(node, 0, 3, 2, 5)
+    num_out = node.output.shape[1]
+    _require_parameter(node, 4, num_out)
+    for position in (1, 6, 7):
+        require_scalar(node, position)
+    require_shape(node, 8, (num_out,), "one for each output channel")
     factor = reads.factor(
         ((1, parameter), (4, lambda operand: parameter(operand, loops.out_channel)), (6, parameter))
     )
@@ -253,6 +281,12 @@ def _integer_product(
     node: Node, a: int, b: int, a_zero: int, b_zero: int
 ) -> tuple[MatMulLoops, _Reads, Expr]:
     loops = MatMulLoops.of(node, a, b)
+    for position in (a_zero, *((a_zero - 1,) if node.op_type == "QLinearMatMul" else ())):
+        shape = node.require(a).shape
+        _require_parameter(node, position, shape[-2] if len(shape) > 1 else None, (*shape[:-1], 1))
+    for position in (b_zero, *((b_zero - 1,) if node.op_type == "QLinearMatMul" else ())):
+        shape = node.require(b).shape
+        _require_parameter(node, position, shape[-1] if len(shape) > 1 else None, (*shape[:-2], 1, shape[-1]))
     reads = _Reads(node, [loops.a, loops.b])
     left = centred(read(0, loops.a), reads.zero_point(a_zero, lambda operand: _per_row(loops, operand)))
     right = centred(read(1, loops.b), reads.zero_point(b_zero, lambda operand: _per_column(loops, operand)))
@@ -278,6 +312,8 @@ def _qlinear_matmul_reference(node: Node, inputs: Sequence[Array | None]) -> Seq
 @operator("QLinearMatMul", reference=_qlinear_matmul_reference)
 def qlinear_matmul(node: Node) -> Description:
     """An integer product, times `a_scale * b_scale / y_scale`, rounded and saturated."""
+    for position in (6, 7):
+        require_scalar(node, position)
     loops, reads, body = _integer_product(node, 0, 3, 2, 5)
     scales = (
         (1, lambda operand: _per_row(loops, operand)),

@@ -9,9 +9,20 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.expr import Acc, Expr, cast
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Description, Dim, Index, Nest, affine
-from tilewright.ir.ops.build import broadcast, input_operand, output_operand, read
+from tilewright.ir.ops.build import (
+    broadcast,
+    broadcast_shape,
+    input_operand,
+    output_operand,
+    read,
+    require,
+    require_broadcast,
+    require_rank,
+    require_result,
+    require_shape,
+)
 from tilewright.ir.ops.registry import operator
 
 Array = np.ndarray[Any, Any]
@@ -35,10 +46,14 @@ class MatMulLoops:
 
     @classmethod
     def of(cls, node: Node, a_position: int = 0, b_position: int = 1) -> MatMulLoops:
-        """Loops `b0 b1 ... m n k`; `m` or `n` is missing where that operand is a vector."""
+        """Loops `b0 b1 ... m n k`; `m` or `n` is missing where that operand is a vector.
+
+        Raises:
+            ModelRejected: the operands or the result do not fit each other.
+        """
+        extents = _require_product(node, a_position, b_position)
         a, b, out = input_operand(node, a_position), input_operand(node, b_position), output_operand(node)
         rows, columns = len(a.shape) > 1, len(b.shape) > 1
-        extents = out.shape[: len(out.shape) - int(rows) - int(columns)]
         batch = tuple(Dim(f"b{i}", extent) for i, extent in enumerate(extents))
         m = (Dim("m", a.shape[-2]),) if rows else ()
         n = (Dim("n", b.shape[-1]),) if columns else ()
@@ -58,6 +73,17 @@ class MatMulLoops:
             Access(b, (*b_lead, affine("k"), *column)),
             Access(out, tuple(affine(d.name) for d in parallel)),
         )
+
+
+def _require_product(node: Node, a_position: int, b_position: int) -> Shape:
+    """The shape of the batch of a product whose operands and result fit each other."""
+    a, b = require_rank(node, a_position, 1), require_rank(node, b_position, 1)
+    depth = a[-1]
+    expected = (depth,) if len(b) == 1 else (*b[:-2], depth, b[-1])
+    require_shape(node, b_position, expected, f"the other operand is {list(a)}")
+    batch = broadcast_shape(node, a[:-2], b[:-2])
+    require_result(node, (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())))
+    return batch
 
 
 @operator("MatMul", reference=_matmul_reference)
@@ -88,10 +114,14 @@ def _gemm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arra
 @operator("Gemm", reference=_gemm_reference)
 def gemm(node: Node) -> Description:
     """`out[m, n] = alpha * sum_k a[m, k] * b[k, n] + beta * c`, operands optionally transposed."""
-    a, b, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
     trans_a, trans_b = node.int_attr("transA", 0), node.int_attr("transB", 0)
-    m, n = Dim("m", out.shape[0]), Dim("n", out.shape[1])
-    k = Dim("k", a.shape[0] if trans_a else a.shape[1], "reduce")
+    rows, depth = require_rank(node, 0, 2, 2)[:: -1 if trans_a else 1]
+    columns = require_rank(node, 1, 2, 2)[0 if trans_b else 1]
+    require_shape(node, 1, (columns, depth) if trans_b else (depth, columns), f"{depth} elements in each sum")
+    require_broadcast(node, 2, (rows, columns))
+    require_result(node, (rows, columns))
+    a, b, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
+    m, n, k = Dim("m", rows), Dim("n", columns), Dim("k", depth, "reduce")
     a_index = ("k", "m") if trans_a else ("m", "k")
     b_index = ("n", "k") if trans_b else ("k", "n")
     reads = [
@@ -167,7 +197,10 @@ def einsum(node: Node) -> Description:
     extents: dict[str, int] = {}
     for names, operand in zip(equation.inputs, operands, strict=True):
         for name, extent in zip(names, operand.shape, strict=True):
-            extents[name] = extent if extents.get(name, 1) == 1 else extents[name]
+            known = extents.setdefault(name, extent)
+            problem = f"{name!r} stands for axes of {known} and of {extent} elements"
+            require(node, extent == known or 1 in (extent, known), problem)
+            extents[name] = extent if known == 1 else known
     reads = tuple(
         Access(
             operand,
@@ -181,5 +214,6 @@ def einsum(node: Node) -> Description:
         product = product * cast(read(position, reads[position]), compute)
     parallel = tuple(Dim(name, extents[name]) for name in equation.output)
     reduced = tuple(Dim(n, e, "reduce") for n, e in extents.items() if n not in equation.output)
+    require_result(node, tuple(d.extent for d in parallel))
     write = Access(out, tuple(affine(d.name) for d in parallel))
     return (Nest((*parallel, *reduced), reads, write, product, "sum" if reduced else None),)

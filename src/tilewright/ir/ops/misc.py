@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,11 +32,14 @@ from tilewright.ir.ops.build import (
     identity,
     input_operand,
     local,
+    normalized_axis,
     output_operand,
     read,
     require,
     require_rank,
     require_result,
+    require_scalar,
+    require_shape,
     scalar_like,
     table,
 )
@@ -53,6 +57,7 @@ LONGEST_RUNNING_NEST = 1 << 14
 
 
 def _from_table(node: Node, data: Array) -> Nests:
+    require_result(node, data.shape)
     out = output_operand(node)
     dims = dims_of(out.shape)
     return (copy_nest(dims, Access(table(0, data), identity(dims)), Access(out, identity(dims))),)
@@ -136,8 +141,15 @@ def _range_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
 @operator("Range", reference=_range_reference)
 def range_operator(node: Node) -> Description:
     """`start + i * delta`."""
-    if any(node.constant(i) is None for i in range(3)):
+    for scalar in range(3):
+        require_scalar(node, scalar)
+    require_result(node, (None,))
+    ends = [node.constant(i) for i in range(3)]
+    if any(end is None for end in ends):
         return Opaque("how many elements a Range has is data")
+    start_at, limit, step = (end.item() for end in ends if end is not None)
+    require(node, step != 0, "it has a step of 0")
+    require_result(node, (max(0, math.ceil((limit - start_at) / step)),))
     out = output_operand(node)
     dims = dims_of(out.shape)
     reads = tuple(broadcast(input_operand(node, i), dims) for i in (0, 2))
@@ -154,6 +166,7 @@ def _eye_like_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[
 @operator("EyeLike", reference=_eye_like_reference)
 def eye_like(node: Node) -> Description:
     """Ones on the `k`-th diagonal, zeros elsewhere."""
+    require_result(node, require_rank(node, 0, 2, 2))
     out = output_operand(node)
     dims = dims_of(out.shape)
     dtype = out.dtype.compute
@@ -180,17 +193,19 @@ def _running_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
 @operator("CumSum", "CumProd", reference=_running_reference)
 def running(node: Node) -> Description:
     """`out[i]` accumulates `x[i - j]` over j; what lies before the start is the neutral element."""
+    require_result(node, node.require(0).shape)
+    require_scalar(node, 1)
     source, out, axis_data = input_operand(node, 0), output_operand(node), node.constant(1)
     if axis_data is None:
         return Opaque(f"the axis of {node.op_type} is data")
-    axis = int(axis_data.reshape(())) % len(out.shape)
+    axis = normalized_axis(node, int(axis_data.reshape(())), len(out.shape))
     extent = out.shape[axis]
     if extent > LONGEST_RUNNING_NEST:
         return Opaque(f"{node.op_type} over {extent} elements is a serial chain")
     combine: Combine = "prod" if node.op_type == "CumProd" else "sum"
     dims = dims_of(out.shape)
     direction = 1 if node.int_attr("reverse", 0) else -1
-    offset = direction * node.int_attr("exclusive", 0)
+    offset = direction * bool(node.int_attr("exclusive", 0))
     neutral = scalar_like(combine == "prod", out.dtype.compute)
     if extent > _LONGEST_SINGLE_NEST:
         return _running_blocks(source, out, axis, direction, offset, combine)
@@ -267,8 +282,14 @@ def _reverse_sequence_reference(node: Node, inputs: Sequence[Array | None]) -> S
 @operator("ReverseSequence", reference=_reverse_sequence_reference)
 def reverse_sequence(node: Node) -> Description:
     """Where each step comes from, by the length of its sequence, and then the step itself."""
-    x, lengths, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
     time, batch = node.int_attr("time_axis", 0), node.int_attr("batch_axis", 1)
+    require(
+        node, {time, batch} == {0, 1}, f"time_axis is {time} and batch_axis {batch}, not 0 and 1 or 1 and 0"
+    )
+    shape = require_rank(node, 0, 2)
+    require_shape(node, 1, (shape[batch],), "one length for each sequence")
+    require_result(node, shape)
+    x, lengths, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
     dims = dims_of(out.shape)
     pair = (dims[time], dims[batch])
     length = Access(lengths, (affine(dims[batch].name),))

@@ -16,6 +16,7 @@ from tilewright.ir.expr import Scalar
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, Nest, Nests, Opaque, affine
 from tilewright.ir.ops.build import (
+    axis_of,
     broadcast,
     copy_nest,
     dims_of,
@@ -23,6 +24,11 @@ from tilewright.ir.ops.build import (
     input_operand,
     output_operand,
     require,
+    require_broadcast,
+    require_rank,
+    require_result,
+    require_scalar,
+    require_shape,
     scalar_like,
 )
 from tilewright.ir.ops.registry import Sizing, operator
@@ -146,6 +152,10 @@ def _flatten_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
 @operator("Flatten", reference=_flatten_reference)
 def flatten(node: Node) -> Description:
     """The axes before and from `axis` merged into two."""
+    shape, axis = node.require(0).shape, node.int_attr("axis", 1)
+    require(node, -len(shape) <= axis <= len(shape), f"axis is {axis}, but the operand has {len(shape)} axes")
+    axis += len(shape) if axis < 0 else 0
+    require_result(node, (prod(shape[:axis]), prod(shape[axis:])))
     return reshape_nests(node)
 
 
@@ -231,6 +241,7 @@ def _expand_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Ar
 def expand(node: Node) -> Description:
     """The input broadcast to a larger shape."""
     out = output_operand(node)
+    require_broadcast(node, 0, out.shape)
     dims = dims_of(out.shape)
     return (copy_nest(dims, broadcast(input_operand(node, 0), dims), Access(out, identity(dims))),)
 
@@ -246,6 +257,9 @@ def transpose(node: Node) -> Description:
     rank = len(source.shape)
     perm = node.ints_attr("perm", tuple(reversed(range(rank))))
     assert perm is not None
+    axes = sorted(a + rank if a < 0 else a for a in perm)
+    require(node, axes == list(range(rank)), f"perm {list(perm)} does not order {rank} axes")
+    require_result(node, tuple(source.shape[a] for a in perm))
     dims = dims_of(out.shape)
     index: list[Affine] = [affine()] * rank
     for axis, dim in zip(perm, dims, strict=True):
@@ -270,8 +284,15 @@ def _concat_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Ar
 @operator("Concat", reference=_concat_reference)
 def concat(node: Node) -> Description:
     """The inputs one after another along `axis`: one copy per input."""
+    first = require_rank(node, 0, 1)
+    axis = axis_of(node, len(first), 0)
+    others = (*first[:axis], None, *first[axis + 1 :])
+    for position in range(1, len(node.inputs)):
+        require_rank(node, position, len(first), len(first))
+        require_shape(node, position, others, f"joined along axis {axis} with {list(first)}")
+    extent = sum(v.shape[axis] for v in node.inputs if v is not None)
+    require_result(node, (*first[:axis], extent, *first[axis + 1 :]))
     out = output_operand(node)
-    axis = node.int_attr("axis", 0) % len(out.shape)
     nests: list[Nest] = []
     offset = 0
     for position in range(len(node.inputs)):
@@ -289,6 +310,8 @@ def _split_sizes(node: Node, extent: int, given: Array | None) -> tuple[int, ...
     if sizes is not None:
         return sizes
     count = node.int_attr("num_outputs", len(node.outputs))
+    if count < 1:
+        raise IndexError(f"an axis cannot be cut into {count} parts")
     size = -(-extent // count)
     return tuple(max(0, min(size, extent - size * i)) for i in range(count))
 
@@ -306,14 +329,22 @@ def _split_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
 def split(node: Node) -> Description:
     """Consecutive parts along `axis`: one copy per output."""
     source = input_operand(node, 0)
-    axis = node.int_attr("axis", 0) % len(source.shape)
+    axis = axis_of(node, len(source.shape), 0)
+    others = (*source.shape[:axis], None, *source.shape[axis + 1 :])
+    for position in range(len(node.outputs)):
+        require_result(node, others, position)
     if node.input(1) is not None and node.constant(1) is None:
         return Opaque("Split sizes are data")
     nests: list[Nest] = []
     offset = 0
-    sizes = _split_sizes(node, source.shape[axis], node.constant(1))
+    extent = source.shape[axis]
+    sizes = _split_sizes(node, extent, node.constant(1))
+    require(node, len(sizes) >= len(node.outputs), f"{len(sizes)} parts are not {len(node.outputs)} results")
+    fits = sum(sizes) == extent and min(sizes, default=0) >= 0
+    require(node, fits, f"parts of {list(sizes)[:16]} elements do not make an axis of {extent}")
     for position, size in enumerate(sizes):
         if position < len(node.outputs) and node.outputs[position] is not None:
+            require_result(node, (*others[:axis], size, *others[axis + 1 :]), position)
             out = output_operand(node, position)
             dims = dims_of(out.shape)
             target = Access(out, identity(dims))
@@ -352,10 +383,12 @@ def _slice_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
 def slice_operator(node: Node) -> Description:
     """Every `step`-th element of each axis from a start to before an end."""
     source, out = input_operand(node, 0), output_operand(node)
+    require_result(node, (None,) * len(source.shape))
     arguments = [node.constant(i) for i in range(1, 5)]
     if any(a is None and node.input(i + 1) is not None for i, a in enumerate(arguments)):
         return Opaque("Slice bounds are data")
     kept = slice_ranges(source.shape, *_slice_arguments(source.shape, arguments))
+    require_result(node, tuple(map(len, kept)))
     dims = dims_of(out.shape)
     index = tuple(affine((d.name, r.step), r.start) for d, r in zip(dims, kept, strict=True))
     return (copy_nest(dims, Access(source, index), Access(out, identity(dims))),)
@@ -375,6 +408,10 @@ def _pads(rank: int, pads: Sequence[int], axes: Sequence[int] | None) -> list[tu
 
 def _kept(extent: int, before: int, after: int) -> slice:
     return slice(max(0, -before), extent - max(0, -after))
+
+
+def _padded(extent: int, before: int, after: int) -> int:
+    return len(range(extent)[_kept(extent, before, after)]) + max(0, before) + max(0, after)
 
 
 def _source_positions(extent: int, before: int, after: int, mode: str) -> tuple[int, ...]:
@@ -406,6 +443,9 @@ def _pad_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array
 def pad(node: Node) -> Description:
     """Axes grown by a constant, or by reflected, repeated or wrapped elements; negative pads cut."""
     source, out = input_operand(node, 0), output_operand(node)
+    require_result(node, (None,) * len(source.shape))
+    if node.constant(2) is None or node.require(2).num_elements:
+        require_scalar(node, 2)
     mode = node.str_attr("mode", "constant")
     pads, value = integers(node.constant(1)), node.constant(2)
     if pads is None or (node.input(3) is not None and node.constant(3) is None):
@@ -414,7 +454,11 @@ def pad(node: Node) -> Description:
         return Opaque("the padding value is data")
     if mode not in ("constant", "reflect", "edge", "wrap"):
         return Opaque(f"Pad with mode={mode!r} is not known")
-    amounts = _pads(len(source.shape), pads, integers(node.constant(3)))
+    axes = integers(node.constant(3))
+    count = len(source.shape if axes is None else axes)
+    require(node, len(pads) == 2 * count, f"{len(pads)} pads are not two for each of {count} axes")
+    amounts = _pads(len(source.shape), pads, axes)
+    require_result(node, [_padded(e, *amount) for e, amount in zip(source.shape, amounts, strict=True)])
     dims = dims_of(out.shape)
     index: list[Index] = []
     fill: Scalar | None = None
@@ -450,6 +494,10 @@ def _tile_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arra
 def tile(node: Node) -> Description:
     """The input repeated along each axis: one dim counts repetitions, one runs through the input."""
     source, out = input_operand(node, 0), output_operand(node)
+    require_result(node, (None,) * len(source.shape))
+    for extent, total in zip(source.shape, out.shape, strict=True):
+        fits = total % extent == 0 if extent else total == 0
+        require(node, fits, f"{list(source.shape)} is not repeated to {list(out.shape)}")
     dims: list[Dim] = []
     read: list[Affine] = []
     write: list[Affine] = []
@@ -484,7 +532,10 @@ def depth_to_space(node: Node) -> Description:
     if mode not in ("DCR", "CRD") or len(source.shape) != 4:
         return Opaque(f"DepthToSpace with mode={mode!r} on {list(source.shape)} is not known")
     n, channels, h, w = source.shape
+    fits = size >= 1 and channels % size**2 == 0
+    require(node, fits, f"blocksize={size} does not divide {channels} channels into blocks")
     c = channels // size**2
+    require_result(node, (n, c, h * size, w * size))
     dims = tuple(Dim(*d) for d in (("n", n), ("c", c), ("h", h), ("i", size), ("w", w), ("j", size)))
     if mode == "DCR":
         channel = affine(("i", size * c), ("j", c), "c")
@@ -513,6 +564,9 @@ def space_to_depth(node: Node) -> Description:
     if mode not in ("DCR", "CRD") or len(source.shape) != 4:
         return Opaque(f"SpaceToDepth with mode={mode!r} on {list(source.shape)} is not known")
     n, c, h, w = source.shape
+    fits = size >= 1 and h % size == 0 and w % size == 0
+    require(node, fits, f"blocksize={size} does not divide a plane of {h} by {w}")
+    require_result(node, (n, c * size**2, h // size, w // size))
     sizes = (("n", n), ("i", size), ("j", size), ("c", c), ("h", h // size), ("w", w // size))
     dims = tuple(Dim(*d) for d in sizes)
     if mode == "DCR":
@@ -525,7 +579,7 @@ def space_to_depth(node: Node) -> Description:
 
 
 def _cropped_axes(node: Node, rank: int) -> list[int]:
-    return [a % rank for a in node.ints_attr("axes", range(rank)) or ()]
+    return [axis_within(a, rank) for a in node.ints_attr("axes", range(rank)) or ()]
 
 
 def _cropped(node: Node, source: Shape, data: Array) -> Shape:

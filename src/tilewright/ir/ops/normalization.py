@@ -15,13 +15,20 @@ from tilewright.ir.expr import Acc, Expr, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Description, Dim, Index, Nest, Opaque, Operand, affine
 from tilewright.ir.ops.build import (
+    axis_of,
     broadcast,
     dims_of,
     identity,
     input_operand,
     local,
+    normalized_axis,
     output_operand,
     read,
+    require,
+    require_broadcast,
+    require_rank,
+    require_result,
+    require_shape,
 )
 from tilewright.ir.ops.reduction import as_parallel, kept, normalized_axes, split_dims
 from tilewright.ir.ops.registry import operator
@@ -51,6 +58,13 @@ def _batch_norm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequenc
 @operator("BatchNormalization", reference=_batch_norm_reference)
 def batch_normalization(node: Node) -> Description:
     """`(x - mean[c]) * (scale[c] / sqrt(var[c] + epsilon)) + bias[c]`."""
+    shape = require_rank(node, 0, 1)
+    channels = shape[1] if len(shape) > 1 else 1
+    for position in range(1, 5):
+        require_shape(node, position, (channels,), "one for each channel")
+    require_result(node, shape)
+    for position in range(1, len(node.outputs)):
+        require_result(node, (channels,), position)
     if node.int_attr("training_mode", 0):
         return Opaque("BatchNormalization in training mode")
     x, out = input_operand(node, 0), output_operand(node)
@@ -121,9 +135,14 @@ def layer_normalization(node: Node) -> Description:
     The statistics go to the outputs Mean and InvStdDev where the model asks for them.
     """
     x, out = input_operand(node, 0), output_operand(node)
-    first = node.int_attr("axis", -1) % len(x.shape)
+    first = axis_of(node, len(x.shape), -1)
+    for position in (1, 2):
+        require_broadcast(node, position, x.shape)
+    require_result(node, x.shape)
     dims = split_dims(x.shape, tuple(range(first, len(x.shape))))
     compute = x.dtype.compute
+    for position in (1, 2):
+        require_result(node, [1 if d.role == "reduce" else d.extent for d in dims], position)
     narrow = [1 if d.role == "reduce" else d.extent for d in dims]
     mean, inverse = (
         output_operand(node, i)
@@ -153,6 +172,7 @@ def _scaled_nests(
     node: Node, dims: tuple[Dim, ...], view: tuple[int, ...] | None, channel: Index, epsilon: float
 ) -> tuple[Nest, ...]:
     """Standardise over the reduce dims (of a view of the input), then scale and shift per channel."""
+    require_result(node, node.require(0).shape)
     x, out = input_operand(node, 0), output_operand(node)
     compute = out.dtype.compute
     narrow = [1 if d.role == "reduce" else d.extent for d in dims]
@@ -169,7 +189,9 @@ def _scaled_nests(
 @operator("InstanceNormalization", reference=_instance_norm_reference)
 def instance_normalization(node: Node) -> Description:
     """Every image plane standardised by its own statistics, then scaled and shifted per channel."""
-    shape = node.require(0).shape
+    shape = require_rank(node, 0, 2)
+    for position in (1, 2):
+        require_shape(node, position, (shape[1],), "one for each channel")
     dims = split_dims(shape, tuple(range(2, len(shape))))
     return _scaled_nests(node, dims, None, affine("d1"), node.float_attr("epsilon", 1e-5))
 
@@ -191,12 +213,17 @@ def _group_norm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequenc
 @operator("GroupNormalization", reference=_group_norm_reference)
 def group_normalization(node: Node) -> Description:
     """Groups of channels standardised together: the input is viewed as `[N, groups, C/groups, ...]`."""
-    shape = node.require(0).shape
+    shape = require_rank(node, 0, 2)
     groups = node.int_attr("num_groups", 1)
+    fits = groups >= 1 and shape[1] % groups == 0
+    require(node, fits, f"num_groups={groups} does not divide {shape[1]} channels")
+    per_channel = node.opset >= _GROUP_NORM_PER_CHANNEL
+    for position in (1, 2):
+        require_shape(node, position, (shape[1] if per_channel else groups,))
     inside = shape[1] // groups
     view = (shape[0], groups, inside, *shape[2:])
     dims = split_dims(view, tuple(range(2, len(view))))
-    channel = affine(("d1", inside), "d2") if node.opset >= _GROUP_NORM_PER_CHANNEL else affine("d1")
+    channel = affine(("d1", inside), "d2") if per_channel else affine("d1")
     return _scaled_nests(node, dims, view, channel, node.float_attr("epsilon", 1e-5))
 
 
@@ -212,7 +239,9 @@ def _rms_norm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[
 def rms_normalization(node: Node) -> Description:
     """`x / sqrt(mean(x^2) + epsilon) * scale` over the last axes, as two nests."""
     x, out = input_operand(node, 0), output_operand(node)
-    first = node.int_attr("axis", -1) % len(x.shape)
+    first = axis_of(node, len(x.shape), -1)
+    require_broadcast(node, 1, x.shape)
+    require_result(node, x.shape)
     dims = split_dims(x.shape, tuple(range(first, len(x.shape))))
     compute = x.dtype.compute
     inverse = local(0, compute, [1 if d.role == "reduce" else d.extent for d in dims])
@@ -242,7 +271,9 @@ def _lp_norm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
 def lp_normalization(node: Node) -> Description:
     """`x / norm(x)` along one axis, `p` 1 or 2; a row of zeros stays zero."""
     x, out = input_operand(node, 0), output_operand(node)
-    axis = node.int_attr("axis", -1) % len(x.shape)
+    axis = axis_of(node, len(x.shape), -1)
+    require(node, node.int_attr("p", 2) in (1, 2), f"p is {node.int_attr('p', 2)}, not 1 or 2")
+    require_result(node, x.shape)
     dims = split_dims(x.shape, (axis,))
     compute = out.dtype.compute
     total = kept(dims, local(0, compute, [1 if i == axis else e for i, e in enumerate(x.shape)]))
@@ -272,7 +303,10 @@ def _mvn_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array
 def mean_variance_normalization(node: Node) -> Description:
     """Mean, deviation plus a tiny constant, then the quotient, over the given axes."""
     x, out = input_operand(node, 0), output_operand(node)
-    axes = normalized_axes(node.ints_attr("axes", (0, 2, 3)) or (), len(x.shape))
+    rank = len(x.shape)
+    given = node.ints_attr("axes", (0, 2, 3)) or ()
+    axes = normalized_axes([normalized_axis(node, a, rank, "an axis") for a in given], rank)
+    require_result(node, x.shape)
     dims = split_dims(x.shape, axes)
     compute = out.dtype.compute
     narrow = [1 if d.role == "reduce" else d.extent for d in dims]
@@ -317,8 +351,10 @@ def _lrn_constants(node: Node) -> tuple[float, float, float]:
 @operator("LRN", reference=_lrn_reference)
 def local_response_normalization(node: Node) -> Description:
     """`x / (bias + alpha/size * sum of x^2 over size neighbouring channels)^beta`, as one nest."""
+    require_result(node, require_rank(node, 0, 2))
     x, out = input_operand(node, 0), output_operand(node)
     size = node.int_attr("size", 1)
+    require(node, size >= 1, f"size is {size}, but at least 1 is taken")
     alpha, beta, bias = _lrn_constants(node)
     dims = dims_of(x.shape)
     index = identity(dims)

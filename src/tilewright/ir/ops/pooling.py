@@ -16,7 +16,15 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Scalar, call
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Combine, Description, Dim, Nest, Opaque, affine
-from tilewright.ir.ops.build import input_operand, output_operand, read, require_rank, require_result, table
+from tilewright.ir.ops.build import (
+    input_operand,
+    output_operand,
+    read,
+    require,
+    require_rank,
+    require_result,
+    table,
+)
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, window_of
 
@@ -165,6 +173,12 @@ def _lp_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]
     return (total ** np.asarray(1.0 / p, x.dtype),)
 
 
+def _exponent(node: Node) -> int:
+    p = node.int_attr("p", 2)
+    require(node, p >= 1, f"p is {p}, but at least 1 is taken")
+    return p
+
+
 def _power(value: Expr, p: int) -> Expr:
     magnitude = call("abs", value)
     if p == 1:
@@ -181,7 +195,7 @@ def _root(value: Expr, p: int) -> Expr:
 @operator("LpPool", reference=_lp_reference, shapes=_pool_shapes)
 def lp_pool(node: Node) -> Description:
     """`out = (sum_k |x|^p)^(1/p)` over each window."""
-    p = node.int_attr("p", 2)
+    p = _exponent(node)
     compute = node.output.dtype.compute
     window = _pool_window(node)
     nest = _pool_nest(node, window, "sum", 0.0, None, _root(Acc(compute), p))
@@ -246,4 +260,4 @@ def _global_lp_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence
 @operator("GlobalLpPool", reference=_global_lp_reference)
 def global_lp_pool(node: Node) -> Description:
     """`(sum |x|^p)^(1/p)` of each image plane."""
-    return (_global_nest(node, "sum", node.int_attr("p", 2), mean=False),)
+    return (_global_nest(node, "sum", _exponent(node), mean=False),)

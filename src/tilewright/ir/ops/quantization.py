@@ -10,8 +10,22 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Read, call, cast, select
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, Nest, Opaque, Operand, affine
-from tilewright.ir.ops.build import broadcast, dims_of, identity, input_operand, local, output_operand, read
+from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, Nest, Opaque, affine
+from tilewright.ir.ops.build import (
+    axis_of,
+    broadcast,
+    broadcast_shape,
+    dims_of,
+    identity,
+    input_operand,
+    local,
+    output_operand,
+    read,
+    require,
+    require_result,
+    require_scalar,
+    require_shape,
+)
 from tilewright.ir.ops.movement import optional, present
 from tilewright.ir.ops.registry import operator
 
@@ -45,28 +59,29 @@ def _quantize_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[
     return (np.clip(value, low, high).astype(node.output.dtype.numpy),)
 
 
-def _parameter_access(node: Node, operand: Operand, dims: Sequence[Dim]) -> Access | None:
-    """How each output element reads its scale or zero point; None where shape and attributes disagree."""
+def _parameter_access(node: Node, position: int, dims: Sequence[Dim]) -> Access:
+    """How each output element reads its scale or zero point: one number, one per axis, or one per block."""
+    operand = input_operand(node, position)
     if operand.num_elements == 1 and len(operand.shape) <= 1:
         return Access(operand, tuple(affine() for _ in operand.shape))
-    axis = node.int_attr("axis", 1) % len(dims)
+    axis = axis_of(node, len(dims), 1)
     block = node.int_attr("block_size", 0)
+    require(node, block >= 0, f"block_size is {block}, which is negative")
     if block == 0:
-        matches = operand.shape == (dims[axis].extent,)
-        return Access(operand, (affine(dims[axis].name),)) if matches else None
+        require_shape(
+            node, position, (dims[axis].extent,), f"one number, or one for each place of axis {axis}"
+        )
+        return Access(operand, (affine(dims[axis].name),))
     blocks = tuple(-(-d.extent // block) if a == axis else d.extent for a, d in enumerate(dims))
-    if operand.shape != blocks:
-        return None
+    require_shape(node, position, blocks, f"one for each block of {block} along axis {axis}")
     index: list[Index] = list(identity(dims))
     index[axis] = Lookup(tuple(i // block for i in range(dims[axis].extent)), dims[axis].name)
     return Access(operand, tuple(index))
 
 
-def _parameter_accesses(node: Node, dims: Sequence[Dim]) -> list[Access] | None:
-    positions = [i for i in (1, 2) if node.input(i) is not None]
-    accesses = [_parameter_access(node, input_operand(node, i), dims) for i in positions]
-    found = [a for a in accesses if a is not None]
-    return found if len(found) == len(accesses) else None
+def _parameter_accesses(node: Node, dims: Sequence[Dim]) -> list[Access]:
+    require_result(node, node.require(0).shape)
+    return [_parameter_access(node, i, dims) for i in (1, 2) if node.input(i) is not None]
 
 
 def _parameters(node: Node, accesses: Sequence[Access], reads: list[Access]) -> tuple[Expr, Expr | None]:
@@ -95,8 +110,6 @@ def quantize_linear(node: Node) -> Description:
     out = output_operand(node)
     dims = dims_of(out.shape)
     parameters = _parameter_accesses(node, dims)
-    if parameters is None:
-        return Opaque("QuantizeLinear's scale fits neither tensor, axis nor block")
     if not out.dtype.is_integer or out.dtype.size_bytes > 2:
         return Opaque(f"QuantizeLinear to {out.dtype} is not known")
     reads = [Access(input_operand(node, 0), identity(dims))]
@@ -123,8 +136,6 @@ def dequantize_linear(node: Node) -> Description:
     out, source = output_operand(node), input_operand(node, 0)
     dims = dims_of(out.shape)
     parameters = _parameter_accesses(node, dims)
-    if parameters is None:
-        return Opaque("DequantizeLinear's scale fits neither tensor, axis nor block")
     reads = [Access(source, identity(dims))]
     value = cast(read(0, reads[0]), DType.INT32)
     scale, zero = _parameters(node, parameters, reads)
@@ -148,6 +159,9 @@ def _qlinear_add_reference(node: Node, inputs: Sequence[Array | None]) -> Sequen
 @operator("QLinearAdd", reference=_qlinear_add_reference, domain="com.microsoft")
 def qlinear_add(node: Node) -> Description:
     """The sum of two dequantised tensors, quantised; every scale and zero point is one number."""
+    require_result(node, broadcast_shape(node, node.require(0).shape, node.require(3).shape))
+    for scalar in (1, 2, 4, 5, 6, 7):
+        require_scalar(node, scalar)
     out = output_operand(node)
     dims = dims_of(out.shape)
     reads: list[Access] = []
@@ -184,6 +198,8 @@ def _dynamic_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
 @operator("DynamicQuantizeLinear", reference=_dynamic_reference)
 def dynamic_quantize_linear(node: Node) -> Description:
     """Range, then scale and zero point, then the quantised tensor; the range always includes 0."""
+    for position, shape in enumerate((node.require(0).shape, (), ())):
+        require_result(node, shape, position)
     source, out = input_operand(node, 0), output_operand(node)
     dims = dims_of(out.shape)
     reduce_dims = tuple(Dim(d.name, d.extent, "reduce") for d in dims)

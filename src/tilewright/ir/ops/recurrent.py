@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Description, Opaque
+from tilewright.ir.ops.build import require, require_rank, require_result, require_shape
 from tilewright.ir.ops.cells import ACTIVATIONS, STEPS, Cell, State, Step, numpy_activation
 from tilewright.ir.ops.registry import operator
 
@@ -118,7 +119,45 @@ def _recurrent_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence
     return every, *last
 
 
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_DIRECTIONS = ("forward", "reverse", "bidirectional")
+
+
+def _require_layer(node: Node) -> None:
+    """The operands of a layer fit each other and its results."""
+    direction = node.str_attr("direction", "forward")
+    require(
+        node, direction in _DIRECTIONS, f"direction is {direction!r}, not one of {', '.join(_DIRECTIONS)}"
+    )
+    ways, gates = 2 if direction == "bidirectional" else 1, _GATES[node.op_type]
+    by_batch = bool(node.int_attr("layout", 0))
+    steps, batch, width = require_rank(node, 0, 3, 3)
+    if by_batch:
+        steps, batch = batch, steps
+    size = require_rank(node, 2, 3, 3)[2]
+    said = node.int_attr("hidden_size", size)
+    require(node, said == size, f"hidden_size is {said}, but the recurrence has {size}")
+    require_shape(node, 1, (ways, gates * size, width), "directions, gates, and the width of the input")
+    require_shape(node, 2, (ways, gates * size, size), "directions, gates and hidden size")
+    require_shape(node, 3, (ways, 2 * gates * size), "two biases for each gate")
+    require_shape(node, 4, (batch,), "one length for each sequence")
+    state = (batch, ways, size) if by_batch else (ways, batch, size)
+    require_shape(node, 5, state, "the first state")
+    require_shape(node, 6, state, "the first memory")
+    require_shape(node, 7, (ways, 3 * size), "three of each element of the state")
+    require_result(node, (batch, steps, ways, size) if by_batch else (steps, ways, batch, size))
+    for position in range(1, len(node.outputs)):
+        require_result(node, state, position)
+    names = node.attributes.get("activations", DEFAULT_ACTIVATIONS[node.op_type] * ways)
+    assert isinstance(names, tuple)
+    wanted = len(DEFAULT_ACTIVATIONS[node.op_type]) * ways
+    require(node, len(names) == wanted, f"it has {len(names)} activations, but takes {wanted}")
+    for name in names:
+        require(node, str(name).lower() in ACTIVATIONS, f"activation {name!r} is not known")
+
+
 @operator("RNN", "GRU", "LSTM", reference=_recurrent_reference)
 def recurrent(node: Node) -> Description:
     """Opaque: every step of time depends on the one before."""
+    _require_layer(node)
     return Opaque(f"{node.op_type}: recurrence over time")

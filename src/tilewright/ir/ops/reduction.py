@@ -16,7 +16,18 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Combine, Description, Dim, Nest, Opaque, Operand, affine
-from tilewright.ir.ops.build import dims_of, identity, input_operand, local, output_operand, read, scalar_like
+from tilewright.ir.ops.build import (
+    axis_of,
+    dims_of,
+    identity,
+    input_operand,
+    local,
+    output_operand,
+    read,
+    require,
+    require_result,
+    scalar_like,
+)
 from tilewright.ir.ops.movement import axis_within
 from tilewright.ir.ops.registry import operator
 
@@ -40,7 +51,7 @@ def reduced_axes(node: Node, rank: int, given: Array | None) -> tuple[int, ...]:
     if node.opset >= _AXES_INPUT_SINCE.get(node.op_type, _AXES_INPUT_DEFAULT):
         axes = () if given is None else tuple(axis_within(int(a), rank) for a in np.asarray(given).ravel())
     else:
-        axes = node.ints_attr("axes", ()) or ()
+        axes = tuple(axis_within(a, rank) for a in node.ints_attr("axes", ()) or ())
     if axes:
         return normalized_axes(axes, rank)
     return () if node.int_attr("noop_with_empty_axes", 0) else tuple(range(rank))
@@ -163,10 +174,23 @@ def _reduce_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Ar
     x = inputs[0]
     assert x is not None
     axes = reduced_axes(node, x.ndim, inputs[1] if len(inputs) > 1 else None)
-    keep = bool(node.int_attr("keepdims", 1))
+    keep = _keeps_axes(node)
     if node.op_type == "ReduceLogSumExp":
         return (_log_sum_exp(x, axes, keep),)
     return (_REDUCTIONS[node.op_type].array(x, axes, keep),)
+
+
+def _keeps_axes(node: Node) -> bool:
+    """Whether reduced axes stay, of extent 1. As in ONNX, every value but 1 says that they go."""
+    return node.int_attr("keepdims", 1) == 1
+
+
+def _require_reduced(node: Node, shape: Sequence[int], axes: Sequence[int]) -> None:
+    left = [(i in axes, e) for i, e in enumerate(shape)]
+    if _keeps_axes(node):
+        require_result(node, [1 if is_reduced else e for is_reduced, e in left])
+    else:
+        require_result(node, [e for is_reduced, e in left if not is_reduced])
 
 
 def _plan(node: Node) -> tuple[Dim, ...] | Opaque:
@@ -174,7 +198,9 @@ def _plan(node: Node) -> tuple[Dim, ...] | Opaque:
     if node.input(1) is not None and node.constant(1) is None:
         return Opaque(f"{node.op_type} whose axes are computed while the model runs")
     shape = node.require(0).shape
-    return split_dims(shape, reduced_axes(node, len(shape), node.constant(1)))
+    axes = reduced_axes(node, len(shape), node.constant(1))
+    _require_reduced(node, shape, axes)
+    return split_dims(shape, axes)
 
 
 def _count(dims: Sequence[Dim]) -> int:
@@ -231,7 +257,7 @@ def _arg_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array
         index = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=True)
     else:
         index = find(x, axis=axis, keepdims=True)
-    if not node.int_attr("keepdims", 1):
+    if not _keeps_axes(node):
         index = index.squeeze(axis)
     return (index.astype(np.int64),)
 
@@ -259,10 +285,16 @@ def _extreme_nests(node: Node, axis: int, combine: Combine, last: bool, target: 
 @operator("ArgMax", "ArgMin", reference=_arg_reference)
 def arg_extreme(node: Node) -> Description:
     """Two nests: the extreme along the axis, then the index at which it stands."""
-    rank = len(node.require(0).shape)
+    shape = node.require(0).shape
+    axis = axis_of(node, len(shape), 0)
+    _require_reduced(node, shape, (axis,))
+    is_there = shape[axis] > 0 or node.output.num_elements == 0
+    require(
+        node, is_there, f"axis {axis} of {list(shape)} has no elements, so none is the largest or smallest"
+    )
     combine: Combine = "max" if node.op_type == "ArgMax" else "min"
     last = bool(node.int_attr("select_last_index", 0))
-    return _extreme_nests(node, node.int_attr("axis", 0) % rank, combine, last, output_operand(node))
+    return _extreme_nests(node, axis, combine, last, output_operand(node))
 
 
 def _softmax_parts(x: Array, axis: int) -> tuple[Array, Array]:
@@ -317,7 +349,8 @@ def softmax_nests(
 def softmax(node: Node) -> Description:
     """`exp(x - max) / sum exp(x - max)` along one axis, as four nests."""
     x, out = input_operand(node, 0), output_operand(node)
-    axis = node.int_attr("axis", -1) % len(x.shape)
+    axis = axis_of(node, len(x.shape), -1)
+    require_result(node, x.shape)
     dims = split_dims(x.shape, (axis,))
     return softmax_nests(Access(x, identity(dims)), Access(out, identity(dims)), dims, 0)
 
@@ -326,7 +359,8 @@ def softmax(node: Node) -> Description:
 def log_softmax(node: Node) -> Description:
     """`(x - max) - log(sum exp(x - max))` along one axis, as three nests."""
     x, out = input_operand(node, 0), output_operand(node)
-    axis = node.int_attr("axis", -1) % len(x.shape)
+    axis = axis_of(node, len(x.shape), -1)
+    require_result(node, x.shape)
     dims = split_dims(x.shape, (axis,))
     compute = out.dtype.compute
     narrow = [1 if i == axis else e for i, e in enumerate(x.shape)]
@@ -353,7 +387,8 @@ def _hardmax_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
 def hardmax(node: Node) -> Description:
     """One where the first maximum along the axis stands, zero elsewhere."""
     out = output_operand(node)
-    axis = node.int_attr("axis", -1) % len(out.shape)
+    axis = axis_of(node, len(out.shape), -1)
+    require_result(node, node.require(0).shape)
     narrow = [1 if i == axis else e for i, e in enumerate(out.shape)]
     position = local(1, DType.INT64, narrow)
     dims = dims_of(out.shape)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import Expr, call, cast
+from tilewright.ir.expr import Const, Expr, call, cast
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Description, Dim, Index, Lookup, Nest, Opaque, Operand, affine
 from tilewright.ir.ops.build import (
@@ -24,8 +24,11 @@ from tilewright.ir.ops.build import (
     identity,
     input_operand,
     local,
+    normalized_axis,
     output_operand,
     read,
+    require,
+    require_result,
     scalar_like,
     table,
 )
@@ -39,6 +42,8 @@ Array = np.ndarray[Any, Any]
 # Taps are unrolled in the body. Above this many the axes are resampled one after the other, and one
 # axis that alone needs more (antialiasing by a large factor) is not worth a nest.
 MOST_TAPS = 16
+# Elements of an axis after resizing: positions and weights of each are kept.
+MAX_RESIZED_EXTENT = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,11 +201,21 @@ def _unknown(node: Node) -> str | None:
     return None
 
 
-def _plan(node: Node, shape: Shape, arguments: Sequence[Array | None]) -> list[Resampling | None]:
-    """The resampling of each axis, None where it stays as it is. `arguments`: roi, scales, sizes."""
+def _axes(node: Node, shape: Shape, arguments: Sequence[Array | None]) -> dict[int, _Axis]:
+    """Extents and scales of the axes that are resized. `arguments`: roi, scales, sizes."""
     rank = len(shape)
     roi, scales, sizes = (a if a is not None and a.size else None for a in arguments)
-    axes = [a % rank for a in node.ints_attr("axes", range(rank)) or ()]
+    axes = [normalized_axis(node, a, rank, "an axis") for a in node.ints_attr("axes", range(rank)) or ()]
+    require(node, len(set(axes)) == len(axes), f"axes {axes} name an axis twice")
+    for given, count, name in ((roi, 2, "roi"), (scales, 1, "scales"), (sizes, 1, "sizes")):
+        fits = given is None or given.size == count * len(axes)
+        require(node, fits, f"its {name} are not {count} for each of {len(axes)} axes")
+    if scales is not None and sizes is None:
+        require(
+            node,
+            bool(np.all(scales > 0) and np.all(np.isfinite(scales))),
+            f"its scales are {scales.tolist()}",
+        )
     factors, resized = [1.0] * rank, list(shape)
     spans = [(0.0, 1.0)] * rank
     for i, a in enumerate(axes):
@@ -208,7 +223,7 @@ def _plan(node: Node, shape: Shape, arguments: Sequence[Array | None]) -> list[R
             spans[a] = (float(roi[i]), float(roi[i + len(axes)]))
         if sizes is not None:
             resized[a] = int(sizes[i])
-            factors[a] = int(sizes[i]) / shape[a]
+            factors[a] = int(sizes[i]) / shape[a] if shape[a] else 1.0
         elif scales is not None:
             factors[a] = float(scales[i])
             resized[a] = int(factors[a] * shape[a])
@@ -218,12 +233,41 @@ def _plan(node: Node, shape: Shape, arguments: Sequence[Array | None]) -> list[R
         common = choose(factors[a] for a in axes)
         for a in axes:
             factors[a], resized[a] = common, int(common * shape[a] + 0.5)
-    plan: list[Resampling | None] = [None] * rank
     for a in axes:
-        same = isclose(factors[a], 1.0) and resized[a] == shape[a] and spans[a] == (0.0, 1.0)
+        require(node, resized[a] >= 0, f"axis {a} would have {resized[a]} elements")
+        problem = f"axis {a} would have {resized[a]} elements, but at most {MAX_RESIZED_EXTENT} are made"
+        require(node, resized[a] <= MAX_RESIZED_EXTENT or resized[a] == shape[a], problem)
+    return {a: _Axis(shape[a], resized[a], factors[a], spans[a]) for a in axes}
+
+
+def _plan(node: Node, shape: Shape, arguments: Sequence[Array | None]) -> list[Resampling | None]:
+    """The resampling of each axis, None where it stays as it is. `arguments`: roi, scales, sizes."""
+    plan: list[Resampling | None] = [None] * len(shape)
+    for a, axis in _axes(node, shape, arguments).items():
+        same = isclose(axis.scale, 1.0) and axis.resized == axis.extent and axis.roi == (0.0, 1.0)
         if not same:
-            plan[a] = _resample(node, _Axis(shape[a], resized[a], factors[a], spans[a]))
+            plan[a] = _resample(node, axis)
     return plan
+
+
+def _constant_arguments(node: Node) -> Sequence[Array | None] | str:
+    """Region of interest, scales and sizes, or why they are not known."""
+    positions = (1,) if _is_old(node) else (2, 3)
+    if any(node.input(p) is not None and node.constant(p) is None for p in positions):
+        return f"the scales of {node.op_type} are data"
+    if _coordinate_mode(node) == "tf_crop_and_resize" and node.constant(1) is None:
+        return "the region of interest of Resize is data"
+    return (None, node.constant(1), None) if _is_old(node) else [node.constant(i) for i in (1, 2, 3)]
+
+
+def _shapes(node: Node) -> tuple[Shape | None, ...]:
+    """The shape of the result, where scales or sizes are known."""
+    arguments = _constant_arguments(node)
+    if isinstance(arguments, str):
+        return (None,)
+    shape = node.require(0).shape
+    axes = _axes(node, shape, arguments)
+    return (tuple(axes[a].resized if a in axes else extent for a, extent in enumerate(shape)),)
 
 
 def _reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -233,6 +277,10 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     arguments = (
         (None, present(inputs, 1), None) if _is_old(node) else [optional(inputs, i) for i in (1, 2, 3)]
     )
+    axes = _axes(node, x.shape, arguments)
+    resized = [axes[a].resized if a in axes else extent for a, extent in enumerate(x.shape)]
+    if 0 in resized:
+        return (np.zeros(resized, x.dtype),)
     plan = _plan(node, x.shape, arguments)
     exact = node.str_attr("mode", "nearest") == "nearest"
     fill = node.float_attr("extrapolation_value", 0.0)
@@ -309,24 +357,25 @@ def _weighted_nest(
     return Nest(dims, tuple(reads), Access(target, identity(dims)), body)
 
 
-@operator("Resize", "Upsample", reference=_reference)
+@operator("Resize", "Upsample", reference=_reference, shapes=_shapes)
 def resize(node: Node) -> Description:
     """Nearest: one copy. Linear, cubic, antialiased: weighted taps, over all axes at once if they are few."""
     source, out = input_operand(node, 0), output_operand(node)
     reason = _unknown(node)
     if reason is not None:
         return Opaque(reason)
-    positions = (1,) if _is_old(node) else (2, 3)
-    if any(node.input(p) is not None and node.constant(p) is None for p in positions):
-        return Opaque(f"the scales of {node.op_type} are data")
-    cropped = _coordinate_mode(node) == "tf_crop_and_resize"
-    if cropped and node.constant(1) is None:
-        return Opaque("the region of interest of Resize is data")
-    arguments = (None, node.constant(1), None) if _is_old(node) else [node.constant(i) for i in (1, 2, 3)]
+    require_result(node, (None,) * len(source.shape))
+    arguments = _constant_arguments(node)
+    if isinstance(arguments, str):
+        return Opaque(arguments)
+    (resized,) = _shapes(node)
+    require_result(node, resized or ())
+    if 0 in out.shape:
+        nothing = Const(scalar_like(0, out.dtype.compute), out.dtype.compute)
+        everywhere = dims_of(out.shape)
+        return (Nest(everywhere, (), Access(out, identity(everywhere)), nothing),)
+    require(node, 0 not in source.shape, f"{list(out.shape)} cannot be made of {list(source.shape)}")
     plan = _plan(node, source.shape, arguments)
-    sizes = tuple(e if r is None else len(r.positions) for e, r in zip(source.shape, plan, strict=True))
-    if sizes != out.shape or 0 in source.shape:
-        return Opaque(f"Resize of {list(source.shape)} gives {list(sizes)}, declared {list(out.shape)}")
     leaves = any(r is not None and (r.positions < 0).any() for r in plan)
     fill = node.float_attr("extrapolation_value", 0.0) if leaves else None
     planned = {a: r for a, r in enumerate(plan) if r is not None}

@@ -38,6 +38,10 @@ from tilewright.ir.ops.build import (
     local,
     output_operand,
     read,
+    require,
+    require_rank,
+    require_result,
+    require_shape,
     scalar_like,
 )
 from tilewright.ir.ops.movement import present
@@ -50,6 +54,7 @@ _MAX_TAPS = 16
 # From this many channels on, two transposes cost less than gathering each element by itself.
 _MIN_CHANNELS_LAST = 16
 _CUBIC = -0.75
+_PADDINGS = ("zeros", "border", "reflection")
 # Names of the modes before opset 20.
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 _NUM_TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -203,6 +208,14 @@ def _weight(grid: _Grid, distance: Expr) -> Expr:
 def grid_sample(node: Node) -> Description:
     """`out[n, c, o] = sum over taps of weight * x[n, c, index]`: what each axis takes, then the sum."""
     grid = _Grid.of(node)
+    require(node, grid.mode in _NUM_TAPS, f"mode is {grid.mode!r}, not one of {', '.join(_NUM_TAPS)}")
+    require(
+        node, grid.padding in _PADDINGS, f"padding_mode is {grid.padding!r}, not of {', '.join(_PADDINGS)}"
+    )
+    shape = require_rank(node, 0, 3)
+    where = require_rank(node, 1, len(shape), len(shape))
+    require_shape(node, 1, (shape[0], *where[1:-1], len(shape) - 2), "a coordinate for each spatial axis")
+    require_result(node, (*shape[:2], *where[1:-1]))
     x, places, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
     rank, num_taps = len(x.shape) - 2, _NUM_TAPS[grid.mode]
     if num_taps**rank > _MAX_TAPS:
@@ -382,6 +395,11 @@ def _roi_align_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence
 def roi_align(node: Node) -> Description:
     """The mean or maximum of `sampling_ratio`² bilinear samples in each bin of each box."""
     roi = _Roi.of(node)
+    require(node, min(roi.pooled) >= 1, f"bins of {roi.pooled[0]} by {roi.pooled[1]} hold nothing")
+    shape, (count, _) = require_rank(node, 0, 4, 4), require_rank(node, 1, 2, 2)
+    require_shape(node, 1, (count, 4), "four edges of each box")
+    require_shape(node, 2, (count,), "an image for each box")
+    require_result(node, (count, shape[1], *roi.pooled))
     if roi.ratio <= 0:
         return Opaque("RoiAlign takes as many samples as its boxes say")
     x, boxes, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)

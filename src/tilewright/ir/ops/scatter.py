@@ -15,12 +15,17 @@ from tilewright.ir.expr import Const, Expr, call, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Description, Index, Indirect, Lookup, Nest, Opaque, affine
 from tilewright.ir.ops.build import (
+    axis_of,
     copy_nest,
     dims_of,
     identity,
     input_operand,
     output_operand,
     read,
+    require,
+    require_rank,
+    require_result,
+    require_shape,
     scalar_like,
     table,
 )
@@ -61,8 +66,15 @@ def _scattered(node: Node, out: Array, where: tuple[Array, ...], updates: Array)
 @operator("ScatterElements", "Scatter", reference=_scatter_elements_reference)
 def scatter_elements(node: Node) -> Description:
     """`out = data; out[indices[i, j], j] = updates[i, j]` for axis 0, and so on."""
+    shape = node.require(0).shape
+    axis = axis_of(node, len(shape), 0)
+    places = require_rank(node, 1, len(shape), len(shape))
+    for position, (few, many) in enumerate(zip(places, shape, strict=True)):
+        fits = position == axis or few <= many
+        require(node, fits, f"indices {list(places)} reach beyond axis {position} of the data {list(shape)}")
+    require_shape(node, 2, places, "one for each index")
+    _require_scatter(node)
     data, indices, updates = (input_operand(node, i) for i in range(3))
-    axis = node.int_attr("axis", 0) % len(data.shape)
     constant = node.constant(1)
     if constant is not None:
         grid: list[Array] = list(np.indices(indices.shape))
@@ -81,8 +93,12 @@ def scatter_elements(node: Node) -> Description:
 @operator("ScatterND", reference=_scatter_nd_reference)
 def scatter_nd(node: Node) -> Description:
     """`out = data; out[indices[i, :], ...] = updates[i, ...]`: one indirect index per column."""
+    places, shape = require_rank(node, 1, 1), node.require(0).shape
+    depth = places[-1]
+    require(node, depth <= len(shape), f"indices {list(places)} name {depth} of {len(shape)} axes")
+    require_shape(node, 2, (*places[:-1], *shape[depth:]), "what lies behind each index")
+    _require_scatter(node)
     data, indices, updates = (input_operand(node, i) for i in range(3))
-    depth = indices.shape[-1]
     constant = node.constant(1)
     if constant is not None:
         columns = [constant[..., column] for column in range(depth)]
@@ -99,6 +115,12 @@ def scatter_nd(node: Node) -> Description:
     source = Access(updates, identity(dims))
     value = read(depth, source)
     return _unknown(node, Nest(dims, (*wheres, source), Access(output_operand(node), index), value))
+
+
+def _require_scatter(node: Node) -> None:
+    reduction = node.str_attr("reduction", "none")
+    require(node, reduction in ("none", *_REDUCTIONS), f"reduction is {reduction!r}, which is not known")
+    require_result(node, node.require(0).shape)
 
 
 def _unknown(node: Node, write: Nest) -> Description:
@@ -202,6 +224,10 @@ def _pooled_shape(node: Node, shape: Sequence[int]) -> tuple[int, ...]:
 )
 def max_unpool(node: Node) -> Description:
     """Zeros, and each value where its maximum was taken from: an index into the flat result."""
+    kernel = node.ints_attr("kernel_shape") or ()
+    shape = require_rank(node, 0, len(kernel) + 2, len(kernel) + 2)
+    require_shape(node, 1, shape, "an index for each element")
+    require_result(node, (*shape[:2], *(None,) * len(kernel)))
     x, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
     if _pooled_shape(node, x.shape) != out.shape:
         return Opaque("MaxUnpool into a larger result than was pooled")

@@ -29,6 +29,7 @@ from tilewright.ir.nest import (
     affine,
 )
 from tilewright.ir.ops.build import (
+    axis_of,
     copy_nest,
     dims_of,
     identity,
@@ -36,6 +37,9 @@ from tilewright.ir.ops.build import (
     local,
     output_operand,
     read,
+    require,
+    require_result,
+    require_scalar,
 )
 from tilewright.ir.ops.movement import optional, present
 from tilewright.ir.ops.quantization import limits
@@ -106,8 +110,14 @@ class _Search:
     @classmethod
     def of(cls, node: Node) -> _Search | None:
         """None where there is nothing to find."""
-        x, axis = input_operand(node, 0), _axis(node)
+        x, axis = input_operand(node, 0), axis_of(node, len(node.require(0).shape), -1)
         shape = next(node.results()).shape
+        for position in (0, 1):
+            require_result(node, (*x.shape[:axis], None, *x.shape[axis + 1 :]), position)
+            require_result(node, shape, position)
+        require_scalar(node, 1)
+        fits = shape[axis] <= x.shape[axis]
+        require(node, fits, f"it takes {shape[axis]} of {x.shape[axis]} elements")
         if 0 in shape or node.outputs[0] is None:
             return None
         return cls(node, x, axis, shape[axis], bool(node.int_attr("largest", 1)))
