@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import html
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from tilewright.ir.text import print_graph
 from tilewright.options import Options, parse_bytes, parse_shapes
 from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.planning import UNLIMITED, Budget
+from tilewright.printable import html_text, printable
 from tilewright.progress import PhaseClock, Progress
 from tilewright.targets import TARGETS
 from tilewright.targets.base import Support, TuningTarget
@@ -102,7 +102,7 @@ class ModelSummary:
         }
 
     def __str__(self) -> str:
-        return "\n".join(f"{label:>10}  {text}" for label, text in self.rows())
+        return "\n".join(f"{label:>10}  {printable(text)}" for label, text in self.rows())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +140,7 @@ class Model:
 
     def _repr_html_(self) -> str:
         cells = (
-            f"<tr><th>{html.escape(label)}</th><td>{html.escape(text)}</td></tr>"
+            f"<tr><th>{html_text(label)}</th><td>{html_text(text)}</td></tr>"
             for label, text in self.summary().rows()
         )
         return f"<table>{''.join(cells)}</table>"
@@ -159,7 +159,7 @@ class OperatorSupport:
     def __str__(self) -> str:
         more = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
         reason = f": {self.reason}" if self.reason else ""
-        return f"{self.op_type} {self.nodes[0]!r}{more}: {self.verdict}{reason}"
+        return printable(f"{self.op_type} {self.nodes[0]!r}{more}: {self.verdict}{reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,8 @@ class CheckReport:
     def _repr_html_(self) -> str:
         head = "<tr><th>operator</th><th>nodes</th><th>verdict</th><th>reason</th></tr>"
         cells = (
-            f"<tr><td>{html.escape(o.op_type)}</td><td>{len(o.nodes)}</td><td>{o.verdict}</td>"
-            f"<td>{html.escape(o.reason)}</td></tr>"
+            f"<tr><td>{html_text(o.op_type)}</td><td>{len(o.nodes)}</td><td>{o.verdict}</td>"
+            f"<td>{html_text(o.reason)}</td></tr>"
             for o in self.operators
         )
         return f"<table>{head}{''.join(cells)}</table>"

@@ -18,6 +18,7 @@ from tilewright.explain import Explanation, NodeOrigin, explain_program
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Value
 from tilewright.options import Options
+from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.steps import KernelInfo, MemoryInfo, StepInfo, TuningInfo
 
@@ -70,7 +71,7 @@ class TensorInfo:
         return {"name": self.name, "dtype": str(self.dtype), "shape": list(self.shape)}
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}{list(self.shape)}"
+        return f"{printable(self.name)}: {self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from tilewright.printable import printable
+
 _MAX_LINE = 1000
 
 
@@ -16,6 +18,10 @@ class TilewrightError(Exception):
     """Root of every error a user can meet. `exit_code` is what the command line returns for it."""
 
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        """The message; what a name in it could do to a terminal is shown instead."""
+        return printable(super().__str__())
 
 
 class UsageError(TilewrightError):

@@ -17,6 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.partition.base import EdgeDecision
 from tilewright.passes import PassReport
+from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.steps import KernelInfo, StepInfo
 
@@ -54,7 +55,7 @@ class NodeStory:
         text = f"{self.op_type} {self.name!r}: {', '.join(self.kernels) or 'no kernel'}"
         if self.became and self.became != (self.name,):
             text += f", as part of {', '.join(map(repr, self.became))}"
-        return f"{text} ({self.note})" if self.note else text
+        return printable(f"{text} ({self.note})" if self.note else text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class EdgeStory:
 
     def __str__(self) -> str:
         verb = "fused" if self.is_fused else "cut"
-        return f"{self.producer} -> {self.consumer}: {verb} ({self.code}: {self.text})"
+        return printable(f"{self.producer} -> {self.consumer}: {verb} ({self.code}: {self.text})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +103,11 @@ class Explanation:
     def lines(self) -> tuple[str, ...]:
         """What a person reads: kernels with the nodes in them, nodes, edges."""
         kernels = (
-            f"{k.id} {k.template}: {', '.join(k.nodes) or 'moves a tensor between layouts'}"
-            + "".join(f"\n    {note}" for note in k.notes)
+            printable(f"{k.id} {k.template}: {', '.join(k.nodes) or 'moves a tensor between layouts'}")
+            + "".join(f"\n    {printable(note)}" for note in k.notes)
             for k in self.kernels
         )
-        return (self.subject, *kernels, *map(str, self.nodes), *map(str, self.edges))
+        return (printable(self.subject), *kernels, *map(str, self.nodes), *map(str, self.edges))
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

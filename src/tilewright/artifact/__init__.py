@@ -36,6 +36,7 @@ from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.ir.verify import require_valid
+from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.targets import TARGETS
 from tilewright.targets.base import Executable, GeneratingTarget
@@ -197,7 +198,7 @@ def _generated_again(
     with stored.archive.decoding():
         code = target.generate(program)
     remark = f"{path}: {reason}; generated again here in {time.monotonic() - start_s:.1f} s."
-    logger.warning("%s", remark)
+    logger.warning("%s", printable(remark))
     facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
     body = Body(lambda: program, lambda: getattr(code, "image", None), code.load)
     return CompiledModel(facts, body, remarks=(*remarks, remark), num_threads=num_threads)

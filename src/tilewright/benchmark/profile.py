@@ -21,6 +21,7 @@ import numpy as np
 from tilewright.benchmark.limits import MachineLimits
 from tilewright.benchmark.statistics import quantile
 from tilewright.benchmark.work import Work, total_constant_bytes
+from tilewright.printable import json_text
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import StepInfo
@@ -151,7 +152,7 @@ class Profile:
                 }
             )
             start_ns += kernel.median_ns
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
+        return json_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
 
 
 _WORDS = {

@@ -17,6 +17,7 @@ from typing import Any
 import typer
 
 from tilewright import __version__
+from tilewright.printable import json_text, printable, printable_lines
 
 SCHEMA_VERSION = 1
 PIPE_WIDTH = 140
@@ -40,9 +41,16 @@ Update = Callable[..., None]
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print a result. A reader that has gone away, as in `tilewright zoo list | head`, is no error."""
+    """Print a result; what a name in it could do to a terminal is shown instead.
+
+    A reader that has gone away, as in `tilewright zoo list | head`, is no error.
+    """
+    _write(printable_lines(text) + end)
+
+
+def _write(text: str) -> None:
     try:
-        typer.echo(text + end, nl=False)
+        typer.echo(text, nl=False)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -52,7 +60,7 @@ def say(text: str, end: str = "\n") -> None:
 def print_json(kind: str, document: Mapping[str, Any]) -> None:
     """Print a result as one JSON document that says what it is and what wrote it."""
     head = {"kind": kind, "schema_version": SCHEMA_VERSION, "tilewright_version": __version__}
-    say(json.dumps({**head, **_plain(document)}, indent=2, allow_nan=False))
+    say(json_text(json.dumps({**head, **_plain(document)}, indent=2, allow_nan=False)))
 
 
 def _plain(value: Any) -> Any:
@@ -89,7 +97,7 @@ def print_table(
     has_heads = any(columns)
     table = Table(
         box=box.SIMPLE_HEAD if has_heads else box.SIMPLE,
-        title=None if title is None else Text(title),
+        title=None if title is None else Text(printable(title)),
         title_justify="left",
         title_style="bold",
         show_header=has_heads,
@@ -99,17 +107,18 @@ def print_table(
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     with console.capture() as capture:
         console.print(table)
     lines = (line.rstrip() for line in capture.get().splitlines())
-    say("\n".join(line for line in lines if line))
+    # The table's own colours are escapes too: its cells are clean already.
+    _write("\n".join(line for line in lines if line) + "\n")
 
 
 def note(text: str) -> None:
     """A line for people, beside the result: standard error, also when quiet."""
-    typer.echo(text, err=True)
+    typer.echo(printable_lines(text), err=True)
 
 
 def hint(text: str) -> None:
@@ -152,10 +161,10 @@ def progress(what: str) -> Iterator[Update]:
         console=Console(stderr=True),
         transient=True,
     ) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(printable(what), total=None)
 
         def update(what: str, done: int | None = None, total: int | None = None) -> None:
-            bar.update(task, description=what, completed=done or 0, total=total or None)
+            bar.update(task, description=printable(what), completed=done or 0, total=total or None)
 
         yield update
 

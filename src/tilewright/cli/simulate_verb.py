@@ -13,6 +13,7 @@ from tilewright.cli.flags import MODEL, SHAPES, add_verb
 from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table, progress, say
 from tilewright.cli.simulate_batches import Batches, batched_model, parsed_batch, parsed_latency
 from tilewright.errors import NumericMismatch, UsageError
+from tilewright.printable import json_text
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -149,7 +150,7 @@ def simulate(
             update("computing values", 0, 1)
             _check(planned)
     if trace is not None:
-        trace.write_text(json.dumps(chrome_trace(planned)), "utf-8")
+        trace.write_text(json_text(json.dumps(chrome_trace(planned))), "utf-8")
     if page is not None:
         page.write_text(buffer_page(planned, machine), "utf-8")
     samples = wanted if isinstance(wanted, int) else source.samples(graph)

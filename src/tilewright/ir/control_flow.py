@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InternalError
+from tilewright.errors import ModelRejected
 from tilewright.ir.graph import Node, SubgraphAttribute
 
 Array = np.ndarray[Any, Any]
@@ -93,7 +93,7 @@ def _body(node: Node, name: str, outer: dict[str, Array]) -> Body:
 
     attribute = node.attributes.get(name)
     if not isinstance(attribute, SubgraphAttribute):
-        raise InternalError(f"{node!r} has no body {name!r}.")
+        raise ModelRejected(f"{node!r} has no body {name!r}, which its operator needs.")
     graph = GraphProto.FromString(attribute.serialized)
     parameters = [value.name for value in graph.input]
     for key, array in outer.items():

@@ -31,6 +31,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
+from tilewright.printable import json_text
 
 Array = np.ndarray[Any, Any]
 
@@ -87,7 +88,7 @@ def print_graph(graph: Graph, *, weights: bool = False) -> str:
     """
     opsets = Counter(node.opset for node in graph.nodes)
     opset = max(opsets, key=lambda version: (opsets[version], version), default=21)
-    lines = [f"graph {json.dumps(graph.name)} opset {opset} {{"]
+    lines = [f"graph {_quoted(graph.name)} opset {opset} {{"]
     for value in graph.inputs:
         data = "" if value.data is None else f" = {_constant_text(value.data, weights)}"
         lines.append(f"  input {_typed(value)}{data}")
@@ -104,7 +105,7 @@ def _node_text(node: Node, opset: int, weights: bool) -> str:
     results = ", ".join("_" if v is None else _typed(v) for v in node.outputs)
     operands = ", ".join("_" if v is None else _name(v) for v in node.inputs)
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-    kind = kind if _BARE_NAME.match(kind) else json.dumps(kind)
+    kind = kind if _BARE_NAME.match(kind) else _quoted(kind)
     text = f"{results} = {kind}({operands})"
     if node.attributes:
         pairs = (
@@ -116,7 +117,7 @@ def _node_text(node: Node, opset: int, weights: bool) -> str:
     if node.opset != opset:
         text += f" opset {node.opset}"
     default = next((v.name for v in node.outputs if v is not None), node.op_type)
-    return text if node.name == default else f"{text} {json.dumps(node.name)}"
+    return text if node.name == default else f"{text} {_quoted(node.name)}"
 
 
 def _name(value: Value) -> str:
@@ -124,7 +125,11 @@ def _name(value: Value) -> str:
 
 
 def _word(name: str) -> str:
-    return name if _BARE_NAME.match(name) else json.dumps(name)
+    return name if _BARE_NAME.match(name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    return json_text(json.dumps(text))
 
 
 def _typed(value: Value) -> str:
@@ -151,7 +156,7 @@ def _attribute_text(value: Attribute | SubgraphAttribute, weights: bool) -> str:
 
 
 def _scalar_text(value: int | float | str) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    return _quoted(value) if isinstance(value, str) else repr(value)
 
 
 def _constant_text(data: Array, weights: bool) -> str:
@@ -167,7 +172,7 @@ def _prints_exactly(data: Array) -> bool:
 
 def _element_text(element: Any) -> str:
     if isinstance(element, str):
-        return json.dumps(element)
+        return _quoted(element)
     if isinstance(element, bool | np.bool_):
         return str(bool(element)).lower()
     if isinstance(element, np.integer):

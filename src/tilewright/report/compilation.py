@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.arguments import checked
 from tilewright.errors import UsageError
+from tilewright.printable import html_text, json_text
 
 if TYPE_CHECKING:
     from tilewright.compiled import CompiledModel
@@ -34,11 +34,11 @@ class Table:
 
     def html(self) -> str:
         """The table with its heading."""
-        head = "".join(f"<th>{html.escape(c)}</th>" for c in self.columns)
+        head = "".join(f"<th>{html_text(c)}</th>" for c in self.columns)
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows
+            "<tr>" + "".join(f"<td>{html_text(cell)}</td>" for cell in row) + "</tr>" for row in self.rows
         )
-        return f"<h2>{html.escape(self.title)}</h2><table><tr>{head}</tr>{body}</table>"
+        return f"<h2>{html_text(self.title)}</h2><table><tr>{head}</tr>{body}</table>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,9 @@ class CompilationReport:
         """
         path = Path(path)
         is_json = path.suffix == ".json"
-        text = json.dumps(self.document, indent=1, sort_keys=True) + "\n" if is_json else self.html()
+        text = (
+            json_text(json.dumps(self.document, indent=1, sort_keys=True)) + "\n" if is_json else self.html()
+        )
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:

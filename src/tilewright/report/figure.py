@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from tilewright.printable import html_text
 
 WIDTH, HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 34, 52
@@ -61,7 +62,7 @@ def step_chart(title: str, x_name: str, y_name: str, end: float, series: Sequenc
             level = _y(ys, value)
         corners += [(_x(xs, end), level), (_x(xs, end), floor)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
-        name = html.escape(one.name)
+        name = html_text(one.name)
         body.append(
             f'<polygon points="{path}" fill="{colour}" fill-opacity="0.35" stroke="{colour}">'
             f"<title>{name}</title></polygon>"
@@ -88,7 +89,7 @@ def scatter(title: str, x_name: str, y_name: str, points: Sequence[Point]) -> st
         radius, colour = (6, _COLOURS[1]) if p.is_marked else (4, _COLOURS[0])
         body.append(
             f'<circle cx="{_x(xs, p.x):.1f}" cy="{_y(ys, p.y):.1f}" r="{radius}" fill="{colour}" '
-            f'fill-opacity="0.8"><title>{html.escape(p.label)}</title></circle>'
+            f'fill-opacity="0.8"><title>{html_text(p.label)}</title></circle>'
         )
     return _svg(body)
 
@@ -111,7 +112,7 @@ def bar_chart(
                 continue
             top = _y(scale, value)
             colour = _COLOURS[b % len(_COLOURS)]
-            label = html.escape(f"{bar.name}, {group}: {value:.4g}")
+            label = html_text(f"{bar.name}, {group}: {value:.4g}")
             body.append(
                 f'<rect x="{start + b * width:.1f}" y="{top:.1f}" width="{width * 0.92:.1f}" '
                 f'height="{max(0.0, floor - top):.1f}" fill="{colour}"><title>{label}</title></rect>'
@@ -131,25 +132,25 @@ def page(title: str, parts: Sequence[str]) -> str:
     """An HTML page of parts that are HTML already."""
     inside = "\n".join(parts)
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n{inside}\n</body></html>\n"
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html_text(title)}</title>'
+        f"<style>{_STYLE}</style></head><body>\n<h1>{html_text(title)}</h1>\n{inside}\n</body></html>\n"
     )
 
 
 def heading(text: str) -> str:
     """A heading of a page's section."""
-    return f"<h2>{html.escape(text)}</h2>"
+    return f"<h2>{html_text(text)}</h2>"
 
 
 def note(text: str) -> str:
     """A paragraph of a page."""
-    return f'<p class="note">{html.escape(text)}</p>'
+    return f'<p class="note">{html_text(text)}</p>'
 
 
 def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table of a page; cells are shown as their text."""
-    lines = ["<table><tr>" + "".join(f"<th>{html.escape(h)}</th>" for h in heads) + "</tr>"]
-    lines += ["<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in row) + "</tr>" for row in rows]
+    lines = ["<table><tr>" + "".join(f"<th>{html_text(h)}</th>" for h in heads) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td>{html_text(str(c))}</td>" for c in row) + "</tr>" for row in rows]
     return "\n".join([*lines, "</table>"])
 
 
@@ -217,7 +218,7 @@ def _y_ticks(scale: _Scale) -> list[str]:
 
 
 def _group_name(name: str, x: float, floor: float, room: float) -> str:
-    text = html.escape(name)
+    text = html_text(name)
     if len(name) * 7 < room:
         return f'<text x="{x:.1f}" y="{floor + 18:.1f}" text-anchor="middle">{text}</text>'
     turn = f"rotate(-35 {x:.1f} {floor + 14:.1f})"
@@ -227,10 +228,10 @@ def _group_name(name: str, x: float, floor: float, room: float) -> str:
 def _frame(title: str, x_name: str, y_name: str) -> str:
     middle = (_TOP + HEIGHT - _BOTTOM) / 2
     return (
-        f'<text x="{_LEFT}" y="14" font-weight="bold">{html.escape(title)}</text>'
-        f'<text x="{(WIDTH + _LEFT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{html.escape(x_name)}</text>'
+        f'<text x="{_LEFT}" y="14" font-weight="bold">{html_text(title)}</text>'
+        f'<text x="{(WIDTH + _LEFT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{html_text(x_name)}</text>'
         f'<text x="16" y="{middle}" text-anchor="middle" transform="rotate(-90 16 {middle})">'
-        f"{html.escape(y_name)}</text>"
+        f"{html_text(y_name)}</text>"
     )
 
 
@@ -239,7 +240,7 @@ def _key(number: int, name: str) -> list[str]:
     x, colour = _LEFT + 10 + number * 150, _COLOURS[number % len(_COLOURS)]
     return [
         f'<rect x="{x}" y="{_TOP - 12}" width="10" height="10" fill="{colour}"/>',
-        f'<text x="{x + 15}" y="{_TOP - 3}">{html.escape(name)}</text>',
+        f'<text x="{x + 15}" y="{_TOP - 3}">{html_text(name)}</text>',
     ]
 
 
