@@ -31,6 +31,7 @@ from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.executable import bytes_at
 from tilewright.targets.cpu.isa import isa_by_name, require_host
+from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.runtime import Executor, HostCall, Launch, Stage, build_main, link_main
 from tilewright.targets.cpu.storage import (
@@ -39,6 +40,7 @@ from tilewright.targets.cpu.storage import (
     Weights,
     caller_homes,
     memory_problem,
+    place_reports,
 )
 from tilewright.targets.cpu.target import CpuCode, CpuTarget, _main_steps
 
@@ -144,6 +146,7 @@ def run_hostile(code: CpuCode, feed: Mapping[str, Array], *, at_end: bool = True
         arena_bytes=64,
         scratch_bytes=code.image.scratch_bytes,
         callbacks=callbacks,
+        index_checks=code.image.index_checks,
     )
     try:
         constants = guarded(max(1, weights.size_bytes))
@@ -159,11 +162,13 @@ def run_hostile(code: CpuCode, feed: Mapping[str, Array], *, at_end: bool = True
             if value.name not in results:
                 results[value.name] = guarded(value.size_bytes).array(value.dtype.numpy, value.shape)
             addresses.append(results[value.name].ctypes.data)
-        arena = guarded(max(1, plan.peak_bytes))
+        reports_bytes = REPORT_BYTES * len(code.image.index_checks)
+        arena = guarded(code.image.arena_bytes + reports_bytes)
         bytes_at(arena.address, plan.peak_bytes)[...] = _GARBAGE
         context = executor._take()
         context.bases[0] = arena.address
         context.arena.address = arena.address
+        context.reports_address = arena.address + code.image.arena_bytes
         executor._give(context)
         if main.segments:
             executor.run(addresses)
@@ -194,7 +199,8 @@ def _placed_steps(code: CpuCode) -> tuple[list[Any], list[Any], Weights]:
         bases.setdefault(value, FIRST_CALLER_BASE + len(graph.inputs) + position)
     _, names = memory_problem(code.lowered, graph)
     homes = caller_homes(code.lowered, graph)
-    placement = Placement(code.lowered, bases, code.memory.offsets, names, homes, weights)
+    reports = place_reports(code.lowered, code.image.arena_bytes)
+    placement = Placement(code.lowered, bases, code.memory.offsets, names, homes, weights, reports)
     steps, host_steps = _main_steps(code.lowered, placement)
     return steps, host_steps, weights
 

@@ -13,7 +13,15 @@ from tilewright.ir.nest import Nest, Operand, operands_of
 from tilewright.ir.nest_interpreter import run_nests
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts, OperandKey, Packed
+from tilewright.targets.cpu.kernel import (
+    REPORT_BYTES,
+    Kernel,
+    Layout,
+    Layouts,
+    OperandKey,
+    Packed,
+    reports_operand,
+)
 from tilewright.targets.cpu.loopnest import lower_nests
 
 Array = np.ndarray[Any, Any]
@@ -99,8 +107,9 @@ def run_kernels(
     layouts: Layouts | None = None,
     *,
     at_end: bool = True,
+    reports: list[Array] | None = None,
 ) -> dict[int, Array]:
-    """Outputs by position, computed by the lowered kernels."""
+    """Outputs by position, computed by the lowered kernels; `reports` gets what each says of its indices."""
     layouts = dict(layouts or {})
     kernels = lower_nests(tuple(nests), layouts, isa)
     library = compile_kernels(kernels, isa)
@@ -119,6 +128,12 @@ def run_kernels(
                 in_memory(buffer, operand, layout)[...] = np.asarray(data, operand.dtype.numpy)
         for kernel in kernels:
             assert not any(isinstance(a, Packed) for a in kernel.args)
+            if kernel.checks:
+                report = reports_operand(len(kernel.checks))
+                buffers[report.key] = Guarded(REPORT_BYTES * len(kernel.checks), at_end=at_end)
+                everything.append(buffers[report.key])
+                found = in_memory(buffers[report.key], report, Layout.row_major(2))
+                found[...] = 0
             addresses = [buffers[a.key].address for a in kernel.args if isinstance(a, Operand)]
             block = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
             # Scratch is 64-byte aligned by contract.
@@ -129,6 +144,8 @@ def run_kernels(
             )
             for chunk in reversed(range(kernel.num_chunks)):
                 function(ctypes.addressof(block), chunk, scratch.address)
+            if kernel.checks and reports is not None:
+                reports.append(found.copy())
         assert all(b.slack_is_untouched() for b in everything)
         results = {}
         for key, operand in operands.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from tilewright.compiled import CompiledFacts
 from tilewright.ir.graph import Graph, Node
 from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
-from tilewright.targets.cpu.runtime import ArgRef, HostCall, MainCode
+from tilewright.targets.cpu.kernel import REPORT_BYTES
+from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, MainCode
 
 Array = np.ndarray[Any, Any]
 
@@ -65,6 +66,7 @@ class _TablesFields:
     scratch_bytes: int
     host_steps: tuple[_HostStepFields, ...]
     main: _MainFields
+    index_checks: tuple[CheckedIndex, ...] = ()  # the first artifacts have none
 
 
 def read_image(archive: Archive, graph: Callable[[], Graph], facts: CompiledFacts) -> CpuImage:
@@ -102,6 +104,7 @@ def read_image(archive: Archive, graph: Callable[[], Graph], facts: CompiledFact
             host_steps=tuple(_host_step(i, step, nodes, sizes) for i, step in enumerate(tables.host_steps)),
             arena_bytes=tables.arena_bytes,
             scratch_bytes=tables.scratch_bytes,
+            index_checks=tables.index_checks,
         )
 
 
@@ -137,7 +140,8 @@ def _require_fitting(tables: _TablesFields, facts: CompiledFacts, sizes: Sequenc
 
 def _base_sizes(tables: _TablesFields, constant_bytes: int) -> list[int]:
     tensors = [math.prod(s.shape) * s.dtype.size_bytes for s in (*tables.inputs, *tables.outputs)]
-    return [tables.arena_bytes, constant_bytes, *tensors]
+    reports_bytes = REPORT_BYTES * len(tables.index_checks)
+    return [tables.arena_bytes + reports_bytes, constant_bytes, *tensors]
 
 
 def _host_step(
@@ -195,6 +199,7 @@ def _encode_tables(image: CpuImage, graph: Graph, object_names: list[str]) -> di
             {"node": position[s.node], "inputs": _refs(s.inputs), "outputs": _refs(s.outputs)}
             for s in image.host_steps
         ],
+        "index_checks": [asdict(check) for check in image.index_checks],
         "main": {
             "segments": [s if isinstance(s, str) else s.callback_index for s in main.segments],
             "kernel_symbols": list(main.kernel_symbols),

@@ -18,7 +18,7 @@ from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Iter, Read, fold
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Nest
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, PackedTensor, Storage, Table
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, PackedTensor, Reports, Storage, Table
 
 # Iterations of the dims that one index depends on: more are not looked at one by one.
 _MAX_ITERATIONS = 1 << 22
@@ -49,6 +49,8 @@ class Work:
         constants: dict[str, int] = {}
         activations: dict[Storage, int] = {}
         for arg, storage in zip(launch.kernel.args, launch.args, strict=True):
+            if isinstance(storage, Reports):
+                continue
             touched = _touched_bytes(arg, storage, launch.nests, lowered)
             name = _constant_name(storage)
             if name is not None:
@@ -213,5 +215,7 @@ def _size_bytes(storage: Storage, lowered: LoweredModel) -> int:
             return storage.operand.num_elements * storage.operand.dtype.size_bytes
         case Value():
             return storage.size_bytes
+        case Reports():
+            return 0
     local = lowered.locals[storage]
     return local.num_elements * local.dtype.size_bytes

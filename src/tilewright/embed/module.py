@@ -10,14 +10,14 @@ from tilewright.errors import InternalError
 from tilewright.targets.cpu.codegen import prepared_module
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel
+from tilewright.targets.cpu.kernel import REPORT_BYTES, Kernel
 from tilewright.targets.cpu.runtime import MainCode
 from tilewright.targets.cpu.storage import FIRST_CALLER_BASE
 from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
 
 ALIGNMENT_BYTES = 64
 # What the function returns.
-OK, UNALIGNED, MISSING = 0, 1, 2
+OK, UNALIGNED, MISSING, BAD_INDEX = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,28 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """What lies where in the memory that the caller gives: activations, kernels' scratch, argument blocks."""
+    """What lies where in the memory that the caller gives: activations, the reports of `num_checks` checks of
+    indices, kernels' scratch, argument blocks."""
 
     arena_bytes: int
+    num_checks: int
     scratch_bytes: int
     args_bytes: int
 
     @property
+    def reports_offset(self) -> int:
+        """Start of the reports."""
+        return self.arena_bytes
+
+    @property
+    def num_report_words(self) -> int:
+        """Words of 64 bits that are not zero where an index lies outside its axis."""
+        return self.num_checks * REPORT_BYTES // 8
+
+    @property
     def scratch_offset(self) -> int:
         """Start of the kernels' scratch."""
-        return _rounded(self.arena_bytes)
+        return _rounded(self.reports_offset + 8 * self.num_report_words)
 
     @property
     def args_offset(self) -> int:
@@ -81,7 +93,7 @@ def run_text(
             unaligned, e.constant(i32, UNALIGNED), e.select(missing, e.constant(i32, MISSING), OK)
         )
 
-        def run() -> None:
+        def run() -> list[Val]:
             bases = e.alloca(PTR, FIRST_CALLER_BASE + len(callers))
             for number, base in enumerate((area, weights, *callers)):
                 e.store(base, e.gep(bases, 8 * number))
@@ -89,6 +101,11 @@ def run_text(
             _resolve(e, main, bases, args)
             scratch = e.gep(area, workspace.scratch_offset)
             null = Val("null", PTR)
+            reports = [
+                e.gep(area, workspace.reports_offset + 8 * i) for i in range(workspace.num_report_words)
+            ]
+            for report in reports:
+                e.store(e.constant(I64, 0), report)
             for symbol in main.symbols:
                 e.call(symbol, (null, args, scratch, null))
             for copy in copies:
@@ -100,8 +117,13 @@ def run_text(
                 operands = f"ptr {target}, ptr {source}, i64 {copy.size_bytes}, i1 false"
                 e.line(f"call void @llvm.memcpy.p0.p0.i64({operands})")
 
-        e.if_(e.icmp("eq", wrong, 0), run)
-        e.ret(wrong)
+            found = e.constant(I64, 0)
+            for report in reports:
+                found = e.op(f"or i64 {found}, {e.load(I64, report)}", I64)
+            return [e.select(e.icmp("ne", found, 0), e.constant(i32, BAD_INDEX), OK)]
+
+        (status,) = e.if_(e.icmp("eq", wrong, 0), run, lambda: [wrong], [i32])
+        e.ret(status)
     return f'{e.text()}\n!llvm.ident = !{{!0}}\n!0 = !{{!"{OBJECT_MARK}"}}\n'
 
 

@@ -78,7 +78,8 @@ def export_object(
     main = build_main(placed.steps, isa)
     copies = _copies(graph, placed.weights)
     inputs, outputs = ([TensorSpec.of(v) for v in values] for values in (graph.inputs, graph.outputs))
-    workspace = Workspace(placed.memory.peak_bytes, placed.scratch_bytes, 8 * max(1, len(main.arg_table)))
+    args_bytes = 8 * max(1, len(main.arg_table))
+    workspace = Workspace(placed.arena_bytes, len(placed.index_checks), placed.scratch_bytes, args_bytes)
     function = f"{symbol}_run"
     run = run_text(function, main, workspace, len(inputs), len(outputs), copies, isa)
     if progress is not None:

@@ -87,7 +87,7 @@ def _number_operands(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGro
                 inputs.append(value)
         return operands[value]
 
-    for node in nodes:
+    for number, node in enumerate(nodes):
         description = describe(node)
         if isinstance(description, Opaque):
             return description
@@ -108,11 +108,21 @@ def _number_operands(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGro
             return own[operand.key]
 
         for nest in description:
-            reads = tuple(replace(a, operand=translated(a.operand)) for a in nest.reads)
-            nests.append(
-                replace(nest, reads=reads, write=replace(nest.write, operand=translated(nest.write.operand)))
+            *reads, write = (
+                replace(a, operand=translated(a.operand), index=_indices_of(a, number))
+                for a in (*nest.reads, nest.write)
             )
+            nests.append(replace(nest, reads=tuple(reads), write=write))
     return NestGroup(tuple(nests), tuple(inputs), tuple(outputs), tuple(locals_), tuple(tables))
+
+
+def _indices_of(access: Access, number: int) -> tuple[Index, ...]:
+    """The indices of an access, those that are data with the number of their node in the group."""
+    if not number:
+        return access.index
+    return tuple(
+        replace(i, node=number) if isinstance(i, Indirect) and i.node is not None else i for i in access.index
+    )
 
 
 def _compose(nests: Sequence[Nest]) -> list[Nest]:
@@ -377,7 +387,7 @@ def _without_unused_reads(nest: Nest) -> Nest:
     number = {old: new for new, old in enumerate(sorted(used))}
 
     def renumbered(access: Access) -> Access:
-        index = tuple(Indirect(number[i.read]) if isinstance(i, Indirect) else i for i in access.index)
+        index = tuple(replace(i, read=number[i.read]) if isinstance(i, Indirect) else i for i in access.index)
         return replace(access, index=index)
 
     def translate(read: Read) -> Expr:

@@ -119,6 +119,7 @@ def run_node(
     except TilewrightError:
         raise
     except IndexError as error:
+        _raise_outside(node, arrays)
         raise InputError(f"{node.op_type} {node.name!r}: {' '.join(str(error).split())}.") from error
     except Exception as error:
         # Whatever a reference raises, the reader needs the node and the reason in one line.
@@ -134,6 +135,16 @@ def run_node(
         None if value is None else _narrowed(np.asarray(results[i]), value, dtype)
         for i, value in enumerate(node.outputs)
     )
+
+
+def _raise_outside(node: Node, arrays: Sequence[Array | None]) -> None:
+    """Raise for an index outside its axis as every target does, if the node's nests look for one."""
+    from tilewright.ir.nest_interpreter import run_described
+
+    pairs = zip(node.inputs, arrays, strict=True)
+    fits = all(v is None or (a is not None and a.shape == v.shape) for v, a in pairs)
+    if fits and not isinstance(describe(node), Opaque):
+        run_described(node, arrays)
 
 
 def _fed(value: Value, feed: Mapping[str, Array], dtype: DType | None) -> Array:

@@ -17,12 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.errors import InputError
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Scalar, format_expr
 
 Role = Literal["parallel", "reduce"]
 Combine = Literal["sum", "prod", "max", "min", "and", "or"]
-OperandKind = Literal["input", "output", "local", "table"]
+OperandKind = Literal["input", "output", "local", "table", "reports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,14 @@ class Lookup:
 class Indirect:
     """An index that is data: the value of the nest's `read`-th read, an integer.
 
-    Negative values count from the end, as in ONNX. Values outside the axis are the model's fault:
-    interpreters raise, generated code clamps (it must never read elsewhere).
+    Negative values count from the end, as in ONNX. Values outside the axis are the fault of what was fed:
+    every target raises `outside_axis`. Generated code, which does so after the run, takes 0 instead: it must
+    never read elsewhere. `node` says which of the nodes that a group was made of the error names; it is None
+    where the values cannot lie outside, because they are constants or were computed so.
     """
 
     read: int
+    node: int | None = 0
 
 
 Index = Affine | Lookup | Indirect
@@ -249,11 +253,18 @@ def format_index(index: Index) -> str:
 
 def format_access(access: Access) -> str:
     """Text of an access, e.g. `in0[n, c, 2*oh+kh-1]`."""
-    prefix = {"input": "in", "output": "out", "local": "tmp", "table": "table"}[access.operand.kind]
+    prefix = {"input": "in", "output": "out", "local": "tmp", "table": "table", "reports": "reports"}[
+        access.operand.kind
+    ]
     view = "" if access.view is None else f" as {list(access.view)}"
     fill = "" if access.fill is None else f" else {access.fill}"
     indices = ", ".join(format_index(i) for i in access.index)
     return f"{prefix}{access.operand.position}{view}[{indices}]{fill}"
+
+
+def outside_axis(where: str, index: int, axis: int, extent: int) -> InputError:
+    """The error for an index that is data and lies outside its axis; `where` names the node."""
+    return InputError(f"{where}: index {index} lies outside axis {axis}, which has {extent} elements.")
 
 
 def operands_of(nests: Sequence[Nest]) -> Iterator[Operand]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Read, evaluate, reads_of
 from tilewright.ir.graph import Node
@@ -30,6 +30,7 @@ from tilewright.ir.nest import (
     Opaque,
     Operand,
     format_access,
+    outside_axis,
 )
 from tilewright.ir.ops.registry import describe
 
@@ -50,15 +51,21 @@ _UFUNCS: dict[Combine, np.ufunc] = {
 
 
 def run_nests(
-    nests: Sequence[Nest], inputs: Sequence[Array | None], outputs: Sequence[OutputSpec | None]
+    nests: Sequence[Nest],
+    inputs: Sequence[Array | None],
+    outputs: Sequence[OutputSpec | None],
+    *,
+    name: str = "nests",
 ) -> list[Array | None]:
     """What the nests write to the outputs (type and shape each; None for an omitted one).
 
+    `name` is the node's, for errors.
+
     Raises:
         InternalError: the nests break their contract; says which nest and how.
-        UsageError: an index that is data lies outside its axis.
+        InputError: an index that is data lies outside its axis.
     """
-    machine = _Machine(list(inputs))
+    machine = _Machine(list(inputs), name)
     for position, spec in enumerate(outputs):
         if spec is not None:
             machine.allocate(Operand("output", position, *spec))
@@ -79,12 +86,13 @@ def run_described(node: Node, inputs: Sequence[Array | None]) -> list[Array | No
 
     Raises:
         InternalError: the node is opaque, or its nests break their contract.
+        InputError: an index that is data lies outside its axis.
     """
     description = describe(node)
     if isinstance(description, Opaque):
         raise InternalError(f"{node.op_type} {node.name!r} has no nests: {description.reason}")
     specs = [None if v is None else (v.dtype, v.shape) for v in node.outputs]
-    return run_nests(description, inputs, specs)
+    return run_nests(description, inputs, specs, name=f"{node.op_type} {node.name!r}")
 
 
 @dataclass(slots=True)
@@ -98,6 +106,7 @@ class _Machine:
     """Memory of one node: its inputs, and the outputs and temporaries its nests write."""
 
     inputs: list[Array | None]
+    name: str
     tensors: dict[tuple[str, int], _Tensor] = field(default_factory=dict)
 
     def allocate(self, operand: Operand) -> _Tensor:
@@ -252,14 +261,14 @@ class _Block:
             raise InternalError(f"{self.nest}: {format_access(access)} does not index {list(access.shape)}")
         clipped: list[Array] = []
         outside: Array | None = None
-        for index, extent in zip(access.index, access.shape, strict=True):
-            value = self._index(index, extent)
+        for axis, (index, extent) in enumerate(zip(access.index, access.shape, strict=True)):
+            value = self._index(index, axis, extent)
             beyond = (value < 0) | (value >= extent)
             outside = beyond if outside is None else outside | beyond
             clipped.append(np.clip(value, 0, max(0, extent - 1)))
         return tuple(np.broadcast_arrays(*clipped)) if clipped else (), outside
 
-    def _index(self, index: Affine | Lookup | Indirect, extent: int) -> Array:
+    def _index(self, index: Affine | Lookup | Indirect, axis: int, extent: int) -> Array:
         ones = np.zeros((1,) * len(self.ranges), np.int64)
         match index:
             case Affine(terms, offset):
@@ -271,10 +280,10 @@ class _Block:
                 return np.asarray(table, np.int64)[self.counter(dim)]
             case Indirect(read):
                 data = self.load(read).astype(np.int64)
-                bad = (data < -extent) | (data >= extent)
-                if bad.any():
-                    worst = int(data[bad].ravel()[0])
-                    raise UsageError(f"index {worst} lies outside an axis of extent {extent}.")
+                bad = data[(data < -extent) | (data >= extent)]
+                if bad.size:
+                    worst = int(bad.max() if bad.max() > 0 else bad.min())
+                    raise outside_axis(self.machine.name, worst, axis, extent)
                 return np.where(data < 0, data + extent, data)
 
 

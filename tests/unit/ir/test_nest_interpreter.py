@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright.ir.nest_interpreter as module
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import InputError, InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Iter, Read, cast
 from tilewright.ir.nest import Access, Dim, Indirect, Lookup, Nest, Operand, affine
@@ -48,7 +48,7 @@ def test_an_indirect_index_counts_from_the_end_when_negative() -> None:
     reads = (Access(X, (Indirect(1),)), Access(where, (affine("i"),)))
     nest = Nest((I4,), reads, Access(Y, (affine("i"),)), Read(0, F))
     assert run(nest, DATA, np.array([-1, 0, -4, 2])) == [8, 1, 1, 4]
-    with pytest.raises(UsageError, match="index 4 lies outside an axis of extent 4"):
+    with pytest.raises(InputError, match="index 4 lies outside axis 0, which has 4 elements"):
         run(nest, DATA, np.array([0, 0, 0, 4]))
 
 

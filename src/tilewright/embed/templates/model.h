@@ -26,12 +26,13 @@ extern "C" {
 #define ${upper}_NUM_OUTPUTS $num_outputs
 $tensors
 
-enum { ${upper}_OK = 0, ${upper}_UNALIGNED = 1, ${upper}_MISSING = 2 };
+enum { ${upper}_OK = 0, ${upper}_UNALIGNED = 1, ${upper}_MISSING = 2, ${upper}_BAD_INDEX = 3 };
 
 /* Runs the network once: `weights` from ${name}_open_weights, a `workspace` of
  * ${upper}_WORKSPACE_BYTES, `inputs` and `outputs` in the order above. Returns ${upper}_OK, or without
  * having done anything ${upper}_UNALIGNED (weights or workspace are NULL or not aligned) or
- * ${upper}_MISSING (a tensor is NULL). */
+ * ${upper}_MISSING (a tensor is NULL). After ${upper}_BAD_INDEX the outputs mean nothing: an index that the
+ * inputs give (of a Gather, say) lies outside its axis; nothing was read or written there. */
 int ${name}_run(const void *weights, void *workspace,
                 const void *const *inputs, void *const *outputs);
 

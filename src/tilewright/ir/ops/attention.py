@@ -22,7 +22,6 @@ from tilewright.ir.nest import (
     Description,
     Dim,
     Index,
-    Indirect,
     Nest,
     Opaque,
     Operand,
@@ -30,6 +29,7 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.ops.build import (
     copy_nest,
+    data_index,
     identity,
     input_operand,
     local,
@@ -374,7 +374,7 @@ def rotary_embedding(node: Node) -> Description:
     row: tuple[Index, ...] = (affine("b"), affine("s"))
     if node.input(3) is not None:
         extra.append(Access(input_operand(node, 3), row))
-        row = (Indirect(4),)
+        row = (data_index(node, 3, 4, cos.shape[0]),)
     tables = tuple(Access(operand, (*row, affine("k"))) for operand in (cos, sin))
     reads = (at(x, first), at(x, second), *tables, *extra)
     a, b, cosine, sine = (cast(read(i, reads[i]), out.dtype.compute) for i in range(4))

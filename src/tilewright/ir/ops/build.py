@@ -16,7 +16,7 @@ from tilewright.errors import ModelRejected
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, Scalar, cast
 from tilewright.ir.graph import Node, Shape
-from tilewright.ir.nest import Access, Affine, Dim, Index, Nest, Nests, Operand, affine
+from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Nest, Nests, Operand, affine
 
 
 def require(node: Node, holds: bool, problem: str) -> None:
@@ -233,6 +233,34 @@ def copy_nest(dims: Sequence[Dim], source: Access, target: Access) -> Nest:
     """A nest that moves one element per iteration."""
     value = cast(read(0, source), target.operand.dtype.compute)
     return Nest(tuple(dims), (source,), target, value)
+
+
+def data_index(node: Node, position: int, read: int, extent: int, column: int | None = None) -> Indirect:
+    """The index that the `read`-th read of input `position` gives along an axis of `extent` elements.
+
+    With `column`, only what lies there along the input's last axis counts. Constants need no check while the
+    model runs.
+
+    Raises:
+        ModelRejected: a constant lies outside.
+    """
+    data = node.constant(position)
+    if data is None:
+        return Indirect(read)
+    require_indices(node, position, data if column is None else data[..., column], extent)
+    return Indirect(read, None)
+
+
+def require_indices(node: Node, position: int, data: np.ndarray[Any, Any], extent: int) -> None:
+    """Require that constants (all of an input, or what it holds for one axis) are indices along an axis.
+
+    Raises:
+        ModelRejected: one lies outside; negative ones count from the end.
+    """
+    outside = data[(data < -extent) | (data >= extent)]
+    if outside.size:
+        value = f"input {position} {node.require(position).name!r}"
+        require(node, False, f"{value} holds the index {outside.flat[0]}, but the axis has {extent} elements")
 
 
 def scalar_like(value: float, dtype: DType) -> Scalar:

@@ -20,7 +20,6 @@ from tilewright.ir.nest import (
     Description,
     Dim,
     Index,
-    Indirect,
     Lookup,
     Nest,
     Opaque,
@@ -29,12 +28,14 @@ from tilewright.ir.nest import (
 from tilewright.ir.ops.build import (
     axis_of,
     copy_nest,
+    data_index,
     dims_of,
     identity,
     input_operand,
     output_operand,
     read,
     require,
+    require_indices,
     require_rank,
     require_result,
     require_scalar,
@@ -84,15 +85,14 @@ def gather(node: Node) -> Description:
     constant = node.constant(1)
     if constant is not None:
         positions = np.where(constant < 0, constant + data.shape[axis], constant).astype(np.int64)
-        if positions.size and not (positions.min() >= 0 and positions.max() < data.shape[axis]):
-            return Opaque("Gather indices are out of range")
+        require_indices(node, 1, constant, data.shape[axis])
         index: Index | None = progression(positions, at)
         if index is None and len(at) == 1:
             index = Lookup(tuple(int(v) for v in positions), at[0].name)
         if index is not None:
             return (copy_nest(dims, Access(data, (*outer, index, *inner)), target),)
     where = Access(indices, identity(at))
-    source = Access(data, (*outer, Indirect(0), *inner))
+    source = Access(data, (*outer, data_index(node, 1, 0, data.shape[axis]), *inner))
     return (Nest(dims, (where, source), target, read(1, source)),)
 
 
@@ -117,7 +117,8 @@ def gather_elements(node: Node) -> Description:
     data, indices, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
     dims = dims_of(out.shape)
     index: tuple[Index, ...] = tuple(
-        Indirect(0) if position == axis else affine(d.name) for position, d in enumerate(dims)
+        data_index(node, 1, 0, data.shape[axis]) if position == axis else affine(d.name)
+        for position, d in enumerate(dims)
     )
     reads = (Access(indices, identity(dims)), Access(data, index))
     return (Nest(dims, reads, Access(out, identity(dims)), read(1, reads[1])),)
@@ -154,7 +155,7 @@ def gather_nd(node: Node) -> Description:
     wheres = tuple(Access(indices, (*identity(lead), affine(column))) for column in columns)
     index: tuple[Index, ...] = (
         *identity(dims[:batch]),
-        *(Indirect(column) for column in columns),
+        *(data_index(node, 1, column, data.shape[batch + column], column) for column in columns),
         *identity(dims[len(lead) :]),
     )
     source = Access(data, index)

@@ -286,7 +286,7 @@ def _sum_of_taps(
     weights: list[Expr] = []
     for axis, (index, weight) in enumerate(taps):
         reads.append(Access(index, at(axis)))
-        indices.append(Indirect(len(reads) - 1))
+        indices.append(Indirect(len(reads) - 1, None))
         reads.append(Access(weight, at(axis)))
         weights.append(read(len(reads) - 1, reads[-1]))
     channel = affine(dims[1].name)

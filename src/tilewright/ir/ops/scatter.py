@@ -13,16 +13,18 @@ import numpy as np
 
 from tilewright.ir.expr import Const, Expr, call, select
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Description, Index, Indirect, Lookup, Nest, Opaque, affine
+from tilewright.ir.nest import Access, Description, Index, Lookup, Nest, Opaque, affine
 from tilewright.ir.ops.build import (
     axis_of,
     copy_nest,
+    data_index,
     dims_of,
     identity,
     input_operand,
     output_operand,
     read,
     require,
+    require_indices,
     require_rank,
     require_result,
     require_shape,
@@ -84,7 +86,8 @@ def scatter_elements(node: Node) -> Description:
             return known
     dims = dims_of(indices.shape)
     index: tuple[Index, ...] = tuple(
-        Indirect(0) if position == axis else affine(d.name) for position, d in enumerate(dims)
+        data_index(node, 1, 0, data.shape[axis]) if position == axis else affine(d.name)
+        for position, d in enumerate(dims)
     )
     reads = (Access(indices, identity(dims)), Access(updates, identity(dims)))
     return _unknown(node, Nest(dims, reads, Access(output_operand(node), index), read(1, reads[1])))
@@ -109,7 +112,7 @@ def scatter_nd(node: Node) -> Description:
     lead = dims[: len(indices.shape) - 1]
     wheres = tuple(Access(indices, (*identity(lead), affine(column))) for column in range(depth))
     index: tuple[Index, ...] = (
-        *(Indirect(column) for column in range(depth)),
+        *(data_index(node, 1, column, data.shape[column], column) for column in range(depth)),
         *identity(dims[len(lead) :]),
     )
     source = Access(updates, identity(dims))
@@ -146,8 +149,8 @@ def _known(node: Node, where: Sequence[Array], extents: Sequence[int], count: in
     if count == 0 or places == 0 or 0 in rest or places > MAX_TABLE or not where:
         return None
     indices = [np.asarray(w, np.int64).ravel() for w in where]
-    if any(((i < -e) | (i >= e)).any() for i, e in zip(indices, extents, strict=True)):
-        return Opaque(f"{node.op_type} indices are out of range")
+    for i, e in zip(indices, extents, strict=True):
+        require_indices(node, 1, i, e)
     wrapped = [np.where(i < 0, i + e, i) for i, e in zip(indices, extents, strict=True)]
     reduction = node.str_attr("reduction", "none")
     tables = _tables(np.ravel_multi_index(wrapped, tuple(extents)), places, reduction == "none")
@@ -235,7 +238,7 @@ def max_unpool(node: Node) -> Description:
     everywhere = dims_of(out.shape, "z")
     zero = Const(scalar_like(0, out.dtype.compute), out.dtype.compute)
     reads = (Access(indices, identity(dims)), Access(x, identity(dims)))
-    target = Access(out, (Indirect(0),), view=(out.num_elements,))
+    target = Access(out, (data_index(node, 1, 0, out.num_elements),), view=(out.num_elements,))
     return (
         Nest(everywhere, (), Access(out, identity(everywhere)), zero),
         Nest(dims, reads, target, read(1, reads[1])),

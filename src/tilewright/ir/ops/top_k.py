@@ -139,7 +139,7 @@ class _Search:
         out = output_operand(self.node)
         dims = dims_of(out.shape)
         found = Access(where, identity(dims))
-        source = Access(self.x, self._at(dims, Indirect(0)))
+        source = Access(self.x, self._at(dims, Indirect(0, None)))
         nests = [Nest(dims, (found, source), Access(out, identity(dims)), read(1, source))]
         if len(self.node.outputs) > 1 and self.node.outputs[1] is not None:
             target = Access(output_operand(self.node, 1), identity(dims))

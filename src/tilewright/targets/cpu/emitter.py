@@ -102,9 +102,18 @@ class Emitter(LaneOps):
         return made
 
     def if_(
-        self, condition: Bool, then: Branch, otherwise: Branch | None = None, results: Sequence[Type] = ()
+        self,
+        condition: Bool,
+        then: Branch,
+        otherwise: Branch | None = None,
+        results: Sequence[Type] = (),
+        *,
+        unlikely: bool = False,
     ) -> list[Val]:
-        """Emit both branches and merge their `results`; a Python bool picks one while emitting."""
+        """Emit both branches and merge their `results`; a Python bool picks one while emitting.
+
+        An `unlikely` condition puts `then` out of the way of the code around it.
+        """
         if results and otherwise is None:
             raise ValueError("if_ with results needs both branches")
         if isinstance(condition, bool):
@@ -113,7 +122,11 @@ class Emitter(LaneOps):
         before = self._block
         yes, end = self._label("then"), self._label("end")
         no = self._label("else") if otherwise is not None else end
-        self.line(f"br i1 {condition}, label %{yes}, label %{no}")
+        weights = ""
+        if unlikely:
+            self.declare('!0 = !{!"branch_weights", i32 1, i32 1000000}')
+            weights = ", !prof !0"
+        self.line(f"br i1 {condition}, label %{yes}, label %{no}{weights}")
         arrivals: list[tuple[list[Val], str]] = []
         for label, branch in ((yes, then), (no, otherwise)):
             if branch is None:

@@ -16,7 +16,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import require_shape, run_node
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.pool import AlignedBuffer
-from tilewright.targets.cpu.runtime import ArgRef, Executor, HostCallback, MainCode, StepTime
+from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, Executor, HostCallback, MainCode, StepTime
 
 Array = np.ndarray[Any, Any]
 
@@ -91,6 +91,7 @@ class CpuExecutable:
         scratch_bytes: int,
         host_steps: Sequence[HostStep],
         num_threads: int | None,
+        index_checks: Sequence[CheckedIndex] = (),
     ) -> None:
         """`passthrough` gives outputs that no kernel computes: a constant, or the name of an input."""
         self.inputs = tuple(inputs)
@@ -104,6 +105,7 @@ class CpuExecutable:
             arena_bytes=arena_bytes,
             scratch_bytes=scratch_bytes,
             callbacks=[step.callback() for step in host_steps],
+            index_checks=index_checks,
         )
         self._has_steps = bool(main.segments)
 
@@ -117,6 +119,7 @@ class CpuExecutable:
 
         Raises:
             UsageError: an input is missing, unknown, or has another shape or type.
+            InputError: the inputs make an index outside its axis, or a shape other than declared.
         """
         arrays = self._checked(feed)
         results = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec, bytes_at
 from tilewright.targets.cpu.pool import AlignedBuffer
-from tilewright.targets.cpu.runtime import MainCode, load_main
+from tilewright.targets.cpu.runtime import CheckedIndex, MainCode, load_main
 
 Array = np.ndarray[Any, Any]
 
@@ -49,6 +49,7 @@ class CpuImage:
     host_steps: tuple[HostStep, ...]
     arena_bytes: int
     scratch_bytes: int
+    index_checks: tuple[CheckedIndex, ...] = ()
 
     def load(self, num_threads: int | None) -> CpuExecutable:
         """Make it runnable in this process."""
@@ -61,8 +62,9 @@ class CpuImage:
             main=self.main,
             library=load_main(self.main, self.objects),
             weights=constants,
-            arena_bytes=max(64, self.arena_bytes),
+            arena_bytes=self.arena_bytes,
             scratch_bytes=self.scratch_bytes,
+            index_checks=self.index_checks,
             host_steps=self.host_steps,
             num_threads=num_threads,
         )

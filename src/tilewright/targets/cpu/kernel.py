@@ -16,10 +16,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Nest, Operand
 from tilewright.tuning import Choice
 
@@ -74,6 +75,26 @@ class Packed:
     size_bytes: int  # of the stored array
 
 
+@dataclass(frozen=True, slots=True)
+class IndexCheck:
+    """Indices that are data along one axis of what a node of the group reads or writes."""
+
+    node: int
+    axis: int
+    extent: int
+
+
+# The kind of operand where a kernel notes, for each of its checks, the smallest and the largest index that
+# lies outside its axis: two int64, both 0 while there is none (0 is always inside).
+REPORTS: Final = "reports"
+REPORT_BYTES = 16
+
+
+def reports_operand(num_checks: int) -> Operand:
+    """Where a kernel with checks reports, its last argument."""
+    return Operand(REPORTS, 0, DType.INT64, (num_checks, REPORT_BYTES // DType.INT64.size_bytes))
+
+
 KernelArg = Operand | Packed
 
 
@@ -93,6 +114,7 @@ class Kernel:
     signature: str = ""  # of the product that it computes: see `select.product_signature`
     choice: Choice | None = None  # that was asked for; None where the estimate decided
     parts: tuple[Kernel, ...] = ()  # kernels that this one calls
+    checks: tuple[IndexCheck, ...] = ()
     nests: tuple[Nest, ...] = ()  # those it computes, where its generator made several kernels of many nests
 
     def all_kernels(self) -> Iterator[Kernel]:

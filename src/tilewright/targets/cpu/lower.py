@@ -22,12 +22,13 @@ from tilewright.schedule.base import Schedule
 from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.fused import Blocking, Chain, find_chains, lower_fused
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
+from tilewright.targets.cpu.kernel import REPORTS, Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import lower_nests
-from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, Step, Storage
+from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, Reports, Step, Storage
 from tilewright.targets.cpu.products import Product
 from tilewright.targets.cpu.repeats import Repeats
+from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.sharing import make_alias, may_overwrite
 from tilewright.targets.cpu.tensors import ModelTensors, Names
@@ -299,7 +300,10 @@ class _Lowering:
         return False
 
     def _launch(self, kernel: Kernel, names: Names, unit: _Unit, nests: tuple[Nest, ...]) -> KernelLaunch:
-        args = tuple(names.storage(a) for a in kernel.args)
+        args = tuple(
+            _reports(kernel, unit.nodes) if isinstance(a, Operand) and a.kind == REPORTS else names.storage(a)
+            for a in kernel.args
+        )
         written = {n.write.operand.key for n in nests} | {
             a.key
             for a in kernel.args
@@ -313,6 +317,11 @@ class _Lowering:
         return KernelLaunch(
             kernel, args, unit.nodes, reads, tuple(dict.fromkeys(writes)), overwrite, computed
         )
+
+
+def _reports(kernel: Kernel, nodes: Sequence[Node]) -> Reports:
+    labels = [f"{node.op_type} {node.name!r}" for node in nodes]
+    return Reports(tuple(CheckedIndex(labels[c.node], c.axis, c.extent) for c in kernel.checks))
 
 
 _EMPTY = NestGroup((), (), (), (), ())

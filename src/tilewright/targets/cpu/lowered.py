@@ -10,6 +10,7 @@ from tilewright.ir.nest import Nest, Operand
 from tilewright.targets.cpu.kernel import Kernel, Layout, Packed
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.products import Products
+from tilewright.targets.cpu.runtime import CheckedIndex
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +28,14 @@ class Table:
     operand: Operand
 
 
-Storage = Value | tuple[int, int] | PackedTensor | Table
+@dataclass(frozen=True, slots=True, eq=False)
+class Reports:
+    """Where one launch notes indices outside their axes: which, in order."""
+
+    checks: tuple[CheckedIndex, ...]
+
+
+Storage = Value | tuple[int, int] | PackedTensor | Table | Reports
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +88,12 @@ class LoweredModel:
     def root_offset(self, tensor: Tensor) -> int:
         """Elements from the start of the root's memory to the tensor."""
         return root_offset_of(self.alias, self.offsets, tensor)
+
+    @property
+    def reports(self) -> tuple[Reports, ...]:
+        """Of all launches, in order."""
+        launches = (launch for step in self.steps if isinstance(step, tuple) for launch in step)
+        return tuple(arg for launch in launches for arg in launch.args if isinstance(arg, Reports))
 
     @property
     def host_operators(self) -> tuple[HostOperator, ...]:

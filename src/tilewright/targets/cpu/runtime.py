@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +21,10 @@ from typing import NamedTuple
 
 from tilewright.errors import InternalError, UsageError
 from tilewright.hardware.probe import affinity_cores
+from tilewright.ir.nest import outside_axis
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
+from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.pool import (
     AlignedBuffer,
     WorkerPool,
@@ -279,11 +282,21 @@ class StepTime:
     duration_ns: float
 
 
-class RunContext:
-    """What one run must have for itself: arena, scratch, argument blocks, time stamps."""
+@dataclass(frozen=True, slots=True)
+class CheckedIndex:
+    """What a report is of: indices along an axis of what a node reads or writes; `where` names the node."""
 
-    def __init__(self, main: MainCode, arena_bytes: int, scratch_bytes: int) -> None:
-        self.arena = AlignedBuffer(arena_bytes)
+    where: str
+    axis: int
+    extent: int
+
+
+class RunContext:
+    """What one run must have for itself: arena and reports, scratch, argument blocks, time stamps."""
+
+    def __init__(self, main: MainCode, arena_bytes: int, scratch_bytes: int, num_checks: int = 0) -> None:
+        self.arena = AlignedBuffer(arena_bytes + REPORT_BYTES * num_checks)
+        self.reports_address = self.arena.address + arena_bytes
         self.scratch = AlignedBuffer(max(64, scratch_bytes))
         self.args = AlignedBuffer(8 * max(1, len(main.arg_table)))
         self.stamps = AlignedBuffer(16 * main.num_steps) if main.profile else None
@@ -313,12 +326,16 @@ class Executor:
         arena_bytes: int = 0,
         scratch_bytes: int = 0,
         callbacks: Sequence[HostCallback] = (),
+        index_checks: Sequence[CheckedIndex] = (),
         max_contexts: int | None = None,
     ) -> None:
+        """`index_checks` say what the reports are of that generated code writes behind the arena."""
         if len(callbacks) < main.num_callbacks:
             raise InternalError(
                 f"Main calls {main.num_callbacks} host functions, {len(callbacks)} were given."
             )
+        self._index_checks = tuple(index_checks)
+        self._nothing_found = bytes(REPORT_BYTES * len(self._index_checks))
         self.main = main
         self.num_threads = resolve_threads(num_threads)
         self.arena_bytes = arena_bytes
@@ -339,6 +356,9 @@ class Executor:
 
     def run(self, bases: Sequence[int]) -> None:
         """Run once on `bases`: the addresses of base 1, 2, ... in order.
+
+        An index outside its axis, which the code notes as it runs, is an InputError at the end of the
+        segment: the same one whatever the number of threads.
 
         The caller keeps the memory behind them alive, and aligned as its kernels expect. An interrupt takes
         effect when the running segment ends.
@@ -404,15 +424,31 @@ class Executor:
         run = self._runtime.run
         args, scratch = context.args.address, context.scratch.address
         stamps = None if context.stamps is None else context.stamps.address
+        num_report_bytes = len(self._nothing_found)
+        if num_report_bytes:
+            ctypes.memset(context.reports_address, 0, num_report_bytes)
         for segment in self._segments:
             if isinstance(segment, int):
                 run(pool_address, segment, args, scratch, stamps)
+                if num_report_bytes:
+                    self._raise_reported(context)
             elif host_times is None:
                 segment((context.arena.address, *key))
             else:
                 start = self._runtime.ticks()
                 segment((context.arena.address, *key))
                 host_times.append((start, self._runtime.ticks()))
+
+    def _raise_reported(self, context: RunContext) -> None:
+        """Raise for the first check that found an index outside its axis."""
+        found = ctypes.string_at(context.reports_address, len(self._nothing_found))
+        if found == self._nothing_found:
+            return
+        for check, (lowest, highest) in zip(
+            self._index_checks, struct.iter_unpack("=qq", found), strict=True
+        ):
+            if lowest or highest:
+                raise outside_axis(check.where, highest or lowest, check.axis, check.extent)
 
     def _resolve(self, context: RunContext, key: tuple[int, ...]) -> None:
         context.resolved_for = None  # an interrupt in between must not leave half-resolved blocks in use
@@ -447,7 +483,9 @@ class Executor:
                         with contextlib.suppress(IndexError):  # another thread was faster
                             return self._idle.pop()
                     if len(self._contexts) < self.max_contexts:
-                        context = RunContext(self.main, self.arena_bytes, self.scratch_bytes)
+                        context = RunContext(
+                            self.main, self.arena_bytes, self.scratch_bytes, len(self._index_checks)
+                        )
                         self._contexts.add(context)
                         return context
                     # The timeout covers a context that an interrupt kept from being returned: it is collected

@@ -12,8 +12,17 @@ import numpy as np
 from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryProblem, aligned
+from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.layouts import Tensor
-from tilewright.targets.cpu.lowered import HostOperator, LoweredModel, PackedTensor, Step, Storage, Table
+from tilewright.targets.cpu.lowered import (
+    HostOperator,
+    LoweredModel,
+    PackedTensor,
+    Reports,
+    Step,
+    Storage,
+    Table,
+)
 from tilewright.targets.cpu.runtime import ARENA_BASE, ArgRef
 
 Array = np.ndarray[Any, Any]
@@ -114,9 +123,12 @@ class Placement:
     names: Mapping[Tensor, str]
     homes: Mapping[Tensor, Value]
     weights: Weights
+    reports: Mapping[Reports, int]  # offset in the arena
 
     def reference(self, storage: Storage) -> ArgRef:
         """Base and byte offset of a kernel argument."""
+        if isinstance(storage, Reports):
+            return ArgRef(ARENA_BASE, self.reports[storage])
         if isinstance(storage, PackedTensor | Table) or (isinstance(storage, Value) and storage.is_constant):
             return ArgRef(WEIGHTS_BASE, self.weights.offset(storage))
         root = self.lowered.root(storage)
@@ -125,6 +137,20 @@ class Placement:
         if home is not None:
             return ArgRef(self.caller_bases[home], start_bytes)
         return ArgRef(ARENA_BASE, self.offsets[self.names[root]] + start_bytes)
+
+
+def arena_bytes(peak_bytes: int) -> int:
+    """Bytes of the arena of a run whose buffers take `peak_bytes`."""
+    return max(DEFAULT_ALIGNMENT_BYTES, aligned(peak_bytes, DEFAULT_ALIGNMENT_BYTES))
+
+
+def place_reports(lowered: LoweredModel, arena_bytes: int) -> dict[Reports, int]:
+    """Reports lie behind the arena of a run, in the order of the launches."""
+    offsets: dict[Reports, int] = {}
+    for reports in lowered.reports:
+        offsets[reports] = arena_bytes
+        arena_bytes += REPORT_BYTES * len(reports.checks)
+    return offsets
 
 
 def caller_homes(lowered: LoweredModel, graph: Graph) -> dict[Tensor, Value]:

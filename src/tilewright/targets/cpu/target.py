@@ -31,15 +31,17 @@ from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name, require_host
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower import lower_schedule
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel
-from tilewright.targets.cpu.runtime import ArgRef, HostCall, Launch, Stage, build_main
+from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, Launch, Stage, build_main
 from tilewright.targets.cpu.runtime import Step as MainStep
 from tilewright.targets.cpu.storage import (
     FIRST_CALLER_BASE,
     Arrangements,
     Placement,
     Weights,
+    arena_bytes,
     caller_homes,
     memory_problem,
+    place_reports,
 )
 from tilewright.targets.cpu.tune import Tuner, tune
 
@@ -105,6 +107,16 @@ class PlacedModel:
         """All code that it needs, by symbol."""
         launches = (launch for step in self.lowered.steps if isinstance(step, tuple) for launch in step)
         return {k.symbol: k for launch in launches for k in launch.kernel.all_kernels()}
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the arena of a run; its reports follow it."""
+        return arena_bytes(self.memory.peak_bytes)
+
+    @property
+    def index_checks(self) -> tuple[CheckedIndex, ...]:
+        """What the reports are of, in order."""
+        return tuple(check for reports in self.lowered.reports for check in reports.checks)
 
     @property
     def scratch_bytes(self) -> int:
@@ -179,8 +191,9 @@ class CpuTarget:
             objects=tuple(objects),
             constants=weights,
             host_steps=placed.host_steps,
-            arena_bytes=plan.peak_bytes,
+            arena_bytes=placed.arena_bytes,
             scratch_bytes=placed.scratch_bytes,
+            index_checks=placed.index_checks,
         )
         return CpuCode(program, isa, lowered, image, plan, placed.problem)
 
@@ -220,7 +233,8 @@ class CpuTarget:
         for position, value in enumerate(graph.outputs):
             bases.setdefault(value, FIRST_CALLER_BASE + len(graph.inputs) + position)
         weights = Weights(arrangements)
-        placement = Placement(lowered, bases, plan.offsets, names, caller_homes(lowered, graph), weights)
+        homes, reports = caller_homes(lowered, graph), place_reports(lowered, arena_bytes(plan.peak_bytes))
+        placement = Placement(lowered, bases, plan.offsets, names, homes, weights, reports)
         steps, host_steps = _main_steps(lowered, placement)
         return PlacedModel(lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
 

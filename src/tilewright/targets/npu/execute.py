@@ -133,7 +133,7 @@ def _run_part(node: Node, part: Part, held: Held) -> Held:
     for position, value in enumerate(node.outputs):
         window = part.windows.get(("output", position))
         specs.append(None if value is None or window is None else (value.dtype, _shape(window)))
-    results = run_nests(part.nests, inputs, specs)
+    results = run_nests(part.nests, inputs, specs, name=f"{node.op_type} {node.name!r}")
     return {
         value: (part.windows["output", position], array)
         for position, (value, array) in enumerate(zip(node.outputs, results, strict=True))

@@ -257,15 +257,32 @@ def test_rows_and_elements_are_gathered_by_data(isa: Isa, index_type: DType, wid
     assert_same((nest,), {0: values(11, width), 1: picked}, isa)
 
 
-def test_wild_indices_are_clamped_not_followed(isa: Isa) -> None:
+@pytest.mark.parametrize("place", [0, 15, 16, 19])  # in a vector, its last lane, a tail, its last lane
+@pytest.mark.parametrize("wild", [10**12, -(10**12), 7, -8])
+def test_wild_indices_are_reported_and_not_followed(isa: Isa, wild: int, place: int) -> None:
     ids, source = operand("input", 1, 20, dtype=DType.INT64), operand("input", 0, 7)
     out = operand("output", 0, 20)
     nest = Nest(dims(i=20), (at(source, Indirect(1)), at(ids, "i")), at(out, "i"), Read(0, F))
     data = values(7)
-    picked = np.array([10**12, -(10**12), 7, -8, 6, -7] + [0] * 14)
-    made = run_kernels((nest,), {0: data, 1: picked}, isa)[0]
-    wrapped = np.where(picked < 0, picked + 7, picked)
-    np.testing.assert_array_equal(made, data[np.clip(wrapped, 0, 6)])
+    picked = np.arange(20) % 14 - 7
+    reports: list[np.ndarray] = []
+    run_kernels((nest,), {0: data, 1: picked}, isa, reports=reports)
+    assert [r.tolist() for r in reports] == [[[0, 0]]]
+    picked[place] = wild
+    reports.clear()
+    made = run_kernels((nest,), {0: data, 1: picked}, isa, reports=reports)[0]
+    assert [r.tolist() for r in reports] == [[[min(wild, 0), max(wild, 0)]]]
+    picked[place] = 0
+    np.testing.assert_array_equal(made, data[picked])
+
+
+def test_indices_that_cannot_lie_outside_are_not_looked_at(isa: Isa) -> None:
+    ids, source = operand("input", 1, 20, dtype=DType.INT64), operand("input", 0, 7)
+    out = operand("output", 0, 20)
+    nest = Nest(dims(i=20), (at(source, Indirect(1, None)), at(ids, "i")), at(out, "i"), Read(0, F))
+    (kernel,) = lower_nests((nest,), {}, isa)
+    assert kernel.checks == ()
+    assert "atomicrmw" not in kernel.text
 
 
 def test_views_walk_the_row_major_elements(isa: Isa) -> None:

@@ -18,7 +18,7 @@ from itertools import accumulate
 
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
-from tilewright.ir.nest import Access, Nest, Operand
+from tilewright.ir.nest import Access, Indirect, Nest, Operand
 from tilewright.ir.region import Region
 from tilewright.ir.restrict import Part
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
@@ -72,6 +72,9 @@ def lower_fused(
     """
     if len(group.outputs) != 1:
         return Declined(f"{len(group.outputs)} results")
+    accesses = (a for nest in group.nests for a in (*nest.reads, nest.write))
+    if any(isinstance(i, Indirect) and i.node is not None for a in accesses for i in a.index):
+        return Declined("indices that are data are checked by a kernel of their own")
     work = cut(group, layouts, blocking, MAX_VARIANTS)
     if work is None:
         return Declined(f"blocks of {blocking.block} are not {MAX_VARIANTS} kinds of nests on windows")

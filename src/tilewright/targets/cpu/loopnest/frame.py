@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, fold
@@ -22,6 +23,7 @@ from tilewright.targets.cpu.exprgen import (
     storage_type,
     to_storage,
 )
+from tilewright.targets.cpu.kernel import REPORT_BYTES, IndexCheck
 from tilewright.targets.cpu.loopnest.loads import load_read
 from tilewright.targets.cpu.loopnest.refs import DataTerm, Guard, LinearNest, Ref, TableTerm
 from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec, vector_literal
@@ -68,6 +70,42 @@ class Memo:
         return value
 
 
+class LookedAt(NamedTuple):
+    """An index that is data, and its lanes that exist and lie outside their axis."""
+
+    check: IndexCheck
+    value: Val
+    outside: Val
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Where a kernel notes indices outside their axes: `pointer` to a report for each check, in order."""
+
+    pointer: Val | None
+    checks: Sequence[IndexCheck]
+
+    def note(self, e: Emitter, looked_at: Sequence[LookedAt]) -> None:
+        """Note the lanes that are outside: a rare path, which ends in an error."""
+        if not looked_at:
+            return
+
+        def store() -> None:
+            assert self.pointer is not None
+            for check, index, outside in looked_at:
+                report = e.gep(self.pointer, REPORT_BYTES * self.checks.index(check))
+                bad = e.select(outside, index, 0)
+                for position, (operation, worst) in enumerate((("min", e.smin), ("max", e.smax))):
+                    at = e.gep(report, 8 * position)
+                    value = e.reduce(bad, worst)
+                    e.op(f"atomicrmw {operation} ptr {at}, i64 {value} monotonic, align 8", I64)
+
+        anywhere = looked_at[0].outside
+        for other in looked_at[1:]:
+            anywhere = e.or_(anywhere, other.outside)
+        e.if_(e.any_lane(anywhere), store, unlikely=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Vector:
     """How the vector loop is cut: `lanes` neighbours of `dim`, of which the first `active` exist."""
@@ -89,14 +127,15 @@ class Frame:
     settled: frozenset[Guard]  # known to hold
     padded: frozenset[int]  # reads known to lie in their padding
     memo: Memo
+    reports: Reports
     vector: Vector | None = None
 
     @classmethod
-    def start(cls, emitter: Emitter, nest: LinearNest, pointers: Sequence[Val]) -> Frame:
+    def start(cls, emitter: Emitter, nest: LinearNest, pointers: Sequence[Val], reports: Reports) -> Frame:
         """Nothing bound yet; one base pointer per access, the write last."""
         refs = nest.all_refs()
         based = tuple((p, r.form.offset) for p, r in zip(pointers, refs, strict=True))
-        frame = cls(emitter, nest, {}, based, frozenset(), frozenset(), frozenset(), Memo())
+        frame = cls(emitter, nest, {}, based, frozenset(), frozenset(), frozenset(), Memo(), reports)
         return frame._resolve()
 
     # Making frames.
@@ -121,6 +160,7 @@ class Frame:
             self.settled if settled is None else settled,
             self.padded if padded is None else padded,
             self.memo if memo is None else memo,
+            self.reports,
             self.vector if vector is None else vector,
         )
 
@@ -216,7 +256,9 @@ class Frame:
                 names = self.nest.depends(term.read)
                 if not names <= frame.bound.keys() or any(frame.is_vector(n) for n in names):
                     continue
-                index = frame.wrapped(frame.scalar().load(term.read), term)
+                looked_at: list[LookedAt] = []
+                index = frame.wrapped(frame.scalar().load(term.read), term, looked_at)
+                frame.reports.note(frame.emitter, looked_at)
                 pointer, offset = frame.pointers[position]
                 moved = frame.moved(pointer, ref, frame.emitter.mul(index, term.stride))
                 pointers = list(frame.pointers)
@@ -224,13 +266,28 @@ class Frame:
                 frame = frame._with(pointers=tuple(pointers), resolved=frame.resolved | {(position, number)})
         return frame
 
-    def wrapped(self, index: Val, term: DataTerm) -> Val:
-        """A data index as i64: negative values count from the end, then clamped into the axis."""
+    def wrapped(self, index: Val, term: DataTerm, looked_at: list[LookedAt], mask: Val | None = None) -> Val:
+        """A data index as i64: negative values count from the end; 0 in place of those outside the axis.
+
+        What is to be noted is added to `looked_at`: of lanes that exist, and where `mask` holds.
+        """
+        key = ("index", index.name, term.extent, term.check, None if mask is None else mask.name)
+        found = self.memo.get(key)
+        if found is not None:
+            return found
         e = self.emitter
         dtype = self.nest.refs[term.read].operand.dtype
         wide = convert(e, index, dtype.compute, DType.INT64)
         wrapped = e.select(e.icmp("slt", wide, 0), e.iadd(wide, term.extent), wide)
-        return e.smin(e.smax(wrapped, 0), max(term.extent - 1, 0))
+        outside = e.icmp("uge", wrapped, term.extent)
+        if term.check is not None:
+            seen = outside
+            if mask is not None:
+                seen = e.and_(seen, mask)
+            elif self.active < index.lanes:
+                seen = e.and_(seen, e.lane_mask(index.lanes, self.active))
+            looked_at.append(LookedAt(term.check, wide, seen))
+        return self.memo.put(key, e.select(outside, 0, wrapped))
 
     def scalar(self) -> Frame:
         """The same place, first lane only."""

@@ -13,7 +13,7 @@ from tilewright.targets.cpu.loopnest.refs import Guard, Ref, TableTerm
 from tilewright.targets.cpu.values import I32, I64, PTR, Type, Val, vec, vector_literal
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.loopnest.frame import Frame
+    from tilewright.targets.cpu.loopnest.frame import Frame, LookedAt
 
 # Strides up to which whole vectors are loaded and thinned out instead of gathering lane by lane.
 MAX_THINNED_STRIDE = 4
@@ -140,10 +140,12 @@ def _gather(
         if table.dim == dim:
             entry = frame.table_entry(table.offsets, "i64", frame.index(dim))
             offsets = e.iadd(offsets, e.load(wide, entry))
+    looked_at: list[LookedAt] = []
     for number, term in enumerate(ref.data):
         if (read, number) not in frame.resolved:
-            index = frame.wrapped(frame.load(term.read), term)
+            index = frame.wrapped(frame.load(term.read), term, looked_at, mask)
             offsets = e.iadd(offsets, e.imul(index, term.stride))
+    frame.reports.note(e, looked_at)
     places = e.op(f"getelementptr {type.element}, ptr {pointer}, {offsets.typed}", vec("ptr", lanes))
     where = e.lane_mask(lanes, frame.active) if mask is None else mask
     name = f"{type.text} @llvm.masked.gather.{type.suffix}.v{lanes}p0("

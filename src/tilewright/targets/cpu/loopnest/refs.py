@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar, fold, substitute
 from tilewright.ir.nest import Access, Affine, Dim, Indirect, Lookup, Nest, Operand, affine
-from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
+from tilewright.targets.cpu.kernel import Declined, IndexCheck, Layout, Layouts, OperandKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,15 @@ class TableTerm:
 
 @dataclass(frozen=True, slots=True)
 class DataTerm:
-    """`stride * index` elements are added, the index being read `read`, wrapped and clamped to `extent`."""
+    """`stride * index` elements are added, the index being read `read`, wrapped and kept within `extent`.
+
+    Values outside are reported as `check` says; None where there can be none.
+    """
 
     read: int
     stride: int
     extent: int
+    check: IndexCheck | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +195,8 @@ def _linear_ref(
                 continue
             index = straight
         if isinstance(index, Indirect):
-            data.append(DataTerm(index.read, stride, size))
+            check = None if index.node is None else IndexCheck(index.node, axis, size)
+            data.append(DataTerm(index.read, stride, size, check))
             continue
         assert isinstance(index, Affine), f"axis {axis} of {operand.kind} {operand.position}"
         form = added(form, scaled(index, stride))

@@ -13,13 +13,16 @@ from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
+    REPORTS,
     SYMBOL_PLACEHOLDER,
+    IndexCheck,
     Kernel,
     OperandKey,
     choose_num_chunks,
     name_by_content,
+    reports_operand,
 )
-from tilewright.targets.cpu.loopnest.frame import Frame
+from tilewright.targets.cpu.loopnest.frame import Frame, Reports
 from tilewright.targets.cpu.loopnest.plan import Plan, plan_nest, slides
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, block_name, split_dim
 from tilewright.targets.cpu.loopnest.tiles import NestEmitter
@@ -212,6 +215,10 @@ def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
             for ref in nest.all_refs():
                 if ref.operand.key not in region.scratch:
                     operands.setdefault(ref.operand.key, ref.operand)
+    checks = _checks(regions)
+    if checks:
+        made = reports_operand(len(checks))
+        operands[made.key] = made
     chunks = [choose_num_chunks(r.num_items, r.operations) for r in regions]
     e = Emitter(triple=isa.triple, attributes=isa.function_attributes)
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
@@ -222,6 +229,8 @@ def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
             for position, key in enumerate(operands)
         }
 
+        reports = Reports(pointers.get((REPORTS, 0)), checks)
+
         def from_region(number: int, first: int) -> None:
             nonlocal scratch_bytes
             following = first + chunks[number]
@@ -231,7 +240,7 @@ def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
                 slices, used_bytes = _scratch_pointers(e, regions[number], scratch)
                 scratch_bytes = max(scratch_bytes, used_bytes)
                 own = e.index(e.sub(chunk, first))
-                _items(e, regions[number], isa, {**pointers, **slices}, own, chunks[number])
+                _items(e, regions[number], isa, {**pointers, **slices}, reports, own, chunks[number])
 
             if number == len(regions) - 1:
                 here()
@@ -242,7 +251,15 @@ def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
         from_region(0, 0)
     symbol, text = name_by_content(e.text(), "nest")
     macs = sum(_macs(n) for r in regions for n in r.nests)
-    return Kernel(symbol, text, sum(chunks), tuple(operands.values()), scratch_bytes, macs=macs)
+    return Kernel(
+        symbol, text, sum(chunks), tuple(operands.values()), scratch_bytes, macs=macs, checks=checks
+    )
+
+
+def _checks(regions: Sequence[Region]) -> tuple[IndexCheck, ...]:
+    """What must be looked at of indices that are data, each once."""
+    refs = (ref for r in regions for n in (*r.nests, *(r.last_block or ())) for ref in n.all_refs())
+    return tuple(dict.fromkeys(t.check for ref in refs for t in ref.data if t.check is not None))
 
 
 def _scratch_pointers(e: Emitter, region: Region, scratch: Val) -> tuple[dict[OperandKey, Val], int]:
@@ -262,6 +279,7 @@ def _items(
     region: Region,
     isa: Isa,
     pointers: Mapping[OperandKey, Val],
+    reports: Reports,
     chunk: Val,
     num_chunks: int,
 ) -> None:
@@ -275,7 +293,7 @@ def _items(
     def nests(emitters: Sequence[NestEmitter], values: Mapping[str, Int]) -> None:
         for emitter in emitters:
             based = [pointers[r.operand.key] for r in emitter.nest.all_refs()]
-            frame = Frame.start(e, emitter.nest, based)
+            frame = Frame.start(e, emitter.nest, based, reports)
             for name, value in values.items():
                 frame = frame.bind(name, value)
             emitter.emit(frame)
