@@ -6,13 +6,17 @@
     outputs = compiled.run(None, {"x": array})
     compiled.save("model.tw")
 
-Names load when they are first used, so that importing the package costs nothing.
+Names load when they are first used, so that importing the package costs next to nothing.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+# At once, so that a fork is watched before any thread imports the rest.
+from tilewright import forks as _forks
 
 if TYPE_CHECKING:
     from tilewright.api import CheckReport, InferenceSession, Model, check, load
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
         InfeasibleMapping,
         InternalError,
         MachineError,
+        ModelClosed,
         ModelRejected,
         NumericMismatch,
         TilewrightError,
@@ -48,6 +53,7 @@ __all__ = [
     "InternalError",
     "MachineError",
     "Model",
+    "ModelClosed",
     "ModelRejected",
     "NumericMismatch",
     "Options",
@@ -69,6 +75,7 @@ _ERRORS = (
     "InfeasibleMapping",
     "InternalError",
     "MachineError",
+    "ModelClosed",
     "ModelRejected",
     "NumericMismatch",
     "TilewrightError",
@@ -93,12 +100,18 @@ _MODULES = ("backend", "benchmark", "passes", "zoo")
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         module, attribute = _HOMES[name]
-        value = getattr(importlib.import_module(module), attribute)
+        value = getattr(_import(module), attribute)
         globals()[name] = value
         return value
     if name in _MODULES:
-        return importlib.import_module(f"tilewright.{name}")
+        return _import(f"tilewright.{name}")
     raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+
+
+def _import(module: str) -> Any:
+    if module not in sys.modules:
+        _forks.require_whole_process()
+    return importlib.import_module(module)
 
 
 def __dir__() -> list[str]:

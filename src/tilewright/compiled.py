@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.arguments import checked, shown
-from tilewright.errors import UsageError
+from tilewright.errors import ModelClosed, UsageError
 from tilewright.explain import Explanation, NodeOrigin, explain_program
+from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Value
 from tilewright.options import Options
@@ -142,10 +141,9 @@ class CompiledModel:
         self._body = body
         self._num_threads = num_threads
         self._output_names = tuple(o.name for o in facts.outputs)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._program: Program | None = None
         self._executable: Executable | None = None
-        self._finalizer: Callable[[], object] | None = None
         self._is_closed = False
 
     # Running.
@@ -157,6 +155,8 @@ class CompiledModel:
 
         Raises:
             UsageError: an unknown output, or inputs that do not fit the model.
+            ModelClosed: it was closed.
+            BudgetExceeded: the system does not give the memory that the run needs.
         """
         names = self._output_names if output_names is None else self._checked_names(output_names)
         if not isinstance(feed, Mapping):
@@ -176,28 +176,37 @@ class CompiledModel:
         """Load the code now rather than at the first run; returns what runs.
 
         Raises:
-            UsageError: the model is closed.
+            ModelClosed: it was closed.
         """
         with self._lock:
-            if self._is_closed:
-                raise UsageError("this model is closed; compile or open it again.")
-            if self._executable is None:
-                executable = self._body.load(self._num_threads)
-                close = getattr(executable, "close", None)
-                if close is not None:
-                    finalizer = weakref.finalize(self, close)
-                    finalizer.atexit = False  # the process gives its memory back anyway
-                    self._finalizer = finalizer
-                self._executable = executable
-            return self._executable
+            if self._executable is None and not self._is_closed:
+                self._executable = self._body.load(self._num_threads)
+            executable = self._executable
+            if executable is None or self._is_closed:  # closed before, or while it was loaded
+                self._executable = None
+                raise ModelClosed
+            return executable
 
     def close(self) -> None:
-        """Unload the code. No run may be in progress; collecting the object does the same."""
-        with self._lock:
+        """Unload the code: at once, or when the runs in progress have ended. Later runs are refused.
+
+        To close once more does nothing. A model that is collected gives its memory back as well.
+
+        Raises:
+            UsageError: the calling thread is in the middle of a run, as in a signal handler: the model stays
+                open.
+        """
+        # Without the lock: a signal handler that waited for a load could wait for its own thread. Either the
+        # load finds the model closed, or this finds what was loaded.
+        while True:
+            executable = self._executable
+            close = getattr(executable, "close", None)
+            if close is not None:
+                close()
             self._is_closed = True
-            self._executable = None
-            if self._finalizer is not None:
-                self._finalizer()
+            if self._executable is executable:
+                self._executable = None
+                return
 
     def __enter__(self) -> CompiledModel:
         return self

@@ -34,6 +34,13 @@ class InputError(UsageError):
     """Fed values that the model cannot use: an index outside its axis, a shape it was not compiled for."""
 
 
+class ModelClosed(UsageError):
+    """A run of a model that was closed."""
+
+    def __init__(self, message: str = "this model is closed; compile or open it again.") -> None:
+        super().__init__(message)
+
+
 class MachineError(UsageError):
     r"""A machine description that cannot be read or makes no sense; names file and key.
 
@@ -82,7 +89,7 @@ class NumericMismatch(TilewrightError):
 
 
 class BudgetExceeded(TilewrightError):
-    """A limit the user set (time, memory) would be passed and no artifact can be given."""
+    """A limit on time or memory, the user's or the machine's, would be passed: there is no result."""
 
     exit_code = 5
 

@@ -122,7 +122,7 @@ class BadRecord(Exception):
 
 
 _warned: set[str] = set()
-_warned_lock = threading.Lock()
+_warned_lock = ForkSafeLock()
 
 
 def warn_once(problem: NotPrivate) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ from tilewright.artifact.tensors import decode_tensors, encode_tensors
 from tilewright.artifact.trust import is_ours, remember
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
 from tilewright.errors import ArtifactCorrupt, UsageError
+from tilewright.forks import ForkSafeLock
 from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
@@ -212,7 +212,7 @@ class _Stored:
     facts: CompiledFacts
     _program: Program | None = None
     _image: CpuImage | None = None
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     def program(self) -> Program:
         """The program. Its invariants are checked: a file can say anything."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ModelRejected
+from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
@@ -85,6 +86,7 @@ class Operator:
 
 _OPERATORS: dict[tuple[str, str], Operator] = {}
 _loaded = False
+_loading = ForkSafeLock()
 
 
 def operator(
@@ -214,7 +216,9 @@ def _rejecting(node: Node) -> Iterator[None]:
 
 def _load() -> None:
     global _loaded
-    if not _loaded:
-        _loaded = True
+    if _loaded:
+        return
+    with _loading:  # another thread must not find half of them
         for family in FAMILIES:
             importlib.import_module(f"tilewright.ir.ops.{family}")
+        _loaded = True

@@ -16,7 +16,6 @@ import hashlib
 import hmac
 import logging
 import re
-import threading
 import time
 import zipfile
 import zlib
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from tilewright.errors import UsageError
 from tilewright.files import regular_file, replacing
+from tilewright.forks import ForkSafeLock
 from tilewright.private_files import (
     HEADER_BYTES,
     MAX_RECORD_BYTES,
@@ -83,7 +83,7 @@ class ObjectCache:
         self.directory = None if directory is None else Path(directory)
         self.max_bytes = max_bytes
         self._records = None if directory is None else Records(PrivateFolder(directory), OBJECTS)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._warned: set[str] = set()
         self._writable = self.directory is not None and max_bytes > 0
         self._scanned_bytes: int | None = None  # total at the last scan of the directory

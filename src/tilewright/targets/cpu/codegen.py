@@ -22,6 +22,7 @@ import struct
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from tilewright.errors import InternalError, UsageError
+from tilewright.forks import let_forks_pass, process_is_whole
 from tilewright.targets.cpu.cache import ObjectCache
 
 logger = logging.getLogger(__name__)
@@ -180,11 +182,12 @@ class JitLibrary:
         imports: Mapping[str, int] | None = None,
         keep_alive: Sequence[object] = (),
     ) -> None:
+        let_forks_pass()
         _initialize(native_only=True)
         _load_libm()
         # One LLJIT per library: closing it returns all memory, where closing a library of a shared one
         # leaks its name and symbol table (measured: 10 kB each).
-        self._jit = llvm.create_lljit_compiler(None, use_jit_link=True)
+        jit = llvm.create_lljit_compiler(None, use_jit_link=True)
         self._keep_alive = tuple(keep_alive)
         builder = llvm.JITLibraryBuilder().add_current_process()
         for image in objects:
@@ -195,11 +198,13 @@ class JitLibrary:
         for name in names:
             builder.export_symbol(name)
         try:
-            self._tracker = builder.link(self._jit, "library")
+            tracker = builder.link(jit, "library")
         except RuntimeError as error:
-            self._jit.close()
+            jit.close()
             raise InternalError(f"Cannot link generated code: {_one_line(error)}.") from error
-        self._addresses = {name: int(self._tracker[name]) for name in names}
+        self._addresses = {name: int(tracker[name]) for name in names}
+        self._unload = weakref.finalize(self, _unload, tracker, jit)
+        self._unload.atexit = False  # threads may still be in it; the process gives its memory back anyway
 
     def __getitem__(self, symbol: str) -> int:
         """Address of an exported symbol."""
@@ -214,11 +219,16 @@ class JitLibrary:
 
     def close(self) -> None:
         """Unload the code. No thread may be inside it."""
-        if self._addresses or not self._jit.closed:
-            self._addresses = {}
-            self._tracker.close()
-            self._jit.close()
-            self._keep_alive = ()
+        self._addresses = {}
+        self._unload()
+        self._keep_alive = ()
+
+
+def _unload(tracker: llvm.ResourceTracker, jit: llvm.LLJIT) -> None:
+    """Give the memory of a library back: first its code, then what linked it."""
+    if process_is_whole():
+        tracker.close()
+        jit.close()
 
 
 def _compile_missing(
@@ -301,6 +311,15 @@ class _Helper:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
+        _helpers.add(self)
+
+    def forget(self) -> None:
+        """In a forked child: let go of the pipes, so that the helper sees when its parent has gone."""
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None and not stream.closed:
+                os.dup2(nowhere, stream.fileno(), inheritable=False)
+        os.close(nowhere)
 
     @classmethod
     def start(cls, isa: CodeTarget) -> _Helper | None:
@@ -360,6 +379,19 @@ class _Helper:
         return True
 
 
+_helpers: weakref.WeakSet[_Helper] = weakref.WeakSet()
+
+
+def _forget_helpers() -> None:
+    for helper in list(_helpers):
+        with contextlib.suppress(OSError):
+            helper.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_helpers)
+
+
 @dataclass(frozen=True, slots=True)
 class _SentTarget:
     triple: str
@@ -405,6 +437,7 @@ def prepared_module(
     Raises:
         InternalError: the text is not valid IR.
     """
+    let_forks_pass()
     _initialize(native_only=_architecture(isa.triple) == _architecture(llvm.get_default_triple()))
     machine = _target_machine(isa.triple, isa.cpu, isa.features)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import require_shape, run_node
 from tilewright.targets.cpu.codegen import JitLibrary
-from tilewright.targets.cpu.pool import AlignedBuffer
+from tilewright.targets.cpu.pool import AlignedBuffer, not_enough_memory
 from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, Executor, HostCallback, MainCode, StepTime
 
 Array = np.ndarray[Any, Any]
@@ -120,11 +121,11 @@ class CpuExecutable:
         Raises:
             UsageError: an input is missing, unknown, or has another shape or type.
             InputError: the inputs make an index outside its axis, or a shape other than declared.
+            ModelClosed: `close` was called.
+            BudgetExceeded: the system does not give the memory for arena and outputs.
         """
         arrays = self._checked(feed)
-        results = {
-            o.name: np.empty(o.shape, o.dtype.numpy) for o in self.outputs if o.name not in self._passthrough
-        }
+        results = self._new_results()
         if self._has_steps:
             self._executor.run(self._bases(arrays, results))
         return self._collected(arrays, results)
@@ -132,14 +133,25 @@ class CpuExecutable:
     def run_profiled(self, feed: Mapping[str, Array]) -> tuple[StepTime, ...]:
         """Time of each generated step of one run; needs an executable compiled for profiling."""
         arrays = self._checked(feed)
-        results = {
-            o.name: np.empty(o.shape, o.dtype.numpy) for o in self.outputs if o.name not in self._passthrough
-        }
+        results = self._new_results()
         return self._executor.run_profiled(self._bases(arrays, results))
 
     def close(self) -> None:
-        """Unload the code. No run may be in progress."""
+        """Unload the code when the runs in progress have ended; later ones are refused with ModelClosed.
+
+        Raises:
+            UsageError: called in the middle of a run of the same thread.
+        """
         self._executor.close()
+
+    def _new_results(self) -> dict[str, Array]:
+        """Arrays for the outputs that kernels write."""
+        written = [o for o in self.outputs if o.name not in self._passthrough]
+        try:
+            return {o.name: np.empty(o.shape, o.dtype.numpy) for o in written}
+        except MemoryError as error:
+            size_bytes = sum(math.prod(o.shape) * o.dtype.size_bytes for o in written)
+            raise not_enough_memory("outputs of a run", size_bytes, error) from error
 
     def _bases(self, arrays: Sequence[Array], results: Mapping[str, Array]) -> list[int]:
         given = [self._weights.address, *(a.ctypes.data for a in arrays)]

@@ -53,7 +53,7 @@ class CpuImage:
 
     def load(self, num_threads: int | None) -> CpuExecutable:
         """Make it runnable in this process."""
-        constants = AlignedBuffer(max(64, self.constants.size_bytes))
+        constants = AlignedBuffer(max(64, self.constants.size_bytes), "the model's constants")
         self.constants.fill(bytes_at(constants.address, constants.size_bytes))
         return CpuExecutable(
             inputs=self.inputs,

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.errors import UsageError
+from tilewright.errors import BudgetExceeded, UsageError
+from tilewright.forks import ForkSafeLock
 from tilewright.hardware.probe import num_threads_default
 from tilewright.targets.cpu import pool_ir
 from tilewright.targets.cpu.cache import ObjectCache
@@ -41,19 +42,35 @@ _HUGE_PAGE_BYTES = 2 << 20
 
 
 class AlignedBuffer:
-    """Zeroed memory at a fixed address, aligned to 64 bytes (to 2 MiB when large); freed when collected."""
+    """Zeroed memory at a fixed address, aligned to 64 bytes (to 2 MiB when large); freed when collected.
 
-    def __init__(self, size_bytes: int) -> None:
+    Raises:
+        BudgetExceeded: the system does not give so much; says what for.
+    """
+
+    def __init__(self, size_bytes: int, purpose: str = "a buffer") -> None:
         self.size_bytes = size_bytes
         alignment = _HUGE_PAGE_BYTES if size_bytes >= _HUGE_PAGE_BYTES else mmap.PAGESIZE
         slack = alignment if alignment > mmap.PAGESIZE else 0
-        self._map = mmap.mmap(-1, max(1, size_bytes) + slack)
+        try:
+            self._map = mmap.mmap(-1, max(1, size_bytes) + slack)
+        except (OSError, OverflowError, MemoryError) as error:
+            raise not_enough_memory(purpose, size_bytes, error) from error
         if slack and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # kernels without huge pages still give the memory
                 self._map.madvise(mmap.MADV_HUGEPAGE)
         self._view = (ctypes.c_char * len(self._map)).from_buffer(self._map)
         start = ctypes.addressof(self._view)
         self.address = start + (-start) % alignment
+
+
+def not_enough_memory(purpose: str, size_bytes: int, error: Exception) -> BudgetExceeded:
+    """What to tell a user when an allocation fails."""
+    reason = getattr(error, "strerror", None) or "not enough memory"
+    return BudgetExceeded(
+        f"{purpose} takes {size_bytes / 2**20:,.0f} MiB, which the system does not give ({reason}): use a "
+        "smaller batch or --shapes, fewer runs at a time, or a machine with more memory."
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,15 +157,19 @@ class WorkerPool:
         Earlier areas stay alive, because another executable's run may be using them; sizes double, so they
         add up to no more than the current ones.
         """
+        if size_bytes <= self._scratch_bytes:
+            return
         with self._lock:
             if size_bytes <= self._scratch_bytes:
                 return
-            self._scratch_bytes = max(size_bytes, 2 * self._scratch_bytes)
-            for index in range(1, self.num_threads):
-                buffer = AlignedBuffer(self._scratch_bytes)
-                self._scratch.append(buffer)
+            new_bytes = max(size_bytes, 2 * self._scratch_bytes)
+            num_workers = self.num_threads - 1
+            buffers = [AlignedBuffer(new_bytes, "scratch of a worker thread") for _ in range(num_workers)]
+            self._scratch += buffers
+            for index, buffer in enumerate(buffers, start=1):
                 slot = self.address + pool_ir.SCRATCH_TABLE + 8 * index
                 ctypes.c_uint64.from_address(slot).value = buffer.address
+            self._scratch_bytes = new_bytes  # last: now every worker has it
 
     def wake(self) -> None:
         """Release workers that block in Python: systems without a futex, before a run."""
@@ -195,7 +216,7 @@ class WorkerPool:
 
 _runtimes: dict[bool, RuntimeCode] = {}
 _pools: dict[int, WorkerPool] = {}
-_pools_lock = threading.RLock()
+_pools_lock = ForkSafeLock()
 
 
 def shared_pool(num_threads: int) -> WorkerPool | None:
@@ -257,9 +278,7 @@ def _address_of(function: Any) -> int:
 
 
 def _forget_pools() -> None:
-    """In a forked child: the parent's threads do not exist here, and its locks may be held by them."""
-    global _pools_lock
-    _pools_lock = threading.RLock()
+    """In a forked child: the parent's threads do not exist here."""
     _pools.clear()
 
 

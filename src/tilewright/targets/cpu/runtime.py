@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import enum
 import hashlib
 import os
 import struct
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import InternalError, ModelClosed, UsageError
 from tilewright.hardware.probe import affinity_cores
 from tilewright.ir.nest import outside_axis
 from tilewright.targets.cpu.cache import ObjectCache
@@ -34,6 +36,8 @@ from tilewright.targets.cpu.pool import (
     ticks_per_ns,
 )
 from tilewright.targets.cpu.pool_ir import MAX_CHUNKS, tick_counter
+
+_RETURN_POLL_S = 0.1
 
 ARENA_BASE = 0
 """Index of the base that the executor provides: the activation arena of the run."""
@@ -295,9 +299,9 @@ class RunContext:
     """What one run must have for itself: arena and reports, scratch, argument blocks, time stamps."""
 
     def __init__(self, main: MainCode, arena_bytes: int, scratch_bytes: int, num_checks: int = 0) -> None:
-        self.arena = AlignedBuffer(arena_bytes + REPORT_BYTES * num_checks)
+        self.arena = AlignedBuffer(arena_bytes + REPORT_BYTES * num_checks, "the arena of a run")
         self.reports_address = self.arena.address + arena_bytes
-        self.scratch = AlignedBuffer(max(64, scratch_bytes))
+        self.scratch = AlignedBuffer(max(64, scratch_bytes), "scratch of a run")
         self.args = AlignedBuffer(8 * max(1, len(main.arg_table)))
         self.stamps = AlignedBuffer(16 * main.num_steps) if main.profile else None
         self.bases = (ctypes.c_uint64 * main.num_bases)(self.arena.address)
@@ -309,12 +313,37 @@ class RunContext:
         return self.arena.size_bytes + self.scratch.size_bytes + self.args.size_bytes
 
 
+class Lifecycle(enum.Enum):
+    """An executor runs while it is open; when it closes, runs in progress end, and then its code goes."""
+
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
+
+
+class _Returned:
+    """Stands where the idle contexts were, once an executor closes: takes contexts back and gives none."""
+
+    def __init__(self) -> None:
+        self.contexts: list[RunContext] = []
+
+    def append(self, context: RunContext) -> None:
+        self.contexts.append(context)
+
+    def pop(self) -> RunContext:
+        raise IndexError
+
+    def __len__(self) -> int:
+        return 0
+
+
 class Executor:
     """Runs a loaded main. Any number of threads may call `run` at once; results do not depend on how many.
 
     A run uses the shared pool of `num_threads` if it is free and its own thread alone if not. Contexts are
     reused, the last one first (its arena is in the cache); there are never more than `max_contexts`, so
-    memory stays bounded and further callers wait for one.
+    memory stays bounded and further callers wait for one. A run in progress is a context that is not idle:
+    whoever closes the executor takes the idle ones away, so that no run begins, and waits for the others.
     """
 
     def __init__(
@@ -350,6 +379,10 @@ class Executor:
         table = [number for ref in main.arg_table for number in ref]
         self._table = (ctypes.c_int64 * max(1, len(table)))(*table)
         self._table_address = ctypes.addressof(self._table)
+        self._lifecycle = Lifecycle.OPEN
+        self._idle: list[RunContext] | _Returned
+        self._last_idle: list[RunContext] | _Returned
+        self._num_waiting = 0
         self._start_empty()
         self._pool()  # starts the workers, so that the first run does not
         _executors.add(self)
@@ -362,6 +395,10 @@ class Executor:
 
         The caller keeps the memory behind them alive, and aligned as its kernels expect. An interrupt takes
         effect when the running segment ends.
+
+        Raises:
+            ModelClosed: `close` was called.
+            BudgetExceeded: no memory for another arena.
         """
         key = tuple(bases)
         if len(key) < self.main.num_bases - 1:
@@ -403,10 +440,60 @@ class Executor:
             self._give(context)
 
     def close(self) -> None:
-        """Unload the code. No run may be in progress."""
+        """Let no run begin any more, wait until those in progress have ended, and unload the code.
+
+        Idempotent; an interrupted wait can be taken up by another call.
+
+        Raises:
+            UsageError: called during a run of this thread (by a host function or a signal handler), which
+                would wait for itself. Nothing has changed.
+        """
+        if self._lifecycle is Lifecycle.CLOSED:
+            return
+        if self._runs_in_this_thread():
+            raise UsageError(
+                "close() was called in the middle of a run by the same thread, as in a signal handler: it "
+                "would wait for itself. Close the model when the run has returned."
+            )
+        with self._available:
+            if self._lifecycle is Lifecycle.OPEN:
+                self._lifecycle = Lifecycle.CLOSING
+                self._last_idle, self._idle = self._idle, _Returned()
+                self._available.notify_all()  # runs that wait for a context
+            self._num_waiting += 1
+            try:
+                while self._lifecycle is Lifecycle.CLOSING and not self._all_returned():
+                    # The timeout covers a context that an interrupt kept from being returned.
+                    self._available.wait(_RETURN_POLL_S)
+            finally:
+                self._num_waiting -= 1
+            if self._lifecycle is Lifecycle.CLOSING:
+                self._unload()
+
+    def _all_returned(self) -> bool:
+        """While closing: whether no run has a context. One that began just before may still return its own to
+        the list from which it took it."""
+        while self._last_idle:
+            with contextlib.suppress(IndexError):  # such a run was faster
+                self._idle.append(self._last_idle.pop())
+        assert isinstance(self._idle, _Returned)
+        return len(self._idle.contexts) == len(self._contexts)
+
+    def _unload(self) -> None:
+        self._lifecycle = Lifecycle.CLOSED
+        self._idle = _Returned()
         _executors.discard(self)
-        self._idle.clear()
         self._library.close()
+
+    def _runs_in_this_thread(self) -> bool:
+        """Whether a caller of this function is a run. Runs keep no account of their threads, which would cost
+        each of them: the stack knows."""
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if frame.f_code in _RUNS and frame.f_locals.get("self") is self:
+                return True
+        return False
 
     def _run_in(
         self, context: RunContext, key: tuple[int, ...], host_times: list[tuple[int, int]] | None = None
@@ -479,6 +566,8 @@ class Executor:
             self._num_waiting += 1
             try:
                 while True:
+                    if self._lifecycle is not Lifecycle.OPEN:
+                        raise ModelClosed
                     if self._idle:
                         with contextlib.suppress(IndexError):  # another thread was faster
                             return self._idle.pop()
@@ -490,7 +579,7 @@ class Executor:
                         return context
                     # The timeout covers a context that an interrupt kept from being returned: it is collected
                     # and makes room for a new one, without a notification.
-                    self._available.wait(0.1)
+                    self._available.wait(_RETURN_POLL_S)
             finally:
                 self._num_waiting -= 1
 
@@ -501,13 +590,15 @@ class Executor:
                 self._available.notify()
 
     def _start_empty(self) -> None:
-        self._idle: list[RunContext] = []
+        self._idle = [] if self._lifecycle is Lifecycle.OPEN else _Returned()
+        self._last_idle = []
         self._contexts: weakref.WeakSet[RunContext] = weakref.WeakSet()
         self._available = threading.Condition()
         self._num_waiting = 0
 
 
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+_RUNS = (Executor.run.__code__, Executor.run_profiled.__code__)
 
 
 def _check_chunks(what: str, num_chunks: int) -> None:

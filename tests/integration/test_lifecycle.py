@@ -1,0 +1,214 @@
+"""A model that is closed, forked, interrupted or left running ends in good order: no crash and no hang."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.hostile.lifecycle import live
+from tests.support.models import feed_for, host_net, small_net
+
+import tilewright as tw
+from tilewright import forks
+from tilewright.errors import BudgetExceeded, ModelClosed
+from tilewright.targets.cpu.pool import AlignedBuffer, WorkerPool
+from tilewright.targets.cpu.runtime import Lifecycle
+
+ROOT = Path(__file__).parents[2]
+HANG_S = 60.0
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def in_process(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own, so that a crash or a hang is an error and not the end of the tests."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
+    )
+
+
+def slow_model() -> tuple[tw.CompiledModel, threading.Event, threading.Event]:
+    """A model whose runs say that they are under way, and end when they are told to."""
+    compiled = tw.compile(host_net(), threads=1)
+    executor = compiled.load()._executor  # type: ignore[attr-defined]
+    begun, go_on = threading.Event(), threading.Event()
+
+    def paused(callback):
+        def call(bases):
+            begun.set()
+            assert go_on.wait(HANG_S)
+            callback(bases)
+
+        return call
+
+    executor._segments = tuple(s if isinstance(s, int) else paused(s) for s in executor._segments)
+    return compiled, begun, go_on
+
+
+def test_close_waits_for_a_run_in_progress_and_refuses_later_ones() -> None:
+    compiled, begun, go_on = slow_model()
+    results, feed = [], feed_for(host_net())
+    executor = compiled.load()._executor  # type: ignore[attr-defined]
+    runner = threading.Thread(target=lambda: results.append(compiled.run(None, feed)))
+    runner.start()
+    assert begun.wait(HANG_S)
+    closer = threading.Thread(target=compiled.close)
+    closer.start()
+    while executor._lifecycle is Lifecycle.OPEN:
+        time.sleep(0.001)
+    with pytest.raises(ModelClosed, match=r"^this model is closed; compile or open it again\.$"):
+        compiled.run(None, feed)
+    assert closer.is_alive()
+    assert executor._lifecycle is Lifecycle.CLOSING
+    go_on.set()
+    runner.join(HANG_S)
+    closer.join(HANG_S)
+    assert executor._lifecycle is Lifecycle.CLOSED
+    assert len(results) == 1
+    compiled.close()
+    with pytest.raises(ModelClosed), compiled:
+        compiled.run(None, feed)
+
+
+def test_close_within_a_run_of_the_same_thread_is_refused_and_changes_nothing() -> None:
+    compiled, _, go_on = slow_model()
+    go_on.set()
+    executor = compiled.load()._executor  # type: ignore[attr-defined]
+    refusals: list[str] = []
+
+    def closing(callback):
+        def call(bases):
+            with pytest.raises(tw.UsageError) as refused:
+                compiled.close()
+            refusals.append(str(refused.value))
+            callback(bases)
+
+        return call
+
+    executor._segments = tuple(s if isinstance(s, int) else closing(s) for s in executor._segments)
+    feed = feed_for(host_net())
+    assert compiled.run(None, feed)
+    assert compiled.run(None, feed)
+    assert refusals
+    assert all("in the middle of a run" in text for text in refusals)
+    compiled.close()
+
+
+def test_a_dropped_model_lives_as_long_as_what_runs_it() -> None:
+    feed = feed_for(small_net())
+    executable = tw.compile(small_net()).load()
+    assert executable.run(feed)
+
+
+def test_an_interrupted_close_is_taken_up_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, begun, go_on = slow_model()
+    executor = compiled.load()._executor  # type: ignore[attr-defined]
+    runner = threading.Thread(target=compiled.run, args=(None, feed_for(host_net())))
+    runner.start()
+    assert begun.wait(HANG_S)
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(executor._available, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            compiled.close()
+    assert executor._lifecycle is Lifecycle.CLOSING
+    go_on.set()
+    compiled.close()
+    runner.join(HANG_S)
+    assert executor._lifecycle is Lifecycle.CLOSED
+
+
+@needs_fork
+@pytest.mark.parametrize("seed", range(2))
+def test_random_lives_end_well(seed: int) -> None:
+    assert live(seed).problem is None
+
+
+@pytest.mark.slow
+@needs_fork
+def test_many_random_lives_end_well() -> None:
+    assert [problem for seed in range(100, 300) if (problem := live(seed).problem) is not None] == []
+
+
+FORKED_TOO_LATE = """
+    import os, sys, threading, time
+    import tilewright as tw
+    from tests.support.models import feed_for, small_net
+    from tilewright import forks
+
+    forks.FORK_WAIT_S = 0.2
+    tw.compile(small_net()).run(None, feed_for(small_net()))
+    from llvmlite.binding import ffi
+    held = threading.Event()
+    def hold():
+        with ffi.lib._lock:
+            held.set()
+            time.sleep(30)
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        try:
+            tw.compile(small_net(channels=7), no_cache=True, cache_dir=None)
+        except tw.UsageError as error:
+            print(error, flush=True)
+            os._exit(4)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+@needs_fork
+def test_a_child_whose_compiler_was_in_use_says_so_at_once() -> None:
+    ended = in_process(FORKED_TOO_LATE)
+    line, code = ended.stdout.splitlines()
+    assert code == "4"
+    assert line.startswith("this process was forked while another thread compiled")
+    assert ended.stderr == ""
+
+
+@needs_fork
+def test_the_locks_that_a_fork_waits_for_are_those_of_the_installed_compilers() -> None:
+    import numba.core.compiler_lock  # noqa: F401
+
+    tw.compile(small_net())
+    assert len(forks._compiler_locks()) == 2
+
+
+def test_memory_that_the_system_does_not_give_is_one_line() -> None:
+    with pytest.raises(
+        BudgetExceeded, match=r"^the arena of a run takes 1,073,741,824 MiB, which the system"
+    ):
+        AlignedBuffer(1 << 50, "the arena of a run")
+
+
+def test_scratch_that_could_not_be_had_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = WorkerPool(3)
+    try:
+        before = pool._scratch_bytes
+        with pytest.raises(BudgetExceeded, match="scratch of a worker thread"):
+            pool.ensure_scratch(1 << 50)
+        assert pool._scratch_bytes == before
+    finally:
+        assert pool.stop()
