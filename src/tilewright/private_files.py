@@ -24,11 +24,12 @@ import logging
 import os
 import secrets
 import stat
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tilewright.forks import ForkSafeLock
 
 logger = logging.getLogger(__name__)
 
