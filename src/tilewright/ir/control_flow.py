@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import ModelRejected
+from tilewright.errors import InputError, ModelRejected
 from tilewright.ir.graph import Node, SubgraphAttribute
+from tilewright.ir.work import MAX_LOOP_STEPS
 
 Array = np.ndarray[Any, Any]
 Body = Callable[[Sequence[Array]], list[Array]]
@@ -19,15 +20,20 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 def run_control_flow(
     node: Node, inputs: Sequence[Array | None], captures: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """Results of a control-flow node; `captures` are the values of `node.captures`."""
+    """Results of a control-flow node; `captures` are the values of `node.captures`.
+
+    Raises:
+        InputError: it takes more than `MAX_LOOP_STEPS` steps, those of loops inside included.
+    """
+    steps = _Steps(node)
     outer = {value.name: array for value, array in zip(node.captures, captures, strict=True)}
     present = [array for array in inputs if array is not None]
     if node.op_type == "If":
         taken = "then_branch" if bool(np.asarray(present[0]).reshape(-1)[0]) else "else_branch"
-        return tuple(_body(node, taken, outer)([]))
-    body = _body(node, "body", outer)
+        return tuple(_body(node, taken, outer, steps)([]))
+    body = _body(node, "body", outer, steps)
     if node.op_type == "Scan":
-        return _scan(node, present, body)
+        return _scan(node, present, body, steps)
     padded = [*inputs, None, None]
     return _loop(node, padded[0], padded[1], [a for a in inputs[2:] if a is not None], body)
 
@@ -50,7 +56,7 @@ def _loop(
     return (*states, *_stacked(node, stacks, [0] * num_stacked))
 
 
-def _scan(node: Node, inputs: list[Array], body: Body) -> tuple[Array, ...]:
+def _scan(node: Node, inputs: list[Array], body: Body, steps: _Steps) -> tuple[Array, ...]:
     num_scanned = node.int_attr("num_scan_inputs", 1)
     num_states = len(inputs) - num_scanned
     states, scanned = inputs[:num_states], inputs[num_states:]
@@ -59,6 +65,7 @@ def _scan(node: Node, inputs: list[Array], body: Body) -> tuple[Array, ...]:
     reverse_in = node.ints_attr("scan_input_directions", [0] * num_scanned) or ()
     reverse_out = node.ints_attr("scan_output_directions", [0] * num_stacked) or ()
     num_steps = scanned[0].shape[axes[0]]
+    steps.check(num_steps)
     stacks: list[list[Array]] = [[] for _ in range(num_stacked)]
     for step in range(num_steps):
         slices = [
@@ -87,7 +94,54 @@ def _stacked(node: Node, stacks: Sequence[Sequence[Array]], axes: Sequence[int])
     return results
 
 
-def _body(node: Node, name: str, outer: dict[str, Array]) -> Body:
+class _Steps:
+    """How many steps a node has taken."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._taken = 0
+
+    def take(self) -> None:
+        """One more."""
+        self._taken += 1
+        self.check(0)
+
+    def check(self, count: int) -> None:
+        """Refuse so many more."""
+        if self._taken + count > MAX_LOOP_STEPS:
+            raise InputError(
+                f"{self._node.op_type} {self._node.name!r} takes more than {MAX_LOOP_STEPS} steps, which run "
+                "on the host; feed it fewer."
+            )
+
+
+def _counting(steps: _Steps) -> list[Any]:
+    """onnx.reference's loops, for those inside a body, taking their steps from `steps`."""
+    from onnx.reference.ops.op_loop import Loop
+    from onnx.reference.ops.op_scan import Scan
+
+    def counting(base: Any) -> Any:
+        class Counting(base):  # type: ignore[misc]  # a class of a package without types
+            op_domain = ""
+            _run_body: Any
+
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                run: Any = self._run_body
+
+                def counted(*given: Any, **named: Any) -> Any:
+                    steps.take()
+                    return run(*given, **named)
+
+                self._run_body = counted
+
+        Counting.__name__ = base.__name__
+        return Counting
+
+    return [counting(Loop), counting(Scan)]
+
+
+def _body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body:
     from onnx import GraphProto, TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 
@@ -101,9 +155,10 @@ def _body(node: Node, name: str, outer: dict[str, Array]) -> Body:
         number = TensorProto.STRING if text else helper.np_dtype_to_tensor_dtype(array.dtype)
         graph.input.append(helper.make_tensor_value_info(key, number, array.shape))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.opset)])
-    evaluator = ReferenceEvaluator(model)
+    evaluator = ReferenceEvaluator(model, new_ops=_counting(steps))
 
     def run(arrays: Sequence[Array]) -> list[Array]:
+        steps.take()
         found = evaluator.run(None, {**outer, **dict(zip(parameters, arrays, strict=True))})
         return [np.asarray(array) for array in found]
 

@@ -11,7 +11,9 @@ from tilewright.errors import InputError, ModelRejected, UnsupportedOp
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute
 from tilewright.ir.interpret import run_node
-from tilewright.ir.ops.registry import has_effect
+from tilewright.ir.nest import Opaque
+from tilewright.ir.ops.registry import describe, has_effect
+from tilewright.ir.work import find_folding_excess
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
 
@@ -63,7 +65,8 @@ class FoldConstants:
         made = sum(v.size_bytes for v in node.results())
         if made > max(self.max_bytes, 2 * given):
             return f"its result takes {made} bytes, its operands {given}"
-        return None
+        nests = describe(node)
+        return find_folding_excess(node, None if isinstance(nests, Opaque) else nests)
 
 
 def _is_constant(editor: Editor, node: Node) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs
 
 from tilewright.errors import ModelRejected, UnsupportedOp, error_context
+from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.attributes import constant_of, import_attributes
 from tilewright.frontend.onnx.bodies import bind_captures, function_body
 from tilewright.frontend.onnx.external import is_external, read_external
@@ -29,9 +30,11 @@ from tilewright.frontend.onnx.inputs import (
     declaration,
     resolve,
 )
+from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_NODES
 from tilewright.frontend.onnx.loops import ResultType, loop_types
 from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
+from tilewright.frontend.onnx.ranges import check_ranges
 from tilewright.frontend.onnx.read import Origin
 from tilewright.frontend.onnx.tensors import checked_shape, embedded_array
 from tilewright.frontend.onnx.unroll import loop_body, unroll
@@ -87,6 +90,7 @@ class _Importer:
         self._origin = origin
         self._bound = bound
         self._graph = Graph()
+        self._folded_bytes = 0
         self._value_names: dict[str, int] = {}
         self._node_names: dict[str, int] = {}
 
@@ -122,6 +126,7 @@ class _Importer:
 
     def _nodes(self, nodes: Iterable[NodeProto], scope: _Scope) -> None:
         for proto in nodes:
+            native.check_time()
             with error_context(f"node {node_label(proto)}"):
                 self._node(proto, scope)
 
@@ -138,6 +143,7 @@ class _Importer:
         inputs = [scope.find(name) if name else None for name in proto.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
+        check_ranges(proto, inputs)
         condition = inputs[0] if inputs else None
         if proto.op_type == "If" and condition is not None and condition.data is not None:
             self._take_branch(proto, bool(condition.data.reshape(-1)[0]), scope)
@@ -167,7 +173,7 @@ class _Importer:
             if value is not None and found is not None:
                 value.dtype, value.shape = found[0], found[1] or ()
         data = fold(node, [None if t is None else t[1] for t in types])
-        if data is not None:
+        if data is not None and self._has_room(data):
             for name, array in zip(proto.output, data, strict=False):
                 if name and array is not None:
                     self._bind_constant(name, array, scope)
@@ -178,6 +184,11 @@ class _Importer:
             derived = loop_types(given, inputs, lambda body, values: self._body_results(body, values, scope))
             types = [t if t and t[1] is not None else d for t, d in zip(types, derived, strict=False)]
         self._append(proto, node, types, scope)
+
+    def _has_room(self, data: Sequence[np.ndarray[Any, Any] | None]) -> bool:
+        """Whether constants computed here may be kept: all together are bounded, however small each."""
+        self._folded_bytes += sum(array.nbytes for array in data if array is not None)
+        return self._folded_bytes <= MAX_FOLDED_BYTES
 
     def _with_first_result(self, proto: NodeProto, scope: _Scope) -> NodeProto:
         """The node with a name for its omitted first result: every node of a graph has one."""
@@ -231,6 +242,8 @@ class _Importer:
         # A node without a name goes by its first result, whose name is complete already.
         first = next((v.name for v in node.results()), proto.op_type)
         node.name = self._node_name(proto.name, scope) if proto.name else _unused(first, self._node_names)
+        if len(self._graph.nodes) >= MAX_NODES:
+            raise ModelRejected(f"the model expands to more than {MAX_NODES} nodes; split it.")
         self._fix_shape(proto, node)
         require_bounded(node)
         self._graph.append(node)

@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import InputError, ModelRejected, UnsupportedOp
+from tilewright.frontend.onnx.limits import MAX_FOLDED_ELEMENTS
 from tilewright.ir.graph import Node
 from tilewright.ir.interpret import run_node
 from tilewright.ir.ops.registry import describe
 
 Array = np.ndarray[Any, Any]
-
-# Larger constants are left to be computed: a file of 100 bytes may ask for a tensor of gigabytes.
-MAX_FOLDED_ELEMENTS = 2**16
 
 # Operators of shape arithmetic: work linear (or nearly) in the size of their operands, deterministic.
 _SHAPE_ARITHMETIC = (

@@ -12,7 +12,6 @@ from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.inputs import Declaration, tensor_declaration
 from tilewright.frontend.onnx.limits import MAX_SHAPE_ELEMENTS
 from tilewright.frontend.onnx.protos import node_label, one_line
-from tilewright.frontend.onnx.ranges import check_ranges
 from tilewright.frontend.onnx.tensors import type_proto
 from tilewright.ir.bodies import body_graphs
 from tilewright.ir.dtype import DType
@@ -55,7 +54,6 @@ def infer_types(
         ModelRejected: the inputs do not fit the operator.
         UnsupportedOp: a result is not a dense tensor.
     """
-    check_ranges(node, inputs)
     local, names = _localised(node, inputs, captures)
     types = {v.name: type_proto(v.dtype, v.shape) for v in captures}
     data: dict[str, TensorProto] = {}

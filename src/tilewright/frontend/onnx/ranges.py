@@ -1,8 +1,8 @@
-"""What a node's attributes may say, where onnx relies on it without a check: asked before its C++ is.
+"""What a node's attributes may say, where somebody relies on it: asked before anything else is of the node.
 
-Each rule is one that the operator's definition states and whose breach makes onnx's shape inference crash or
-loop for ever (found by trying every operator at its extremes). Breaches that nobody found yet end in the
-worker process of `native.py`.
+Each rule is one that the operator's definition states. For attributes, its breach makes onnx's inference
+crash or loop for ever: found by trying every operator at its extremes; what nobody found yet ends in the
+worker process of `native.py`. For bodies of control flow, the import takes it for granted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from onnx import AttributeProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto
 
 from tilewright.errors import ModelRejected
 from tilewright.frontend.onnx.limits import MAX_RANK
@@ -72,6 +72,83 @@ def _einsum(node: NodeProto, inputs: Inputs) -> None:
         )
 
 
+def _if(node: NodeProto, inputs: Inputs) -> None:
+    _require_one_element(node, inputs, 0)
+    for name in ("then_branch", "else_branch"):
+        _require_results(node, name, _body(node, name), len(node.output))
+
+
+def _loop(node: NodeProto, inputs: Inputs) -> None:
+    num_states = max(len(inputs) - 2, 0)
+    for position in (0, 1):
+        if position < len(inputs) and inputs[position] is not None:
+            _require_one_element(node, inputs, position)
+    body = _body(node, "body")
+    _require_count(node, "inputs of its body", len(body.input), 2 + num_states)
+    _require_results(node, "body", body, 1 + max(num_states, len(node.output)))
+
+
+def _scan(node: NodeProto, inputs: Inputs) -> None:
+    body = _body(node, "body")
+    _check_int(node, "num_scan_inputs", 0, 1, len(inputs))
+    num_scanned = next(a.i for a in node.attribute if a.name == "num_scan_inputs")
+    num_states = len(inputs) - num_scanned
+    _require_count(node, "inputs of its body", len(body.input), len(inputs))
+    _require_results(node, "body", body, max(num_states, len(node.output)))
+    num_stacked = len(body.output) - num_states
+    for name, count in (
+        *(("scan_input_axes", num_scanned), ("scan_input_directions", num_scanned)),
+        *(("scan_output_axes", num_stacked), ("scan_output_directions", num_stacked)),
+    ):
+        listed = [list(a.ints) for a in node.attribute if a.name == name]
+        if listed:
+            _require_count(node, f"numbers in attribute {name!r}", len(listed[0]), count)
+    axes = next((list(a.ints) for a in node.attribute if a.name == "scan_input_axes"), [0] * num_scanned)
+    lengths = set()
+    for axis, value in zip(axes, inputs[num_states:], strict=True):
+        rank = 0 if value is None else len(value.shape)
+        if value is None or not -rank <= axis < rank:
+            raise _out_of_range(node, "scan_input_axes", axis, -rank, rank - 1)
+        lengths.add(value.shape[axis])
+    if len(lengths) > 1:
+        raise ModelRejected(
+            f"node {node_label(node)} scans inputs of {sorted(lengths)} steps, which must be the same; "
+            "export the model again."
+        )
+
+
+def _body(node: NodeProto, name: str) -> GraphProto:
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return attribute.g
+    raise ModelRejected(f"node {node_label(node)} has no attribute {name!r}; export the model again.")
+
+
+def _require_one_element(node: NodeProto, inputs: Inputs, position: int) -> None:
+    value = inputs[position] if position < len(inputs) else None
+    if value is None or value.num_elements != 1:
+        shape = "missing" if value is None else list(value.shape)
+        raise ModelRejected(
+            f"node {node_label(node)}: input {position} is {shape}, expected one element; "
+            "export the model again."
+        )
+
+
+def _require_results(node: NodeProto, name: str, body: GraphProto, least: int) -> None:
+    if len(body.output) < least:
+        raise ModelRejected(
+            f"node {node_label(node)}: attribute {name!r} gives {len(body.output)} results, but {least} "
+            "are needed; export the model again."
+        )
+
+
+def _require_count(node: NodeProto, what: str, count: int, expected: int) -> None:
+    if count != expected:
+        raise ModelRejected(
+            f"node {node_label(node)}: {count} {what}, expected {expected}; export the model again."
+        )
+
+
 def _check_int(node: NodeProto, name: str, default: int, low: int, high: int) -> None:
     value = next((a.i for a in node.attribute if a.name == name), default)
     if not low <= value <= high:
@@ -88,6 +165,9 @@ def _out_of_range(node: NodeProto, name: str, value: int, low: int, high: int) -
 
 _RULES: dict[str, Callable[[NodeProto, Inputs], None]] = {
     "Einsum": _einsum,
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _scan,
     "GatherND": _gather_nd,
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _layer_normalization,

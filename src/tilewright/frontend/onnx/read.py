@@ -14,8 +14,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.errors import ModelRejected, UsageError, error_context
 from tilewright.frontend.onnx import native
-from tilewright.frontend.onnx.limits import MAX_MODEL_BYTES
+from tilewright.frontend.onnx.limits import MAX_MODEL_BYTES, MAX_NODES, MAX_STRUCTURE_BYTES
 from tilewright.frontend.onnx.protos import bounded_messages
+from tilewright.frontend.onnx.wire import structure_bytes
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -114,6 +115,11 @@ def read_regular_file(path: Path) -> bytes:
 def _parse(data: bytes, label: str) -> onnx.ModelProto:
     if not data:
         raise ModelRejected(f"{label}: empty, not an ONNX model; export or download it again.")
+    if len(data) > MAX_STRUCTURE_BYTES and (size := structure_bytes(data)) > MAX_STRUCTURE_BYTES:
+        raise ModelRejected(
+            f"{label}: {size} bytes of it are not weights, more than {MAX_STRUCTURE_BYTES}; keep large "
+            "constants in tensors."
+        )
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
@@ -125,4 +131,8 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
     if not model.HasField("graph") or not model.ir_version:
         missing = "graph" if model.ir_version else "ir_version"
         raise ModelRejected(f"{label}: not an ONNX model (no {missing}); export or download it again.")
+    if len(model.graph.node) > MAX_NODES:  # before a look at each of them
+        raise ModelRejected(
+            f"{label}: {len(model.graph.node)} nodes, more than {MAX_NODES}; split the model."
+        )
     return model

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
 from tilewright.errors import ModelRejected, UnsupportedOp
-from tilewright.frontend.onnx.limits import MAX_VALUE_BYTES
+from tilewright.frontend.onnx.limits import MAX_RANK, MAX_VALUE_BYTES
 from tilewright.ir.dtype import DType
 
 _WORDS = {
@@ -52,6 +52,10 @@ def checked_shape(dims: Any, dtype: DType, what: str) -> tuple[int, ...]:
         ModelRejected: otherwise.
     """
     shape = tuple(int(d) for d in dims)
+    if len(shape) > MAX_RANK:
+        raise ModelRejected(
+            f"{what} has {len(shape)} dimensions, more than {MAX_RANK}; export the model again."
+        )
     if any(d < 0 for d in shape):
         raise ModelRejected(f"{what} has a negative dimension in {list(shape)}; export the model again.")
     # Each dimension counts as one at least: [2**62, 0] is as absurd as [2**62, 1].

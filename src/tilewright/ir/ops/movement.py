@@ -33,6 +33,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.registry import Sizing, operator
 from tilewright.ir.shapes import common_refinement, equal_product_groups, merged_index
+from tilewright.ir.work import check_table
 
 Array = np.ndarray[Any, Any]
 
@@ -397,12 +398,20 @@ def slice_operator(node: Node) -> Description:
 # Padding and repetition ------------------------------------------------------------------------------
 
 
-def _pads(rank: int, pads: Sequence[int], axes: Sequence[int] | None) -> list[tuple[int, int]]:
-    """Elements to add (or, negative, to remove) before and after each axis."""
+def _pads(shape: Shape, pads: Sequence[int], axes: Sequence[int] | None) -> list[tuple[int, int]]:
+    """Elements to add (or, negative, to remove) before and after each axis.
+
+    Raises:
+        ValueError: more are removed than there are.
+    """
+    rank = len(shape)
     named = range(rank) if axes is None else [axis_within(a, rank) for a in axes]
     amounts = [(0, 0)] * rank
     for position, axis in enumerate(named):
         amounts[axis] = (pads[position], pads[position + len(pads) // 2])
+    for extent, (before, after) in zip(shape, amounts, strict=True):
+        if max(0, -before) + max(0, -after) > extent:
+            raise ValueError(f"pads {before} and {after} remove more than the {extent} elements of an axis")
     return amounts
 
 
@@ -416,6 +425,7 @@ def _padded(extent: int, before: int, after: int) -> int:
 
 def _source_positions(extent: int, before: int, after: int, mode: str) -> tuple[int, ...]:
     """Where each element of a padded axis comes from: negative pads cut first, then the rest grows."""
+    check_table(max(extent, 0) + max(before, 0) + max(after, 0))
     kept = np.arange(extent)[_kept(extent, before, after)]
     widths = (max(0, before), max(0, after))
     # The callers pass one of numpy's own mode names.
@@ -427,7 +437,7 @@ def _pad_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array
     x, pads = present(inputs), integers(present(inputs, 1))
     assert pads is not None
     value, axes = optional(inputs, 2), integers(optional(inputs, 3))
-    amounts = _pads(x.ndim, pads, axes)
+    amounts = _pads(x.shape, pads, axes)
     mode = node.str_attr("mode", "constant")
     kept = x[tuple(_kept(e, *p) for e, p in zip(x.shape, amounts, strict=True))]
     widths = [(max(0, before), max(0, after)) for before, after in amounts]
@@ -457,7 +467,7 @@ def pad(node: Node) -> Description:
     axes = integers(node.constant(3))
     count = len(source.shape if axes is None else axes)
     require(node, len(pads) == 2 * count, f"{len(pads)} pads are not two for each of {count} axes")
-    amounts = _pads(len(source.shape), pads, axes)
+    amounts = _pads(source.shape, pads, axes)
     require_result(node, [_padded(e, *amount) for e, amount in zip(source.shape, amounts, strict=True)])
     dims = dims_of(out.shape)
     index: list[Index] = []

@@ -7,6 +7,7 @@ pools reduce `h0 h1 ...` directly.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, window_of
+from tilewright.ir.work import check_steps
 
 Array = np.ndarray[Any, Any]
 
@@ -111,6 +113,7 @@ def max_pool(node: Node) -> Description:
     """`out[n, c, o] = max_k x[n, c, stride*o + dilation*k - pad]`; padding never wins."""
     window = _pool_window(node)
     if len(node.outputs) > 1 and node.outputs[1] is not None:
+        check_steps(node, prod(node.output.shape) * prod(window.kernel))
         return Opaque("MaxPool with its Indices output")
     return (_pool_nest(node, window, "max", lowest(node.output.dtype.compute), None, None),)
 

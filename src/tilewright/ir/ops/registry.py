@@ -15,6 +15,7 @@ from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
+from tilewright.ir.work import find_excess
 
 Array = np.ndarray[Any, Any]
 Reference = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
@@ -165,7 +166,11 @@ def _describe(node: Node) -> Description:
         return Opaque(f"the {unknown.name} of {node.op_type} is data")
     with _rejecting(node):
         _require_sized(node, found)
-        return found.describe(node)
+        description = found.describe(node)
+        excess = None if isinstance(description, Opaque) else find_excess(node, description)
+        if excess is not None:
+            raise ModelRejected(f"{node.op_type} {node.name!r}: {excess}.")
+        return description
 
 
 def _require_sized(node: Node, found: Operator) -> None:

@@ -36,6 +36,7 @@ from tilewright.ir.ops.indexing import progression
 from tilewright.ir.ops.movement import optional, present
 from tilewright.ir.ops.quantization import saturated
 from tilewright.ir.ops.registry import operator
+from tilewright.ir.work import check_table
 
 Array = np.ndarray[Any, Any]
 
@@ -134,6 +135,7 @@ def _cubic(distance: Array, a: float) -> Array:
 
 def _resample(node: Node, axis: _Axis) -> Resampling:
     mode = node.str_attr("mode", "nearest")
+    check_table(axis.resized)
     coordinate_mode = _coordinate_mode(node)
     x = _coordinates(coordinate_mode, axis)
     last = axis.extent - 1
@@ -145,6 +147,7 @@ def _resample(node: Node, axis: _Axis) -> Resampling:
         stretch = min(axis.scale, 1.0) if node.int_attr("antialias", 0) else 1.0
         radius = 1 if mode == "linear" else 2
         first = int(np.floor(-radius / stretch)) + 1
+        check_table(max(axis.resized, 1) * (2 - 2 * first))
         base = np.floor(x)
         positions = base[:, None] + np.arange(first, 2 - first)
         distance = (positions - x[:, None]) * stretch

@@ -46,6 +46,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.movement import present
 from tilewright.ir.ops.registry import operator
+from tilewright.ir.work import MAX_BOX_SAMPLES
 
 Array = np.ndarray[Any, Any]
 
@@ -354,12 +355,22 @@ class _Roi:
         )
 
 
+def _box_span(roi: _Roi, box: Array, axis: int) -> tuple[float, float]:
+    """Where a box starts along an axis, and how long it is."""
+    start, end = (box[column] * roi.scale - roi.offset for column in (1 - axis, 3 - axis))
+    return start, end - start if roi.offset else max(end - start, 1.0)
+
+
+def _num_samples(roi: _Roi, box: Array, axis: int) -> int:
+    length = _box_span(roi, box, axis)[1]
+    return roi.ratio if roi.ratio > 0 else max(int(np.ceil(length / roi.pooled[axis])), 0)
+
+
 def _roi_taps(roi: _Roi, box: Array, axis: int, extent: int) -> tuple[Array, Array]:
     """Indices and weights `[pooled, taps]` along one axis of one box."""
-    start, end = (box[column] * roi.scale - roi.offset for column in (1 - axis, 3 - axis))
-    length = end - start if roi.offset else max(end - start, 1.0)
+    start, length = _box_span(roi, box, axis)
     size = length / roi.pooled[axis]
-    samples = roi.ratio if roi.ratio > 0 else int(np.ceil(size))
+    samples = _num_samples(roi, box, axis)
     places = start + np.arange(roi.pooled[axis])[:, None] * size
     places = places + (np.arange(samples) + 0.5) * size / max(samples, 1)
     inside = (places >= -1) & (places <= extent)
@@ -377,17 +388,24 @@ def _roi_align_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence
     roi = _Roi.of(node)
     out = np.zeros((len(boxes), x.shape[1], *roi.pooled), x.dtype)
     for number, (box, batch) in enumerate(zip(boxes, batches, strict=True)):
+        samples = [_num_samples(roi, box, axis) for axis in (0, 1)]
+        if 4 * prod(roi.pooled) * prod(samples) > MAX_BOX_SAMPLES:
+            raise ValueError(
+                f"box {number} {box.tolist()} takes {samples[0]}x{samples[1]} samples for each of "
+                f"{roi.pooled[0]}x{roi.pooled[1]} bins, with weights more than {MAX_BOX_SAMPLES} elements"
+            )
         (rows, row_weights), (columns, column_weights) = (
             _roi_taps(roi, box, axis, x.shape[2 + axis]) for axis in (0, 1)
         )
         if 0 in rows.shape or 0 in columns.shape:
             continue
-        picked = x[batch][:, rows[:, :, None, None], columns[None, None]]
-        weighted = picked * (row_weights[:, :, None, None] * column_weights[None, None])
-        if roi.is_max:
-            out[number] = weighted.max(axis=(2, 4))
-        else:
-            out[number] = weighted.sum(axis=(2, 4)) / (rows.shape[1] * columns.shape[1] / 4)
+        weights = row_weights[:, :, None, None] * column_weights[None, None]
+        for channel, plane in enumerate(x[batch]):  # one by one: together they may take gigabytes
+            weighted = plane[rows[:, :, None, None], columns[None, None]] * weights
+            if roi.is_max:
+                out[number, channel] = weighted.max(axis=(1, 3))
+            else:
+                out[number, channel] = weighted.sum(axis=(1, 3)) / (rows.shape[1] * columns.shape[1] / 4)
     return (out,)
 
 

@@ -1,0 +1,86 @@
+"""How much work a node may be, and that no node is more: a few bytes of a model can ask for years.
+
+The limits hold for every operator, and are far above what any of them needs: a window, say, that has more
+taps than its input has elements mostly reads beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tilewright.ir.graph import Node
+from tilewright.ir.nest import Nest
+
+# Steps of one loop nest: hours, on the fastest machine.
+MAX_NODE_STEPS = 2**48
+# Steps for each result from all operands: a product takes one for each pair of operands at the most.
+MAX_STEPS_PER_PAIR = 256
+# So many are fine for tensors of any size: they take milliseconds.
+FREE_STEPS = 2**22
+
+# Steps to compute a node while compiling, and more where operands and results are larger.
+MAX_FOLDING_STEPS = 2**26
+FOLDING_STEPS_PER_ELEMENT = 16
+
+# Entries of a table of positions or weights along one axis: more than an axis has that is looked up.
+MAX_TABLE_ENTRIES = 2**22
+
+# Steps of a loop whose body runs on the host, those of loops inside it included: they take 20 us and more.
+MAX_LOOP_STEPS = 2**18
+
+# Elements that one box of RoiAlign may be computed from.
+MAX_BOX_SAMPLES = 2**24
+
+
+def find_excess(node: Node, nests: Sequence[Nest]) -> str | None:
+    """What is too much about a node's nests, None if they are within limits."""
+    allowed = _allowed_steps(node)
+    for nest in nests:
+        written = nest.write.operand
+        kept = prod(written.shape) if written.kind == "local" else 0
+        for count, what in ((nest.num_iterations, "takes {} steps"), (kept, "keeps {} elements in between")):
+            if count > allowed:
+                return (
+                    f"it {what.format(count)}, more than the {allowed} that its operands and results can "
+                    "need; check its attributes"
+                )
+    return None
+
+
+def check_steps(node: Node, num_steps: int) -> None:
+    """Refuse work that no nest describes.
+
+    Raises:
+        ValueError: it is more than the operands and results can need.
+    """
+    allowed = _allowed_steps(node)
+    if num_steps > allowed:
+        raise ValueError(f"{num_steps} steps are more than the {allowed} that these operands can need")
+
+
+def check_table(num_entries: int) -> None:
+    """Refuse a table that is too long.
+
+    Raises:
+        ValueError: it is.
+    """
+    if num_entries > MAX_TABLE_ENTRIES:
+        raise ValueError(f"a table of {num_entries} positions is longer than the {MAX_TABLE_ENTRIES} allowed")
+
+
+def find_folding_excess(node: Node, nests: Sequence[Nest] | None) -> str | None:
+    """Why a constant node is too much to compute while compiling, or None; `nests` if it has any."""
+    elements = sum(v.num_elements for v in (*dict.fromkeys(node.operands()), *node.results()))
+    allowed = max(MAX_FOLDING_STEPS, FOLDING_STEPS_PER_ELEMENT * elements)
+    steps = elements if nests is None else sum(nest.num_iterations for nest in nests)
+    return f"it takes {steps} steps, more than {allowed}" if steps > allowed else None
+
+
+def _allowed_steps(node: Node) -> int:
+    pairs = max((max(value.num_elements, 1) for value in node.results()), default=1)
+    for value in node.operands():
+        pairs *= max(value.num_elements, 1)
+        if pairs > MAX_NODE_STEPS:
+            break
+    return min(MAX_NODE_STEPS, max(FREE_STEPS, MAX_STEPS_PER_PAIR * pairs))

@@ -1,0 +1,220 @@
+"""Files that ask for more than a machine has: each is refused by a limit that its message names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.errors import InputError, ModelRejected, TilewrightError, UnsupportedOp
+from tilewright.frontend.onnx import limits, load_onnx, native
+from tilewright.frontend.onnx.wire import structure_bytes
+from tilewright.ir import control_flow
+from tilewright.passes.fold_constants import FoldConstants
+
+F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741  # the types' own letters
+Inputs = Sequence[tuple[str, int, Sequence[int]]]
+
+
+def model(
+    nodes: Sequence[NodeProto],
+    inputs: Inputs = (),
+    constants: dict[str, Any] | None = None,
+    outputs: Sequence[str] = ("y",),
+    opset: int = 17,
+) -> ModelProto:
+    graph = GraphProto(name="g")
+    graph.node.extend(nodes)
+    graph.input.extend(helper.make_tensor_value_info(n, k, s) for n, k, s in inputs)
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in (constants or {}).items())
+    graph.output.extend(helper.make_empty_tensor_value_info(n) for n in outputs)
+    found = ModelProto(ir_version=8, graph=graph)
+    found.opset_import.append(helper.make_opsetid("", opset))
+    return found
+
+
+def one(op_type: str, inputs: Inputs, constants: dict[str, Any] | None = None, **more: Any) -> ModelProto:
+    """A model of one node; inputs first, then constants."""
+    opset, outputs = more.pop("opset", 17), more.pop("outputs", ["y"])
+    names = more.pop("names", [*(n for n, _, _ in inputs), *(constants or {})])
+    return model([helper.make_node(op_type, names, outputs, **more)], inputs, constants, outputs, opset)
+
+
+X = (("x", F, (1, 1, 8)),)
+IMAGE = (("x", F, (1, 4, 3, 3)),)
+
+
+def too_much_work() -> Iterator[tuple[str, ModelProto]]:
+    yield "lrn", one("LRN", IMAGE, size=2**40)
+    for op_type, opset in (("AveragePool", 17), ("MaxPool", 17), ("LpPool", 18)):
+        yield (
+            f"{op_type} same",
+            one(op_type, X, kernel_shape=[2**30], auto_pad="SAME_UPPER", opset=opset),
+        )
+    yield "AveragePool padded", one("AveragePool", X, kernel_shape=[2**30], pads=[2**29, 2**29])
+    yield "indices", one("MaxPool", X, kernel_shape=[2**30], auto_pad="SAME_LOWER", outputs=["y", "i"])
+    boxes = {"r": np.float32([[0, 0, 4, 4]]), "b": np.zeros(1, np.int64)}
+    yield "samples", one("RoiAlign", (("x", F, (1, 1, 8, 8)),), boxes, sampling_ratio=2**30)
+    letters = "abcdefgh"
+    einsum = one("Einsum", (("x", F, (1000,)),), equation=",".join(letters) + "->", names=["x"] * 8)
+    yield "einsum", einsum
+
+
+def too_large_tables() -> Iterator[tuple[str, ModelProto]]:
+    yield "resize", one("Resize", X, {"s": np.float32([1, 1, 1e9])}, names=["x", "", "s"])
+    shrunk = {"s": np.float32([1, 1, 1e-9])}
+    yield (
+        "antialias",
+        one("Resize", X, shrunk, names=["x", "", "s"], mode="linear", antialias=1, opset=18),
+    )
+    pads = {"p": np.array([0, 0, 2**30, 0, 0, 0])}
+    yield "pad", one("Pad", X, pads, mode="edge")
+
+
+def too_large_values() -> Iterator[tuple[str, ModelProto]]:
+    yield "constant", one("ConstantOfShape", (), {"s": np.array([2**40])})
+    yield "expand", one("Expand", X, {"s": np.array([2**40, 1, 1])})
+    yield "tile", one("Tile", X, {"s": np.array([2**40, 1, 1])})
+    bounds = {"a": np.float32(0), "b": np.float32(1), "c": np.float32(1e-12)}
+    yield "range", one("Range", (), bounds)
+    yield "one-hot", one("OneHot", (("i", I, (9,)),), {"d": np.array(2**40), "v": np.float32([0, 1])})
+    yield "strides", one("ConvTranspose", X, {"w": np.zeros((1, 1, 1), np.float32)}, strides=[2**35])
+    yield "rank", one("Reshape", (("x", F, (1,)),), {"s": np.ones(65, np.int64)})
+    yield "declared rank", one("Relu", (("x", F, (1,) * 65),))
+
+
+def named(cases: Callable[[], Iterator[tuple[str, ModelProto]]]) -> Any:
+    return pytest.mark.parametrize("proto", [pytest.param(p, id=name) for name, p in cases()])
+
+
+@named(too_much_work)
+def test_work_beyond_what_operands_can_need_is_refused(proto: ModelProto) -> None:
+    with pytest.raises(ModelRejected, match=r"steps.* more than the \d+ that"):
+        load_onnx(proto)
+
+
+@named(too_large_tables)
+def test_positions_along_an_axis_are_bounded(proto: ModelProto) -> None:
+    with pytest.raises(ModelRejected, match="longer than the 4194304 allowed"):
+        load_onnx(proto)
+
+
+@named(too_large_values)
+def test_values_that_no_machine_holds_are_refused(proto: ModelProto) -> None:
+    with pytest.raises((ModelRejected, UnsupportedOp), match=r"more than (64 GiB|64;)|depends on data"):
+        load_onnx(proto)
+
+
+def test_pads_remove_no_more_than_there_is() -> None:
+    for pads in ([2**40, 2 - 2**40], [-3, 3]):
+        with pytest.raises(ModelRejected, match=r"remove more|Pad"):
+            load_onnx(one("Pad", (("x", F, (2,)),), {"p": np.array(pads)}))
+
+
+def test_constants_computed_at_import_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.frontend.onnx import build
+
+    monkeypatch.setattr(build, "MAX_FOLDED_BYTES", 10 * 4 * 65536)
+    nodes = [helper.make_node("ConstantOfShape", ["s"], [f"y{i}"]) for i in range(40)]
+    graph = load_onnx(model(nodes, (), {"s": np.array([65536])}, [f"y{i}" for i in range(40)]))
+    assert sum(node.op_type == "ConstantOfShape" for node in graph.nodes) == 30
+
+
+def test_an_import_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "MAX_IMPORT_S", -1.0)
+    with pytest.raises(ModelRejected, match="takes longer than"):
+        load_onnx(one("Relu", X))
+
+
+def length(number: int) -> bytes:
+    text = b""
+    while number > 127:
+        text, number = text + bytes([number & 127 | 128]), number >> 7
+    return text + bytes([number])
+
+
+def test_files_of_many_small_parts_are_refused_before_they_are_parsed() -> None:
+    nodes = b"\x0a\x00" * (limits.MAX_STRUCTURE_BYTES // 2 + 1)
+    with pytest.raises(ModelRejected, match=f"not weights, more than {limits.MAX_STRUCTURE_BYTES}"):
+        load_onnx(b"\x08\x08\x3a" + length(len(nodes)) + nodes)
+
+
+def test_a_file_of_too_many_nodes_is_refused_unseen() -> None:
+    nodes = b"\x0a\x00" * (limits.MAX_NODES + 1)
+    with pytest.raises(ModelRejected, match=f"more than {limits.MAX_NODES}"):
+        load_onnx(b"\x08\x08\x3a" + length(len(nodes)) + nodes)
+
+
+def test_weights_are_no_structure_wherever_they_lie() -> None:
+    data = np.zeros(100_000, np.float32)
+    constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(data))
+    proto = model([constant, helper.make_node("Add", ["c", "w"], ["y"])], (), {"w": data})
+    assert structure_bytes(proto.SerializeToString()) < 500
+    assert structure_bytes(b"\x3a\xff\xff\xff\xff\x7f" + b"\xff" * 100) > 100
+
+
+def body(nodes: Sequence[NodeProto], inputs: Inputs, outputs: Inputs) -> GraphProto:
+    info = helper.make_tensor_value_info
+    return helper.make_graph(nodes, "b", [info(*i) for i in inputs], [info(*o) for o in outputs])
+
+
+def endless_loop() -> ModelProto:
+    nodes = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Neg", ["s"], ["t"])]
+    inner = body(
+        nodes,
+        [("i", I, ()), ("c", TensorProto.BOOL, ()), ("s", F, (2,))],
+        [("d", TensorProto.BOOL, ()), ("t", F, (2,))],
+    )
+    return one("Loop", (("x", F, (2,)),), {"n": np.array(10**18)}, names=["n", "", "x"], body=inner)
+
+
+def long_scan(num_steps: int) -> ModelProto:
+    nodes = [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Neg", ["t"], ["o"])]
+    inner = body(nodes, [("s", F, (2,)), ("e", F, (2,))], [("t", F, (2,)), ("o", F, (2,))])
+    inputs = (("z", F, (2,)), ("x", F, (num_steps, 2)))
+    return one("Scan", inputs, body=inner, num_scan_inputs=1, outputs=["y", "w"])
+
+
+def nested_loop() -> ModelProto:
+    """A loop of two steps around one without an end, which runs inside onnx.reference."""
+    info = [("j", I, ()), ("e", TensorProto.BOOL, ()), ("u", F, (2,))]
+    inner = endless_loop().graph.node[0]
+    inner.input[2], inner.output[0] = "u", "v"
+    nodes = [helper.make_node("Identity", ["e"], ["f"]), inner]
+    outer = body(nodes, info, [("f", TensorProto.BOOL, ()), ("v", F, (2,))])
+    counts = {"n": np.array(10**18), "m": np.array(2)}
+    return one("Loop", (("x", F, (2,)),), counts, names=["m", "", "x"], body=outer)
+
+
+@pytest.mark.parametrize("make", [endless_loop, nested_loop, lambda: long_scan(10_000)])
+def test_loops_on_the_host_end(make: Callable[[], ModelProto], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_flow, "MAX_LOOP_STEPS", 500)
+    compiled = tw.compile(make(), target="interpreter")
+    feed = {i.name: np.ones(i.shape, np.float32) for i in compiled.get_inputs()}
+    with pytest.raises(InputError, match="more than 500 steps"):
+        compiled.run(None, feed)
+
+
+def test_boxes_of_any_size_are_refused_or_computed() -> None:
+    inputs = (("x", F, (1, 2, 8, 8)), ("r", F, (1, 4)), ("b", I, (1,)))
+    compiled = tw.compile(one("RoiAlign", inputs, output_height=2, output_width=2), target="interpreter")
+    feed: dict[str, Any] = {"x": np.ones((1, 2, 8, 8), np.float32), "b": np.zeros(1, np.int64)}
+    for size in (1e3, -1e9):
+        feed["r"] = np.float32([[0, 0, size, size]])
+        assert np.isfinite(compiled.run(None, feed)[0]).all()
+    for size in (1e9, 1e30, np.inf, np.nan):
+        feed["r"] = np.float32([[0, 0, size, size]])
+        with pytest.raises(TilewrightError, match="RoiAlign"):
+            compiled.run(None, feed)
+
+
+def test_heavy_constants_are_left_to_the_run() -> None:
+    big = np.zeros((1, 1, 300, 300), np.float32)
+    graph = load_onnx(one("AveragePool", (), {"x": big}, kernel_shape=[100, 100]))
+    result = FoldConstants().run(graph)
+    assert [node.op_type for node in graph.nodes] == ["AveragePool"]
+    assert "takes 404010000 steps, more than 67108864" in result.remarks[0].text
