@@ -52,7 +52,7 @@ class MachineError(UsageError):
     """
 
     def __init__(self, message: str) -> None:
-        line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
+        line = printable(message)
         if len(line) > _MAX_LINE:
             line = f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"
         super().__init__(line)

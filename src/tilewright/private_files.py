@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.forks import ForkSafeLock
+from tilewright.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +107,7 @@ class NotPrivate(OSError):
         self.path, self.reason, self.advice = path, reason, advice
 
     def __str__(self) -> str:
-        path = str(self.path)
-        return f"{path if path.isprintable() else ascii(path)} {self.reason}; {self.advice}"
+        return printable(f"{self.path} {self.reason}; {self.advice}")
 
     def told(self) -> NotPrivate:
         """The same without the frames of whom it was raised to, which would stay alive with it."""
@@ -350,7 +350,8 @@ class Records:
             return None
         except BadRecord as problem:
             if not problem.is_stale:
-                logger.warning("%s is damaged: removed, and made anew", self.folder.path(*path))
+                damaged = printable(str(self.folder.path(*path)))
+                logger.warning("%s is damaged: removed, and made anew", damaged)
             self.folder.remove(*path)
             return None
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tilewright.errors import UsageError
 from tilewright.planning import Budget
+from tilewright.printable import printable
 from tilewright.private_files import (
     DATABASE,
     NotPrivate,
@@ -298,7 +299,7 @@ class TuningDatabase:
     def _warn(self, message: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("%s", message)
+            logger.warning("%s", printable(message))
 
 
 def _file_number(path: Path) -> int | None:

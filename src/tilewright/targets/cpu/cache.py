@@ -26,6 +26,7 @@ from pathlib import Path
 from tilewright.errors import UsageError
 from tilewright.files import regular_file, replacing
 from tilewright.forks import ForkSafeLock
+from tilewright.printable import printable
 from tilewright.private_files import (
     HEADER_BYTES,
     MAX_RECORD_BYTES,
@@ -252,7 +253,7 @@ class ObjectCache:
             if kind in self._warned:
                 return
             self._warned.add(kind)
-        logger.warning(message, self.directory, error.strerror or error)
+        logger.warning(message, printable(str(self.directory)), error.strerror or error)
 
 
 def _shard(key: str) -> str:
