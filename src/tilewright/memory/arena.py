@@ -12,14 +12,16 @@ from tilewright.memory.bound import lower_bound_bytes
 from tilewright.memory.placement import Fit, Item, Placer
 from tilewright.planning import Budget, Infeasible, Meter, Provenance
 
-_ORDERS: tuple[tuple[str, Callable[[Item], tuple[int, ...]]], ...] = (
-    ("size", lambda i: (-i.size_bytes, i.first_step)),
-    ("lifetime", lambda i: (i.first_step - i.last_step, -i.size_bytes)),
-    ("area", lambda i: (-i.size_bytes * (i.last_step - i.first_step + 1), i.first_step)),
-    ("time", lambda i: (i.first_step, -i.size_bytes)),
-    ("end", lambda i: (-i.last_step, -i.size_bytes)),
-    ("crowd", lambda i: (-len(i.neighbours), -i.size_bytes)),
+_ORDERS: tuple[tuple[str, Callable[[Item, Placer], tuple[int, ...]]], ...] = (
+    ("size", lambda i, _: (-i.size_bytes, i.first_step)),
+    ("lifetime", lambda i, _: (i.first_step - i.last_step, -i.size_bytes)),
+    ("area", lambda i, _: (-i.size_bytes * (i.last_step - i.first_step + 1), i.first_step)),
+    ("time", lambda i, _: (i.first_step, -i.size_bytes)),
+    ("end", lambda i, _: (-i.last_step, -i.size_bytes)),
+    ("crowd", lambda i, p: (-p.num_neighbours(i.number), -i.size_bytes)),
 )
+MAX_VISITED_PAIRS = 10_000_000
+"""Placements end the search when they have looked at this many pairs of buffers: minutes become seconds."""
 _FITS: tuple[Fit, ...] = ("lowest", "tightest")
 
 
@@ -54,6 +56,7 @@ class _Search:
             range(len(placer.items)), key=lambda n: (-placer.items[n].size_bytes, n)
         )
         self.fit: Fit = "lowest"
+        self.placements_left = MAX_VISITED_PAIRS // max(1, placer.num_pairs)
         # One placement always happens: without it there is no plan to give.
         self.offsets = placer.place(self.order)
         self.peak = placer.peak(self.offsets)
@@ -62,13 +65,13 @@ class _Search:
 
     @property
     def is_done(self) -> bool:
-        return self.peak <= self.bound_bytes
+        return self.peak <= self.bound_bytes or self.placements_left <= 0
 
     def try_orders(self) -> None:
         """Every order with every fit."""
         items = self.placer.items
         for name, key in _ORDERS:
-            order = sorted(range(len(items)), key=lambda n: (*key(items[n]), n))
+            order = sorted(range(len(items)), key=lambda n: (*key(items[n], self.placer), n))
             for fit in _FITS:
                 if self.is_done or not self.meter.spend():
                     return
@@ -92,9 +95,10 @@ class _Search:
         """Items that end at the peak, and those live with them."""
         items = self.placer.items
         highest = [i for i in items if self.offsets[i.number] + i.size_bytes == self.peak]
-        return sorted({n for i in highest for n in (i.number, *i.neighbours)})
+        return sorted({n for i in highest for n in (i.number, *self.placer.neighbours(i.number))})
 
     def _consider(self, order: Sequence[int], fit: Fit, found_by: str, *, accept_equal: bool = False) -> None:
+        self.placements_left -= 1
         offsets = self.placer.place(order, fit)
         peak = self.placer.peak(offsets)
         if peak < self.peak:

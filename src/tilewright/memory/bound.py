@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
 
@@ -15,44 +18,44 @@ def lower_bound_bytes(problem: MemoryProblem) -> int:
     takes over at most one other and is taken over at most once.
 
     All places begin at multiples of the smallest alignment, so each but the topmost takes a multiple of it.
-    O(steps + overlaps at the steps where buffers begin).
+    O(steps * buffers), in numpy.
     """
     buffers = sorted((b for b in problem.buffers if b.size_bytes > 0), key=lambda b: b.first_step)
     alignment = min((b.alignment_bytes for b in buffers), default=1)
-    live: list[Buffer] = []
-    place = 0
+    first = np.array([b.first_step for b in buffers], np.int64)
+    last = np.array([b.last_step for b in buffers], np.int64)
+    sizes = np.array([aligned(b.size_bytes, alignment) for b in buffers], np.int64)
+    paddings = sizes - np.array([b.size_bytes for b in buffers], np.int64)
+
+    def stacked_bytes(is_live: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+        """Bytes of the live buffers stacked, the one with the most padding on top."""
+        return int(sizes[is_live].sum() - paddings[is_live].max(initial=0))
+
+    begin: dict[int, list[Buffer]] = {}
+    die: dict[int, list[Buffer]] = {}
+    for buffer in buffers:
+        begin.setdefault(buffer.first_step, []).append(buffer)
+        die.setdefault(buffer.last_step, []).append(buffer)
     bound = 0
     # Live bytes can only grow where a buffer begins.
-    for step in sorted({b.first_step for b in buffers}):
-        live = [b for b in live if b.last_step >= step]
-        while place < len(buffers) and buffers[place].first_step == step:
-            live.append(buffers[place])
-            place += 1
-        after = [b for b in live if b.last_step > step]
+    for step, beginning in begin.items():
+        is_live = (first <= step) & (last >= step)
         bound = max(
             bound,
-            _stacked_bytes(live, alignment) - _most_saved_bytes(live, step, alignment),
+            stacked_bytes(is_live) - _most_saved_bytes(beginning, die.get(step, ()), alignment),
             # Takeovers end with this step, so what lives on is not shared.
-            _stacked_bytes(after, alignment),
+            stacked_bytes(is_live & (last > step)),
         )
     return bound
 
 
-def _stacked_bytes(live: Sequence[Buffer], alignment_bytes: int) -> int:
-    """Bytes of the live buffers stacked, the one with the most padding on top."""
-    sizes = [aligned(b.size_bytes, alignment_bytes) for b in live]
-    padding = max((s - b.size_bytes for s, b in zip(sizes, live, strict=True)), default=0)
-    return sum(sizes) - padding
-
-
-def _most_saved_bytes(live: Sequence[Buffer], step: int, alignment_bytes: int) -> int:
+def _most_saved_bytes(beginning: Sequence[Buffer], dying: Sequence[Buffer], alignment_bytes: int) -> int:
     """Largest sum of sizes over buffers that can all take over distinct dying ones.
 
     A takeover saves the size of the buffer that takes over, whichever it takes over, so the sets of buffers
     that can be matched form a matroid: the largest first, with augmenting paths, is optimal.
     """
-    beginning = sorted((b for b in live if b.first_step == step and b.may_reuse), key=lambda b: -b.size_bytes)
-    dying = [b for b in live if b.last_step == step]
+    beginning = sorted((b for b in beginning if b.may_reuse), key=lambda b: -b.size_bytes)
     taken: dict[str, Buffer] = {}
 
     def match(buffer: Buffer, visited: set[str]) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+
+import numpy as np
 
 from tilewright.memory.base import Buffer, MemoryPlan, MemoryProblem
 from tilewright.planning import Violation
@@ -34,24 +36,22 @@ def _check_places(problem: MemoryProblem, plan: MemoryPlan) -> Iterator[Violatio
 
 def _check_pairs(problem: MemoryProblem, plan: MemoryPlan) -> Iterator[Violation]:
     placed = [b for b in problem.buffers if b.name in plan.offsets and b.size_bytes > 0]
-    for a, b in _live_together(placed):
-        start_a, start_b = plan.offsets[a.name], plan.offsets[b.name]
-        shared = min(start_a + a.size_bytes, start_b + b.size_bytes) - max(start_a, start_b)
-        if shared > 0 and not (_in_place(a, b, start_a, start_b) or _in_place(b, a, start_b, start_a)):
-            yield Violation(
-                "overlap", f"buffers {a.name!r} and {b.name!r} share {shared} bytes while both are live"
-            )
-
-
-def _live_together(buffers: Sequence[Buffer]) -> list[tuple[Buffer, Buffer]]:
-    """Pairs whose ranges meet, the one that is listed later first; in the order of the list."""
-    pairs: list[tuple[int, int]] = []
-    live: list[int] = []
-    for number in sorted(range(len(buffers)), key=lambda n: buffers[n].first_step):
-        live = [n for n in live if buffers[n].last_step >= buffers[number].first_step]
-        pairs += [(max(n, number), min(n, number)) for n in live]
-        live.append(number)
-    return [(buffers[i], buffers[j]) for i, j in sorted(pairs)]
+    first = np.array([b.first_step for b in placed], np.int64)
+    last = np.array([b.last_step for b in placed], np.int64)
+    start = np.array([plan.offsets[b.name] for b in placed], object)  # any size of number
+    end = start + np.array([b.size_bytes for b in placed], object)
+    if not placed or max(end) < 1 << 62:
+        start, end = start.astype(np.int64), end.astype(np.int64)
+    for i, a in enumerate(placed):
+        together = (first[:i] <= last[i]) & (last[:i] >= first[i])
+        meet = np.flatnonzero(together & (start[:i] < end[i]) & (end[:i] > start[i]))
+        for j in meet.tolist():
+            b, start_a, start_b = placed[j], int(start[i]), int(start[j])
+            shared = int(min(end[i], end[j])) - max(start_a, start_b)
+            if not (_in_place(a, b, start_a, start_b) or _in_place(b, a, start_b, start_a)):
+                yield Violation(
+                    "overlap", f"buffers {a.name!r} and {b.name!r} share {shared} bytes while both are live"
+                )
 
 
 def _in_place(new: Buffer, old: Buffer, new_start: int, old_start: int) -> bool:

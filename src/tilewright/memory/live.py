@@ -88,13 +88,14 @@ def _reusable(
     if len(subgraph.outputs) != 1 or not all(_is_elementwise(n) for n in subgraph.nodes):
         return ()
     result = subgraph.outputs[0]
+    elsewhere = _read_elsewhere(subgraph, result)
     return tuple(
         value.name
         for value in subgraph.inputs
         if value not in outside
         and last_read[value] == (start, [subgraph.id])
         and value.size_bytes == result.size_bytes
-        and _read_in_step(value, subgraph, result)
+        and value not in elsewhere
     )
 
 
@@ -109,14 +110,15 @@ def _is_elementwise(node: Node) -> bool:
     )
 
 
-def _read_in_step(value: Value, subgraph: Subgraph, result: Value) -> bool:
-    """Whether element i of the result needs of `value` element i only, whatever way through the subgraph."""
-    if value is result:
-        return True
-    inside = [u for u in value.users if u in subgraph.nodes]
-    return all(
-        _reads_own_element(user, value) and _read_in_step(user.output, subgraph, result) for user in inside
-    )
+def _read_elsewhere(subgraph: Subgraph, result: Value) -> set[Value]:
+    """Values of which element i of the result needs others than element i, on some way through the subgraph."""
+    found: set[Value] = set()
+    for node in reversed(subgraph.nodes):
+        is_moved = node.output in found and node.output is not result
+        for value in dict.fromkeys(node.operands()):
+            if is_moved or not _reads_own_element(node, value):
+                found.add(value)
+    return found
 
 
 def _reads_own_element(node: Node, value: Value) -> bool:

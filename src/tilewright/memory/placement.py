@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
 
 Fit = Literal["lowest", "tightest"]
+Array = np.ndarray[Any, np.dtype[np.int64]]
+
+MAX_KEPT_PAIRS = 1 << 20
+"""Items with more pairs of neighbours in time find them anew for each placement, in numpy."""
 
 
 @dataclass(slots=True)
@@ -21,35 +27,68 @@ class Placer:
 
     problem: MemoryProblem
     items: list[Item] = field(init=False)
+    num_pairs: int = field(init=False)
+    _neighbours: list[list[int]] | None = field(init=False, default=None)
+    _first: Array = field(init=False)
+    _last: Array = field(init=False)
 
     def __post_init__(self) -> None:
         self.items = _join_chains(self.problem)
-        live: list[Item] = []
-        for item in sorted(self.items, key=lambda i: i.first_step):
-            live = [other for other in live if other.last_step >= item.first_step]
-            for other in live:
-                item.neighbours.append(other.number)
-                other.neighbours.append(item.number)
-            live.append(item)
-        for item in self.items:
-            item.neighbours.sort()
+        self._first = np.array([i.first_step for i in self.items], np.int64)
+        self._last = np.array([i.last_step for i in self.items], np.int64)
+        self.num_pairs = (sum(map(self.num_neighbours, range(len(self.items))))) // 2
+        if self.num_pairs <= MAX_KEPT_PAIRS:
+            self._neighbours = [self._overlapping(number).tolist() for number in range(len(self.items))]
+
+    def neighbours(self, number: int) -> list[int]:
+        """Items that are live when this one is, in order."""
+        if self._neighbours is not None:
+            return self._neighbours[number]
+        return self._overlapping(number).tolist()
+
+    def num_neighbours(self, number: int) -> int:
+        """How many items are live when this one is."""
+        return int(np.count_nonzero(self._is_live_with(number))) - 1
+
+    def _is_live_with(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return (self._first <= self._last[number]) & (self._last >= self._first[number])
+
+    def _overlapping(self, number: int) -> Array:
+        found = np.flatnonzero(self._is_live_with(number))
+        return found[found != number]
 
     def place(self, order: Sequence[int], fit: Fit = "lowest") -> list[int]:
         """Offset of each item when they are placed in this order, each at the lowest or tightest gap.
 
         The lowest gap is the first that is large enough; the tightest is the one that leaves least over.
         """
+        if self._neighbours is None:
+            return self._place_many(order, fit)
         offsets = [-1] * len(self.items)
         for number in order:
             item = self.items[number]
             busy = sorted(
                 (offsets[n], offsets[n] + self.items[n].size_bytes)
-                for n in item.neighbours
+                for n in self._neighbours[number]
                 if offsets[n] >= 0
             )
             place = _find_gap(item, busy, fit)
             shared = self._takeover(item, offsets)
             offsets[number] = place if shared is None else min(place, shared)
+        return offsets
+
+    def _place_many(self, order: Sequence[int], fit: Fit) -> list[int]:
+        """The same for many items at once: those placed are kept sorted, neighbours are picked by masks."""
+        offsets = [-1] * len(self.items)
+        placed = np.empty((4, 0), np.int64)  # start, end, first and last step, sorted by start
+        for number in order:
+            item = self.items[number]
+            together = placed[:2, (placed[2] <= item.last_step) & (placed[3] >= item.first_step)]
+            place = _find_gap_of_many(item, together[0], together[1], fit)
+            shared = self._takeover(item, offsets)
+            offsets[number] = place = place if shared is None else min(place, shared)
+            column = (place, place + item.size_bytes, item.first_step, item.last_step)
+            placed = np.insert(placed, np.searchsorted(placed[0], place), column, axis=1)
         return offsets
 
     def peak(self, offsets: Sequence[int]) -> int:
@@ -74,7 +113,7 @@ class Placer:
                 or offsets[n] < 0
                 or offsets[n] >= end
                 or offsets[n] + self.items[n].size_bytes <= offset
-                for n in item.neighbours
+                for n in self.neighbours(item.number)
             )
             if free:
                 best = offset
@@ -87,7 +126,6 @@ class Item:
 
     number: int
     buffers: list[Buffer]
-    neighbours: list[int] = field(default_factory=list)
     shares: list[int] = field(default_factory=list)
     size_bytes: int = field(init=False)
     alignment_bytes: int = field(init=False)
@@ -160,3 +198,15 @@ def _find_gap(item: Item, busy: Sequence[tuple[int, int]], fit: Fit) -> int:
                 best = (room, offset)
         offset = max(offset, aligned(end, item.alignment_bytes))
     return offset if best is None else best[1]
+
+
+def _find_gap_of_many(item: Item, starts: Array, ends: Array, fit: Fit) -> int:
+    """`_find_gap` between arrays."""
+    mask = item.alignment_bytes - 1
+    offsets = np.maximum.accumulate(np.append(0, (ends + mask) & ~mask))
+    room = starts - offsets[:-1] - item.size_bytes
+    fitting = np.flatnonzero(room >= 0)
+    if not len(fitting):
+        return int(offsets[-1])
+    chosen = fitting[0] if fit == "lowest" else fitting[np.argmin(room[fitting])]
+    return int(offsets[chosen])

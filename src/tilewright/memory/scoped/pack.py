@@ -92,7 +92,7 @@ def _improved(placer: Placer, offsets: list[int], order: list[int], capacity_byt
         if capacity_bytes is None or peak <= capacity_bytes:
             break
         highest = [i for i in placer.items if offsets[i.number] + i.size_bytes == peak]
-        chosen = rng.choice(sorted({n for i in highest for n in (i.number, *i.neighbours)}))
+        chosen = rng.choice(sorted({n for i in highest for n in (i.number, *placer.neighbours(i.number))}))
         changed = list(order)
         place = changed.index(chosen)
         changed.insert(rng.randrange(place + 1), changed.pop(place))
