@@ -111,7 +111,7 @@ def _is_elementwise(node: Node) -> bool:
 
 
 def _read_elsewhere(subgraph: Subgraph, result: Value) -> set[Value]:
-    """Values of which element i of the result needs others than element i, on some way through the subgraph."""
+    """Values of which element i of the result needs others than element i, on some way to it."""
     found: set[Value] = set()
     for node in reversed(subgraph.nodes):
         is_moved = node.output in found and node.output is not result

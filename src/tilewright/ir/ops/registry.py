@@ -47,6 +47,9 @@ FAMILIES = (
 )
 
 
+MAX_OPERANDS = 1024
+"""Nodes with more inputs and outputs together run on the host: generated code takes each as an argument."""
+
 # Operators that ONNX does not have.
 INTERNAL_DOMAIN = "tilewright"
 
@@ -166,11 +169,14 @@ def _describe(node: Node) -> Description:
         return Opaque(f"the {unknown.name} of {node.op_type} is data")
     with _rejecting(node):
         _require_sized(node, found)
-        description = found.describe(node)
+        description = found.describe(node)  # also of what runs on the host: it checks the operands
         excess = None if isinstance(description, Opaque) else find_excess(node, description)
         if excess is not None:
             raise ModelRejected(f"{node.op_type} {node.name!r}: {excess}.")
-        return description
+    num_operands = sum(1 for _ in node.operands()) + sum(1 for _ in node.results())
+    if num_operands > MAX_OPERANDS:
+        return Opaque(f"{num_operands:,} inputs and outputs, more than MAX_OPERANDS = {MAX_OPERANDS:,}")
+    return description
 
 
 def _require_sized(node: Node, found: Operator) -> None:
