@@ -5,11 +5,26 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 from tilewright.errors import BudgetExceeded
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how much of it is done, how much there is."""
+
+
+_running: ContextVar[PhaseClock | None] = ContextVar("tilewright_phase_clock", default=None)
+
+
+def checkpoint() -> None:
+    """Ends the compilation around, if there is one and its time is over. Cheap: every long loop calls it.
+
+    Raises:
+        BudgetExceeded: the time is over.
+    """
+    clock = _running.get()
+    if clock is not None:
+        clock.check()
 
 
 class PhaseClock:
@@ -20,22 +35,37 @@ class PhaseClock:
         self._timeout_s = timeout_s
         self._progress = progress
         self._start_s = time.monotonic()
+        self.running = "the start"  # the phase
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """One step of the flow."""
         self.report(name, 0, 1)
         start_s = time.monotonic()
-        yield
+        before = self.running
+        self.running = name
+        token = _running.set(self)
+        try:
+            yield
+        finally:
+            _running.reset(token)
+            self.running = before
         self.phase_s[name] = time.monotonic() - start_s
 
     def report(self, what: str, done: int, total: int) -> None:
         """Called between pieces of work, however small."""
+        self._require_time(f"{what}, {done} of {total}")
+        if self._progress is not None:
+            self._progress(what, done, total)
+
+    def check(self) -> None:
+        """Called inside pieces of work that may be long."""
+        self._require_time(self.running)
+
+    def _require_time(self, place: str) -> None:
         passed_s = time.monotonic() - self._start_s
         if self._timeout_s is not None and passed_s > self._timeout_s:
             raise BudgetExceeded(
-                f"compiling took longer than {self._timeout_s:g} s (stopped at {what}, {done} of {total}); "
+                f"compiling took longer than {self._timeout_s:g} s (stopped at {place}); "
                 "give a longer --timeout."
             )
-        if self._progress is not None:
-            self._progress(what, done, total)

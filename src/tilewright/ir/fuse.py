@@ -35,6 +35,7 @@ from tilewright.ir.nest import (
     affine,
 )
 from tilewright.ir.ops import describe
+from tilewright.progress import checkpoint
 
 OperandKey = tuple[str, int]
 
@@ -135,6 +136,7 @@ def _compose(nests: Sequence[Nest]) -> list[Nest]:
     todo = list(range(len(nests)))
     queued = set(todo)
     while todo:
+        checkpoint()
         position = heapq.heappop(todo)
         queued.discard(position)
         reader = table.only_reader(position)

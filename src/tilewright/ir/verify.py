@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tilewright.errors import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
+from tilewright.progress import checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ def _order(graph: Graph) -> Iterator[Violation]:
     defined = set(graph.inputs)
     position = {node: i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
+        checkpoint()
         for value in dict.fromkeys(node.operands()):
             if value in defined or value.is_constant:
                 continue
@@ -103,6 +105,7 @@ def _order(graph: Graph) -> Iterator[Violation]:
 def _links(graph: Graph) -> Iterator[Violation]:
     reads: dict[Value, Counter[Node]] = {}
     for node in graph.nodes:
+        checkpoint()
         for value in node.operands():
             reads.setdefault(value, Counter())[node] += 1
         for value in node.results():
@@ -161,6 +164,7 @@ def _captures(node: Node) -> Iterator[Violation]:
 def _all_values(graph: Graph) -> tuple[Value, ...]:
     values = dict.fromkeys(graph.inputs)
     for node in graph.nodes:
+        checkpoint()
         values.update(dict.fromkeys(node.operands()))
         values.update(dict.fromkeys(node.results()))
     values.update(dict.fromkeys(graph.outputs))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
+from tilewright.progress import checkpoint
 
 
 def lower_bound_bytes(problem: MemoryProblem) -> int:
@@ -39,6 +40,7 @@ def lower_bound_bytes(problem: MemoryProblem) -> int:
     bound = 0
     # Live bytes can only grow where a buffer begins.
     for step, beginning in begin.items():
+        checkpoint()
         is_live = (first <= step) & (last >= step)
         bound = max(
             bound,

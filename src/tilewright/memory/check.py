@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.memory.base import Buffer, MemoryPlan, MemoryProblem
 from tilewright.planning import Violation
+from tilewright.progress import checkpoint
 
 
 def check_memory(problem: MemoryProblem, plan: MemoryPlan) -> tuple[Violation, ...]:
@@ -43,6 +44,7 @@ def _check_pairs(problem: MemoryProblem, plan: MemoryPlan) -> Iterator[Violation
     if not placed or max(end) < 1 << 62:
         start, end = start.astype(np.int64), end.astype(np.int64)
     for i, a in enumerate(placed):
+        checkpoint()
         together = (first[:i] <= last[i]) & (last[:i] >= first[i])
         meet = np.flatnonzero(together & (start[:i] < end[i]) & (end[:i] > start[i]))
         for j in meet.tolist():

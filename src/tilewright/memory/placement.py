@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
+from tilewright.progress import checkpoint
 
 Fit = Literal["lowest", "tightest"]
 Array = np.ndarray[Any, np.dtype[np.int64]]
@@ -66,6 +67,7 @@ class Placer:
             return self._place_many(order, fit)
         offsets = [-1] * len(self.items)
         for number in order:
+            checkpoint()
             item = self.items[number]
             busy = sorted(
                 (offsets[n], offsets[n] + self.items[n].size_bytes)
@@ -82,6 +84,7 @@ class Placer:
         offsets = [-1] * len(self.items)
         placed = np.empty((4, 0), np.int64)  # start, end, first and last step, sorted by start
         for number in order:
+            checkpoint()
             item = self.items[number]
             together = placed[:2, (placed[2] <= item.last_step) & (placed[3] >= item.first_step)]
             place = _find_gap_of_many(item, together[0], together[1], fit)

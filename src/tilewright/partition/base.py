@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
+from tilewright.progress import checkpoint
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -278,6 +279,7 @@ def _topological(
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
+        checkpoint()
         _, cluster_id = heapq.heappop(ready)
         order.append(cluster_id)
         for target in successors[cluster_id]:

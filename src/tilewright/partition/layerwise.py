@@ -22,6 +22,7 @@ from tilewright.ir.ops import describe
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.exits import Exits
 from tilewright.planning import Budget, Provenance
+from tilewright.progress import checkpoint
 
 
 class Kind(Enum):
@@ -99,6 +100,7 @@ class _Layers:
 
     def start(self, anchor: Node, accepts: Callable[[Node, Node], bool]) -> None:
         """Open a layer and let it grow while `accepts(anchor, node)` holds."""
+        checkpoint()
         layer = [anchor]
         while extension := self._extension(layer, accepts):
             layer += extension

@@ -11,6 +11,7 @@ from tilewright.ir.verify import require_valid
 from tilewright.options import Accuracy
 from tilewright.passes.base import Pass, PassReport, PassResult, Remark
 from tilewright.passes.canonicalise import Canonicalise
+from tilewright.progress import checkpoint
 from tilewright.registry import Registry
 
 __all__ = ["PASSES", "PIPELINE", "Pass", "PassReport", "PassResult", "Remark", "run_passes"]
@@ -90,6 +91,7 @@ def run_passes(
     results: list[tuple[str, PassResult]] = []
     dumps: dict[str, str] = {}
     for name in PIPELINE:
+        checkpoint()
         if name not in disabled and not (accuracy == "strict" and name in ROUNDING_PASSES):
             result = _pass(name, accuracy).run(graph)
             results.append((name, result))

@@ -12,6 +12,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
+from tilewright.progress import checkpoint
 
 Array = np.ndarray[Any, Any]
 
@@ -39,6 +40,7 @@ class CommonSubexpressions:
         seen: dict[Hashable, Node] = {}
         remarks: list[Remark] = []
         for node in graph.nodes:
+            checkpoint()
             key = _key(node, editor, constants)
             if key is None:
                 continue

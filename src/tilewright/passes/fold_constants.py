@@ -16,6 +16,7 @@ from tilewright.ir.ops.registry import describe, has_effect
 from tilewright.ir.work import find_folding_excess
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
+from tilewright.progress import checkpoint
 
 Array = np.ndarray[Any, Any]
 
@@ -49,6 +50,7 @@ class FoldConstants:
         changes = 0
         remarks: list[Remark] = []
         for node in graph.nodes:
+            checkpoint()
             if not _is_constant(editor, node):
                 continue
             reason = self._why_not(node) or _fold(editor, node)

@@ -11,6 +11,7 @@ from tilewright.errors import InternalError
 from tilewright.ir.graph import Graph, Node
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor, is_in_graph
+from tilewright.progress import checkpoint
 
 M = TypeVar("M")
 
@@ -56,6 +57,7 @@ def apply_rules(graph: Graph, rules: Sequence[Rule[Any]]) -> PassResult:
     done: list[Remark] = []
     kept: dict[str, str] = {}
     while pending:
+        checkpoint()
         node = pending.popleft()
         waiting.discard(node)
         if node.domain or not is_in_graph(node):

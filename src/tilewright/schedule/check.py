@@ -8,6 +8,7 @@ from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, hull, input_regions
 from tilewright.partition.base import Subgraph
 from tilewright.planning import Violation
+from tilewright.progress import checkpoint
 from tilewright.schedule.base import Instance, Schedule, ScheduleProblem, Slice
 
 
@@ -30,6 +31,7 @@ def _check_form(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violat
     if schedule.partition is not problem.partition:
         yield Violation("partition", "the schedule is of another partition")
     for number, stage in enumerate(schedule.stages):
+        checkpoint()
         if not stage.groups or any(not group.instances for group in stage.groups):
             yield Violation("empty", f"stage {number} is empty or has an empty group")
         if len(stage.groups) > problem.max_groups:
@@ -92,6 +94,7 @@ def _check_order(schedule: Schedule) -> Iterator[Violation]:
         pending.setdefault(instance.subgraph_id, set()).add(instance)
     maker = {id(v): s.id for s in schedule.partition.subgraphs for v in s.outputs}
     for number, stage in enumerate(schedule.stages):
+        checkpoint()
         for group in stage.groups:
             done: set[Instance] = set()
             for instance in group.instances:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.planning import Budget, Provenance
+from tilewright.progress import checkpoint
 from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Stage, build_schedule
 
 
@@ -22,6 +23,7 @@ class Greedy:
         stages: list[Stage] = []
         ready = [i for i, count in waiting.items() if count == 0]
         while ready:
+            checkpoint()
             ready.sort()
             now, ready = ready[: problem.max_groups], ready[problem.max_groups :]
             stages.append(Stage(tuple(Group((Instance(i),)) for i in now)))

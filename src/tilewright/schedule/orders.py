@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.errors import InternalError
+from tilewright.progress import checkpoint
 from tilewright.schedule.instances import InstanceGraph, Kind
 
 Order = tuple[int, ...]
@@ -97,6 +98,7 @@ def depth_first(demand: Demand) -> Order:
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
+        checkpoint()
         _, node = heapq.heappop(ready)
         order.append(node)
         for successor in demand.successors[node]:
@@ -127,6 +129,7 @@ def min_delta(demand: Demand) -> Order:
         heapq.heappush(ready, (known[node], node))
 
     while ready:
+        checkpoint()
         stated, node = heapq.heappop(ready)
         if node in done or stated != known[node]:
             continue

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.planning import Budget, Provenance
+from tilewright.progress import checkpoint
 from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Stage, build_schedule
 
 
@@ -25,6 +26,7 @@ class RandomScheduler:
         ready = [i for i, count in waiting.items() if count == 0]
         stages: list[Stage] = []
         while ready:
+            checkpoint()
             heads = rng.sample(ready, rng.randint(1, min(len(ready), problem.max_groups)))
             ready = [i for i in ready if i not in heads]
             groups: list[Group] = []

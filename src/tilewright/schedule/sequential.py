@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from tilewright.ir.graph import Value
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.planning import Budget, Provenance
+from tilewright.progress import checkpoint
 from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule, single
 
 
@@ -38,6 +39,7 @@ def least_growth_order(partition: Partition) -> Iterator[int]:
     readers = _num_readers(partition)
     ready = [i for i, count in waiting.items() if count == 0]
     while ready:
+        checkpoint()
         chosen = min(ready, key=lambda i: (_growth_bytes(partition.subgraphs[i], readers), i))
         ready.remove(chosen)
         yield chosen

@@ -16,6 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.work import find_excess
+from tilewright.progress import checkpoint
 
 Array = np.ndarray[Any, Any]
 Reference = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
@@ -159,6 +160,7 @@ def describe(node: Node) -> Description:
 
 
 def _describe(node: Node) -> Description:
+    checkpoint()
     if any(v.dtype is DType.STRING for v in (*node.operands(), *node.results())):
         return Opaque("text tensors have no nests")
     found = find_operator(node)

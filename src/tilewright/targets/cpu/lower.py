@@ -17,7 +17,7 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, affine
 from tilewright.options import Accuracy
-from tilewright.progress import Progress
+from tilewright.progress import Progress, checkpoint
 from tilewright.schedule.base import Schedule
 from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.fused import Blocking, Chain, find_chains, lower_fused
@@ -238,6 +238,7 @@ class _Lowering:
         segments: list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]] = []
         users: dict[OperandKey, set[int]] = {}
         for nest in group.nests:
+            checkpoint()
             touched = [a.operand.key for a in (*nest.reads, nest.write) if a.operand.kind == "local"]
             if make_alias(nest, names, self.tensors):
                 for key in touched:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tilewright.ir.nest import Access, Index, Indirect, Nest
+from tilewright.progress import checkpoint
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts
@@ -56,6 +57,7 @@ def lower_nests(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> tuple[Kern
         kernels.append(replace(regions_kernel(waiting, isa), nests=tuple(waiting_nests)))
 
     for group in form_groups(work):
+        checkpoint()
         members = [work[i] for i in group]
         others = [n for i, n in enumerate(work) if i not in group]
         for own, region in _regions(members, others, layouts, isa):

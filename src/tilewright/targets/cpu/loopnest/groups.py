@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
+from tilewright.progress import checkpoint
 from tilewright.targets.cpu.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey, choose_num_chunks
@@ -44,6 +45,7 @@ def form_groups(nests: Sequence[Nest]) -> list[list[int]]:
     """Positions of the nests, cut into runs that share loops; a nest that shares none stands alone."""
     groups: list[list[int]] = []
     for position in range(len(nests)):
+        checkpoint()
         if groups and shared_loops([nests[i] for i in (*groups[-1], position)]):
             groups[-1].append(position)
         else:
