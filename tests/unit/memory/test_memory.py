@@ -1,12 +1,14 @@
+import random
 from dataclasses import replace
 
 import pytest
 
-from tilewright.memory import Buffer, MemoryPlan, MemoryProblem, check_memory, lower_bound_bytes
+from tilewright.memory import Buffer, MemoryPlan, MemoryProblem, check_memory, lower_bound_bytes, placement
 from tilewright.memory.arena import ArenaPlanner
 from tilewright.memory.base import aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.memory.naive import NaivePlanner
+from tilewright.memory.placement import Fit, Placer
 from tilewright.planning import Budget, Infeasible, Status
 
 KIB = 1024
@@ -191,3 +193,44 @@ class TestCheck:
 
     def test_a_bound_above_the_peak_is_seen(self) -> None:
         assert "bound" in self.rules(lower_bound_bytes=3 * KIB)
+
+
+@pytest.mark.parametrize("fit", ["lowest", "tightest"])
+def test_many_buffers_are_placed_as_few_are(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(7)
+    for _ in range(30):
+        buffers: list[Buffer] = []
+        for number in range(rng.randint(1, 40)):
+            first = rng.randrange(20)
+            dying = [b.name for b in buffers if b.last_step == first > b.first_step]
+            buffers.append(
+                Buffer(
+                    f"b{number}",
+                    rng.choice([0, 64, 100, 4096, rng.randrange(1, 9000)]),
+                    first,
+                    first + rng.randrange(6),
+                    rng.choice([1, 64, 256]),
+                    tuple(rng.sample(dying, min(len(dying), 2))),
+                )
+            )
+        problem = MemoryProblem(tuple(buffers))
+        few = Placer(problem)
+        with monkeypatch.context() as patch:
+            patch.setattr(placement, "MAX_KEPT_PAIRS", -1)
+            many = Placer(problem)
+        order = list(range(len(few.items)))
+        rng.shuffle(order)
+        assert few.place(order, fit) == many.place(order, fit)
+        assert [few.neighbours(n) for n in order] == [many.neighbours(n) for n in order]
+
+
+def test_ten_thousand_buffers_that_live_together_are_planned_and_checked() -> None:
+    count = 10_000
+    buffers = tuple(Buffer(f"b{i}", 4 * (1 + i % 997), i, count + i % 7) for i in range(count))
+    problem = MemoryProblem(buffers)
+    plan = ArenaPlanner().solve(problem, Budget())
+    assert isinstance(plan, MemoryPlan)
+    assert check_memory(problem, plan) == ()
+    assert plan.peak_bytes == plan.lower_bound_bytes
+    moved = replace(plan, offsets={**plan.offsets, "b77": plan.offsets["b1234"]})
+    assert any("'b1234'" in v.message and "'b77'" in v.message for v in check_memory(problem, moved))
