@@ -13,6 +13,7 @@ from tilewright.progress import checkpoint
 
 Fit = Literal["lowest", "tightest"]
 Array = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_KEPT_PAIRS = 1 << 20
 """Items with more pairs of neighbours in time find them anew for each placement, in numpy."""
@@ -45,18 +46,20 @@ class Placer:
         """Items that are live when this one is, in order."""
         if self._neighbours is not None:
             return self._neighbours[number]
-        return self._overlapping(number).tolist()
+        return [int(n) for n in self._overlapping(number)]
 
     def num_neighbours(self, number: int) -> int:
         """How many items are live when this one is."""
         return int(np.count_nonzero(self._is_live_with(number))) - 1
 
-    def _is_live_with(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return (self._first <= self._last[number]) & (self._last >= self._first[number])
+    def _is_live_with(self, number: int) -> Mask:
+        live: Mask = (self._first <= self._last[number]) & (self._last >= self._first[number])
+        return live
 
     def _overlapping(self, number: int) -> Array:
-        found = np.flatnonzero(self._is_live_with(number))
-        return found[found != number]
+        found: Array = np.flatnonzero(self._is_live_with(number))
+        others: Array = found[found != number]
+        return others
 
     def place(self, order: Sequence[int], fit: Fit = "lowest") -> list[int]:
         """Offset of each item when they are placed in this order, each at the lowest or tightest gap.
