@@ -55,7 +55,10 @@ class Affine:
         low = high = self.offset
         for name, c in self.terms:
             span = c * (extents[name] - 1)
-            low, high = low + min(span, 0), high + max(span, 0)
+            if span > 0:
+                high += span
+            else:
+                low += span
         return low, high
 
 
