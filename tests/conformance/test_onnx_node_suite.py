@@ -90,7 +90,7 @@ def test_the_page_tells_the_interpreters_results() -> None:
         pytest.skip(f"the page was written with another onnx than {onnx.__version__}")
     fresh = conformance_markdown({"interpreter": interpreted()}, {"onnx": onnx.__version__})
     table, page = (by_operator(text) for text in (fresh, PAGE.read_text()))
-    assert table == page, "run python -m tilewright.report.conformance > docs/conformance.md"
+    assert table == page, "run python -m tilewright.report.conformance"
 
 
 def test_every_exception_names_a_case_and_a_reason() -> None:

@@ -160,10 +160,10 @@ class Node:
         return value
 
     def float_attr(self, name: str, default: float) -> float:
-        """A floating-point attribute."""
+        """A floating-point attribute. ONNX holds them, and their defaults, in float32."""
         value = self.attributes.get(name, default)
         assert isinstance(value, float | int), f"attribute {name!r} of {self.op_type} is not a number"
-        return float(value)
+        return float(np.float32(value))
 
     def str_attr(self, name: str, default: str) -> str:
         """A text attribute."""

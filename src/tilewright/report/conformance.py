@@ -1,6 +1,7 @@
 """The ONNX node suite, run and told: every case passes, or is unsupported for a stated reason.
 
-`python -m tilewright.report.conformance > docs/conformance.md` writes the published table.
+`python -m tilewright.report.conformance > docs/conformance.md` writes the published table; after it,
+`python -m tests.fuzz.explained` writes the page's last section.
 """
 
 from __future__ import annotations

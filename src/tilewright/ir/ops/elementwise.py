@@ -254,6 +254,8 @@ def shrink(node: Node) -> Description:
 def _power(base: Any, exponent: Any) -> Any:
     if np.issubdtype(base.dtype, np.integer):
         return np.power(base.astype(np.float64), exponent.astype(np.float64))
+    if np.issubdtype(exponent.dtype, np.integer):
+        return np.power(base.astype(np.float64), exponent.astype(np.float64)).astype(base.dtype)
     return np.power(base, exponent.astype(base.dtype))
 
 
@@ -269,13 +271,19 @@ _POWERS: dict[float, Callable[[Expr], Expr]] = {
 
 @operator("Pow", reference=from_numpy(lambda _, base, exponent: _power(base, exponent)))
 def power(node: Node) -> Description:
-    """`base ** exponent` in the base's type; integer bases compute in float64."""
+    """`base ** exponent` in the base's type; integer bases compute in float64.
+
+    So do integer exponents that float32 might not hold: whether they are odd decides the sign.
+    """
 
     def body(x: Expr, y: Expr) -> Expr:
         if isinstance(y, Const) and x.result.is_float and y.value in _POWERS:
             return _POWERS[y.value](x)
-        wide = x.result if x.result.is_float else DType.FLOAT64
-        return call("pow", cast(x, wide), cast(y, wide))
+        odd_may_be_lost = y.result.is_integer and not (isinstance(y, Const) and abs(y.value) < 2**24)
+        is_wide = not x.result.is_float or (odd_may_be_lost and y.result.size_bytes >= 4)
+        wide = DType.FLOAT64 if is_wide else x.result
+        raised = call("pow", cast(x, wide), cast(y, wide))
+        return cast(raised, x.result) if x.result.is_float else raised
 
     return pointwise(node, body)
 

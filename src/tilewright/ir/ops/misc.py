@@ -183,7 +183,7 @@ def _running_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
     axis = axis_within(int(present(inputs, 1).reshape(())), x.ndim)
     product = node.op_type == "CumProd"
     x = np.flip(x, axis) if node.int_attr("reverse", 0) else x
-    if node.int_attr("exclusive", 0):
+    if node.int_attr("exclusive", 0) and x.shape[axis]:
         first = np.full([1 if a == axis else e for a, e in enumerate(x.shape)], int(product), x.dtype)
         x = np.concatenate([first, np.take(x, range(x.shape[axis] - 1), axis)], axis)
     total = (np.cumprod if product else np.cumsum)(x, axis, dtype=x.dtype)

@@ -360,7 +360,12 @@ def slice_ranges(
     """The indices that a Slice keeps, per axis, with ONNX's clamping of starts and ends."""
     kept = [range(extent) for extent in shape]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        kept[axis] = range(*slice(start, end, step).indices(shape[axis]))
+        extent = shape[axis]
+        # Unlike Python's, a start before the first element is that element, also when stepping backward.
+        low, high = (0, extent) if step > 0 else (-1, extent - 1)
+        first = min(max(start + extent if start < 0 else start, 0), high)
+        last = min(max(end + extent if end < 0 else end, low), high)
+        kept[axis] = range(first, last, step) if extent else range(0)
     return kept
 
 

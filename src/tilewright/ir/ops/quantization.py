@@ -31,11 +31,26 @@ from tilewright.ir.ops.registry import operator
 
 Array = np.ndarray[Any, Any]
 
+HALVES = (DType.FLOAT16, DType.BFLOAT16)
+
 
 def limits(dtype: DType) -> tuple[int, int]:
     """Smallest and largest value of an integer type."""
     bits = dtype.size_bytes * 8
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed else (0, (1 << bits) - 1)
+
+
+def saturated_array(rounded: Array, dtype: DType) -> Array:
+    """Whole floating-point numbers as an integer type, those beyond it as its limits.
+
+    The largest 64-bit integers are no floating-point numbers: clipping in floating point would overflow.
+    """
+    low, high = limits(dtype)
+    with np.errstate(invalid="ignore"):
+        inside = np.where((rounded > low) & (rounded < high), rounded, 0).astype(dtype.numpy)
+    ends = np.where(rounded >= high, np.array(high, dtype.numpy), np.array(low, dtype.numpy))
+    # NaN, which is on neither side, becomes 0.
+    return np.where((rounded >= high) | (rounded <= low), ends, inside)
 
 
 def _spread(node: Node, parameter: Array, shape: Sequence[int]) -> Array:
@@ -53,10 +68,28 @@ def _quantize_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[
     x, scale, zero = present(inputs), present(inputs, 1), optional(inputs, 2)
     low, high = limits(node.output.dtype)
     wide = np.result_type(scale.dtype, np.float32)
-    value = np.rint(x.astype(wide) / _spread(node, scale, x.shape).astype(wide))
+    divisor = _spread(node, scale, x.shape).astype(wide)
+    quotient = x.astype(wide) / divisor
+    rounded = _division_type(node)
+    if rounded is not None:
+        half = rounded.numpy
+        quotient = (x.astype(half).astype(wide) / divisor.astype(half).astype(wide)).astype(half).astype(wide)
+    value = np.rint(quotient)
     if zero is not None:
         value = value + _spread(node, zero, x.shape).astype(wide)
     return (np.clip(value, low, high).astype(node.output.dtype.numpy),)
+
+
+def _division_type(node: Node) -> DType | None:
+    """The half type that a QuantizeLinear rounds its quotient to; None if it divides in a wider one.
+
+    From opset 23 on the division is in the type that `precision` names, else in that of the scale.
+    """
+    scale = node.input(1)
+    named = node.int_attr("precision", 0)
+    if named:
+        return next((half for half in HALVES if half.value == named), None)
+    return scale.dtype if node.opset >= 23 and scale is not None and scale.dtype in HALVES else None
 
 
 def _parameter_access(node: Node, position: int, dims: Sequence[Dim]) -> Access:
@@ -114,10 +147,25 @@ def quantize_linear(node: Node) -> Description:
         return Opaque(f"QuantizeLinear to {out.dtype} is not known")
     reads = [Access(input_operand(node, 0), identity(dims))]
     scale, zero = _parameters(node, parameters, reads)
-    value = call("round", cast(read(0, reads[0]), scale.result) / scale)
+    quotient = cast(read(0, reads[0]), scale.result) / scale
+    half = _division_type(node)
+    nests: list[Nest] = []
+    if half is not None:
+        if any(operand.dtype is not half for operand in (reads[0].operand, input_operand(node, 1))):
+            return Opaque("QuantizeLinear divides in another type than its operands have")
+        # Stored in the half type and read again: that is what rounds it.
+        stored = Access(local(0, half, out.shape), identity(dims))
+        divided = 1 if isinstance(scale, Const) else 2
+        nests.append(Nest(dims, tuple(reads[:divided]), stored, quotient))
+        reads = [stored, *reads[divided:]]
+        quotient = read(0, stored)
+        if zero is not None and not isinstance(zero, Const):
+            zero = read(1, reads[1])
+    value = call("round", quotient)
     if zero is not None:
         value = value + cast(zero, scale.result)
-    return (Nest(dims, tuple(reads), Access(out, identity(dims)), saturated(value, out.dtype)),)
+    nests.append(Nest(dims, tuple(reads), Access(out, identity(dims)), saturated(value, out.dtype)))
+    return tuple(nests)
 
 
 def _dequantize_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:

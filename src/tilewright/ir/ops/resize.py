@@ -1,8 +1,8 @@
 """Resampling: Resize and Upsample through exact per-axis tables; AffineGrid.
 
 Every mode comes down to the same thing: along each axis, output element o is a weighted sum of a few
-input elements, whose positions and weights depend on o alone. They are computed once, in float64, and
-become lookup tables of the nests and gathers of the reference.
+input elements, whose positions and weights depend on o alone. They are computed once and become lookup
+tables of the nests and gathers of the reference.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.indexing import progression
 from tilewright.ir.ops.movement import optional, present
-from tilewright.ir.ops.quantization import saturated
+from tilewright.ir.ops.quantization import saturated, saturated_array
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import check_table
 
@@ -79,28 +79,41 @@ class _Axis:
 
 
 def _coordinates(mode: str, axis: _Axis) -> Array:
-    """Where each output element lies on the input's axis."""
-    o = np.arange(axis.resized, dtype=np.float64)
-    last = axis.extent - 1
+    """Where each output element lies on the input's axis.
+
+    In float32, in which ONNX holds scales and regions: whether a coordinate lies on a border, or half way
+    between two elements, is as ONNX Runtime has it.
+    """
+    return _coordinates_in_float32(mode, axis).astype(np.float64)
+
+
+def _coordinates_in_float32(mode: str, axis: _Axis) -> Array:
+    o = np.arange(axis.resized, dtype=np.float32)
+    half, scale, last = np.float32(0.5), np.float32(axis.scale), np.float32(axis.extent - 1)
     match mode:
         case "half_pixel":
-            return (o + 0.5) / axis.scale - 0.5
+            return (o + half) / scale - half
         case "half_pixel_symmetric":
-            offset = axis.extent / 2 * (1 - axis.resized / axis.exact_resized)
-            return offset + (o + 0.5) / axis.scale - 0.5
+            adjustment = np.float32(axis.resized) / (scale * np.float32(axis.extent))
+            offset = np.float32(axis.extent / 2) * (1 - adjustment)
+            # Only this mode adds up in float64.
+            place = np.float64(offset) + (o + half).astype(np.float64) / np.float64(scale) - 0.5
+            return place.astype(np.float32)
         case "pytorch_half_pixel":
-            return (o + 0.5) / axis.scale - 0.5 if axis.exact_resized != 1 else np.full_like(o, -0.5)
+            return (o + half) / scale - half if axis.resized > 1 else np.zeros_like(o)
         case "tf_half_pixel_for_nn":
-            return (o + 0.5) / axis.scale
+            return (o + half) / scale
         case "asymmetric":
-            return o / axis.scale
+            return o / scale
         case "align_corners":
-            return o * last / (axis.exact_resized - 1) if axis.exact_resized != 1 else np.zeros_like(o)
+            # ONNX's suite aligns with the length before it is rounded down to whole elements.
+            resized = np.float32(axis.exact_resized)
+            return o * last / (resized - 1) if resized != 1 else np.zeros_like(o)
         case "tf_crop_and_resize":
-            start, end = axis.roi
-            if axis.exact_resized == 1:
-                return np.full_like(o, (start + end) * last / 2)
-            return start * last + o * (end - start) * last / (axis.exact_resized - 1)
+            start, end = (np.float32(n) for n in axis.roi)
+            if axis.resized <= 1:
+                return np.full_like(o, 0.5 * (start + end) * last)
+            return start * last + o * (end - start) * last / np.float32(axis.resized - 1)
     raise AssertionError(f"coordinate mode {mode!r} was not checked")
 
 
@@ -113,9 +126,19 @@ _COORDINATE_MODES = (
     "align_corners",
     "tf_crop_and_resize",
 )
+# How near to the middle between two elements a coordinate counts as the middle, as in ONNX Runtime: it is
+# float32's, whose rounding errors must not choose the side.
+_MIDDLE = 1e-6
+
+
+def _with_middles(x: Array) -> Array:
+    middle = np.floor(x) + 0.5
+    return np.where(np.abs(x - middle) <= _MIDDLE, middle, x)
+
+
 _NEAREST: dict[str, Callable[[Array], Array]] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "round_prefer_floor": lambda x: np.ceil(_with_middles(x) - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(_with_middles(x) + 0.5),
     "floor": np.floor,
     "ceil": np.ceil,
 }
@@ -304,8 +327,7 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
             )
         result = total
     if result.dtype != x.dtype and x.dtype.kind in "iu":
-        info = np.iinfo(x.dtype)
-        result = np.clip(np.rint(result), info.min, info.max)
+        result = saturated_array(np.rint(result), node.output.dtype)
     return (result,)
 
 
@@ -391,7 +413,8 @@ def resize(node: Node) -> Description:
         return (copy_nest(dims, Access(source, index, outside), Access(out, identity(dims))),)
     if max(r.num_taps for r in planned.values()) > MOST_TAPS:
         return Opaque(f"antialiasing over more than {MOST_TAPS} elements")
-    compute = np.float64 if source.dtype.size_bytes == 8 else np.float32
+    is_wide = source.dtype.size_bytes == 8 or (source.dtype.is_integer and source.dtype.size_bytes == 4)
+    compute = np.float64 if is_wide else np.float32
     weights = {a: table(a, r.weights.astype(compute)) for a, r in planned.items()}
     if prod(r.num_taps for r in planned.values()) <= MOST_TAPS:
         return (_weighted_nest(dims, source, out, plan, weights, fill),)

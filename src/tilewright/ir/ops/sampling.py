@@ -45,6 +45,7 @@ from tilewright.ir.ops.build import (
     scalar_like,
 )
 from tilewright.ir.ops.movement import present
+from tilewright.ir.ops.quantization import saturated_array
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import MAX_BOX_SAMPLES
 
@@ -147,7 +148,9 @@ def _grid_sample_reference(node: Node, inputs: Sequence[Array | None]) -> Sequen
     grid, rank = _Grid.of(node), x.ndim - 2
     axes = [_axis_taps(grid, places[..., rank - 1 - axis], x.shape[2 + axis]) for axis in range(rank)]
     batch = np.arange(x.shape[0]).reshape(-1, *[1] * rank)
-    total = np.zeros((*places.shape[:-1], x.shape[1]), x.dtype)
+    # Integers are sampled between, and rounded once all taps are summed.
+    is_integer = x.dtype.kind in "iu" and grid.mode != "nearest"
+    total = np.zeros((*places.shape[:-1], x.shape[1]), np.float64 if is_integer else x.dtype)
     for taps in product(*axes):
         where: tuple[Any, ...] = (batch, slice(None), *(index for index, _ in taps))
         picked = x[where]
@@ -155,7 +158,9 @@ def _grid_sample_reference(node: Node, inputs: Sequence[Array | None]) -> Sequen
         for _, factor in taps:
             weight = weight * factor
         weight = weight[..., None]
-        total += np.where(weight == 0, 0, picked * weight).astype(x.dtype)
+        total += np.where(weight == 0, 0, picked * weight).astype(total.dtype)
+    if is_integer:
+        total = saturated_array(np.rint(total), node.output.dtype)
     return (np.moveaxis(total, -1, 1),)
 
 
@@ -223,6 +228,8 @@ def grid_sample(node: Node) -> Description:
         return Opaque(f"GridSample of {num_taps**rank} taps")
     if 0 in x.shape or 0 in out.shape:
         return Opaque("GridSample of nothing")
+    if not x.dtype.is_float and grid.mode != "nearest":
+        return Opaque(f"GridSample between elements of {x.dtype}")
     lead = (Dim("n", out.shape[0]), *(Dim(f"o{i}", e) for i, e in enumerate(out.shape[2:])))
     shape = (*places.shape[:-1], num_taps)
     nests: list[Nest] = []

@@ -164,10 +164,10 @@ def window_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Wind
 
 
 def _extent(span: int, stride: int, ceil_mode: bool, limit: int) -> int:
-    if span < 0:
-        return 0
     if not ceil_mode:
-        return span // stride + 1
+        return max(0, span // stride + 1)
+    if span <= -stride:
+        return 0
     count = -(-span // stride) + 1
     # A window that would begin in the end padding does not exist.
     return count - 1 if (count - 1) * stride >= limit else count

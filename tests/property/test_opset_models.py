@@ -1,0 +1,98 @@
+"""Random models of any opset and type agree with ONNX Runtime, ONNX's reference and the generated code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+from tests.fuzz.explained import EXPLAINED, HEADING, PAGE, explanation, section
+from tests.fuzz.hunt import BATCH_TIMEOUT_S, Tally, hunt
+from tests.fuzz.opinions import CPU, REFERENCE, RUNTIME, compare, wrong_elements
+from tests.fuzz.recipes import RECIPES
+from tests.fuzz.sketch import NEWEST, OLDEST, Step
+from tests.fuzz.special import NUMBERS, draw, special_numbers
+
+from tilewright.ir.dtype import DType
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_random_models_have_no_unexplained_differences() -> None:
+    """In a process of its own: ONNX Runtime crashes on some models."""
+    command = [sys.executable, "-m", "tests.fuzz.hunt", "700000", "700040", "--only", "models"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=BATCH_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "40: 0 failures" in done.stdout
+
+
+@pytest.mark.slow
+def test_many_random_models_have_no_unexplained_differences() -> None:
+    tally = hunt(710_000, 710_500, "models")
+    assert tally.failures == 0
+    assert tally.counts["models on the CPU"] > 400
+    assert all(tally.counts[f"models of opset {n}"] for n in range(OLDEST, NEWEST + 1))
+
+
+def test_the_page_lists_what_is_explained() -> None:
+    page = PAGE.read_text()
+    assert page[page.index(HEADING) :] == section(), "run python -m tests.fuzz.explained"
+
+
+def test_rules_are_of_known_engines_and_say_why() -> None:
+    for rule in EXPLAINED:
+        assert rule.other in (RUNTIME, REFERENCE, CPU)
+        assert rule.operators
+        assert len(rule.reason.split()) >= 5
+    assert len(RECIPES) > 40
+
+
+def relu(x: np.ndarray) -> Step:  # type: ignore[type-arg]
+    return Step(helper.make_node("Relu", ["x"], ["y"]), {"x": x}, frozenset(), 17)
+
+
+@pytest.mark.parametrize("other", [RUNTIME, REFERENCE, CPU])
+def test_a_wrong_number_is_not_explained(other: str) -> None:
+    """On ordinary numbers no rule excuses an elementwise operator."""
+    x = np.float32([1, 2, 3])
+    difference = compare(relu(x), other, [x], [np.float32([1, 2, 3.5])], [np.full(3, 1e-5)])
+    assert difference is not None
+    assert "1 of 3" in difference.text
+    assert explanation(difference) is None
+
+
+def test_another_shape_or_type_is_a_difference() -> None:
+    x = np.float32([1, 2, 3])
+    for theirs in (x[:2], x.astype(np.float64)):
+        assert compare(relu(x), RUNTIME, [x], [theirs], [np.zeros(3)]) is not None
+
+
+def test_what_counts_as_equal() -> None:
+    inf, nan = np.inf, np.nan
+    ours = np.float32([nan, inf, -inf, 0.0, 1.0, 1.0, inf])
+    theirs = np.float32([nan, inf, inf, -0.0, 1.0 + 1e-6, 1.1, nan])
+    wrong = wrong_elements(ours, theirs, np.full(7, 1e-5))
+    assert wrong.tolist() == [False, False, True, False, False, True, True]
+    assert wrong_elements(np.int64([1, 2]), np.int64([1, 3]), np.zeros(2)).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_edges_of_every_type_come_up(dtype: DType) -> None:
+    array = draw(np.random.default_rng(1), (400,), dtype, special=0.6)
+    assert array.dtype == dtype.numpy
+    found = {str(n) for n in array}
+    assert len(found & {str(dtype.numpy.type(n)) for n in special_numbers(dtype)}) >= 4
+
+
+def test_a_tally_takes_the_last_counts_of_a_batch() -> None:
+    tally = Tally()
+    tally.read(["seed 1", f"counts {json.dumps({'nodes': 2})}", f"counts {json.dumps({'nodes': 5})}"])
+    tally.read([f"counts {json.dumps({'nodes': 1})}"])
+    assert tally.counts == Counter(nodes=6)

@@ -1,0 +1,173 @@
+"""Values at borders, at ends and in types where implementations tend to differ: as ONNX Runtime has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.frontend.onnx import load_onnx
+from tilewright.ir.dtype import DType
+from tilewright.ir.interpret import run_graph
+
+ort = pytest.importorskip("onnxruntime")
+Array = np.ndarray[Any, Any]
+EXTENTS = ((1, 3), (3, 1), (3, 7), (5, 5), (7, 2), (7, 18), (14, 19), (30, 9))
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+def model(op_type: str, inputs: Sequence[Array | None], opset: int, /, **attributes: Any) -> ModelProto:
+    """One node; the first input is fed, the others are constants."""
+    names = ["" if a is None else f"i{number}" for number, a in enumerate(inputs)]
+    node = helper.make_node(op_type, names, ["y"], **attributes)
+    constants = [
+        numpy_helper.from_array(a, n) for n, a in zip(names[1:], inputs[1:], strict=True) if a is not None
+    ]
+    x = inputs[0]
+    assert x is not None
+    given = helper.make_tensor_value_info("i0", DType.from_numpy(x.dtype).value, x.shape)
+    graph = helper.make_graph([node], "g", [given], [helper.make_empty_tensor_value_info("y")], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def theirs(proto: ModelProto, x: Array) -> Array:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"i0": x})[0])
+
+
+def interpreted(proto: ModelProto, x: Array) -> Array:
+    (result,) = run_graph(load_onnx(proto), {"i0": x}).values()
+    return result
+
+
+def compiled(proto: ModelProto, x: Array) -> Array:
+    return np.asarray(tw.compile(proto, threads=1).run(None, {"i0": x})[0])
+
+
+@pytest.mark.parametrize(
+    "mode", ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric"]
+)
+def test_nearest_elements_are_those_of_onnxruntime(mode: str) -> None:
+    for (extent, resized), rounding in product(EXTENTS, ROUNDINGS):
+        x = np.arange(extent, dtype=np.float32)
+        inputs = [x, None, None, np.int64([resized])]
+        attributes = {"coordinate_transformation_mode": mode, "nearest_mode": rounding}
+        proto = model("Resize", inputs, 19, mode="nearest", **attributes)
+        np.testing.assert_array_equal(
+            interpreted(proto, x), theirs(proto, x), f"{extent} {resized} {rounding}"
+        )
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("roi", [(0.0, 1.0), (0.25, 0.75), (-0.2, 1.2), (0.4, 0.6), (0.1, 1.0)])
+def test_borders_of_crop_and_resize_are_those_of_onnxruntime(mode: str, roi: tuple[float, float]) -> None:
+    """Which elements are extrapolated, and which element is the nearest one at a border."""
+    for extent, resized in EXTENTS:
+        if extent == resized:
+            continue  # ONNX Runtime copies those whatever their region
+        for rounding in ROUNDINGS if mode == "nearest" else ROUNDINGS[:1]:
+            x = np.stack([np.arange(extent), np.arange(extent) ** 2]).astype(np.float32)
+            region = np.float32([0, roi[0], 1, roi[1]])
+            proto = model(
+                "Resize",
+                [x, region, None, np.int64([2, resized])],
+                13,
+                mode=mode,
+                nearest_mode=rounding,
+                coordinate_transformation_mode="tf_crop_and_resize",
+                extrapolation_value=-9.0,
+            )
+            want = theirs(proto, x)
+            np.testing.assert_allclose(interpreted(proto, x), want, rtol=1e-5, atol=1e-5)
+            if rounding == "round_prefer_floor" and extent in (3, 7):
+                np.testing.assert_allclose(compiled(proto, x), want, rtol=1e-5, atol=1e-5)
+
+
+def test_slices_backward_are_clamped_as_the_standard_says() -> None:
+    """A start before the first element is the first one when stepping backward."""
+    x = np.arange(5, dtype=np.float32)
+    for start, end, step in product(
+        (-9, -6, -5, -1, 0, 4, 9), (-9, -6, -5, 0, 3, 9), (-1, -2, -(2**31), 1, 2)
+    ):
+        proto = model("Slice", [x, *(np.int64([n]) for n in (start, end, 0, step))], 13)
+        want = theirs(proto, x)
+        np.testing.assert_array_equal(interpreted(proto, x), want, f"{start} {end} {step}")
+    proto = model("Slice", [x, *(np.int64([n]) for n in (-9, -9, 0, -1))], 13)
+    np.testing.assert_array_equal(compiled(proto, x), [0])
+
+
+@pytest.mark.parametrize("attributes", [{}, {"alpha": 0.1}])
+def test_attributes_and_their_defaults_are_float32(attributes: dict[str, float]) -> None:
+    """In float64 the difference to the decimal number shows."""
+    x = np.float64([-3.0, -1e-3, 2.0])
+    proto = model("LeakyRelu", [x], 16, **attributes)
+    np.testing.assert_allclose(interpreted(proto, x), theirs(proto, x), rtol=1e-14)
+    np.testing.assert_allclose(compiled(proto, x), theirs(proto, x), rtol=1e-14)
+
+
+def test_batch_normalisation_in_float64_uses_the_float32_epsilon() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 4))
+    parameters = [np.float64([0.5, 1, 2]), np.float64([0, 1, 2]), np.zeros(3), np.float64([1e-5, 0, 1])]
+    proto = model("BatchNormalization", [x, *parameters], 15)
+    np.testing.assert_allclose(compiled(proto, x), theirs(proto, x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("run", [interpreted, compiled])
+@pytest.mark.parametrize("opset", [21, 23])
+def test_quotients_of_half_types_are_rounded_from_opset_23_on(run: Any, opset: int) -> None:
+    """`precision` says in which type QuantizeLinear divides; it is the scale's if it is not given."""
+    x, scale = np.float16([102.9, 63.28, 120, 48.25]), np.float16(0.003)
+    quotient = x / scale if opset >= 23 else x.astype(np.float32) / np.float32(scale)
+    for zero in (np.uint16(0), np.uint16(6)):
+        proto = model("QuantizeLinear", [x, np.asarray(scale), np.asarray(zero)], opset)
+        want = np.rint(quotient.astype(np.float32)) + np.float32(zero)
+        np.testing.assert_array_equal(run(proto, x), want.astype(np.uint16))
+
+
+@pytest.mark.parametrize("run", [interpreted, compiled])
+def test_large_odd_exponents_keep_the_sign(run: Any) -> None:
+    x, exponents = np.float32([-1, -1, -1, 1, -2]), np.int32([2**24 + 1, 2**24, -(2**24) - 1, 2**24 + 1, 3])
+    np.testing.assert_array_equal(run(model("Pow", [x, exponents], 15), x), [-1, 1, -1, 1, -8])
+
+
+@pytest.mark.parametrize("run", [interpreted, compiled])
+def test_integers_between_elements_are_rounded_once(run: Any) -> None:
+    x = np.int32([[[[0, 10, 2**30 + 3, 7]]]])
+    grid = np.float32([[[[-0.25, 0], [0.25, 0], [0.0, 0.0]]]])
+    proto = model("GridSample", [x, grid], 20, mode="linear", align_corners=1)
+    assert run(proto, x).dtype == np.int32
+    places = (np.float64([-0.25, 0.25, 0.0]) + 1) / 2 * 3
+    want = np.rint(np.interp(places, range(4), x.reshape(-1)))
+    np.testing.assert_array_equal(run(proto, x).reshape(-1), want.astype(np.int32))
+
+
+@pytest.mark.parametrize("run", [interpreted, compiled])
+def test_resized_integers_beyond_their_type_are_its_limits(run: Any) -> None:
+    limits = np.iinfo(np.int64)
+    x = np.array([[[[limits.max, limits.min, limits.max, 0]]]])
+    proto = model("Resize", [x, None, np.float32([1, 1, 1, 2])], 13, mode="linear")
+    found = run(proto, x).reshape(-1)
+    assert found[0] == limits.max
+    assert found.min() >= limits.min
+    assert found[1] > 0 > found[3]
+
+
+def test_running_sums_of_nothing_are_nothing() -> None:
+    x = np.zeros((2, 0), np.float32)
+    for exclusive in (0, 1):
+        proto = model("CumSum", [x, np.int64(1)], 14, exclusive=exclusive)
+        assert interpreted(proto, x).shape == (2, 0)
+
+
+def test_a_ceiling_mode_window_wider_than_its_input_is_one() -> None:
+    x = np.float32([[[3.0]]])
+    proto = model("AveragePool", [x], 19, kernel_shape=[2], strides=[3], ceil_mode=1)
+    np.testing.assert_array_equal(interpreted(proto, x), theirs(proto, x))
+    np.testing.assert_array_equal(compiled(proto, x), theirs(proto, x))
