@@ -220,6 +220,12 @@ def test_boxes_of_any_size_are_refused_or_computed() -> None:
             compiled.run(None, feed)
 
 
+def test_code_for_long_axes_is_generated_without_a_look_at_each_tile() -> None:
+    pads = {"p": np.array([2**31, 2**31])}
+    compiled = tw.compile(one("Pad", (("x", F, (2,)),), pads), no_cache=True)
+    assert compiled.get_outputs()[0].shape == (2**32 + 2,)
+
+
 def test_heavy_constants_are_left_to_the_run() -> None:
     big = np.zeros((1, 1, 300, 300), np.float32)
     graph = load_onnx(one("AveragePool", (), {"x": big}, kernel_shape=[100, 100]))

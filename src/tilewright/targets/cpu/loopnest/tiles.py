@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.exprgen import accumulate, combine_values, compute_type, neutral_value
@@ -147,7 +148,7 @@ class NestEmitter:
     def _vector_piece(self, frame: Frame, dim: str, piece: Piece) -> None:
         frame = frame.vectorised(dim, piece.lanes, piece.active)
         step = piece.num * piece.lanes
-        starts = [piece.start + i * step for i in range(piece.count)]
+        starts = range(piece.start, piece.start + piece.count * step, step)
 
         def tile(inner: Frame, _: list[Val]) -> None:
             self._rows(inner, piece.num)
@@ -167,8 +168,9 @@ class NestEmitter:
         extent = self._extents[plan.row]
         rows = min(plan.rows, extent)
         full = extent // rows
-        starts = [i * rows for i in range(full)]
-        sizes = [(starts, rows)] + ([([full * rows], extent - full * rows)] if extent % rows else [])
+        sizes = [(range(0, full * rows, rows), rows)]
+        if extent % rows:
+            sizes.append((range(full * rows, extent, rows), extent % rows))
         for begins, size in sizes:
             for first, last in self._groups(frame, plan.row, begins, size):
 
@@ -177,25 +179,46 @@ class NestEmitter:
 
                 frame.inner().loop(plan.row, first, last + 1, rows, tile)
 
-    def _groups(self, frame: Frame, dim: str, starts: Sequence[int], width: int) -> list[tuple[int, int]]:
+    def _groups(self, frame: Frame, dim: str, starts: range, width: int) -> list[tuple[int, int]]:
         """Runs of tiles (first and last start) in which the same is known of all padding."""
         guards = [g for r in self.nest.refs for g in r.guards if dim in g.form.dims()]
-        if not guards or len(starts) == 1:
+        if not guards or len(starts) <= 1:
             return [(starts[0], starts[-1])] if starts else []
-        known = [tuple(self._known(frame, g, dim, start, width) for g in guards) for start in starts]
-        edges = sum(None in k for k in known)
+        # What is known of a guard changes where an end of its span passes an end of the axis. Spans move
+        # evenly with the tiles, so that these places are found without a look at each tile.
+        cuts = {0, len(starts)}
+        for guard in guards:
+            first, second = (self._span(frame, guard, dim, start, width) for start in starts[:2])
+            for end in (0, 1):
+                for bound in (0, guard.extent):
+                    cut = _crossing(first[end], second[end] - first[end], bound)
+                    if cut is not None and 0 < cut < len(starts):
+                        cuts.add(cut)
+        spans: list[tuple[int, int, tuple[bool | None, ...]]] = []
+        for low, high in pairwise(sorted(cuts)):
+            known = tuple(self._known(frame, g, dim, starts[low], width) for g in guards)
+            if spans and spans[-1][2] == known:
+                low = spans.pop()[0]
+            spans.append((low, high, known))
+        edges = sum(high - low for low, high, known in spans if None in known)
         runs: list[tuple[int, int]] = []
-        for position, start in enumerate(starts):
+        for low, high, known in spans:
             # An edge tile stands alone, so that its padding is known lane by lane, unless there are many.
-            same = position > 0 and known[position] == known[position - 1]
-            if runs and same and (None not in known[position] or edges > _MAX_EDGE_TILES):
-                runs[-1] = (runs[-1][0], start)
+            if None in known and edges <= _MAX_EDGE_TILES:
+                runs.extend((start, start) for start in starts[low:high])
             else:
-                runs.append((start, start))
+                runs.append((starts[low], starts[high - 1]))
         return runs
 
     def _known(self, frame: Frame, guard: Guard, dim: str, start: int, width: int) -> bool | None:
         """What is known of a guard when `dim` lies in `[start, start + width)`; None means edge code."""
+        low, high = self._span(frame, guard, dim, start, width)
+        if low >= 0 and high < guard.extent:
+            return True
+        return False if high < 0 or low >= guard.extent else None
+
+    def _span(self, frame: Frame, guard: Guard, dim: str, start: int, width: int) -> tuple[int, int]:
+        """Least and largest place of a guarded index, both inclusive."""
         low = high = guard.form.offset
         for name, c in guard.form.terms:
             at = frame.bound.get(name)
@@ -207,9 +230,7 @@ class NestEmitter:
                 first, last = 0, self._extents[name] - 1
             low += min(c * first, c * last)
             high += max(c * first, c * last)
-        if low >= 0 and high < guard.extent:
-            return True
-        return False if high < 0 or low >= guard.extent else None
+        return low, high
 
     # One register tile.
 
@@ -370,7 +391,7 @@ class NestEmitter:
         for piece in whole_pieces(self._extents[plan.vector], plan.lanes, num):
             wide = frame.vectorised(plan.vector, plan.lanes, piece.active)
             step_size = piece.num * plan.lanes
-            starts = [piece.start + i * step_size for i in range(piece.count)]
+            starts = range(piece.start, piece.start + piece.count * step_size, step_size)
             for first, last in self._groups(frame, plan.vector, starts, piece.width):
 
                 def body(inner: Frame, values: list[Val], num: int = piece.num) -> list[Val]:
@@ -405,6 +426,16 @@ class NestEmitter:
                 nan = e.and_(nan, e.lane_mask(frame.lanes, frame.active))
             made[-1] = e.or_(made[-1], nan)
         return made
+
+
+def _crossing(start: int, step: int, bound: int) -> int | None:
+    """The first position where `start + position * step` lies on the other side of `bound` than before.
+
+    At or above it is one side, below it the other.
+    """
+    if step > 0:
+        return -((start - bound) // step)
+    return None if step == 0 else (start - bound) // -step + 1
 
 
 def _narrowest_stored(nest: LinearNest) -> str:
