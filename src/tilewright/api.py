@@ -7,7 +7,6 @@ import difflib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
 from tilewright.options import Options, parse_bytes, parse_shapes
+from tilewright.parallel import beside
 from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.printable import html_text, printable
@@ -231,10 +231,8 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
         graph = import_model(opened, shapes=fixed)
         digest = opened.sha256()
     else:
-        with ThreadPoolExecutor(1) as hashing:  # beside the import: hashing lets go of the interpreter
-            hashed = hashing.submit(opened.sha256)
-            graph = import_model(opened, shapes=fixed)
-        digest = hashed.result()
+        # Hashing lets go of the interpreter.
+        digest, graph = beside(opened.sha256, lambda: import_model(opened, shapes=fixed))
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else graph.name
     return Model(graph, digest, str(name), fixed, listed)
 

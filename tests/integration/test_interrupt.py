@@ -90,7 +90,7 @@ def test_an_interrupted_save_removes_its_temporary_file(
     compiled = tw.compile(small_net())
     path = compiled.save(tmp_path / "m.tw")
     before = path.read_bytes()
-    for name in ("fsync", "replace", "chmod"):
+    for name in ("fsync", "replace"):
 
         def interrupt(*arguments: object) -> None:
             raise KeyboardInterrupt
@@ -101,3 +101,82 @@ def test_an_interrupted_save_removes_its_temporary_file(
                 compiled.save(path)
         assert path.read_bytes() == before
         assert [n for n in os.listdir(tmp_path) if n != "cache"] == ["m.tw"]
+
+
+# The command, from its first instruction to its last.
+
+COMMAND = "import tilewright.cli.start as start; print('ready', flush=True); start.main()"
+START_DELAYS_S = (0.0, 0.03, 0.15, 0.4)
+VERBS = {
+    "compile": ("compile", "MODEL", "-o", "m.tw", "--no-cache"),
+    "bench": ("bench", "MODEL"),
+    "simulate": ("simulate", "MODEL"),
+    "tune": ("tune", "MODEL", "-o", "m.tw", "--budget", "1h"),
+    "run": ("run", "MODEL"),
+}
+
+
+def signalled(
+    folder: Path, arguments: tuple[str, ...], number: int, delay_s: float
+) -> tuple[int, str, float]:
+    """Exit code, what was said, and how long it took to end, of a command that got a signal after a while."""
+    model = folder / "net.onnx"
+    model.write_bytes(small_net(channels=48, size=24).SerializeToString())
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *(str(model) if a == "MODEL" else a for a in arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(delay_s)
+    sent = time.monotonic()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    took_s = time.monotonic() - sent
+    deadline_s = time.monotonic() + 10
+    while _has_members(process.pid):  # nobody of its session is left
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    return process.returncode, err, took_s
+
+
+def _has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def check_ended(code: int, err: str, number: int, took_s: float) -> None:
+    assert code in (0, 128 + number), err
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err
+    assert took_s < 20
+    if code:
+        assert "tilewright: " in err
+
+
+@pytest.mark.parametrize("delay_s", START_DELAYS_S)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_a_signal_at_any_moment_of_a_command_ends_it_in_silence(
+    tmp_path: Path, number: signal.Signals, delay_s: float
+) -> None:
+    code, err, took_s = signalled(tmp_path, VERBS["compile"], number, delay_s)
+    check_ended(code, err, number, took_s)
+    assert code == 128 + number or delay_s >= 0.3
+    assert set(os.listdir(tmp_path)) <= {"net.onnx", "cache", "m.tw"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_signal_at_any_moment_of_any_verb(tmp_path: Path, verb: str, number: signal.Signals) -> None:
+    for step in range(40):
+        code, err, took_s = signalled(tmp_path, VERBS[verb], number, 0.05 * step)
+        check_ended(code, err, number, took_s)
+        assert {Path(n).suffix for n in os.listdir(tmp_path)} <= {".onnx", ".tw", ""}

@@ -212,3 +212,86 @@ def test_scratch_that_could_not_be_had_is_not_promised(monkeypatch: pytest.Monke
         assert pool._scratch_bytes == before
     finally:
         assert pool.stop()
+
+
+AT_EXIT = """
+    import atexit, sys
+    import tilewright as tw
+    from tests.support.models import feed_for, small_net
+
+    compiled = tw.compile(small_net(), threads=2)
+    closed = tw.compile(small_net(channels=9), threads=2)
+    path = compiled.save(sys.argv[1])
+    feed = feed_for(small_net())
+
+    def last():
+        first = compiled.run(None, feed)[0]
+        again = tw.open(path).run(None, feed)[0]
+        fresh = tw.compile(small_net(), threads=2, no_cache=True).run(None, feed)[0]
+        print((first == again).all(), (first == fresh).all())
+        closed.close()
+        try:
+            closed.run(None, feed)
+        except tw.ModelClosed:
+            print("closed")
+
+    atexit.register(last)
+"""
+
+
+def test_a_model_first_runs_and_compiles_while_the_interpreter_ends(tmp_path: Path) -> None:
+    ended = in_process(AT_EXIT, tmp_path / "m.tw")
+    assert ended.returncode == 0
+    assert ended.stdout.splitlines() == ["True True", "closed"]
+    assert ended.stderr == ""
+
+
+NO_THREADS = """
+    import logging, sys, threading
+    import tilewright as tw
+    from tests.support.models import feed_for, small_net
+
+    logging.basicConfig(format="%(message)s")
+    want = tw.compile(small_net(), threads=1).run(None, feed_for(small_net()))
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    threading.Thread.start = start
+    compiled = tw.compile(small_net(), threads=4, no_cache=True)
+    for _ in range(3):
+        got = compiled.run(None, feed_for(small_net()))
+    compiled.save(sys.argv[1])
+    again = tw.open(sys.argv[1], threads=4).run(None, feed_for(small_net()))
+    print(all((a == b).all() and (a == c).all() for a, b, c in zip(got, want, again)))
+"""
+
+
+def test_where_no_thread_can_be_started_the_caller_does_it_all_with_one_warning(tmp_path: Path) -> None:
+    ended = in_process(NO_THREADS, tmp_path / "m.tw")
+    assert ended.stdout == "True\n"
+    assert ended.stderr == "running on 1 of 4 threads: can't start new thread\n"
+
+
+RUNS_AT_THE_END = """
+    import sys, threading, time
+    import tilewright as tw
+    from tests.support.models import feed_for, small_net
+
+    model = small_net(channels=48, size=32)
+    feed = feed_for(model)
+    compiled = tw.compile(model, threads=int(sys.argv[1]))
+    compiled.run(None, feed)
+    def go():
+        while True:
+            compiled.run(None, feed)
+    for _ in range(3):
+        threading.Thread(target=go, daemon=True).start()
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_interpreter_ends_while_daemon_threads_run(threads: int) -> None:
+    ended = in_process(RUNS_AT_THE_END, threads)
+    assert (ended.returncode, ended.stderr) == (0, "")

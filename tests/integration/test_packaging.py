@@ -36,6 +36,6 @@ def test_a_wheel_holds_the_package_its_data_and_the_command(tmp_path: Path) -> N
     assert "tilewright/zoo/data/NOTICE.md" in names
     assert any(n.endswith("/licenses/LICENSE") for n in names)
     assert not any("__pycache__" in n or n.startswith(("tests/", "benchmarks/")) for n in names)
-    assert "tilewright = tilewright.cli.main:main" in entry_points
+    assert "tilewright = tilewright.cli.start:main" in entry_points
     assert metadata["Name"] == "tilewright"
     assert path.stat().st_size < 5 << 20

@@ -46,7 +46,7 @@ def _as_it_was() -> Iterator[None]:
     """The command line sets signals and logging, which other tests need as they were."""
     logger = logging.getLogger("tilewright")
     handlers, propagate, level = list(logger.handlers), logger.propagate, logger.level
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     actions = [signal.getsignal(number) for number in numbers]
     try:
         yield

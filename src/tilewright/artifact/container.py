@@ -23,7 +23,6 @@ import struct
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,7 +30,7 @@ from typing import Any, TypeAlias
 from tilewright.artifact.fields import MAX_DOCUMENT_BYTES, FieldError, field_of, parsed_json
 from tilewright.errors import ArtifactCorrupt, BudgetExceeded, UnsupportedOp, UsageError
 from tilewright.files import write_atomically
-from tilewright.hardware.probe import num_threads_default
+from tilewright.parallel import map_on_cores
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -352,8 +351,7 @@ def _digest_of_pieces(size_bytes: int, piece_bytes: int, digest: Callable[[int],
     """
     if size_bytes <= piece_bytes:
         return digest(0).hex()
-    with ThreadPoolExecutor(num_threads_default()) as threads:
-        pieces = b"".join(threads.map(digest, range(0, size_bytes, piece_bytes)))
+    pieces = b"".join(map_on_cores(digest, range(0, size_bytes, piece_bytes)))
     return hashlib.sha256(pieces).hexdigest()
 
 

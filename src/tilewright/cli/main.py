@@ -5,17 +5,15 @@ from __future__ import annotations
 import errno
 import importlib
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
-from types import FrameType
 from typing import NoReturn
 
 import typer
 
 from tilewright import __version__
+from tilewright.cli import interrupts
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import TilewrightError
 
@@ -59,8 +57,6 @@ EXIT_USAGE = 2
 EXIT_LIMIT = 5
 EXIT_INTERRUPTED = 130
 
-_SOON_S = 0.01
-
 _ADVICE = {
     errno.ENOENT: "Check the path.",
     errno.ENOTDIR: "Check the path: a folder in it is a file.",
@@ -99,39 +95,29 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     MANNER.set(Manner(debug=bool(os.environ.get("TILEWRIGHT_DEBUG"))))
     listen_to_warnings()
     _speak_safely()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _interrupt)
-        sys.unraisablehook = _interrupt_again
+    try:
+        interrupts.unwind()
+        code = _run(arguments)
+        interrupts.end_at_once()
+    except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
+    if code == EXIT_INTERRUPTED:  # some parsers give the code instead of the exception
+        note(f"{PROGRAM}: interrupted; no half-written file was left behind.")
+        code = interrupts.exit_code()
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run a verb; the exit code."""
     try:
         code = app(
             args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
         )
-    except (KeyboardInterrupt, typer.Abort):
-        code = EXIT_INTERRUPTED
+    except typer.Abort:
+        return EXIT_INTERRUPTED
     except Exception as error:
-        _fail(error)
-    if code == EXIT_INTERRUPTED:  # some parsers give the code instead of the exception
-        note(f"{PROGRAM}: interrupted; no half-written file was left behind.")
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """The first request to stop unwinds; the second, from an impatient user, ends the process at once."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    raise KeyboardInterrupt
-
-
-def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """An interrupt that came while an object was being destroyed would be lost: let it come once more."""
-    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(unraisable)
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A real signal, which also wakes a sleeping call.
-    timer = threading.Timer(_SOON_S, os.kill, (os.getpid(), signal.SIGINT))
-    timer.daemon = True
-    timer.start()
+        return _fail(error)
+    return code if isinstance(code, int) else 0
 
 
 def _speak_safely() -> None:
@@ -142,8 +128,8 @@ def _speak_safely() -> None:
             reconfigure(errors="replace")
 
 
-def _fail(error: Exception) -> NoReturn:
-    """Say in one line what is wrong and what to do, and end with the exit code of that kind of error."""
+def _fail(error: Exception) -> int:
+    """Say in one line what is wrong and what to do; the exit code of that kind of error."""
     if MANNER.get().debug:
         traceback.print_exception(error)
     usage = getattr(error, "format_message", None)  # errors of the command line's parser have it
@@ -161,7 +147,7 @@ def _fail(error: Exception) -> NoReturn:
         text = f"internal error ({detail}). Repeat with --debug and report what it prints."
     if text:
         note(f"{PROGRAM}: {' '.join(text.split())}")
-    sys.exit(code)
+    return code
 
 
 def _usage_text(error: Exception, message: str) -> str:

@@ -274,11 +274,16 @@ def _compile_with_helpers(
                 done[key] = compiled
 
     threads = [threading.Thread(target=feed, args=(helper,), daemon=True) for helper in helpers]
-    for thread in threads:
-        thread.start()
+    started: list[threading.Thread] = []
     try:
-        _drain(todo, missing, isa, done, progress)
         for thread in threads:
+            try:
+                thread.start()
+            except RuntimeError:  # the system, or an interpreter that ends, starts none: all is done here
+                break
+            started.append(thread)
+        _drain(todo, missing, isa, done, progress)
+        for thread in started:
             while thread.is_alive():
                 thread.join(_PROGRESS_INTERVAL_S)
                 progress(len(done), len(missing))
@@ -286,7 +291,7 @@ def _compile_with_helpers(
     finally:
         for helper in helpers:
             helper.kill()
-        for thread in threads:
+        for thread in started:
             thread.join()
         for helper in helpers:
             helper.close()

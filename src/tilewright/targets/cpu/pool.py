@@ -216,12 +216,14 @@ class WorkerPool:
 
 _runtimes: dict[bool, RuntimeCode] = {}
 _pools: dict[int, WorkerPool] = {}
+_has_ended = False
 _pools_lock = ForkSafeLock()
 
 
 def shared_pool(num_threads: int) -> WorkerPool | None:
-    """This process's pool of that many threads (caller included); None for one thread, which needs none."""
-    if num_threads <= 1:
+    """This process's pool of that many threads (caller included); None for one thread, which needs none, and
+    once the interpreter ends, when runs are left to their callers."""
+    if num_threads <= 1 or _has_ended:
         return None
     pool = _pools.get(num_threads)
     if pool is None:
@@ -283,6 +285,8 @@ def _forget_pools() -> None:
 
 
 def _stop_pools() -> None:
+    global _has_ended
+    _has_ended = True
     for pool in list(_pools.values()):
         pool.stop()
     _pools.clear()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryProblem, aligned
+from tilewright.parallel import map_on_cores
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.lowered import (
@@ -94,9 +93,7 @@ class Weights:
                 data = np.ascontiguousarray(_constant_data(storage))
             target[offset : offset + data.nbytes] = data.reshape(-1).view(np.uint8)
 
-        with ThreadPoolExecutor(num_threads_default()) as threads:
-            for _ in threads.map(place, self._sources):
-                pass
+        map_on_cores(place, self._sources)
 
 
 def _constant_data(storage: Storage) -> Array:

@@ -1,0 +1,111 @@
+"""Signals that end the command: nothing half written, no traceback, and the exit code that shells expect.
+
+While modules load and while the interpreter ends there is nothing to tidy up, and a signal ends the process
+at once. In between it unwinds as KeyboardInterrupt, which every `finally` sees; what does not unwind in time,
+such as a long call of the compiler, is ended too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+UNWIND_S = 30.0
+"""How long a command may take to tidy up after a signal: a search still writes the best that it found."""
+
+_SOON_S = 0.01
+_NUMBERS = [number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
+_MESSAGE = b"tilewright: interrupted; no half-written file was left behind.\n"
+
+
+class _State:
+    """Which signal came first."""
+
+    received: int = signal.SIGINT
+
+
+def exit_code() -> int:
+    """What a shell reports of a process that the signal ended."""
+    return 128 + _State.received
+
+
+def end_at_once() -> None:
+    """From now on a signal ends the process where it stands."""
+    _handle(_end)
+
+
+def unwind() -> None:
+    """From now on the first signal is a KeyboardInterrupt; a second one ends the process at once."""
+    _State.received = signal.SIGINT
+    _handle(_unwind)
+    sys.unraisablehook = _interrupt_again
+    _watch()
+
+
+def _handle(handler: Callable[[int, FrameType | None], object]) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in _NUMBERS:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):  # as nohup and shells ask for
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    _leave(number)
+
+
+def _leave(number: int) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, _MESSAGE)
+    os._exit(128 + number)
+
+
+def _unwind(number: int, frame: FrameType | None) -> NoReturn:
+    _State.received = number
+    _handle(_end)
+    raise KeyboardInterrupt
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """An interrupt that came while an object was being destroyed would be lost: let it come once more."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    _handle(_unwind)
+    # A real signal, which also wakes a sleeping call.
+    timer = threading.Timer(_SOON_S, os.kill, (os.getpid(), _State.received))
+    timer.daemon = True
+    timer.start()
+
+
+def _watch() -> None:
+    """A thread that learns of signals at once, even while the main thread is in the middle of a long call."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(os, "register_at_fork"):
+        return
+    read_from, write_to = os.pipe()
+    os.set_blocking(write_to, False)
+    before = signal.set_wakeup_fd(write_to, warn_on_full_buffer=False)
+    if before != -1:  # another program's, or ours from before
+        signal.set_wakeup_fd(before)
+        os.close(read_from)
+        os.close(write_to)
+        return
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    with contextlib.suppress(RuntimeError):  # no thread to be had: signals still unwind
+        threading.Thread(
+            target=_end_in_time, args=(read_from,), name="tilewright-signals", daemon=True
+        ).start()
+
+
+def _end_in_time(read_from: int) -> None:
+    while number := os.read(read_from, 1):
+        if number[0] in _NUMBERS and signal.getsignal(number[0]) in (_unwind, _end):
+            threading.Event().wait(UNWIND_S)
+            if signal.getsignal(number[0]) in (_unwind, _end):
+                _leave(number[0])
