@@ -42,6 +42,7 @@ MAX_ATTEMPT_S = 20
 _MOST_ELEMENTS = 1 << 20
 _EXTENTS = (0, 1, 2, 3, 5, 17, 100)
 _INTEGERS = (0, 1, -1, 2, -2, 3, 7, 64, 1000, 10**9, 2**31, 2**40, 2**62, -(2**40), -(2**63))
+_OPSETS = range(11, 24)
 _FLOATS = (0.0, -1.0, 1e9, 1e-9, float("nan"), float("inf"))
 _HALVES = ("float16", "bfloat16")
 _RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike", "Dropout"})
@@ -100,12 +101,16 @@ def _make_constant(model: ModelProto, feed: dict[str, Array], rng: random.Random
 
 def _change(model: ModelProto, feed: dict[str, Array], rng: random.Random) -> str:
     attributes = [a for a in model.graph.node[0].attribute if _can_change(a)]
-    kinds = ["operand"] * 4 + ["attribute"] * 3 * bool(attributes) + ["declared"]
+    kinds = ["operand"] * 8 + ["attribute"] * 6 * bool(attributes) + ["declared"] * 2 + ["opset"]
     match rng.choice(kinds):
         case "operand":
             return _change_operand(model, feed, rng)
         case "attribute":
             return _change_attribute(rng.choice(attributes), rng)
+        case "opset":
+            (opset,) = (o for o in model.opset_import if o.domain == "")
+            before, opset.version = opset.version, rng.choice(_OPSETS)
+            return f"opset {before} -> {opset.version}"
         case _:
             return _change_declared(rng.choice(model.graph.output).type, rng)
 

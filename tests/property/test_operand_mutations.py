@@ -20,6 +20,7 @@ EXPLAINED = (
         "theirs",
         "ONNX Runtime gives a window wider than its input one output where its stride is wider",
     ),
+    ("attention", "scale ", "ONNX's reference takes the root of a scale, ours takes 0 for none given"),
     ("averagepool", "ONNX's reference", "it pads an axis without elements"),
 )
 

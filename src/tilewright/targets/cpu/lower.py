@@ -96,7 +96,6 @@ class _Lowering:
         nodes = tuple(node for subgraph in subgraphs for node in subgraph.nodes)
         fused = fuse_nodes(nodes, subgraphs[-1].outputs)
         if not isinstance(fused, Opaque):
-            require_bounded_nests(fused.nests, fused.inputs, fused.outputs, "fusion")
             return [self._unit(fused, nodes, chain.blocking)]
         units: list[_Unit] = []
         for node in nodes:
@@ -109,8 +108,10 @@ class _Lowering:
         self, work: NestGroup | HostOperator, nodes: tuple[Node, ...], blocking: Blocking | None = None
     ) -> _Unit:
         self.num_units += 1
-        if isinstance(work, NestGroup) and self.accuracy == "strict":
-            work = replace(work, nests=tuple(map(round_products, work.nests)))
+        if isinstance(work, NestGroup):
+            require_bounded_nests(work.nests, work.inputs, work.outputs, "fusion")
+            if self.accuracy == "strict":
+                work = replace(work, nests=tuple(map(round_products, work.nests)))
         return _Unit(self.num_units - 1, work, nodes, blocking)
 
     # Layouts.
