@@ -135,7 +135,7 @@ def test_each_side_of_the_axis_is_an_error_however_it_runs(
                 assert found.exit_code == 2
                 assert f"{case.operator} 'node': index {wild} " in f"{found} "
                 if "out of bounds" not in str(found):  # numpy's words, of operators that run on the host
-                    assert f"lies outside axis {axis}, which has {extent} elements" in str(found)
+                    assert f"lies outside axis {axis}, which has {extent} element" in str(found)
     # Nothing of an error stays.
     for way, found in ways.answers(case.feed()):
         assert isinstance(found, list), f"{way}: {found}"

@@ -253,6 +253,19 @@ def test_what_no_target_runs_is_shown_and_refused() -> None:
     assert "Frobnicate" in line
 
 
+def test_random_values_that_a_model_cannot_use_are_not_its_fault(tmp_path: Path) -> None:
+    ids = helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [8])
+    gather = helper.make_node("Gather", ["x", "ids"], ["y"], "rows")
+    onnx.save(model([gather], [value("x", 1, 4), ids], [value("y", 8, 4)], []), tmp_path / "row.onnx")
+    for verb in (("run", "--random"), ("profile", "--duration", "0.01")):
+        result = tilewright(verb[0], tmp_path / "row.onnx", *verb[1:])
+        assert result.code == USAGE, result.complaint
+        assert result.complaint.endswith(
+            "on random inputs, Gather 'rows': index 1 lies outside axis 0, which has 1 element. "
+            "Give others with -i FILE.npz."
+        )
+
+
 def test_results_that_differ_are_shown_and_counted() -> None:
     result = tilewright("compare", "good.onnx", "--rtol", 0, "--atol", 0, "--seed", 3)
     assert result.code == MISMATCH

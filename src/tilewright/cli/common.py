@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.cli.output import Update
-from tilewright.errors import UsageError
+from tilewright.errors import InputError, UsageError
 from tilewright.files import npz_bytes, read_npz, write_atomically
 
 if TYPE_CHECKING:
@@ -65,6 +66,17 @@ def read_arrays(path: Path, specs: Sequence[TensorInfo] = ()) -> dict[str, Array
 def inputs_or_random(path: Path | None, specs: Sequence[TensorInfo], seed: int) -> dict[str, Array]:
     """The arrays of a file, or random ones."""
     return random_feed(specs, seed) if path is None else read_arrays(path, specs)
+
+
+@contextmanager
+def running_on(path: Path | None) -> Iterator[None]:
+    """Around runs on `inputs_or_random`: a model that cannot use random values needs a file's."""
+    try:
+        yield
+    except InputError as error:
+        if path is not None:
+            raise
+        raise InputError(f"on random inputs, {error} Give others with -i FILE.npz.") from error
 
 
 def random_feed(inputs: Sequence[TensorInfo], seed: int) -> dict[str, Array]:

@@ -119,7 +119,8 @@ def measure_error(compiled: CompiledModel, loaded: Model, inputs: Path | None, s
     """Measure the error on a file's inputs or on random ones."""
     feed = common.inputs_or_random(inputs, compiled.get_inputs(), seed)
     about = f"random inputs, seed {seed}" if inputs is None else f"the inputs of {inputs.name}"
-    compiled.measure_error(loaded.graph, feed, about)
+    with common.running_on(inputs):
+        compiled.measure_error(loaded.graph, feed, about)
 
 
 def end_if_interrupted(compiled: CompiledModel) -> None:

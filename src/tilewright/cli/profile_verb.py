@@ -63,9 +63,10 @@ def profile(
             raise UsageError(f"{model}: is made for {compiled.target}; profile measures the cpu target.")
         feed = common.inputs_or_random(inputs, compiled.get_inputs(), flags.seed)
         busy = busy_share()
-        found = profile_program(
-            compiled.program, feed, num_threads=num_threads, duration_s=duration, progress=update
-        )
+        with common.running_on(inputs):
+            found = profile_program(
+                compiled.program, feed, num_threads=num_threads, duration_s=duration, progress=update
+            )
     if trace is not None:
         write_atomically(trace, found.chrome_trace(model.name).encode())
     if as_json:

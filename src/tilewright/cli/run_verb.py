@@ -39,7 +39,8 @@ def run(
     with progress(f"loading {model.name}") as update:
         compiled = common.open_or_compile(model, options, update)
         feed = common.inputs_or_random(inputs, compiled.get_inputs(), flags.seed)
-        results = compiled.run(None, feed)
+        with common.running_on(inputs):
+            results = compiled.run(None, feed)
     named = dict(zip([o.name for o in compiled.get_outputs()], results, strict=True))
     if outputs is not None:
         common.write_arrays(outputs, named)

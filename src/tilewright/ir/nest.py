@@ -267,7 +267,8 @@ def format_access(access: Access) -> str:
 
 def outside_axis(where: str, index: int, axis: int, extent: int) -> InputError:
     """The error for an index that is data and lies outside its axis; `where` names the node."""
-    return InputError(f"{where}: index {index} lies outside axis {axis}, which has {extent} elements.")
+    has = f"{extent} element" if extent == 1 else f"{extent} elements"
+    return InputError(f"{where}: index {index} lies outside axis {axis}, which has {has}.")
 
 
 def operands_of(nests: Sequence[Nest]) -> Iterator[Operand]:

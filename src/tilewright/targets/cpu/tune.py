@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import tilewright
-from tilewright.errors import BudgetExceeded, ModelRejected, UnsupportedOp, UsageError
+from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp, UsageError
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
@@ -213,17 +213,21 @@ class Tuner:
             for site in ([] if afresh else sites)
         }
         quiet = replace(program.options, frozen=False, timeout_s=None)
-        bench = ModelBench(
-            self.target, replace(program, options=quiet), random_feed(program), self.plain.weight_bytes
-        )
-        outcome = search(
-            sites,
-            bench,
-            budget.start(),
-            record=lambda found: database.record(context, found),
-            report=lambda what, done, total: progress(what, done, total),
-            known=known,
-        )
+
+        def searched(feed: Mapping[str, Array]) -> Outcome:
+            return search(
+                sites,
+                ModelBench(self.target, replace(program, options=quiet), feed, self.plain.weight_bytes),
+                budget.start(),
+                record=lambda found: database.record(context, found),
+                report=lambda what, done, total: progress(what, done, total),
+                known=known,
+            )
+
+        try:
+            outcome = searched(random_feed(program))
+        except InputError:
+            outcome = searched(random_feed(program, largest_integer=0))
         if outcome.is_interrupted:
             earlier = self.stored()
             if earlier is not None:
@@ -325,15 +329,18 @@ def tune(tuner: Tuner, *, anew: bool, afresh: bool, progress: Progress) -> Tunin
         return None
 
 
-def random_feed(program: Program) -> dict[str, Array]:
-    """Inputs to measure with: normal floats, and zeros and ones for integers, which index anything."""
+def random_feed(program: Program, largest_integer: int = 1) -> dict[str, Array]:
+    """Inputs to measure with: normal floats, and for integers zeros and ones, which index most tables.
+
+    Zero alone indexes all of them.
+    """
     rng = np.random.default_rng(program.options.seed)
     feed: dict[str, Array] = {}
     for value in program.graph.inputs:
         if value.dtype.is_float:
             feed[value.name] = rng.standard_normal(value.shape).astype(value.dtype.numpy)
         else:
-            feed[value.name] = rng.integers(0, 2, value.shape).astype(value.dtype.numpy)
+            feed[value.name] = rng.integers(0, largest_integer + 1, value.shape).astype(value.dtype.numpy)
     return feed
 
 

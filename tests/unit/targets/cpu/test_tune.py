@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
+from onnx import numpy_helper
 from tests.support.models import small_net
 
 import tilewright as tw
@@ -182,6 +184,18 @@ def test_a_model_that_refuses_random_inputs_is_compiled_by_estimate(
         "nothing was measured, estimates choose all kernels: "
         "input 'image' is missing: this model needs image."
     ]
+
+
+def test_a_table_of_one_row_is_measured_with_the_index_that_it_has() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]> g (float[16,64] x, int64[16] i) => (float[16,64] y)
+        { rows = Gather(table, i) sum = Add(x, rows) y = MatMul(sum, w) }"""
+    )
+    for name, shape in (("table", (1, 64)), ("w", (64, 64))):
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    tuned = tw.tune(model, threads=1, budget="2trials")
+    assert tuned.tuning is not None
+    assert tuned.tuning.num_trials > 0
 
 
 def test_only_targets_with_kernels_are_tuned() -> None:
