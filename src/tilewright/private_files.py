@@ -197,6 +197,14 @@ class PrivateFolder:
         self._held = held = _Held(_opened_root(self.root, create))
         return held
 
+    def is_private(self) -> bool:
+        """Whether it is there, or can be made, and only its user can write it."""
+        try:
+            with self.opened(create=True):
+                return True
+        except OSError:
+            return False
+
     def read(
         self, *parts: str, max_bytes: int = MAX_RECORD_BYTES, secret: bool = False, touch: bool = False
     ) -> bytes:

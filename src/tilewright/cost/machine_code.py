@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ MAX_KEPT = 1000
 
 
 def compiled(function: Any) -> Any:
-    """Compiled once for each machine, and kept in the user's cache.
+    """Compiled once for each machine: kept beside the module, or in the user's cache.
 
     Divisions are numpy's: none of the loops divides by zero, so none checks for it.
     """
@@ -45,7 +46,8 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
     """Numba's interface to machine code on disk, over records that only their user can have made.
 
     Numba's own files are pickles and machine code in folders whose owner it does not look at. Here the
-    keyed digest is checked before anything is unpickled.
+    keyed digest is checked before anything is unpickled. The place is Python's own for compiled code, beside
+    the module, if it is this user's alone; then it serves all caches. Else it is the cache.
     """
 
     def __init__(self, function: Any, sources: tuple[str, ...]) -> None:
@@ -55,34 +57,34 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
     @property
     def cache_path(self) -> str | None:
         """The folder of the records."""
-        folder = default_cache_directory()
-        return None if folder is None else str(folder / LOOPS)
+        return next((str(records.folder.path(LOOPS)) for records in self._places()), None)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The function compiled for a signature; None if it is not there."""
         target_context.refresh()
-        records = _records()
-        if records is None:
-            return None
-        try:
-            stored = records.get(self._name(sig, target_context.codegen()))
-        except OSError as error:
-            logger.debug("cannot read %s (%s)", self.cache_path, error)
-            return None
-        if stored is None:
-            return None
-        return compiler.CompileResult._rebuild(target_context, *pickle.loads(stored))
+        name = self._name(sig, target_context.codegen())
+        for records in self._places():
+            try:
+                stored = records.get(name)
+            except OSError as error:
+                logger.debug("cannot read %s (%s)", records.folder.root, error)
+                continue
+            if stored is not None:
+                return compiler.CompileResult._rebuild(target_context, *pickle.loads(stored))
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled function, if the disk allows it."""
-        records = _records()
-        if records is None or data.library.has_dynamic_globals or data.lifted:
+        if data.library.has_dynamic_globals or data.lifted:
             return
-        try:
-            records.put(self._name(sig, data.codegen), serialize.dumps(data._reduce()))
-            records.forget_oldest(MAX_KEPT)
-        except OSError as error:
-            logger.debug("cannot write %s (%s)", self.cache_path, error)
+        name, content = self._name(sig, data.codegen), serialize.dumps(data._reduce())
+        for records in self._places():
+            try:
+                records.put(name, content)
+                records.forget_oldest(MAX_KEPT)
+                return
+            except OSError as error:
+                logger.debug("cannot write %s (%s)", records.folder.root, error)
 
     def enable(self) -> None:
         """Always on."""
@@ -92,6 +94,14 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
 
     def flush(self) -> None:
         """Records of changed functions have other names, and go when there are too many."""
+
+    def _places(self) -> Iterator[Records]:
+        beside = PrivateFolder(Path(self._function.__code__.co_filename).parent / "__pycache__")
+        if beside.is_private():
+            yield Records(beside, LOOPS)
+        folder = default_cache_directory()
+        if folder is not None:
+            yield Records(PrivateFolder(folder), LOOPS)
 
     def _name(self, sig: Any, codegen: Any) -> str:
         """Digest of everything that decides the machine code."""
@@ -103,11 +113,6 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
             (str(sig), codegen.magic_tuple()),
         )
         return hashlib.sha256(repr(facts).encode()).hexdigest()
-
-
-def _records() -> Records | None:
-    folder = default_cache_directory()
-    return None if folder is None else Records(PrivateFolder(folder), LOOPS)
 
 
 @functools.cache

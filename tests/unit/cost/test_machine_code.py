@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,3 +40,30 @@ def test_code_is_compiled_anew_when_a_function_that_it_calls_has_changed(tmp_pat
     assert result(1) == "2 0\n"
     assert result(1) == "2 1\n"
     assert result(21) == "42 0\n"
+
+
+def test_a_place_that_others_may_write_is_not_used(tmp_path: Path) -> None:
+    """Machine code goes to the cache instead, and what was put beside the module is never unpickled."""
+    (tmp_path / "outer.py").write_text(_OUTER)
+    (tmp_path / "inner.py").write_text(_INNER.format(value=1))
+    beside = tmp_path / "__pycache__"
+    beside.mkdir()
+    beside.chmod(0o777)
+    command = [sys.executable, "-B", "outer.py"]
+    environment = {**os.environ, "TILEWRIGHT_CACHE": str(tmp_path / "cache")}
+
+    def result() -> str:
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True, env=environment
+        ).stdout
+
+    assert result() == "2 0\n"
+    assert result() == "2 1\n"
+    assert list(beside.iterdir()) == []
+    kept = list((tmp_path / "cache" / "loops").iterdir())
+    assert len(kept) == 2
+    for path in kept:  # a pickle that runs a command, with the header of the record that it replaces
+        header = path.read_bytes()[:56]
+        path.write_bytes(header + f"cos\nsystem\n(S'touch {tmp_path}/executed'\ntR.".encode())
+    assert result() == "2 0\n"
+    assert not (tmp_path / "executed").exists()
