@@ -41,6 +41,17 @@ class ModelClosed(UsageError):
         super().__init__(message)
 
 
+class NoGeneratedCode(UsageError):
+    """This process may not execute memory that it has written."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this process may not run code that it generates: it was started with PR_SET_MDWE, systemd's "
+            "MemoryDenyWriteExecute= or a like policy. Allow it (MemoryDenyWriteExecute=no), use --target "
+            "interpreter, or link the code ahead of time with 'tilewright export'."
+        )
+
+
 class MachineError(UsageError):
     r"""A machine description that cannot be read or makes no sense; names file and key.
 

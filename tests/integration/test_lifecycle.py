@@ -295,3 +295,66 @@ RUNS_AT_THE_END = """
 def test_the_interpreter_ends_while_daemon_threads_run(threads: int) -> None:
     ended = in_process(RUNS_AT_THE_END, threads)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# What refuses memory that was written and is then executed: the kernel's own switch, and a filter of system
+# calls as systemd installs it.
+REFUSALS = {
+    "prctl": """
+        import ctypes, sys
+        if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):
+            sys.exit(77)
+    """,
+    "seccomp": """
+        import ctypes, platform, struct, sys
+        if platform.machine() != "x86_64":
+            sys.exit(77)
+        MPROTECT, PROT_EXEC = 10, 4
+        code = b"".join(struct.pack("<HBBI", *instruction) for instruction in (
+            (0x20, 0, 0, 0),                # the number of the call
+            (0x15, 0, 3, MPROTECT),
+            (0x20, 0, 0, 32),               # its third argument
+            (0x45, 0, 1, PROT_EXEC),
+            (0x06, 0, 0, 0x00050000 | 1),   # EPERM
+            (0x06, 0, 0, 0x7FFF0000),       # allowed
+        ))
+        held = ctypes.create_string_buffer(code)
+        head = struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(held))
+        program = ctypes.create_string_buffer(head)
+        libc = ctypes.CDLL(None)
+        libc.prctl(38, 1, 0, 0, 0)
+        if libc.prctl(22, 2, ctypes.c_void_p(ctypes.addressof(program)), 0, 0):
+            sys.exit(77)
+    """,
+}
+REFUSED_RUN = """
+    import tilewright as tw
+    from tests.support.models import feed_for, small_net
+
+    compiled = tw.compile(small_net(), threads=2)
+    try:
+        compiled.run(None, feed_for(small_net()))
+    except tw.UsageError as error:
+        print(error)
+    assert tw.compile(small_net(), target="interpreter").run(None, feed_for(small_net()))
+    print("interpreted")
+"""
+REFUSED_MAP = """
+    import tilewright as tw
+    try:
+        import tilewright.cost.nest_table
+    except tw.UsageError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("program", [REFUSED_RUN, REFUSED_MAP], ids=["run", "map"])
+def test_where_generated_code_may_not_run_one_line_says_so(refusal: str, program: str) -> None:
+    ended = in_process(textwrap.dedent(REFUSALS[refusal]) + textwrap.dedent(program))
+    if ended.returncode == 77:
+        pytest.skip("this kernel has no such switch")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[0].startswith("this process may not run code that it generates")
+    assert program is REFUSED_MAP or ended.stdout.splitlines()[1:] == ["interpreted"]
+    assert ended.stderr == ""

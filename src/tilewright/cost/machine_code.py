@@ -13,11 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tilewright.errors import NoGeneratedCode
+from tilewright.hardware.probe import may_run_generated_code
+from tilewright.private_files import LOOPS, PrivateFolder, Records, default_cache_directory
+
+if not may_run_generated_code():  # numba cannot even be imported
+    raise NoGeneratedCode
+
 import llvmlite
 import numba
 from numba.core import caching, compiler, serialize
-
-from tilewright.private_files import LOOPS, PrivateFolder, Records, default_cache_directory
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,12 @@ does not exist or cannot be parsed means "not known here" (None), never an error
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +133,24 @@ def caches(root: Path = _ROOT) -> tuple[CacheInfo, ...]:
             )
         )
     return tuple(sorted(found, key=lambda cache: (cache.level, cache.kind)))
+
+
+def may_run_generated_code() -> bool:
+    """Whether memory of this process that was written may become executable.
+
+    Not so under prctl's PR_SET_MDWE, systemd's MemoryDenyWriteExecute= and some policies of SELinux. Asks
+    Linux by doing it to a page; elsewhere nobody is known to refuse.
+    """
+    if not sys.platform.startswith("linux"):
+        return True
+    try:
+        page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        view = (ctypes.c_char * mmap.PAGESIZE).from_buffer(page)
+        libc = ctypes.CDLL(None)
+        address = ctypes.c_void_p(ctypes.addressof(view))
+        return int(libc.mprotect(address, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC)) == 0
+    except (OSError, AttributeError):
+        return True
 
 
 def load_average_1min() -> float | None:

@@ -31,8 +31,9 @@ from typing import IO, Protocol
 import llvmlite
 import llvmlite.binding as llvm
 
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import InternalError, NoGeneratedCode, UsageError
 from tilewright.forks import let_forks_pass, process_is_whole
+from tilewright.hardware.probe import may_run_generated_code
 from tilewright.targets.cpu.cache import ObjectCache
 
 logger = logging.getLogger(__name__)
@@ -183,6 +184,8 @@ class JitLibrary:
         keep_alive: Sequence[object] = (),
     ) -> None:
         let_forks_pass()
+        if not may_run_generated_code():  # LLVM would end the process
+            raise NoGeneratedCode
         _initialize(native_only=True)
         _load_libm()
         # One LLJIT per library: closing it returns all memory, where closing a library of a shared one
