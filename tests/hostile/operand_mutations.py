@@ -64,7 +64,7 @@ def seeds() -> tuple[Mutant, ...]:
     for case in node_cases():
         graph = case.model.graph
         inputs = case.data_sets[0][0]
-        if len(graph.node) != 1 or graph.node[0].op_type in _RANDOM:
+        if len(graph.node) != 1 or graph.node[0].op_type in _RANDOM or graph.node[0].domain:
             continue
         if not all(i.type.HasField("tensor_type") for i in (*graph.input, *graph.output)):
             continue

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto, NodeProto
 
+from tilewright.errors import ModelRejected
+from tilewright.frontend.onnx.protos import node_label
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Shape, Value
 
@@ -29,27 +32,85 @@ def loop_types(
 def _scan_types(
     node: NodeProto, body: GraphProto, inputs: Sequence[Value], import_body: ImportBody
 ) -> tuple[ResultType, ...]:
-    attributes = {a.name: a for a in node.attribute}
-    num_scanned = int(attributes["num_scan_inputs"].i)
-    num_states = len(inputs) - num_scanned
-    axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0] * num_scanned
-    states, scanned = inputs[:num_states], inputs[num_states:]
+    scan = ScanAttributes.of(node, inputs)
+    states, scanned = inputs[: scan.num_states], inputs[scan.num_states :]
     arguments = [Value(f"state_{i}", v.dtype, v.shape) for i, v in enumerate(states)]
-    num_steps = 0
-    for i, (value, axis) in enumerate(zip(scanned, axes, strict=True)):
-        axis %= len(value.shape)
-        num_steps = value.shape[axis]
+    for i, (value, axis) in enumerate(zip(scanned, scan.axes, strict=True)):
         arguments.append(Value(f"slice_{i}", value.dtype, value.shape[:axis] + value.shape[axis + 1 :]))
     results = import_body(body, arguments)
-    stacked = results[num_states:]
-    out_axes = (
-        list(attributes["scan_output_axes"].ints) if "scan_output_axes" in attributes else [0] * len(stacked)
-    )
     types: list[ResultType] = [_state_type(a, r) for a, r in zip(states, results, strict=False)]
-    for value, axis in zip(stacked, out_axes, strict=True):
-        axis %= len(value.shape) + 1
-        types.append((value.dtype, (*value.shape[:axis], num_steps, *value.shape[axis:])))
+    for value, axis in zip(results[scan.num_states :], scan.out_axes, strict=True):
+        axis = stacking_axis(node, axis, len(value.shape))
+        types.append((value.dtype, (*value.shape[:axis], scan.num_steps, *value.shape[axis:])))
     return tuple(types)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanAttributes:
+    """How a Scan cuts its inputs into steps and stacks its results."""
+
+    num_states: int
+    num_steps: int
+    axes: tuple[int, ...]
+    backward: tuple[bool, ...]
+    out_axes: tuple[int, ...]
+    out_backward: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, node: NodeProto, inputs: Sequence[Value]) -> ScanAttributes:
+        """Those of a node on these inputs.
+
+        Raises:
+            ModelRejected: they do not fit the inputs or the body.
+        """
+        attributes = {a.name: a for a in node.attribute}
+        body: GraphProto = attributes["body"].g
+        num_scanned = int(attributes["num_scan_inputs"].i) if "num_scan_inputs" in attributes else 0
+        num_states = len(inputs) - num_scanned
+        num_stacked = len(body.output) - num_states
+        fits = 1 <= num_scanned <= len(inputs) == len(body.input) and num_stacked >= 0
+        _require(
+            node,
+            fits,
+            f"num_scan_inputs={num_scanned} of {len(inputs)} inputs does not fit a body of {len(body.input)} "
+            f"inputs and {len(body.output)} results",
+        )
+
+        def listed(name: str, length: int) -> tuple[int, ...]:
+            values = tuple(attributes[name].ints) if name in attributes else (0,) * length
+            _require(node, len(values) == length, f"{name} has {len(values)} numbers, but {length} are taken")
+            return values
+
+        axes = []
+        for value, axis in zip(inputs[num_states:], listed("scan_input_axes", num_scanned), strict=True):
+            rank = len(value.shape)
+            _require(node, -rank <= axis < rank, f"{value.name!r} {list(value.shape)} has no axis {axis}")
+            axes.append(axis % rank)
+        steps = {v.shape[a] for v, a in zip(inputs[num_states:], axes, strict=True)}
+        _require(node, len(steps) == 1, f"its inputs have {sorted(steps)} steps, but all have as many")
+        return cls(
+            num_states,
+            steps.pop(),
+            tuple(axes),
+            tuple(map(bool, listed("scan_input_directions", num_scanned))),
+            listed("scan_output_axes", num_stacked),
+            tuple(map(bool, listed("scan_output_directions", num_stacked))),
+        )
+
+
+def stacking_axis(node: NodeProto, axis: int, rank: int) -> int:
+    """The axis along which results of a rank are stacked, counted from the front.
+
+    Raises:
+        ModelRejected: there is none.
+    """
+    _require(node, -rank - 1 <= axis <= rank, f"results of {rank} axes cannot be stacked along axis {axis}")
+    return axis % (rank + 1)
+
+
+def _require(node: NodeProto, holds: bool, problem: str) -> None:
+    if not holds:
+        raise ModelRejected(f"node {node_label(node)}: {problem}; export the model again.")
 
 
 def _loop_types(

@@ -13,6 +13,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 from tilewright.frontend.onnx.limits import MAX_UNCOUNTED_STEPS, MAX_UNROLLED_NODES
+from tilewright.frontend.onnx.loops import ScanAttributes, stacking_axis
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Value
 
@@ -112,24 +113,15 @@ def _unroll_loop(
 
 
 def _unroll_scan(node: NodeProto, inputs: list[Value], steps: Steps) -> list[Value] | None:
-    attributes = {a.name: a for a in node.attribute}
-    num_scanned = int(attributes["num_scan_inputs"].i)
-    num_states = len(inputs) - num_scanned
+    scan = ScanAttributes.of(node, inputs)
+    num_states, length, num_stacked = scan.num_states, scan.num_steps, len(scan.out_axes)
     states, scanned = inputs[:num_states], inputs[num_states:]
-    num_stacked = len(loop_body(node).output) - num_states
-
-    def listed(name: str, length: int) -> list[int]:
-        return list(attributes[name].ints) if name in attributes else [0] * length
-
-    axes = [a % len(v.shape) for a, v in zip(listed("scan_input_axes", num_scanned), scanned, strict=True)]
-    backward = listed("scan_input_directions", num_scanned)
-    length = scanned[0].shape[axes[0]]
     allowed = _Limit(steps)
     stacks: list[list[Value]] = [[] for _ in range(num_stacked)]
     for done in range(length):
         slices = [
             _slice(value, axis, length - 1 - done if turned else done, steps)
-            for value, axis, turned in zip(scanned, axes, backward, strict=True)
+            for value, axis, turned in zip(scanned, scan.axes, scan.backward, strict=True)
         ]
         results = [value for value in steps.step([*states, *slices]) if value is not None]
         if len(results) != num_states + num_stacked:
@@ -142,10 +134,8 @@ def _unroll_scan(node: NodeProto, inputs: list[Value], steps: Steps) -> list[Val
     if length == 0:
         return None
     found: list[Value] = []
-    turned_outputs = listed("scan_output_directions", num_stacked)
-    for stack, axis, turned in zip(
-        stacks, listed("scan_output_axes", num_stacked), turned_outputs, strict=True
-    ):
+    for stack, axis, turned in zip(stacks, scan.out_axes, scan.out_backward, strict=True):
+        axis = stacking_axis(node, axis, len(stack[0].shape))
         joined = _stacked(stack[::-1] if turned else stack, axis, steps)
         if joined is None:
             return None

@@ -130,7 +130,9 @@ def _require_layer(node: Node) -> None:
         node, direction in _DIRECTIONS, f"direction is {direction!r}, not one of {', '.join(_DIRECTIONS)}"
     )
     ways, gates = 2 if direction == "bidirectional" else 1, _GATES[node.op_type]
-    by_batch = bool(node.int_attr("layout", 0))
+    layout = node.int_attr("layout", 0)
+    require(node, layout in (0, 1), f"layout is {layout}, not 0 or 1")
+    by_batch = bool(layout)
     steps, batch, width = require_rank(node, 0, 3, 3)
     if by_batch:
         steps, batch = batch, steps

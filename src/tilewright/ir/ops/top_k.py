@@ -41,7 +41,7 @@ from tilewright.ir.ops.build import (
     require_result,
     require_scalar,
 )
-from tilewright.ir.ops.movement import optional, present
+from tilewright.ir.ops.movement import axis_within, optional, present
 from tilewright.ir.ops.quantization import limits
 from tilewright.ir.ops.registry import Sizing, operator
 
@@ -67,18 +67,18 @@ def _top_k_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
 
 
 def _axis(node: Node) -> int:
-    return node.int_attr("axis", -1) % len(node.require(0).shape)
+    return axis_within(node.int_attr("axis", -1), len(node.require(0).shape))
 
 
 def _top_k_shape(node: Node, source: Shape, data: Array) -> Shape:
-    axis, count = node.int_attr("axis", -1) % len(source), int(data.reshape(-1)[0])
+    axis, count = axis_within(node.int_attr("axis", -1), len(source)), int(data.reshape(-1)[0])
     if not 0 <= count <= source[axis]:
         raise ValueError(f"there are {source[axis]} elements to choose from")
     return (*source[:axis], count, *source[axis + 1 :])
 
 
 def _top_k_count(node: Node, source: Shape, out: Shape) -> list[int]:
-    return [out[node.int_attr("axis", -1) % len(source)]]
+    return [out[axis_within(node.int_attr("axis", -1), len(source))]]
 
 
 @operator("TopK", reference=_top_k_reference, sizing=Sizing(1, "K", _top_k_shape, _top_k_count))
