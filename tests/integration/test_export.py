@@ -232,7 +232,7 @@ def test_names_become_identifiers() -> None:
 
 def test_hostile_names_reach_neither_compiler_nor_symbols() -> None:
     """`python -m tests.hostile.names 1000` is the long run."""
-    outcome = names.hunt(10, seed=1)
+    outcome = names.hunt(6, seed=1)
     assert outcome["found"] == []
     assert outcome["exported"]
 
@@ -359,7 +359,7 @@ def test_a_kill_at_any_moment_leaves_whole_files(tmp_path: Path) -> None:
         "    files = [FileToWrite(f'f{i}', (data,) * 4, lambda _: True) for i in range(4)]\n"
         "    write_together(Path(sys.argv[1]), files)\n"
     )
-    for attempt in range(4):
+    for attempt in range(3):
         process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()
@@ -388,6 +388,18 @@ def test_the_verb(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # An object for another machine: ELF, 64 bits, little-endian, machine 183 (AArch64).
     head = (small / "out" / "my_net.o").read_bytes()[:20]
     assert (head[:6], head[18]) == (b"\x7fELF\x02\x01", 183)
+
+
+def test_the_verb_replaces_what_is_not_its_own_only_if_told(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(small)
+    (small / "example.c").write_text("mine")
+    result = tilewright("export", "small.onnx")
+    assert (result.code, (small / "example.c").read_text()) == (2, "mine")
+    assert "example.c: export did not write this file" in result.err
+    assert tilewright("export", "small.onnx", "--force").code == 0
+    assert (small / "example.c").read_text().startswith("/* tilewright export")
 
 
 @pytest.mark.parametrize(
