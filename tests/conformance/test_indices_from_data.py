@@ -141,6 +141,21 @@ def test_each_side_of_the_axis_is_an_error_however_it_runs(
         assert isinstance(found, list), f"{way}: {found}"
 
 
+def test_a_sequence_longer_than_time_is_an_error_however_it_runs(tmp_path: Path) -> None:
+    given = np.full(37, 9)
+    case = Case("ReverseSequence", [X, given], [floats(9, 37)], {"time_axis": 0, "batch_axis": 1})
+    ways = Ways(case.model(), tmp_path)
+    for way, found in ways.answers(case.feed()):
+        assert isinstance(found, list), f"{way}: {found}"
+        np.testing.assert_array_equal(found[0], X[::-1])
+    for place in (0, 36):
+        longer = given.copy()
+        longer[place] = 12  # its first step would be the twelfth, which is number 11
+        for way, found in ways.answers(case.feed(1, longer)):
+            assert isinstance(found, InputError), f"{way}: {found}"
+            assert "ReverseSequence 'node': index 11 lies outside axis 0" in str(found)
+
+
 def test_one_hot_of_an_index_outside_is_all_off(tmp_path: Path) -> None:
     case = Case("OneHot", [ints(5, -6, 4), np.array(5), np.array([0, 1], F)], [floats(3, 5)])
     for _, found in Ways(case.model(), tmp_path).answers(case.feed()):
