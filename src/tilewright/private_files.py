@@ -99,12 +99,17 @@ def _user_folder(environment: Mapping[str, str], variable: str, below_home: Path
     return home / below_home / "tilewright" if home.is_absolute() else None
 
 
+Place = Path | tuple[Path | str, ...]
+"""A path, or its parts, which are joined only for a message."""
+
+
 class NotPrivate(OSError):
     """A file or folder that others may have written, or that is no plain one: it is not used."""
 
-    def __init__(self, path: Path, reason: str, advice: str) -> None:
-        super().__init__(errno.EPERM, f"{reason}; {advice}", str(path))
-        self.path, self.reason, self.advice = path, reason, advice
+    def __init__(self, path: Place, reason: str, advice: str) -> None:
+        self.path = path if isinstance(path, Path) else Path(*path)
+        self.reason, self.advice = reason, advice
+        super().__init__(errno.EPERM, f"{reason}; {advice}", str(self.path))
 
     def __str__(self) -> str:
         return printable(f"{self.path} {self.reason}; {self.advice}")
@@ -170,16 +175,14 @@ class PrivateFolder:
             OSError: it is missing, or cannot be opened or made.
         """
         held = self._opened_root(create)
-        at = self.root
         descriptor = held.descriptor
         try:
-            for part in parts:
-                at = at / part
-                inner = _step(descriptor, part, at, create)
+            for depth, part in enumerate(parts, start=1):
+                inner = _step(descriptor, part, (self.root, *parts[:depth]), create)
                 if descriptor != held.descriptor:
                     os.close(descriptor)
                 descriptor = inner
-                _check_folder(os.fstat(descriptor), at)
+                _check_folder(os.fstat(descriptor), (self.root, *parts[:depth]))
             yield descriptor
         finally:
             if descriptor != held.descriptor:
@@ -214,7 +217,7 @@ class PrivateFolder:
             NotPrivate: the file or a folder on the way is not the user's alone, or is no plain file.
             OSError: it is missing or cannot be read.
         """
-        path = self.path(*parts)
+        path: Place = (self.root, *parts)
         with self.opened(*parts[:-1]) as folder, _opened_file(folder, parts[-1], path) as (file, status):
             _check_file(status, path, max_bytes, secret=secret)
             if touch:
@@ -459,8 +462,14 @@ def hazards_of(root: Path | str) -> tuple[NotPrivate, ...]:
 
 
 def _key_places(folder: PrivateFolder) -> tuple[PrivateFolder, ...]:
-    state = key_directory()
-    return (folder,) if state is None else (PrivateFolder(state), folder)
+    state = _state_folder(os.environ.get("XDG_STATE_HOME", ""), os.environ.get("HOME", ""))
+    return (folder,) if state is None else (state, folder)
+
+
+@functools.lru_cache(maxsize=8)
+def _state_folder(xdg_state_home: str, home: str) -> PrivateFolder | None:
+    found = key_directory({"XDG_STATE_HOME": xdg_state_home, "HOME": home})
+    return None if found is None else PrivateFolder(found)
 
 
 _keys: dict[Path, tuple[tuple[int, ...], bytes]] = {}
@@ -625,7 +634,7 @@ def _link_target(folder: int, name: str, at: Path) -> Path | None:
     return Path(os.readlink(name, dir_fd=folder))
 
 
-def _step(folder: int, name: str, at: Path, create: bool, *, listable: bool = True) -> int:
+def _step(folder: int, name: str, at: Place, create: bool, *, listable: bool = True) -> int:
     """A descriptor of a folder in another one. `create` makes it, mode 0700."""
     flags = (_OPEN | os.O_RDONLY if listable else _PASS) | os.O_DIRECTORY
     try:
@@ -656,7 +665,7 @@ def _check_above(status: os.stat_result, path: Path) -> None:
         )
 
 
-def _check_folder(status: os.stat_result, path: Path) -> None:
+def _check_folder(status: os.stat_result, path: Place) -> None:
     """A cache's folder, or one below it."""
     if status.st_uid != os.geteuid():
         raise NotPrivate(
@@ -665,7 +674,7 @@ def _check_folder(status: os.stat_result, path: Path) -> None:
     _check_mode(status, path)
 
 
-def _check_file(status: os.stat_result, path: Path, max_bytes: int, *, secret: bool = False) -> None:
+def _check_file(status: os.stat_result, path: Place, max_bytes: int, *, secret: bool = False) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise NotPrivate(path, f"is {_kind(status.st_mode)}, no file", "remove it")
     if status.st_uid != os.geteuid():
@@ -679,7 +688,7 @@ def _check_file(status: os.stat_result, path: Path, max_bytes: int, *, secret: b
         raise NotPrivate(path, reason, "remove it")
 
 
-def _check_mode(status: os.stat_result, path: Path) -> None:
+def _check_mode(status: os.stat_result, path: Place) -> None:
     if status.st_mode & _WRITABLE_BY_OTHERS:
         mode = stat.S_IMODE(status.st_mode)
         raise NotPrivate(path, f"may be written by others (mode {mode:04o})", "chmod go-w it, or remove it")
@@ -699,7 +708,7 @@ def _kind(mode: int) -> str:
 
 
 @contextlib.contextmanager
-def _opened_file(folder: int, name: str, path: Path) -> Iterator[tuple[int, os.stat_result]]:
+def _opened_file(folder: int, name: str, path: Place) -> Iterator[tuple[int, os.stat_result]]:
     """A descriptor of a file and its status; what cannot be opened for what it is raises as such."""
     try:
         file = os.open(name, _OPEN | os.O_RDONLY, dir_fd=folder)
