@@ -78,6 +78,13 @@ def _large_integers(d: Difference) -> bool:
     return d.ours.shape == d.theirs.shape and bool((np.maximum(*results)[d.wrong] >= 2.0**23).all())
 
 
+def _next_integer(d: Difference) -> bool:
+    if d.ours.dtype.kind not in "iu":
+        return False
+    a, b = d.ours.astype(np.float64), d.theirs.astype(np.float64)
+    return bool((np.abs(a - b) <= 1).all())
+
+
 def _beyond_int32(d: Difference) -> bool:
     x, scale = d.step.inputs()[:2]
     if x is None or scale is None:
@@ -318,7 +325,7 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained(
         RUNTIME,
-        tuple(_INTEGER_SUMS),
+        (*_INTEGER_SUMS, "Einsum", "Gemm"),
         "integers beyond 2**23: ONNX Runtime sums in floating point and saturates; here sums wrap",
         _large_integers,
     ),
@@ -373,6 +380,18 @@ EXPLAINED: tuple[Explained, ...] = (
         ("Cast", "CastLike", "Pow", "ReduceMean", "ReduceLogSumExp", "ReduceLogSum", "ReduceL2"),
         "NaN, infinities and numbers beyond the integer type: the standard leaves the result open",
         _either(_to_integer, _large_integers, _both(_integer, _is_empty)),
+    ),
+    Explained(
+        CPU,
+        ("Resize",),
+        "a sum half way between two integers, in float32 on one side of it and in float64 on the other",
+        _next_integer,
+    ),
+    Explained(
+        RUNTIME,
+        tuple(_NORMS),
+        "ONNX Runtime subtracts the mean after it has multiplied: digits of large numbers cancel",
+        _close(1e-3),
     ),
     Explained(
         CPU,
@@ -474,6 +493,12 @@ EXPLAINED: tuple[Explained, ...] = (
         ("GridSample", "Resize", "RoiAlign"),
         "float64: the reference, or ONNX Runtime and what is given here, round coordinates to float32",
         _both(_float64, _close_or_non_finite(1e-4)),
+    ),
+    Explained(
+        REFERENCE,
+        ("Resize",),
+        "half types: the reference rounds after each axis, so that large numbers overflow earlier or later",
+        _both(lambda d: d.ours.dtype.itemsize == 2, _close_or_non_finite(2e-2)),
     ),
     Explained(
         REFERENCE,
