@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import resource
+import select
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,16 +85,10 @@ def hunt_models(first: int, count: int, keep: Path | None = None) -> Report:
             str(first),
             str(stop),
         ]
-        child = subprocess.Popen(
-            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         seed, ended = first, False
         with child:
-            while True:
-                line = _line(child, MODEL_TIMEOUT_S)
-                if not line:
-                    child.kill()  # if it has not ended by itself
-                    break
+            for line in _lines(child, MODEL_TIMEOUT_S):
                 if not line.startswith("{"):
                     continue
                 told = json.loads(line)
@@ -120,13 +117,17 @@ def _found(report: Report, text: str, seed: int, keep: Path | None) -> None:
         (keep / f"{seed}.onnx").write_bytes(hostile_model(seed)[0].SerializeToString())
 
 
-def _line(child: subprocess.Popen[str], timeout_s: float) -> str | None:
-    """The next line of a child, "" at its end, None if there is none in time."""
-    import select
-
+def _lines(child: subprocess.Popen[bytes], timeout_s: float) -> Iterator[str]:
+    """What a child prints, line by line, until it ends or says nothing for so long; then it is ended."""
     assert child.stdout is not None
-    ready, _, _ = select.select([child.stdout], [], [], timeout_s)
-    return child.stdout.readline() if ready else None
+    left = b""
+    while select.select([child.stdout], [], [], timeout_s)[0]:
+        more = os.read(child.stdout.fileno(), 1 << 16)
+        if not more:
+            return
+        *whole, left = (left + more).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    child.kill()
 
 
 def hunt_operands(seed: int, count: int) -> Report:

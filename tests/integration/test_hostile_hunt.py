@@ -88,7 +88,7 @@ def test_children_that_die_or_hang_are_findings(monkeypatch: pytest.MonkeyPatch,
     )
     popen = subprocess.Popen
 
-    def started(command: list[str], **options: object) -> subprocess.Popen[str]:
+    def started(command: list[str], **options: object) -> subprocess.Popen[bytes]:
         return popen([sys.executable, str(script), *command[-2:]], **options)  # type: ignore[call-overload, no-any-return]
 
     monkeypatch.setattr(hunt.subprocess, "Popen", started)
