@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Nest
+from tilewright.ir.nest import Access, Affine, Nest
 
 # Steps of one loop nest: hours, on the fastest machine.
 MAX_NODE_STEPS = 2**48
@@ -39,13 +39,32 @@ def find_excess(node: Node, nests: Sequence[Nest]) -> str | None:
     for nest in nests:
         written = nest.write.operand
         kept = prod(written.shape) if written.kind == "local" else 0
-        for count, what in ((nest.num_iterations, "takes {} steps"), (kept, "keeps {} elements in between")):
+        padded = max(
+            (_padded_elements(nest, access) for access in nest.reads if access.fill is not None), default=0
+        )
+        for count, what in (
+            (nest.num_iterations, "takes {} steps"),
+            (kept, "keeps {} elements in between"),
+            (padded, "pads an input to {} elements"),
+        ):
             if count > allowed:
                 return (
                     f"it {what.format(count)}, more than the {allowed} that its operands and results can "
                     "need; check its attributes"
                 )
     return None
+
+
+def _padded_elements(nest: Nest, access: Access) -> int:
+    """Elements of the box that a read ranges over, padding included."""
+    extents = {d.name: d.extent for d in nest.dims}
+    if 0 in extents.values():
+        return 0
+    total = 1
+    for index, size in zip(access.index, access.shape, strict=True):
+        low, high = index.bounds(extents) if isinstance(index, Affine) else (0, size - 1)
+        total *= max(high, size - 1) - min(low, 0) + 1
+    return total
 
 
 def check_steps(node: Node, num_steps: int) -> None:

@@ -307,6 +307,11 @@ class LaneOps(ModuleText):
         """
         if element == "float":
             return value
+        if element == "half" and value.type.lanes == 1:
+            # Or LLVM joins it with a rounding from double before, which is a call of that library too.
+            name = f"{value.type.text} @llvm.arithmetic.fence.{value.type.suffix}("
+            self.declare(f"declare {name}{value.type.text})")
+            value = self.op(f"call {name}{value.typed})", value.type)
         if element != "bfloat":
             return self.cast("fpext" if element == "double" else "fptrunc", value, element)
         bits = self.bitcast(value, value.type.with_element("i32"))

@@ -55,6 +55,10 @@ def too_much_work() -> Iterator[tuple[str, ModelProto]]:
             f"{op_type} same",
             one(op_type, X, kernel_shape=[2**30], auto_pad="SAME_UPPER", opset=opset),
         )
+    far = {"kernel_shape": [3], "dilations": [2**32], "auto_pad": "SAME_UPPER"}
+    yield "dilations", one("AveragePool", X, **far, opset=22)
+    weight = {"w": np.zeros((1, 1, 3), np.float32)}
+    yield "Conv dilations", one("Conv", X, weight, dilations=[2**32], pads=[2**32, 2**32])
     yield "AveragePool padded", one("AveragePool", X, kernel_shape=[2**30], pads=[2**29, 2**29])
     yield "indices", one("MaxPool", X, kernel_shape=[2**30], auto_pad="SAME_LOWER", outputs=["y", "i"])
     boxes = {"r": np.float32([[0, 0, 4, 4]]), "b": np.zeros(1, np.int64)}
@@ -101,7 +105,7 @@ def named(cases: Callable[[], Iterator[tuple[str, ModelProto]]]) -> Any:
 
 @named(too_much_work)
 def test_work_beyond_what_operands_can_need_is_refused(proto: ModelProto) -> None:
-    with pytest.raises(ModelRejected, match=r"steps.* more than the \d+ that"):
+    with pytest.raises(ModelRejected, match=r"(steps|elements).* more than the \d+ that"):
         load_onnx(proto)
 
 

@@ -50,8 +50,12 @@ def load_read(frame: Frame, read: int, ref: Ref, open_guards: Sequence[Guard]) -
 def _mask(frame: Frame, ref: Ref, open_guards: Sequence[Guard]) -> Val | None:
     """One i1 per lane (or one for all if scalar) that says what may be read, None if everything."""
     e, mask = frame.emitter, None
-    type = I64 if frame.lanes == 1 else I32.with_lanes(frame.lanes)
     for guard in open_guards:
+        # In 32 bits where they hold it: a place far beside the operand must not look like one inside.
+        reach = max(map(abs, guard.form.bounds(frame.nest.extents)), default=0)
+        reach += frame.lanes * max((abs(c) for _, c in guard.form.terms), default=0)
+        narrow = frame.lanes > 1 and max(reach, guard.extent) < 2**31
+        type = (I32 if narrow else I64).with_lanes(frame.lanes)
         key = ("mask", guard, frame.vector, tuple(frame.bound.get(n) for n in guard.form.dims()))
         inside = frame.memo.get(key)
         if inside is None:
