@@ -418,4 +418,5 @@ def test_tables_are_checked_even_if_trusted(path: Path, tmp_path: Path) -> None:
     assert "native.json: main.segments[0]: host step 7" in refusal(edit(segments=[7]), trust=True)
     assert "native.json: main.num_bases: 4000" in refusal(edit(num_bases=4000), trust=True)
     assert "native.json: inputs: are not those" in refusal(edit(inputs=[]), trust=True)
+    assert "native.json: outputs[0]: nothing writes it" in refusal(edit(arg_table=[]), trust=True)
     assert "native.json: passthrough.x: is no output" in refusal(edit(passthrough={"x": "image"}), trust=True)

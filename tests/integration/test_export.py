@@ -21,6 +21,7 @@ from tests.support.models import F32, host_net, model, small_net
 
 import tilewright as tw
 from tilewright import zoo
+from tilewright.embed import header
 from tilewright.embed.folder import FileToWrite, write_together
 from tilewright.embed.header import header_text
 from tilewright.embed.names import MAX_NAME_CHARS, identifier
@@ -235,6 +236,12 @@ def test_hostile_names_reach_neither_compiler_nor_symbols() -> None:
     outcome = names.hunt(6, seed=1)
     assert outcome["found"] == []
     assert outcome["exported"]
+
+
+@needs_compiler
+def test_the_hunt_for_hostile_names_finds_an_escape_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header, "comment", lambda text: text.replace("*/", "* /").replace("\\", "/"))
+    assert any("-Werror" in problem or "plain text" in problem for problem in names.hunt(3)["found"])
 
 
 def test_what_an_artifact_says_of_its_model_stays_in_its_comment(small: Path) -> None:

@@ -17,6 +17,7 @@ from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, MainCode
+from tilewright.targets.cpu.storage import FIRST_CALLER_BASE
 
 Array = np.ndarray[Any, Any]
 
@@ -127,6 +128,12 @@ def _require_fitting(tables: _TablesFields, facts: CompiledFacts, sizes: Sequenc
     for i, segment in enumerate(main.segments):
         if isinstance(segment, int) and segment >= len(tables.host_steps):
             raise FieldError(f"host step {segment} of {len(tables.host_steps)}", f".main.segments[{i}]")
+    written = {base for base, _ in main.arg_table}
+    written |= {ref[0] for step in tables.host_steps for ref in step.outputs if ref is not None}
+    for i, spec in enumerate(tables.outputs):
+        base = FIRST_CALLER_BASE + len(tables.inputs) + i
+        if spec.name not in tables.passthrough and base not in written and sizes[base]:
+            raise FieldError("nothing writes it", f".outputs[{i}]")
     by_name = {spec.name: spec for spec in tables.outputs}
     sources = {spec.name: spec for spec in tables.inputs}
     for name, source in tables.passthrough.items():
