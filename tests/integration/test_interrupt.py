@@ -112,7 +112,7 @@ VERBS = {
     "bench": ("bench", "MODEL"),
     "simulate": ("simulate", "MODEL"),
     "tune": ("tune", "MODEL", "-o", "m.tw", "--budget", "1h"),
-    "run": ("run", "MODEL"),
+    "run": ("run", "MODEL", "--random"),
 }
 
 
