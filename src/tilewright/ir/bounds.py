@@ -22,8 +22,20 @@ import numpy as np
 from tilewright.errors import InternalError, ModelRejected
 from tilewright.ir.expr import reads_of
 from tilewright.ir.graph import Graph, Node, Shape, Value
-from tilewright.ir.nest import Access, Affine, Index, Indirect, Lookup, Nest, Opaque, Operand, format_access
+from tilewright.ir.nest import (
+    Access,
+    Affine,
+    Index,
+    Indirect,
+    Lookup,
+    Nest,
+    Opaque,
+    Operand,
+    format_access,
+    operands_of,
+)
 from tilewright.ir.ops import describe
+from tilewright.ir.restrict import Part
 
 # Generated code computes indices in 64 bits; below this no step on the way to one overflows.
 LARGEST_INDEX = 1 << 53
@@ -97,12 +109,37 @@ def require_bounded_nests(
         raise InternalError(f"after {after}, the nests for {names}: {problem}; please report this.")
 
 
+def require_bounded_part(part: Part, present: Collection[OperandKey], after: str) -> None:
+    """Raise if a part of a group of nests leaves the windows that it sees or leaves its result unwritten.
+
+    What is `present` of temporaries was made by a part before.
+
+    Raises:
+        InternalError: naming the problem and the step.
+    """
+    seen: dict[str, dict[int, Value]] = {"input": {}, "output": {}}
+    for operand in operands_of(part.nests):
+        if operand.kind in seen:
+            name = f"{operand.kind} {operand.position}"
+            seen[operand.kind][operand.position] = Value(name, operand.dtype, operand.shape)
+    inputs, outputs = ([of.get(i) for i in range(max(of, default=-1) + 1)] for of in seen.values())
+    problem = find_nest_problem(part.nests, inputs, outputs, present)
+    if problem is not None:
+        raise InternalError(f"after {after}, a block of nests: {problem}; please report this.")
+
+
 def find_nest_problem(
-    nests: Sequence[Nest], inputs: Sequence[Value | None], outputs: Sequence[Value | None]
+    nests: Sequence[Nest],
+    inputs: Sequence[Value | None],
+    outputs: Sequence[Value | None],
+    present: Collection[OperandKey] = (),
 ) -> str | None:
-    """The same of nests that run one after the other, over these inputs and outputs."""
+    """The same of nests that run one after the other, over these inputs and outputs.
+
+    Temporaries that are `present` were written before.
+    """
     try:
-        return next(_Proof(inputs, outputs).problems(nests), None)
+        return next(_Proof(inputs, outputs, present).problems(nests), None)
     except KeyError as error:
         return f"an index uses the dim {error}, which its nest has not"
 
@@ -239,11 +276,16 @@ class _Write:
 
 
 class _Proof:
-    def __init__(self, inputs: Sequence[Value | None], outputs: Sequence[Value | None]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[Value | None],
+        present: Collection[OperandKey],
+    ) -> None:
         self._values = {"input": inputs, "output": outputs}
         self._temporaries: dict[OperandKey, Operand] = {}
         self._writes: dict[OperandKey, list[_Write]] = {}
-        self._whole: set[OperandKey] = set()
+        self._whole: set[OperandKey] = set(present)
 
     def problems(self, nests: Sequence[Nest]) -> Iterator[str]:
         for nest in nests:

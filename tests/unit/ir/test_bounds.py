@@ -17,12 +17,14 @@ from tilewright.ir.bounds import (
     find_out_of_bounds,
     require_bounded_graph,
     require_bounded_nests,
+    require_bounded_part,
 )
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Lookup, Nest, Operand, affine
 from tilewright.ir.ops.build import read
+from tilewright.ir.restrict import Part
 from tilewright.ir.text import parse_graph
 
 HEAD = 'graph "g" opset 17 {\n input %x: float32[4, 6]\n input %w: float32[6, 5]\n'
@@ -262,3 +264,17 @@ def test_nests_of_a_later_step_are_an_internal_error() -> None:
     nests, outputs = writes((6,), ((("i", 5),), [Affine((("i", 1),))]))
     with pytest.raises(InternalError, match="after fusion, the nests for 'y': not every element"):
         require_bounded_nests(nests, [], outputs, "fusion")
+
+
+def test_a_part_stays_in_its_windows_and_reads_what_was_made_before() -> None:
+    kept, out = Operand("local", 0, F32, (3,)), Operand("output", 0, F32, (2,))
+
+    def part(first: int) -> Part:
+        source = Access(kept, (affine("i", first),))
+        return Part((Nest((Dim("i", 2),), (source,), Access(out, (ROW,)), read(0, source)),), {})
+
+    require_bounded_part(part(1), {kept.key}, "cutting")
+    with pytest.raises(InternalError, match="after cutting, a block of nests: .* not written yet"):
+        require_bounded_part(part(1), (), "cutting")
+    with pytest.raises(InternalError, match="leaves its tensor"):
+        require_bounded_part(part(2), {kept.key}, "cutting")

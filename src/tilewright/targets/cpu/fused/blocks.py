@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from tilewright.ir.bounds import require_bounded_part
 from tilewright.ir.derive import is_contraction, reuse_dims
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Nest, Operand, operands_of
@@ -115,6 +116,7 @@ def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: in
             if key not in numbers:
                 if len(variants) == max_variants:
                     return None
+                require_bounded_part(part, present, "the cut into blocks")
                 numbers[key] = len(variants)
                 variants.append(Variant(part, moves, tuple(operands_of(part.nests))))
             blocks.append((numbers[key], part))
