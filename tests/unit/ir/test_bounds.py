@@ -274,7 +274,7 @@ def test_a_part_stays_in_its_windows_and_reads_what_was_made_before() -> None:
         return Part((Nest((Dim("i", 2),), (source,), Access(out, (ROW,)), read(0, source)),), {})
 
     require_bounded_part(part(1), {kept.key}, "cutting")
-    with pytest.raises(InternalError, match="after cutting, a block of nests: .* not written yet"):
+    with pytest.raises(InternalError, match=r"after cutting, a block of nests: .* not written yet"):
         require_bounded_part(part(1), (), "cutting")
     with pytest.raises(InternalError, match="leaves its tensor"):
         require_bounded_part(part(2), {kept.key}, "cutting")
