@@ -461,6 +461,16 @@ def hazards_of(root: Path | str) -> tuple[NotPrivate, ...]:
     return tuple(found)
 
 
+def verified_records(root: Path | str) -> CacheCheck:
+    """Look at every record of a cache, of all kinds, and remove the bad ones; of the whole, count the kernels."""
+    checks = [Records(PrivateFolder(root), kind).verify() for kind in KINDS]
+    return CacheCheck(
+        checks[KINDS.index(OBJECTS)].num_whole,
+        tuple(name for check in checks for name in check.damaged),
+        tuple(name for check in checks for name in check.stale),
+    )
+
+
 def _key_places(folder: PrivateFolder) -> tuple[PrivateFolder, ...]:
     state = _state_folder(os.environ.get("XDG_STATE_HOME", ""), os.environ.get("HOME", ""))
     return (folder,) if state is None else (state, folder)

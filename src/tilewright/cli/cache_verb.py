@@ -86,15 +86,13 @@ def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
     What is damaged is removed; what others may have written is named, and stays. Example: `tilewright cache
     verify`.
     """
-    from tilewright.private_files import LOOPS, TRUSTED, PrivateFolder, Records, hazards_of
+    from tilewright.private_files import hazards_of, verified_records
 
     store = _open(cache)
     assert store.directory is not None
     hazards = hazards_of(store.directory)
-    found = store.verify()
-    others = [Records(PrivateFolder(store.directory), kind).verify() for kind in (LOOPS, TRUSTED)]
-    damaged = [*found.damaged, *(name for other in others for name in other.damaged)]
-    stale = [*found.stale, *(name for other in others for name in other.stale)]
+    found = verified_records(store.directory)
+    damaged, stale = list(found.damaged), list(found.stale)
     num_findings = _tuning(store).verify()
     if as_json:
         document = {"num_whole": found.num_whole, "damaged": damaged, "stale": stale}

@@ -168,9 +168,9 @@ def _cache(folder: Path | None) -> list[Check]:
 
 def _cache_health(directory: Path) -> Check:
     """Entries that are damaged are removed by `verify`; here they are only counted by reading them."""
-    from tilewright.targets.cpu.cache import ObjectCache
+    from tilewright.private_files import verified_records
 
-    found = ObjectCache(directory).verify()
+    found = verified_records(directory)
     text = f"{found.num_whole} whole, {len(found.damaged)} damaged"
     advice = "the damaged ones were removed" if found.damaged else ""
     return Check("cache health", not found.damaged, text, advice)
