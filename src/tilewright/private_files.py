@@ -462,7 +462,7 @@ def hazards_of(root: Path | str) -> tuple[NotPrivate, ...]:
 
 
 def verified_records(root: Path | str) -> CacheCheck:
-    """Look at every record of a cache, of all kinds, and remove the bad ones; of the whole, count the kernels."""
+    """Read every record of a cache and remove the bad ones; of the whole ones, kernels are counted."""
     checks = [Records(PrivateFolder(root), kind).verify() for kind in KINDS]
     return CacheCheck(
         checks[KINDS.index(OBJECTS)].num_whole,
