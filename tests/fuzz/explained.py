@@ -357,6 +357,24 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained(
         RUNTIME,
+        ("Sign",),
+        "the sign of NaN: NaN in numpy and the reference, 0 in ONNX Runtime",
+        has_nan,
+    ),
+    Explained(
+        RUNTIME,
+        ("Shrink",),
+        "integers beyond 2**23: ONNX Runtime computes in float32",
+        _large_integers,
+    ),
+    Explained(
+        RUNTIME,
+        ("MaxPool",),
+        "which of several equal elements is the maximum",
+        lambda d: d.output == 1 and _integer(d),
+    ),
+    Explained(
+        RUNTIME,
         ("Slice",),
         "backward to the largest integer: the standard clamps that end to the last element, which leaves "
         "nothing; ONNX Runtime takes it for the first",
@@ -405,13 +423,20 @@ EXPLAINED: tuple[Explained, ...] = (
         (*_POOLS, "GlobalMaxPool"),
         "the reference pools wrongly where ceil_mode, SAME, dilations or three axes come in, leaves NaN out "
         "of averages, and gives rank 3 a wrong shape and indices; ONNX Runtime gives what is given here",
-        _either(_confirmed, has_nan, _same_padding_beyond_kernel),
+        _either(_confirmed, has_nan, _same_padding_beyond_kernel, lambda d: d.output == 1),
     ),
     Explained(
         REFERENCE,
         ("ConvTranspose",),
         "the reference mixes up groups; ONNX Runtime gives what is given here",
         _both(_confirmed, lambda d: not _one_group(d)),
+    ),
+    Explained(
+        REFERENCE,
+        ("ConvTranspose",),
+        "auto_pad SAME with strides beyond the kernel: the reference pads with less than nothing; here, as in "
+        "ONNX Runtime, padding is zero at least",
+        _same_padding_beyond_kernel,
     ),
     Explained(
         REFERENCE,
@@ -475,7 +500,7 @@ EXPLAINED: tuple[Explained, ...] = (
             "Gelu",
         ),
         "float64: the reference computes with float32 attributes or values, or with decimal ones",
-        _both(_float64, _close(1e-6)),
+        _both(_float64, _close_or_non_finite(1e-6)),
     ),
     Explained(
         REFERENCE,
@@ -558,7 +583,7 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained(
         REFERENCE,
-        ("ScatterElements", "ScatterND"),
+        ("ScatterElements", "ScatterND", "TopK"),
         "NaN among what is compared: the reference keeps or drops it by its place",
         has_nan,
     ),

@@ -214,10 +214,11 @@ def hostile_model(seed: int) -> tuple[ModelProto, list[Step], str]:
 
 
 def _feed(graph: Any, seed: int) -> dict[str, Array] | None:
+    # No zeros: what a division by them gives in an integer type is open.
     rng = np.random.default_rng(seed)
     if sum(v.num_elements for v in graph.inputs) > _MOST_FED:
         return None
-    return {v.name: rng.integers(0, 4, v.shape).astype(v.dtype.numpy) for v in graph.inputs}
+    return {v.name: rng.integers(1, 4, v.shape).astype(v.dtype.numpy) for v in graph.inputs}
 
 
 # Trying ----------------------------------------------------------------------------------------------

@@ -231,6 +231,8 @@ def _axes(node: Node, shape: Shape, arguments: Sequence[Array | None]) -> dict[i
     """Extents and scales of the axes that are resized. `arguments`: roi, scales, sizes."""
     rank = len(shape)
     roi, scales, sizes = (a if a is not None and a.size else None for a in arguments)
+    if _coordinate_mode(node) != "tf_crop_and_resize":
+        roi = None  # other modes take none, whatever is given
     axes = [normalized_axis(node, a, rank, "an axis") for a in node.ints_attr("axes", range(rank)) or ()]
     require(node, len(set(axes)) == len(axes), f"axes {axes} name an axis twice")
     for given, count, name in ((roi, 2, "roi"), (scales, 1, "scales"), (sizes, 1, "sizes")):
