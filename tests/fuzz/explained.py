@@ -434,8 +434,8 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained(
         REFERENCE,
         ("ConvTranspose",),
-        "auto_pad SAME with strides beyond the kernel: the reference pads with less than nothing; here, as in "
-        "ONNX Runtime, padding is zero at least",
+        "auto_pad SAME with strides beyond the kernel: the reference pads with less than nothing; here, as "
+        "in ONNX Runtime, padding is zero at least",
         _same_padding_beyond_kernel,
     ),
     Explained(
