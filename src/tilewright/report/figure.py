@@ -77,6 +77,39 @@ def step_chart(title: str, x_name: str, y_name: str, end: float, series: Sequenc
     return _svg(body)
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Measured points of one colour, joined from left to right: (x, y), both positive."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+def line_chart(title: str, x_name: str, y_name: str, lines: Sequence[Line]) -> str:
+    """Lines on logarithmic axes: a straight one that rises as the dashed one does is proportional to x."""
+    xs = _Scale.of([x for line in lines for x, _ in line.points])
+    ys = _Scale.of([y for line in lines for _, y in line.points])
+    body = [_frame(title, x_name, y_name), *_x_ticks(xs), *_y_ticks(ys)]
+    # From the lower left corner as far as it stays inside.
+    ratio = min(xs.high / xs.low, ys.high / ys.low)
+    body.append(
+        f'<line x1="{_x(xs, xs.low):.1f}" y1="{_y(ys, ys.low):.1f}" x2="{_x(xs, xs.low * ratio):.1f}" '
+        f'y2="{_y(ys, ys.low * ratio):.1f}" stroke="#999" stroke-dasharray="6 4"/>'
+    )
+    for number, line in enumerate(lines):
+        colour = _COLOURS[number % len(_COLOURS)]
+        places = [(f"{_x(xs, x):.1f}", f"{_y(ys, y):.1f}", x, y) for x, y in sorted(line.points)]
+        path = " ".join(f"{x},{y}" for x, y, _, _ in places)
+        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        body += [
+            f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}">'
+            f"<title>{html_text(f'{line.name}: {at:.4g}, {value:.3g}')}</title></circle>"
+            for x, y, at, value in places
+        ]
+        body += _key(number, line.name, room=(WIDTH - _LEFT - _RIGHT) // max(1, len(lines)))
+    return _svg(body)
+
+
 def scatter(title: str, x_name: str, y_name: str, points: Sequence[Point]) -> str:
     """Dots on logarithmic axes; marked ones are large, and joined by a line from left to right."""
     xs, ys = _Scale.of([p.x for p in points]), _Scale.of([p.y for p in points])
@@ -235,9 +268,9 @@ def _frame(title: str, x_name: str, y_name: str) -> str:
     )
 
 
-def _key(number: int, name: str) -> list[str]:
+def _key(number: int, name: str, room: int = 150) -> list[str]:
     """The name of a colour, above the picture."""
-    x, colour = _LEFT + 10 + number * 150, _COLOURS[number % len(_COLOURS)]
+    x, colour = _LEFT + 10 + number * room, _COLOURS[number % len(_COLOURS)]
     return [
         f'<rect x="{x}" y="{_TOP - 12}" width="10" height="10" fill="{colour}"/>',
         f'<text x="{x + 15}" y="{_TOP - 3}">{html_text(name)}</text>',

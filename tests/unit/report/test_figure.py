@@ -13,10 +13,12 @@ from tilewright.report.figure import (
     HEIGHT,
     WIDTH,
     Bars,
+    Line,
     Point,
     Series,
     bar_chart,
     html_table,
+    line_chart,
     page,
     scatter,
     step_chart,
@@ -83,3 +85,20 @@ def test_a_value_over_time_is_held_until_it_changes() -> None:
     assert min(heights[left]) == max(heights[middle])
     assert floor - min(heights[middle]) == pytest.approx(4 * (floor - max(heights[middle])), abs=0.4)
     assert "stroke-dasharray" in step_chart("t", "x", "y", 4.0, [series])
+
+
+def test_lines_have_a_dashed_one_that_rises_linearly() -> None:
+    lines = [Line("a<b", ((10.0, 1.0), (1_000.0, 100.0))), Line("c", ((10.0, 2.0), (1_000.0, 20.0)))]
+    picture = line_chart("time", "nodes", "s", lines)
+    assert "a&lt;b" in picture
+    assert picture.count("<polyline") == 2
+    assert picture.count("<circle") == 4
+    dashed = re.search(
+        r'<line x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)" stroke="#999"', picture
+    )
+    assert dashed is not None
+    x1, y1, x2, y2 = map(float, dashed.groups())
+    drawn = re.search(r'<polyline points="([\d.]+),([\d.]+) ([\d.]+),([\d.]+)"', picture)
+    assert drawn is not None
+    a, b, c, d = map(float, drawn.groups())
+    assert (y1 - y2) / (x2 - x1) == pytest.approx((b - d) / (c - a), rel=0.01)  # "a<b" is linear
