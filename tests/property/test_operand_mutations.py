@@ -22,6 +22,11 @@ EXPLAINED = (
     ),
     ("attention", "scale ", "ONNX's reference takes the root of a scale, ours takes 0 for none given"),
     ("test_resize", "axes ", "ONNX Runtime does not count negative axes from the end"),
+    (
+        "qk_matmul_output_mode",
+        "ONNX Runtime",
+        "it shows scores before the bound, where the standard says after",
+    ),
     ("averagepool", "ONNX's reference", "it pads an axis without elements"),
 )
 
