@@ -98,6 +98,11 @@ class CpuExecutable:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._passthrough = dict(passthrough)
+        self._written = [
+            (o.name, o.shape, np.dtype(o.dtype.numpy))
+            for o in self.outputs
+            if o.name not in self._passthrough
+        ]
         self._weights = weights
         self._executor = Executor(
             main,
@@ -146,11 +151,10 @@ class CpuExecutable:
 
     def _new_results(self) -> dict[str, Array]:
         """Arrays for the outputs that kernels write."""
-        written = [o for o in self.outputs if o.name not in self._passthrough]
         try:
-            return {o.name: np.empty(o.shape, o.dtype.numpy) for o in written}
+            return {name: np.empty(shape, dtype) for name, shape, dtype in self._written}
         except MemoryError as error:
-            size_bytes = sum(math.prod(o.shape) * o.dtype.size_bytes for o in written)
+            size_bytes = sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self._written)
             raise not_enough_memory("outputs of a run", size_bytes, error) from error
 
     def _bases(self, arrays: Sequence[Array], results: Mapping[str, Array]) -> list[int]:
