@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import queue
 import random
 import resource
-import select
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -31,7 +32,7 @@ from tilewright.errors import InternalError, TilewrightError
 
 OLDEST_OPSET = 13
 # Of one model, loaded, compiled and run: CPU time, time on the wall, and memory of the process.
-MAX_CPU_S, MAX_WALL_S, MAX_BYTES = 15.0, 120.0, 8 << 30
+MAX_CPU_S, MAX_WALL_S, MAX_BYTES = 15.0, 300.0, 8 << 30
 # Models that one process tries: generated code stays mapped, and address space is limited.
 MAX_BATCH = 1000
 INTS = (
@@ -460,11 +461,14 @@ def outcomes(seeds: range, *, use_suite: bool = True) -> Iterator[Outcome]:
         batch = rest[:MAX_BATCH]
         given = [str(batch[0]), str(batch[-1] + 1), *([] if use_suite else ["--no-suite"])]
         command = [sys.executable, "-W", "ignore", "-m", "tests.hostile.attributes", "--child", *given]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
             trying, ended = rest[0], False
+            lines: queue.Queue[str] = queue.Queue()
+            threading.Thread(target=_pass_on, args=(child, lines), daemon=True).start()
             while True:
-                line = _line(child, MAX_WALL_S)
-                if line is None:
+                try:
+                    line = lines.get(timeout=MAX_WALL_S)
+                except queue.Empty:
                     child.kill()
                     yield Outcome(trying, "hang", f"no answer for {MAX_WALL_S:g} s")
                     break
@@ -478,16 +482,15 @@ def outcomes(seeds: range, *, use_suite: bool = True) -> Iterator[Outcome]:
                     trying = told["trying"]
                 else:
                     yield Outcome(told["seed"], told["outcome"], told["message"])
-            if child.stderr is not None:
-                child.stderr.close()
         rest = [seed for seed in rest if seed > (batch[-1] if ended else trying)]
 
 
-def _line(child: subprocess.Popen[str], timeout_s: float) -> str | None:
-    """The next line, empty at the end, None if there is none in time."""
+def _pass_on(child: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
+    """Every line as it comes, an empty one at the end."""
     assert child.stdout is not None
-    ready, _, _ = select.select([child.stdout], [], [], timeout_s)
-    return child.stdout.readline() if ready else None
+    for line in child.stdout:
+        lines.put(line)
+    lines.put("")
 
 
 def main() -> int:
