@@ -162,13 +162,17 @@ def hunt_command(module: str, *arguments: str, timeout_s: float) -> Report:
 
 
 def _findings_of(output: str) -> list[str]:
-    """What a hunt that ends in JSON says it found."""
-    start = output.find("{")
-    try:
-        told = json.loads(output[start:]) if start >= 0 else {}
-    except json.JSONDecodeError:
-        return []
-    return [str(text) for text in told.get("found", told.get("findings", []))]
+    """What a hunt that ends in JSON says it found: on its last line, or over the last lines."""
+    lines = output.strip().splitlines()
+    for start in range(len(lines) - 1, -1, -1):
+        if not lines[start].startswith("{"):
+            continue
+        try:
+            told = json.loads("\n".join(lines[start:]))
+        except json.JSONDecodeError:
+            continue
+        return [str(text) for text in told.get("found", told.get("findings", []))]
+    return []
 
 
 def main() -> int:

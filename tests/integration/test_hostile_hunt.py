@@ -101,5 +101,7 @@ def test_children_that_die_or_hang_are_findings(monkeypatch: pytest.MonkeyPatch,
 
 def test_findings_of_other_hunts_are_read() -> None:
     assert hunt._findings_of('noise\n{"models": 3, "found": ["a", "b"]}') == ["a", "b"]
+    assert hunt._findings_of('{"trying": 1}\n{"trying": 2}\n{"findings": ["c"]}\n') == ["c"]
+    assert hunt._findings_of('{\n "artifacts": 3,\n "found": ["d"]\n}\n') == ["d"]
     assert hunt._findings_of("3 models, nothing") == []
     assert np.isfinite(hunt.MODEL_TIMEOUT_S)
