@@ -206,6 +206,9 @@ NONSENSE = {
     "a larger result": _graph("%r1: float32[1, 24, 12, 12]", "%r1: float32[1, 24, 12, 9999]"),
     "a smaller operand": _graph("%image: float32[1, 3, 12, 12]", "%image: float32[1, 3, 2, 2]"),
     "another type": _graph("%image: float32[", "%image: float64["),
+    "an operand missing": _graph(
+        "%r1: float32[1, 24, 12, 12] = Relu(%c1)", "%r1: float32[1, 24, 12, 12] = Tile(%c1)"
+    ),
     "an unknown value": _graph("Relu(%c1)", "Relu(%c99)"),
 }
 

@@ -241,6 +241,8 @@ class _Stored:
         from tilewright.ir.bounds import find_out_of_bounds
 
         program = self.program()
+        with self.archive.decoding(GRAPH):
+            _require_operands(program.graph)
         with self.archive.decoding():
             problem = find_out_of_bounds(program.graph)
         if problem is not None:
@@ -275,6 +277,19 @@ class _Stored:
             if infos != tuple(TensorInfo.of(v) for v in values):
                 raise FieldError("it has other inputs or outputs than the manifest says")
         return graph
+
+
+def _require_operands(graph: Graph) -> None:
+    """That nodes of ONNX's operators have as many operands as these take."""
+    from onnx import defs
+
+    for node in graph.nodes:
+        try:
+            schema = defs.get_schema(node.op_type, node.opset, node.domain)
+        except defs.SchemaError:
+            continue  # an operator of ours
+        if not schema.min_input <= len(node.inputs) <= schema.max_input:
+            raise FieldError(f"{node.op_type} {node.name!r} has {len(node.inputs)} operands")
 
 
 def _json(document: dict[str, Any]) -> bytes:
