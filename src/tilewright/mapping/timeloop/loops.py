@@ -86,7 +86,7 @@ def mapping_of(part: Part, problem: Problem, machine: Machine) -> Mapping:
             raise place.error(f"{name} keeps nothing, so it can have no temporal loops here")
         fan_outs.append(_FanOut(name, place, loops, len(order)))
     _add_fan_outs(fan_outs, order, machine, directives, places)
-    _fill_rest(directives, places, problem)
+    _fill_rest(directives, places, part, problem)
     return Mapping(
         tuple(
             LevelLoops(
@@ -248,6 +248,7 @@ def _permutation(part: Part, problem: Problem) -> list[str]:
 def _fill_rest(
     directives: dict[tuple[str, str], list[tuple[str, int]]],
     places: dict[tuple[str, str], Part],
+    section: Part,
     problem: Problem,
 ) -> None:
     """Replace factors of 0, and check that factors multiply to the extents."""
@@ -259,9 +260,9 @@ def _fill_rest(
             level, kind = rest[1]
             raise places[rest[1]].error(f"a second factor of 0 for {dim}, at {level} ({kind})")
         if extent % given or (not rest and given != extent):
-            last = places[own[-1][0]] if own else next(iter(places.values()), None)
+            last = places[own[-1][0]] if own else next(iter(places.values()), section)
             text = f"factors of {dim} multiply to {given}, its extent is {extent}"
-            raise last.error(text) if last is not None else MachineError(f"mapping: {text}.")
+            raise last.error(text)
         for key in rest:
             directives[key] = [(d, extent // given if d == dim else f) for d, f in directives[key]]
 
