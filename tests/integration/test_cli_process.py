@@ -226,5 +226,5 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(cache: dict[str, s
     assert b"interpreter" in table.stdout
     error = subprocess.run([*COMMAND, "inspect", "größe.onnx"], capture_output=True, env=environment)
     assert error.returncode == 2
-    assert error.stderr.startswith(b"tilewright: gr?")
+    assert error.stderr.startswith(rb"tilewright: gr\udcc3\udcb6\udcc3\udc9fe.onnx: no such file")
     assert error.stderr.count(b"\n") == 1

@@ -83,8 +83,8 @@ def list_entries(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> No
 def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
     """Check owner, mode and digest of all that is stored; exit code 1 if something is wrong.
 
-    What is damaged is removed; what others may have written is named, and stays. Example: `tilewright cache
-    verify`.
+    What is damaged is removed; what others may have written is named, and stays.
+    Example: `tilewright cache verify`.
     """
     from tilewright.private_files import hazards_of, verified_records
 

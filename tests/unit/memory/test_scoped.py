@@ -97,7 +97,7 @@ def test_policies_choose_by_time_or_by_size() -> None:
     """While `soon` is prepared, a small value that is read last and a large one that is read next wait."""
     b = GraphBuilder()
     x = b.input(8, 8)
-    small = b.op("ReduceMax", x, shape=(8, 1), name="small", axes=(1,))
+    small = b.op("ReduceMax", x, b.integers(1), shape=(8, 1), name="small")
     large = b.op("Relu", x, name="large")
     other = b.op("Transpose", x, name="other", perm=(1, 0))
     soon = b.op(
