@@ -9,7 +9,8 @@ import numpy as np
 
 from tilewright.errors import InputError, ModelRejected
 from tilewright.ir.graph import Node, SubgraphAttribute
-from tilewright.ir.work import MAX_LOOP_STEPS
+from tilewright.ir.regex import bounded_operators
+from tilewright.ir.work import MAX_HOST_ELEMENTS, MAX_LOOP_STEPS
 
 Array = np.ndarray[Any, Any]
 Body = Callable[[Sequence[Array]], list[Array]]
@@ -53,6 +54,7 @@ def _loop(
         for stack, value in zip(stacks, results[len(states) :], strict=True):
             stack.append(value)
         step += 1
+        _check_stacks(node, stacks)
     return (*states, *_stacked(node, stacks, [0] * num_stacked))
 
 
@@ -76,6 +78,7 @@ def _scan(node: Node, inputs: list[Array], body: Body, steps: _Steps) -> tuple[A
         states = results[:num_states]
         for stack, value in zip(stacks, results[num_states:], strict=True):
             stack.append(value)
+        _check_stacks(node, stacks)
     ordered = [s[::-1] if backward else s for s, backward in zip(stacks, reverse_out, strict=True)]
     out_axes = node.ints_attr("scan_output_axes", [0] * num_stacked) or ()
     return (*states, *_stacked(node, ordered, out_axes))
@@ -92,6 +95,22 @@ def _stacked(node: Node, stacks: Sequence[Sequence[Array]], axes: Sequence[int])
         else:
             results.append(np.zeros(0))
     return results
+
+
+def _check_stacks(node: Node, stacks: Sequence[Sequence[Array]]) -> None:
+    """Stop when more is stacked than the graph declares: it would only be known when memory is full."""
+    for value, stack in zip(node.outputs[len(node.outputs) - len(stacks) :], stacks, strict=True):
+        num_elements = len(stack) * stack[-1].size
+        if value is None and num_elements > MAX_HOST_ELEMENTS:
+            raise InputError(
+                f"{node.op_type} {node.name!r} stacks more than MAX_HOST_ELEMENTS = {MAX_HOST_ELEMENTS} "
+                "elements; feed it fewer steps."
+            )
+        if value is not None and num_elements > value.num_elements:
+            raise InputError(
+                f"{node.op_type} {node.name!r} stacks more than the {list(value.shape)} that its result "
+                f"{value.name!r} is declared; feed it fewer steps."
+            )
 
 
 class _Steps:
@@ -155,7 +174,7 @@ def _body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body
         number = TensorProto.STRING if text else helper.np_dtype_to_tensor_dtype(array.dtype)
         graph.input.append(helper.make_tensor_value_info(key, number, array.shape))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.opset)])
-    evaluator = ReferenceEvaluator(model, new_ops=_counting(steps))
+    evaluator = ReferenceEvaluator(model, new_ops=[*_counting(steps), *bounded_operators()])
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         steps.take()

@@ -18,7 +18,8 @@ from tilewright.ir.control_flow import CONTROL_FLOW, run_control_flow
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
 from tilewright.ir.nest import Opaque
-from tilewright.ir.ops.registry import describe, find_operator, has_effect
+from tilewright.ir.ops.registry import describe, find_operator, has_effect, host_excess
+from tilewright.ir.regex import bounded_operators
 
 Array = np.ndarray[Any, Any]
 
@@ -111,6 +112,9 @@ def run_node(
     """
     found = find_operator(node)
     try:
+        excess = host_excess(node, arrays)
+        if excess is not None:
+            raise InputError(f"{node.op_type} {node.name!r}: {excess}.")
         with np.errstate(all="ignore"):
             if found is not None and found.reference is not None:
                 results: Sequence[Array | None] = found.reference(node, [_widened(a) for a in arrays])
@@ -258,7 +262,8 @@ def _run_through_onnx(
     from onnx.reference import ReferenceEvaluator
 
     model = node_model(node, arrays, captures)
-    found = iter(ReferenceEvaluator(model).run(None, _model_feed(node, arrays, captures)))
+    evaluator = ReferenceEvaluator(model, new_ops=bounded_operators())
+    found = iter(evaluator.run(None, _model_feed(node, arrays, captures)))
     results = [None if value is None else next(found) for value in node.outputs]
     if any(isinstance(value, list | dict) for value in results):
         raise UnsupportedOp(f"{node.op_type} {node.name!r} gives a sequence; only tensors are supported.")

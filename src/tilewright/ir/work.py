@@ -7,13 +7,18 @@ taps than its input has elements mostly reads beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Affine, Nest
 
-# Steps of one loop nest: hours, on the fastest machine.
-MAX_NODE_STEPS = 2**48
+# Steps of one loop nest: five minutes on a core that multiplies at its peak, and four times what a layer of
+# the largest language models takes over 8192 tokens.
+MAX_NODE_STEPS = 2**43
 # Steps for each result from all operands: a product takes one for each pair of operands at the most.
 MAX_STEPS_PER_PAIR = 256
 # So many are fine for tensors of any size: they take milliseconds.
@@ -25,6 +30,18 @@ FOLDING_STEPS_PER_ELEMENT = 16
 
 # Entries of a table of positions or weights along one axis: more than an axis has that is looked up.
 MAX_TABLE_ENTRIES = 2**22
+
+# Elements that a node without nests holds at once on the host besides its operands: 2 GiB as float64.
+MAX_HOST_ELEMENTS = 2**28
+
+# Steps of such a node that are interpreted: minutes.
+MAX_HOST_STEPS = 2**28
+
+# Held for each point of a Fourier transform: complex numbers, of a padded length, and of the result.
+ELEMENTS_PER_POINT = 16
+
+# Time for the expressions of one RegexFullMatch: matching can take exponentially long.
+MAX_REGEX_S = 10.0
 
 # Steps of a loop whose body runs on the host, those of loops inside it included: they take 20 us and more.
 MAX_LOOP_STEPS = 2**18
@@ -49,8 +66,8 @@ def find_excess(node: Node, nests: Sequence[Nest]) -> str | None:
         ):
             if count > allowed:
                 return (
-                    f"it {what.format(count)}, more than the {allowed} that its operands and results can "
-                    "need; check its attributes"
+                    f"it {what.format(count)}, more than the {allowed} that "
+                    f"{_whose(allowed, 'its operands and results')}; check its attributes"
                 )
     return None
 
@@ -75,7 +92,9 @@ def check_steps(node: Node, num_steps: int) -> None:
     """
     allowed = _allowed_steps(node)
     if num_steps > allowed:
-        raise ValueError(f"{num_steps} steps are more than the {allowed} that these operands can need")
+        raise ValueError(
+            f"{num_steps} steps are more than the {allowed} that {_whose(allowed, 'these operands')}"
+        )
 
 
 def check_table(num_entries: int) -> None:
@@ -94,6 +113,38 @@ def find_folding_excess(node: Node, nests: Sequence[Nest] | None) -> str | None:
     allowed = max(MAX_FOLDING_STEPS, FOLDING_STEPS_PER_ELEMENT * elements)
     steps = elements if nests is None else sum(nest.num_iterations for nest in nests)
     return f"it takes {steps} steps, more than {allowed}" if steps > allowed else None
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """What a node without nests asks of the host at the most."""
+
+    elements: int = 0  # that it holds at once besides its operands
+    steps: int = 0  # that are interpreted
+
+
+def find_host_excess(work: HostWork) -> str | None:
+    """What is too much about work on the host, None if it is within limits."""
+    for count, what, limit, name in (
+        (work.elements, "holds {} elements", MAX_HOST_ELEMENTS, "MAX_HOST_ELEMENTS"),
+        (work.steps, "takes {} steps", MAX_HOST_STEPS, "MAX_HOST_STEPS"),
+    ):
+        if count > limit:
+            return (
+                f"on the host it {what.format(count)}, more than {name} = {limit}; check its attributes and "
+                "the operands that say how large it is"
+            )
+    return None
+
+
+def number_of(data: Sequence[np.ndarray[Any, Any] | None], position: int, default: int) -> int:
+    """The whole number that an operand holds; the default where it is not known or not given."""
+    array = data[position] if position < len(data) else None
+    return default if array is None or not array.size else int(array.reshape(-1)[0])
+
+
+def _whose(allowed: int, operands: str) -> str:
+    return "a node may take (MAX_NODE_STEPS)" if allowed == MAX_NODE_STEPS else f"{operands} can need"
 
 
 def _allowed_steps(node: Node) -> int:

@@ -29,6 +29,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, window_of
+from tilewright.ir.work import HostWork
 
 Array = np.ndarray[Any, Any]
 
@@ -186,7 +187,12 @@ def conv(node: Node) -> Description:
     return (Nest(loops.dims, tuple(reads), loops.write, body, "sum", init),)
 
 
-@operator("DeformConv")
+def _deform_conv_work(node: Node, data: Sequence[Array | None]) -> HostWork:
+    weight, out = node.require(1).shape, node.output.shape
+    return HostWork(steps=prod(out) * prod(weight[1:]))
+
+
+@operator("DeformConv", host_work=_deform_conv_work)
 def deform_conv(node: Node) -> Description:
     """Not affine: where the input is read is data, with fractions."""
     window = conv_window(node)

@@ -1,4 +1,4 @@
-"""Operators of no other family: generators of constants, running sums, and what stays opaque."""
+"""Operators of no other family: generators of constants, running sums, transforms."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.movement import axis_within, extents_of, present
 from tilewright.ir.ops.registry import Sizing, operator
+from tilewright.ir.work import ELEMENTS_PER_POINT, HostWork, number_of
 
 Array = np.ndarray[Any, Any]
 
 # A running sum as one nest does the square of its work, in blocks a multiple of it; then the host is faster.
 _LONGEST_SINGLE_NEST = 64
+# Slicing and padding a frame of an STFT.
+_STEPS_PER_FRAME = 16
 LONGEST_RUNNING_NEST = 1 << 14
 
 
@@ -138,7 +141,15 @@ def _range_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
     return (start + np.arange(count).astype(start.dtype) * delta,)
 
 
-@operator("Range", reference=_range_reference)
+def _range_work(node: Node, data: Sequence[Array | None]) -> HostWork:
+    if any(end is None for end in data[:3]):
+        return HostWork()
+    start, limit, delta = (present(data, i).reshape(-1)[0].item() for i in range(3))
+    count = (limit - start) / delta if delta else 0
+    return HostWork(elements=max(0, math.ceil(count)) if math.isfinite(count) else 0)
+
+
+@operator("Range", reference=_range_reference, host_work=_range_work)
 def range_operator(node: Node) -> Description:
     """`start + i * delta`."""
     for scalar in range(3):
@@ -323,42 +334,23 @@ def _stft_shapes(node: Node) -> tuple[Shape | None, ...]:
     return ((signal[0], (signal[1] - size) // stride + 1, bins, 2),)
 
 
-@operator("STFT", shapes=_stft_shapes)
+def _stft_work(node: Node, data: Sequence[Array | None]) -> HostWork:
+    """All frames at once, as complex numbers."""
+    signal, step, length, window = node.require(0).shape, data[1], number_of(data, 3, 0), node.input(2)
+    if not length and window is not None:
+        length = window.num_elements
+    if step is None:
+        return HostWork()
+    num_frames = max((signal[1] - length) // max(abs(number_of(data, 1, 1)), 1) + 1, 0)
+    return HostWork(
+        elements=ELEMENTS_PER_POINT * signal[0] * num_frames * length, steps=num_frames * _STEPS_PER_FRAME
+    )
+
+
+@operator("STFT", shapes=_stft_shapes, host_work=_stft_work)
 def stft(node: Node) -> Description:
     """Fourier transforms of frames."""
     (shape,) = _stft_shapes(node)
     if shape is not None:
         require_result(node, shape)
     return Opaque("STFT: transforms are not loop nests of ours")
-
-
-# Opaque ----------------------------------------------------------------------------------------------
-
-_REASONS = {
-    "Bernoulli": "it is random",
-    "BitCast": "it reinterprets bits",
-    "BlackmanWindow": "its size is data",
-    "Col2Im": "overlapping blocks add into each other",
-    "Det": "a determinant is a factorisation",
-    "DFT": "transforms are not loop nests of ours",
-    "HammingWindow": "its size is data",
-    "HannWindow": "its size is data",
-    "If": "it is control flow",
-    "ImageDecoder": "it decodes a file format",
-    "Loop": "it is control flow",
-    "MelWeightMatrix": "its size is data",
-    "Multinomial": "it is random",
-    "RandomNormal": "it is random",
-    "RandomNormalLike": "it is random",
-    "RandomUniform": "it is random",
-    "RandomUniformLike": "it is random",
-    "Scan": "it is control flow",
-    "TensorScatter": "it writes where its data says",
-    "TfIdfVectorizer": "it looks sequences up in a dictionary",
-}
-
-
-@operator(*_REASONS)
-def opaque(node: Node) -> Description:
-    """Operators that run whole, on the host."""
-    return Opaque(f"{node.op_type}: {_REASONS[node.op_type]}")

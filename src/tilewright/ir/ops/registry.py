@@ -15,13 +15,14 @@ from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
-from tilewright.ir.work import find_excess
+from tilewright.ir.work import HostWork, find_excess, find_host_excess
 from tilewright.progress import checkpoint
 
 Array = np.ndarray[Any, Any]
 Reference = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
 DescribeFunction = Callable[[Node], Description]
 ShapesFunction = Callable[[Node], Sequence[Shape | None]]
+HostWorkFunction = Callable[[Node, Sequence[Array | None]], HostWork]
 
 # Importing a family registers its operators; the list is the table of contents of this folder.
 FAMILIES = (
@@ -44,6 +45,7 @@ FAMILIES = (
     "cells",
     "recurrent",
     "misc",
+    "host",
     "check_shape",
 )
 
@@ -78,6 +80,10 @@ class Operator:
 
     `shapes` gives the shapes of its results from operands and attributes alone, None where they are data. It
     is there for operators of which ONNX's own inference is not exact.
+
+    `host_work` bounds what its reference asks where there are no nests, from the data of its operands (None
+    where they are not known yet). It is there for operators that ask more than a few times the elements of
+    their operands and results.
     """
 
     op_type: str
@@ -87,6 +93,7 @@ class Operator:
     sizing: Sizing | None = None
     has_effect: bool = False  # it raises where its input is wrong, so it runs even if nobody reads its result
     shapes: ShapesFunction | None = None
+    host_work: HostWorkFunction | None = None
 
 
 _OPERATORS: dict[tuple[str, str], Operator] = {}
@@ -101,6 +108,7 @@ def operator(
     sizing: Sizing | None = None,
     has_effect: bool = False,
     shapes: ShapesFunction | None = None,
+    host_work: HostWorkFunction | None = None,
 ) -> Callable[[DescribeFunction], DescribeFunction]:
     """Register the decorated nest builder, with its reference, under one or more operator names."""
 
@@ -109,7 +117,9 @@ def operator(
             key = (domain, op_type)
             if key in _OPERATORS:
                 raise AssertionError(f"operator {op_type} is registered twice")
-            _OPERATORS[key] = Operator(op_type, domain, function, reference, sizing, has_effect, shapes)
+            _OPERATORS[key] = Operator(
+                op_type, domain, function, reference, sizing, has_effect, shapes, host_work
+            )
         return function
 
     return register
@@ -161,9 +171,10 @@ def describe(node: Node) -> Description:
 
 def _describe(node: Node) -> Description:
     checkpoint()
-    if any(v.dtype is DType.STRING for v in (*node.operands(), *node.results())):
-        return Opaque("text tensors have no nests")
     found = find_operator(node)
+    is_text = any(v.dtype is DType.STRING for v in (*node.operands(), *node.results()))
+    if is_text and (found is None or found.host_work is None):
+        return Opaque("text tensors have no nests")
     if found is None:
         return Opaque(f"{node.op_type} is not a known operator")
     unknown = sizing_by_data(node)
@@ -172,13 +183,24 @@ def _describe(node: Node) -> Description:
     with _rejecting(node):
         _require_sized(node, found)
         description = found.describe(node)  # also of what runs on the host: it checks the operands
-        excess = None if isinstance(description, Opaque) else find_excess(node, description)
+        if isinstance(description, Opaque):
+            excess = host_excess(node, [v if v is None else v.data for v in node.inputs])
+        else:
+            excess = find_excess(node, description)
         if excess is not None:
             raise ModelRejected(f"{node.op_type} {node.name!r}: {excess}.")
     num_operands = sum(1 for _ in node.operands()) + sum(1 for _ in node.results())
     if num_operands > MAX_OPERANDS:
         return Opaque(f"{num_operands:,} inputs and outputs, more than MAX_OPERANDS = {MAX_OPERANDS:,}")
     return description
+
+
+def host_excess(node: Node, data: Sequence[Array | None]) -> str | None:
+    """What is too much for the host about a node on operands of which some data may be known, or None."""
+    found = find_operator(node)
+    if found is None or found.host_work is None:
+        return None
+    return find_host_excess(found.host_work(node, data))
 
 
 def _require_sized(node: Node, found: Operator) -> None:

@@ -36,7 +36,7 @@ from tilewright.ir.ops.indexing import progression
 from tilewright.ir.ops.movement import optional, present
 from tilewright.ir.ops.quantization import saturated, saturated_array
 from tilewright.ir.ops.registry import operator
-from tilewright.ir.work import check_table
+from tilewright.ir.work import HostWork, check_table
 
 Array = np.ndarray[Any, Any]
 
@@ -433,7 +433,15 @@ def resize(node: Node) -> Description:
     return tuple(nests)
 
 
-@operator("AffineGrid")
+def _affine_grid_work(node: Node, data: Sequence[Array | None]) -> HostWork:
+    """Places with a one behind, then moved by each matrix."""
+    if (size := data[1]) is None:
+        return HostWork()
+    num_places = prod(max(int(e), 0) for e in size.reshape(-1)[2:])
+    return HostWork(elements=num_places * (size.size + 3 * node.require(0).shape[0]))
+
+
+@operator("AffineGrid", host_work=_affine_grid_work)
 def affine_grid(node: Node) -> Description:
     """Places to sample at, for GridSample."""
     return Opaque("AffineGrid makes places of its data")
