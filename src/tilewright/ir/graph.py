@@ -160,10 +160,15 @@ class Node:
         return value
 
     def float_attr(self, name: str, default: float) -> float:
-        """A floating-point attribute. ONNX holds them, and their defaults, in float32."""
-        value = self.attributes.get(name, default)
+        """A floating-point attribute, or the default as ONNX holds it: in float32, as all of a file's are.
+
+        What passes make of float64 constants keeps its digits.
+        """
+        value = self.attributes.get(name)
+        if value is None:
+            return float(np.float32(default))
         assert isinstance(value, float | int), f"attribute {name!r} of {self.op_type} is not a number"
-        return float(np.float32(value))
+        return float(value)
 
     def str_attr(self, name: str, default: str) -> str:
         """A text attribute."""
