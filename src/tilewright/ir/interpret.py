@@ -24,6 +24,11 @@ from tilewright.ir.regex import bounded_operators
 Array = np.ndarray[Any, Any]
 
 
+# What a reference raises for values that are no valid operands. Types, shapes and attributes of a known
+# operator were looked at when it was described; anything else says that a reference does not run such a node.
+_FAULTS_OF_VALUES = (ArithmeticError, IndexError, ValueError)
+
+
 def run_graph(
     graph: Graph,
     feed: Mapping[str, Array],
@@ -107,8 +112,8 @@ def run_node(
     Shapes come from the arrays, so that a node can also run on a part of its input.
 
     Raises:
-        InputError: an index lies outside its axis.
-        UnsupportedOp: no reference exists or it refuses these inputs.
+        InputError: the arrays' values are none that the operator takes, such as an index outside its axis.
+        UnsupportedOp: no reference exists, or it does not run such a node.
     """
     found = find_operator(node)
     try:
@@ -122,12 +127,13 @@ def run_node(
                 results = _run_through_onnx(node, arrays, captures)
     except TilewrightError:
         raise
-    except IndexError as error:
-        _raise_outside(node, arrays)
-        raise InputError(f"{node.op_type} {node.name!r}: {' '.join(str(error).split())}.") from error
     except Exception as error:
         # Whatever a reference raises, the reader needs the node and the reason in one line.
         reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, IndexError):
+            _raise_outside(node, arrays)
+        if isinstance(error, _FAULTS_OF_VALUES) and found is not None:
+            raise InputError(f"{node.op_type} {node.name!r}: {reason.removesuffix('.')}.") from error
         raise UnsupportedOp(
             f"{node.op_type} {node.name!r} (opset {node.opset}) cannot run: {reason}."
         ) from error

@@ -228,9 +228,25 @@ def _alive(emit: _Emitter, layer: _Layer) -> tuple[list[Value | None], Value | N
         steps = [None if row.all() else emit.constant(row[None], f"alive_{t}") for t, row in enumerate(known)]
         return steps, emit.constant(known.reshape(layer.steps, 1, layer.batch, 1), "alive")
     shape = (layer.steps, layer.batch)
+    lengths = _checked_lengths(emit, layer, lengths)
     mask = emit.one("Less", [emit.constant(times, "times"), lengths], "alive", shape, dtype=DType.BOOL)
     pieces = emit.split(mask, "alive", [1] * layer.steps)
     return [*pieces], emit.reshape(mask, "alive_every", (layer.steps, 1, layer.batch, 1))
+
+
+def _checked_lengths(emit: _Emitter, layer: _Layer, lengths: Value) -> Value:
+    """The lengths, taken from a table of all that can be, so that every target refuses others.
+
+    Negative ones, which would count from the table's end, are moved before its start.
+    """
+    num_lengths = layer.steps + 1
+    type_, shape = lengths.dtype, lengths.shape
+    table = emit.constant(np.arange(num_lengths, dtype=np.int32), "lengths")
+    zero, count = (emit.constant(np.array(n, np.int32), "length") for n in (0, num_lengths))
+    is_negative = emit.one("Less", [lengths, zero], "length_negative", shape, dtype=DType.BOOL)
+    before = emit.one("Sub", [lengths, count], "length_before", shape, dtype=type_)
+    places = emit.one("Where", [is_negative, before, lengths], "length_place", shape, dtype=type_)
+    return emit.one("Gather", [table, places], "sequence_lens", shape, {"axis": 0}, dtype=type_)
 
 
 def _direction(

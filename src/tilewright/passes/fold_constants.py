@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from tilewright.errors import InputError, ModelRejected, UnsupportedOp
-from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute
 from tilewright.ir.interpret import run_node
 from tilewright.ir.nest import Opaque
@@ -18,24 +15,17 @@ from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
 from tilewright.progress import checkpoint
 
-Array = np.ndarray[Any, Any]
-
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
-# Operators that only move elements give the same bits in any type, so they need no wider one.
-_MOVEMENT = frozenset(
-    (
-        *("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Concat", "Split"),
-        *("Gather", "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Constant", "ConstantOfShape"),
-        *("DepthToSpace", "SpaceToDepth", "ScatterElements", "ScatterND", "Where", "Trilu", "Shape", "Size"),
-    )
 )
 
 
 @dataclass(frozen=True, slots=True)
 class FoldConstants:
-    """Computes constant nodes with the reference semantics: in float64, rounded once to the result's type.
+    """Computes constant nodes with the reference semantics: the bits that a run by the interpreter gives.
+
+    Not in a wider type: where a result is an integer or a truth value, a tie or a comparison would then fall
+    differently than it does for the same numbers fed to a run.
 
     A result may take `max_bytes`, or twice the bytes it is computed from if that is more: folding must not
     make a small model large. Random operators and control flow stay.
@@ -78,7 +68,7 @@ def _is_constant(editor: Editor, node: Node) -> bool:
 def _fold(editor: Editor, node: Node) -> str | None:
     """Replace a node's results by constants, or say why not."""
     try:
-        results = _computed(node)
+        results = run_node(node, [None if v is None else v.data for v in node.inputs])
     except UnsupportedOp as error:
         return str(error)
     except InputError as error:
@@ -100,19 +90,3 @@ def _fold(editor: Editor, node: Node) -> str | None:
         editor.graph.remove(node)  # what it checks of constants holds for every run
     editor.discard([node])
     return None if folded else "its result is read by name"
-
-
-def _computed(node: Node) -> tuple[Array | None, ...]:
-    arrays = [None if v is None else v.data for v in node.inputs]
-    if node.op_type in _MOVEMENT or not any(v.dtype.is_float for v in (*node.operands(), *node.results())):
-        return run_node(node, arrays)
-    wide = [
-        a.astype(np.float64) if a is not None and v is not None and v.dtype.is_float else a
-        for a, v in zip(arrays, node.inputs, strict=True)
-    ]
-    results = run_node(node, wide, dtype=DType.FLOAT64)
-    with np.errstate(all="ignore"):
-        return tuple(
-            None if a is None or v is None else np.asarray(a).astype(v.dtype.numpy, copy=False)
-            for a, v in zip(results, node.outputs, strict=True)
-        )

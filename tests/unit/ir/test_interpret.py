@@ -10,10 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tilewright.errors import ModelRejected, UnsupportedOp, UsageError
+from tilewright.errors import InputError, ModelRejected, UnsupportedOp, UsageError
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
+from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
 from tilewright.ir.interpret import run_graph, run_node
+from tilewright.ir.ops import describe
 
 
 def chain(*op_types: str, dtype: DType = DType.FLOAT32) -> Graph:
@@ -178,3 +179,59 @@ def test_attributes_of_every_kind_reach_onnx() -> None:
         "ss": [b"a", b"b"],
         "none": [],
     }
+
+
+def fed(
+    op_type: str, arrays: list[np.ndarray | None], shape: tuple[int, ...], **attributes: Attribute
+) -> Node:
+    """A node whose operands are inputs, with a result of this shape."""
+    values = [
+        None if a is None else Value(f"x{i}", DType.from_numpy(a.dtype), a.shape)
+        for i, a in enumerate(arrays)
+    ]
+    return Node(op_type, values, [Value("y", DType.FLOAT32, shape)], attributes, name="n", opset=18)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+FLAT = np.arange(6, dtype=np.float32)
+STEPPED = np.ones((2, 1, 1), np.float32)
+BOXES = np.array([[0, 0, 1e9, 1e9]], np.float32)
+# The values of operands that no shape or attribute shows to be wrong: of references here and of ONNX's.
+IMPOSSIBLE: list[tuple[str, list[np.ndarray | None], tuple[int, ...], dict[str, Attribute]]] = [
+    ("Slice", [FLAT, ints(0), ints(6), ints(0), ints(0)], (6,), {}),
+    ("Slice", [FLAT, ints(0), ints(6), ints(7), ints(1)], (6,), {}),
+    ("Tile", [FLAT, ints(-1)], (6,), {}),
+    ("Expand", [FLAT, ints(5)], (5,), {}),
+    ("Reshape", [FLAT, ints(4)], (4,), {}),
+    ("ConstantOfShape", [ints(-2)], (2,), {}),
+    ("Range", [np.float32(0), np.float32(1), np.float32(0)], (1,), {}),
+    ("Gather", [FLAT, ints(6)], (1,), {}),
+    ("ScatterElements", [FLAT, ints(-7), FLAT[:1]], (6,), {}),
+    ("Split", [FLAT, ints(7)], (7,), {}),
+    ("RoiAlign", [np.ones((1, 1, 2, 2), np.float32), BOXES, ints(0)], (1, 1, 1, 1), {}),
+    ("RNN", [STEPPED, STEPPED[:1], STEPPED[:1], None, np.array([3], np.int32)], (2, 1, 1, 1), {}),
+    ("Col2Im", [np.ones((1, 5, 5), np.float32), ints(4, 4), ints(1, 5)], (1, 1, 5, 5), {}),
+]
+
+
+@pytest.mark.parametrize("one", IMPOSSIBLE, ids=lambda one: one[0])
+def test_values_that_cannot_be_are_the_fault_of_what_was_fed(
+    one: tuple[str, list[np.ndarray | None], tuple[int, ...], dict[str, Attribute]],
+) -> None:
+    op_type, arrays, shape, attributes = one
+    arrays = [None if a is None else np.asarray(a) for a in arrays]
+    node = fed(op_type, arrays, shape, **attributes)
+    describe(node)  # neither shapes nor attributes are wrong
+    with pytest.raises(InputError, match=f"^{op_type} 'n': .+") as caught:
+        run_node(node, arrays)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_reference_does_not_run_is_unsupported() -> None:
+    # numpy has no determinants of half types.
+    x = np.ones((2, 2), np.float16)
+    with pytest.raises(UnsupportedOp, match=r"^Det 'n' \(opset 18\) cannot run: "):
+        run_node(fed("Det", [x], ()), [x.astype(object)])

@@ -12,10 +12,12 @@ from onnx import helper, numpy_helper
 
 import tilewright as tw
 from tilewright.compiler import plan
+from tilewright.errors import InputError, ModelRejected
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
+from tilewright.ir.ops import describe
 from tilewright.options import Options
 from tilewright.passes.expand_recurrent import ExpandRecurrent, num_steps_of
 from tilewright.targets.cpu.isa import CacheSizes, isa_by_name
@@ -207,3 +209,32 @@ def test_without_the_pass_a_layer_runs_on_the_host() -> None:
     inputs = feed(load_onnx(proto))
     for found, expected in zip(compiled.run(None, inputs), runtime_outputs(proto, inputs), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [-1, STEPS + 1, np.iinfo(np.int32).min, np.iinfo(np.int32).max])
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_lengths_that_no_sequence_can_have_are_refused(op_type: str, length: int) -> None:
+    graph = load_onnx(model(op_type, directions=1, given="l"))
+    inputs = feed(graph)
+    (lengths,) = [v for v in graph.inputs if v.dtype is DType.INT32]
+    inputs[lengths.name] = np.array([STEPS, 0, length], np.int32)
+    expanded = graph.clone()
+    ExpandRecurrent().run(expanded)
+    for one in (graph, expanded):
+        with pytest.raises(InputError):
+            run_graph(one, inputs)
+    compiled = tw.compile(model(op_type, directions=1, given="l"))
+    with pytest.raises(InputError, match=r"sequence_lens"):
+        compiled.run(None, inputs)
+    inputs[lengths.name] = np.array([STEPS, 0, 1], np.int32)
+    compiled.run(None, inputs)
+
+
+def test_constant_lengths_that_no_sequence_can_have_are_refused_with_the_model() -> None:
+    graph = load_onnx(model("GRU", directions=1, given="l"))
+    (lengths,) = [v for v in graph.inputs if v.name == "n"]
+    (node,) = graph.nodes
+    known = [graph.constant(np.full(BATCH, STEPS + 1, np.int32)) if v is lengths else v for v in node.inputs]
+    one = Node("GRU", known, node.outputs, node.attributes, opset=node.opset)
+    with pytest.raises(ModelRejected, match=f"the length {STEPS + 1}, but there are {STEPS} steps"):
+        describe(one)

@@ -56,6 +56,16 @@ def _layer_normalization(node: NodeProto, inputs: Inputs) -> None:
     _check_int(node, "axis", -1, -rank, rank - 1)
 
 
+def _softmax_cross_entropy_loss(node: NodeProto, inputs: Inputs) -> None:
+    """onnx's definition by other operators takes whatever it does not know for the mean."""
+    said = next((a.s.decode("utf-8", "replace") for a in node.attribute if a.name == "reduction"), "mean")
+    if said not in ("none", "sum", "mean"):
+        raise ModelRejected(
+            f"node {node_label(node)}: attribute 'reduction' is {said[:60]!r}, expected none, sum or mean; "
+            "export the model again."
+        )
+
+
 def _split(node: NodeProto, inputs: Inputs) -> None:
     """From opset 18 on a node says into how many parts, unless it says into which."""
     if any(a.name == "num_outputs" for a in node.attribute):
@@ -171,5 +181,6 @@ _RULES: dict[str, Callable[[NodeProto, Inputs], None]] = {
     "GatherND": _gather_nd,
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _layer_normalization,
+    "SoftmaxCrossEntropyLoss": _softmax_cross_entropy_loss,
     "Split": _split,
 }

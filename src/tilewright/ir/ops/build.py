@@ -1,8 +1,8 @@
 """What nest builders of all families share: operands of a node and what they must be, dims, pointwise nests.
 
 Builders take the extents of their loops from operands and attributes. What these must be of each other and of
-the results is said with `require`, `require_shape`, `require_result` and `axis_of`, before a nest is made or
-the node is left to its reference.
+the results is said with `require`, `choice_attr`, `require_shape`, `require_result` and `axis_of`, before a
+nest is made or the node is left to its reference.
 """
 
 from __future__ import annotations
@@ -27,6 +27,20 @@ def require(node: Node, holds: bool, problem: str) -> None:
     """
     if not holds:
         raise ModelRejected(f"{node.op_type} {node.name!r}: {problem}; export the model again.")
+
+
+def choice_attr(
+    node: Node, name: str, allowed: Sequence[str], default: str, *, any_case: bool = False
+) -> str:
+    """A text attribute with a closed set of values, in lower case if `any_case` is taken.
+
+    Raises:
+        ModelRejected: it has another value.
+    """
+    value = node.str_attr(name, default)
+    value = value.lower() if any_case else value
+    require(node, value in allowed, f"{name} is {value!r}, not one of {', '.join(allowed)}")
+    return value
 
 
 def require_shape(node: Node, position: int, expected: Sequence[int | None], reason: str = "") -> None:

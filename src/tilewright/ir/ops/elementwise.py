@@ -18,6 +18,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Description, Nest, Nests, Opaque
 from tilewright.ir.ops.build import (
     broadcast,
+    choice_attr,
     copy_nest,
     dims_of,
     identity,
@@ -205,11 +206,9 @@ def _gelu_reference(node: Node, x: Any) -> Any:
 @operator("Gelu", reference=from_numpy(_gelu_reference))
 def gelu(node: Node) -> Description:
     """`x` times the normal distribution function of `x`, exact or by its tanh approximation."""
-    kind = node.str_attr("approximate", "none")
+    kind = choice_attr(node, "approximate", ("none", "tanh"), "none")
     if kind == "none":
         return pointwise(node, lambda x: x * (call("erf", x * math.sqrt(0.5)) + 1) * 0.5)
-    if kind != "tanh":
-        return Opaque(f"Gelu with approximate={kind!r} is not known")
     return pointwise(
         node, lambda x: x * (call("tanh", (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5
     )
@@ -308,9 +307,7 @@ def _bit_shift_reference(node: Node, a: Any, b: Any) -> Any:
 @operator("BitShift", reference=from_numpy(_bit_shift_reference))
 def bit_shift(node: Node) -> Description:
     """Shift to the LEFT or RIGHT, arithmetic for signed types; amounts beyond the width shift all out."""
-    direction = node.str_attr("direction", "")
-    if direction not in ("LEFT", "RIGHT"):
-        return Opaque(f"BitShift with direction={direction!r} is not known")
+    direction = choice_attr(node, "direction", ("LEFT", "RIGHT"), "")
     dtype = node.output.dtype
     width = dtype.size_bytes * 8
 
@@ -409,6 +406,7 @@ def _cast_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arra
 @operator("Cast", "CastLike", reference=_cast_reference)
 def cast_operator(node: Node) -> Description:
     """The output's type says what to convert to; float to integer truncates toward zero."""
+    choice_attr(node, "round_mode", ("up", "down", "nearest"), "up")
     return _copy(node)
 
 

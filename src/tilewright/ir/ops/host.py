@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.ir.graph import Node, SubgraphAttribute
 from tilewright.ir.nest import Description, Opaque
-from tilewright.ir.ops.build import require, require_rank
+from tilewright.ir.ops.build import choice_attr, require, require_rank
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import ELEMENTS_PER_POINT, MAX_LOOP_STEPS, HostWork, number_of
 
@@ -20,7 +20,6 @@ _REASONS = {
     "Bernoulli": "it is random",
     "BitCast": "it reinterprets bits",
     "If": "it is control flow",
-    "ImageDecoder": "it decodes a file format",
     "RandomNormal": "it is random",
     "RandomNormalLike": "it is random",
     "RandomUniform": "it is random",
@@ -32,6 +31,13 @@ _REASONS = {
 def opaque(node: Node) -> Description:
     """Operators that ask no more than their operands and results are."""
     return Opaque(f"{node.op_type}: {_REASONS[node.op_type]}")
+
+
+@operator("ImageDecoder")
+def image_decoder(node: Node) -> Description:
+    """Pixels of a picture as it is in a file."""
+    choice_attr(node, "pixel_format", ("RGB", "BGR", "Grayscale"), "RGB")
+    return Opaque("ImageDecoder: it decodes a file format")
 
 
 # Loops -----------------------------------------------------------------------------------------------
@@ -153,6 +159,7 @@ def determinant(node: Node) -> Description:
 @operator("TensorScatter", host_work=lambda node, _: HostWork(steps=node.require(1).num_elements))
 def tensor_scatter(node: Node) -> Description:
     """A cache with new elements, written from where the operand says."""
+    choice_attr(node, "mode", ("linear", "circular"), "linear")
     return Opaque("TensorScatter: it writes where its data says")
 
 
@@ -172,6 +179,7 @@ def _ngram_work(node: Node, data: Sequence[Array | None]) -> HostWork:
 def count_ngrams(node: Node) -> Description:
     """Counts of the sequences of a pool."""
     require_rank(node, 0, 0, 2)
+    choice_attr(node, "mode", ("TF", "IDF", "TFIDF"), "TF")
     pool = node.attributes.get("pool_int64s") or node.attributes.get("pool_strings") or ()
     size = len(pool) if isinstance(pool, tuple) else 0
     starts = tuple(node.ints_attr("ngram_counts", ()) or ())

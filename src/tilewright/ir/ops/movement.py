@@ -18,6 +18,7 @@ from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, 
 from tilewright.ir.ops.build import (
     axis_of,
     broadcast,
+    choice_attr,
     copy_nest,
     dims_of,
     identity,
@@ -376,6 +377,8 @@ def _slice_arguments(
     assert starts is not None
     assert ends is not None
     axes = tuple(range(len(starts))) if axes is None else tuple(axis_within(a, len(shape)) for a in axes)
+    if 0 in (steps or ()):
+        raise ValueError(f"its steps are {list(steps or ())}, but 0 never ends")
     return starts, ends, axes, steps or (1,) * len(starts)
 
 
@@ -428,6 +431,9 @@ def _padded(extent: int, before: int, after: int) -> int:
     return len(range(extent)[_kept(extent, before, after)]) + max(0, before) + max(0, after)
 
 
+_PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
+
 def _source_positions(extent: int, before: int, after: int, mode: str) -> tuple[int, ...]:
     """Where each element of a padded axis comes from: negative pads cut first, then the rest grows."""
     check_table(max(extent, 0) + max(before, 0) + max(after, 0))
@@ -461,14 +467,12 @@ def pad(node: Node) -> Description:
     require_result(node, (None,) * len(source.shape))
     if node.constant(2) is None or node.require(2).num_elements:
         require_scalar(node, 2)
-    mode = node.str_attr("mode", "constant")
+    mode = choice_attr(node, "mode", _PAD_MODES, "constant")
     pads, value = integers(node.constant(1)), node.constant(2)
     if pads is None or (node.input(3) is not None and node.constant(3) is None):
         return Opaque("Pad amounts are data")
     if node.input(2) is not None and value is None:
         return Opaque("the padding value is data")
-    if mode not in ("constant", "reflect", "edge", "wrap"):
-        return Opaque(f"Pad with mode={mode!r} is not known")
     axes = integers(node.constant(3))
     count = len(source.shape if axes is None else axes)
     require(node, len(pads) == 2 * count, f"{len(pads)} pads are not two for each of {count} axes")
@@ -527,6 +531,9 @@ def tile(node: Node) -> Description:
 # Blocks of channels ----------------------------------------------------------------------------------
 
 
+_BLOCK_MODES = ("DCR", "CRD")
+
+
 def _depth_to_space_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x = present(inputs)
     size = node.int_attr("blocksize", 1)
@@ -543,10 +550,8 @@ def depth_to_space(node: Node) -> Description:
     """Channels moved into blocks of space; `mode` says which part of the channel index they are."""
     source, out = input_operand(node, 0), output_operand(node)
     size = node.int_attr("blocksize", 1)
-    mode = node.str_attr("mode", "DCR")
-    if mode not in ("DCR", "CRD") or len(source.shape) != 4:
-        return Opaque(f"DepthToSpace with mode={mode!r} on {list(source.shape)} is not known")
-    n, channels, h, w = source.shape
+    mode = choice_attr(node, "mode", _BLOCK_MODES, "DCR")
+    n, channels, h, w = require_rank(node, 0, 4, 4)
     fits = size >= 1 and channels % size**2 == 0
     require(node, fits, f"blocksize={size} does not divide {channels} channels into blocks")
     c = channels // size**2
@@ -575,10 +580,8 @@ def space_to_depth(node: Node) -> Description:
     """Blocks of space moved into channels: the inverse of DepthToSpace of the same mode."""
     source, out = input_operand(node, 0), output_operand(node)
     size = node.int_attr("blocksize", 1)
-    mode = node.str_attr("mode", "DCR")
-    if mode not in ("DCR", "CRD") or len(source.shape) != 4:
-        return Opaque(f"SpaceToDepth with mode={mode!r} on {list(source.shape)} is not known")
-    n, c, h, w = source.shape
+    mode = choice_attr(node, "mode", _BLOCK_MODES, "DCR")
+    n, c, h, w = require_rank(node, 0, 4, 4)
     fits = size >= 1 and h % size == 0 and w % size == 0
     require(node, fits, f"blocksize={size} does not divide a plane of {h} by {w}")
     require_result(node, (n, c * size**2, h // size, w // size))

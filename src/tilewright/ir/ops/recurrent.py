@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque
-from tilewright.ir.ops.build import require, require_rank, require_result, require_shape
+from tilewright.ir.ops.build import choice_attr, require, require_rank, require_result, require_shape
 from tilewright.ir.ops.cells import ACTIVATIONS, STEPS, Cell, State, Step, numpy_activation
 from tilewright.ir.ops.registry import operator
 
@@ -85,6 +85,9 @@ def _recurrent_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence
         bias = np.zeros((directions, 2 * weight.shape[1]), x.dtype)
     if lengths is None:
         lengths = np.full(x.shape[1], x.shape[0])
+    outside = _length_outside(lengths, x.shape[0])
+    if outside is not None:
+        raise ValueError(f"a sequence has the length {outside}, but there are {x.shape[0]} steps")
     start = np.zeros((directions, x.shape[1], size), x.dtype)
     hidden = start if hidden is None else hidden
     memory = start if memory is None else memory
@@ -123,12 +126,28 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
+def _length_outside(lengths: Array, steps: int) -> int | None:
+    """A length that no sequence of so many steps can have."""
+    outside = lengths[(lengths < 0) | (lengths > steps)]
+    return int(outside[0]) if outside.size else None
+
+
+def _layer_shapes(node: Node) -> list[Shape | None]:
+    """Of all outputs, of the last state and of the last memory."""
+    directions = 2 if choice_attr(node, "direction", _DIRECTIONS, "forward") == "bidirectional" else 1
+    first, second, _ = require_rank(node, 0, 3, 3)
+    size = node.int_attr("hidden_size", require_rank(node, 2, 3, 3)[2])
+    if node.int_attr("layout", 0):
+        state = (first, directions, size)
+        return [(first, second, directions, size), state, state]
+    state = (directions, second, size)
+    return [(first, directions, second, size), state, state]
+
+
 def _require_layer(node: Node) -> None:
     """The operands of a layer fit each other and its results."""
-    direction = node.str_attr("direction", "forward")
-    require(
-        node, direction in _DIRECTIONS, f"direction is {direction!r}, not one of {', '.join(_DIRECTIONS)}"
-    )
+    lengths = node.constant(4)
+    direction = choice_attr(node, "direction", _DIRECTIONS, "forward")
     ways, gates = 2 if direction == "bidirectional" else 1, _GATES[node.op_type]
     layout = node.int_attr("layout", 0)
     require(node, layout in (0, 1), f"layout is {layout}, not 0 or 1")
@@ -144,6 +163,8 @@ def _require_layer(node: Node) -> None:
     require_shape(node, 3, (ways, 2 * gates * size), "two biases for each gate")
     require_shape(node, 4, (batch,), "one length for each sequence")
     state = (batch, ways, size) if by_batch else (ways, batch, size)
+    outside = None if lengths is None else _length_outside(lengths, steps)
+    require(node, outside is None, f"a sequence has the length {outside}, but there are {steps} steps")
     require_shape(node, 5, state, "the first state")
     require_shape(node, 6, state, "the first memory")
     require_shape(node, 7, (ways, 3 * size), "three of each element of the state")
@@ -158,7 +179,7 @@ def _require_layer(node: Node) -> None:
         require(node, str(name).lower() in ACTIVATIONS, f"activation {name!r} is not known")
 
 
-@operator("RNN", "GRU", "LSTM", reference=_recurrent_reference)
+@operator("RNN", "GRU", "LSTM", reference=_recurrent_reference, shapes=_layer_shapes)
 def recurrent(node: Node) -> Description:
     """Opaque: every step of time depends on the one before."""
     _require_layer(node)

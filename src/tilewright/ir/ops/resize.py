@@ -19,6 +19,7 @@ from tilewright.ir.expr import Const, Expr, call, cast
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Access, Description, Dim, Index, Lookup, Nest, Opaque, Operand, affine
 from tilewright.ir.ops.build import (
+    choice_attr,
     copy_nest,
     dims_of,
     identity,
@@ -117,6 +118,7 @@ def _coordinates_in_float32(mode: str, axis: _Axis) -> Array:
     raise AssertionError(f"coordinate mode {mode!r} was not checked")
 
 
+_MODES = ("nearest", "linear", "cubic")
 _COORDINATE_MODES = (
     "half_pixel",
     "half_pixel_symmetric",
@@ -207,24 +209,13 @@ def _nearest_mode(node: Node) -> str:
     return node.str_attr("nearest_mode", "floor" if _is_old(node) else "round_prefer_floor")
 
 
-def _unknown(node: Node) -> str | None:
-    """Why the attributes are not understood, or None."""
-    mode = node.str_attr("mode", "nearest")
-    for name, value, known in (
-        ("mode", mode, ("nearest", "linear", "cubic")),
-        ("coordinate_transformation_mode", _coordinate_mode(node), _COORDINATE_MODES),
-        ("nearest_mode", _nearest_mode(node), tuple(_NEAREST)),
-        (
-            "keep_aspect_ratio_policy",
-            node.str_attr("keep_aspect_ratio_policy", "stretch"),
-            ("stretch", "not_larger", "not_smaller"),
-        ),
-    ):
-        if value not in known:
-            return f"{node.op_type} with {name}={value!r} is not known"
-    if mode == "nearest" and node.int_attr("antialias", 0):
-        return "antialias with mode='nearest' is not defined"
-    return None
+def _require_modes(node: Node) -> None:
+    mode = choice_attr(node, "mode", _MODES, "nearest")
+    choice_attr(node, "coordinate_transformation_mode", _COORDINATE_MODES, "half_pixel")
+    choice_attr(node, "nearest_mode", tuple(_NEAREST), "round_prefer_floor")
+    choice_attr(node, "keep_aspect_ratio_policy", ("stretch", "not_larger", "not_smaller"), "stretch")
+    defined = mode != "nearest" or not node.int_attr("antialias", 0)
+    require(node, defined, "antialias is not defined for mode 'nearest'")
 
 
 def _axes(node: Node, shape: Shape, arguments: Sequence[Array | None]) -> dict[int, _Axis]:
@@ -300,8 +291,7 @@ def _shapes(node: Node) -> tuple[Shape | None, ...]:
 
 def _reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x = present(inputs)
-    reason = _unknown(node)
-    assert reason is None, reason
+    _require_modes(node)
     arguments = (
         (None, present(inputs, 1), None) if _is_old(node) else [optional(inputs, i) for i in (1, 2, 3)]
     )
@@ -388,9 +378,7 @@ def _weighted_nest(
 def resize(node: Node) -> Description:
     """Nearest: one copy. Linear, cubic, antialiased: weighted taps, over all axes at once if they are few."""
     source, out = input_operand(node, 0), output_operand(node)
-    reason = _unknown(node)
-    if reason is not None:
-        return Opaque(reason)
+    _require_modes(node)
     require_result(node, (None,) * len(source.shape))
     arguments = _constant_arguments(node)
     if isinstance(arguments, str):

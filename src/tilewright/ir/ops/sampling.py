@@ -31,6 +31,7 @@ from tilewright.ir.nest import (
     affine,
 )
 from tilewright.ir.ops.build import (
+    choice_attr,
     copy_nest,
     dims_of,
     identity,
@@ -76,10 +77,10 @@ class _Grid:
 
     @classmethod
     def of(cls, node: Node) -> _Grid:
-        mode = node.str_attr("mode", "linear")
+        mode = choice_attr(node, "mode", (*_NUM_TAPS, *_MODES), "linear")
         return cls(
             _MODES.get(mode, mode),
-            node.str_attr("padding_mode", "zeros"),
+            choice_attr(node, "padding_mode", _PADDINGS, "zeros"),
             bool(node.int_attr("align_corners", 0)),
         )
 
@@ -214,10 +215,6 @@ def _weight(grid: _Grid, distance: Expr) -> Expr:
 def grid_sample(node: Node) -> Description:
     """`out[n, c, o] = sum over taps of weight * x[n, c, index]`: what each axis takes, then the sum."""
     grid = _Grid.of(node)
-    require(node, grid.mode in _NUM_TAPS, f"mode is {grid.mode!r}, not one of {', '.join(_NUM_TAPS)}")
-    require(
-        node, grid.padding in _PADDINGS, f"padding_mode is {grid.padding!r}, not of {', '.join(_PADDINGS)}"
-    )
     shape = require_rank(node, 0, 3)
     where = require_rank(node, 1, len(shape), len(shape))
     require_shape(node, 1, (shape[0], *where[1:-1], len(shape) - 2), "a coordinate for each spatial axis")
@@ -352,13 +349,14 @@ class _Roi:
     @classmethod
     def of(cls, node: Node) -> _Roi:
         default = "half_pixel" if node.opset >= 16 else "output_half_pixel"
-        is_half = node.str_attr("coordinate_transformation_mode", default).lower() == "half_pixel"
+        places = ("half_pixel", "output_half_pixel")
+        said = choice_attr(node, "coordinate_transformation_mode", places, default, any_case=True)
         return cls(
             (node.int_attr("output_height", 1), node.int_attr("output_width", 1)),
             node.int_attr("sampling_ratio", 0),
             node.float_attr("spatial_scale", 1.0),
-            0.5 if is_half else 0.0,
-            node.str_attr("mode", "avg").lower() == "max",
+            0.5 if said == "half_pixel" else 0.0,
+            choice_attr(node, "mode", ("avg", "max"), "avg", any_case=True) == "max",
         )
 
 

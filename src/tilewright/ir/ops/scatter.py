@@ -16,6 +16,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Description, Index, Lookup, Nest, Opaque, affine
 from tilewright.ir.ops.build import (
     axis_of,
+    choice_attr,
     copy_nest,
     data_index,
     dims_of,
@@ -121,8 +122,7 @@ def scatter_nd(node: Node) -> Description:
 
 
 def _require_scatter(node: Node) -> None:
-    reduction = node.str_attr("reduction", "none")
-    require(node, reduction in ("none", *_REDUCTIONS), f"reduction is {reduction!r}, which is not known")
+    choice_attr(node, "reduction", ("none", *_REDUCTIONS), "none")
     require_result(node, node.require(0).shape)
 
 

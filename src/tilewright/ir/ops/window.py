@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.ir.expr import Scalar
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Affine, affine
-from tilewright.ir.ops.build import require
+from tilewright.ir.ops.build import choice_attr, require
 
 Array = np.ndarray[Any, Any]
 
@@ -116,8 +116,7 @@ class WindowAttributes:
             ModelRejected: they are of another number of axes, or describe no window.
         """
         rank = len(kernel)
-        auto_pad = node.str_attr("auto_pad", "NOTSET")
-        require(node, auto_pad in _AUTO_PADS, f"auto_pad is {auto_pad!r}, not one of {', '.join(_AUTO_PADS)}")
+        auto_pad = choice_attr(node, "auto_pad", _AUTO_PADS, "NOTSET")
         strides = _numbers(node, "strides", rank, 1)
         dilations = _numbers(node, "dilations", rank, 1)
         pads = (0,) * 2 * rank if auto_pad == "VALID" else _numbers(node, "pads", 2 * rank, 0)

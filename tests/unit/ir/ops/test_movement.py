@@ -146,8 +146,6 @@ class TestOpaque:
             (node("Split", [(8,), (2,)], [(4,), (4,)]), "sizes are data"),
             (node("Pad", [(8,), (2,)], [(10,)]), "amounts are data"),
             (node("Pad", [(8,), ints(1, 1), ()], [(10,)]), "value is data"),
-            (node("Pad", [(8,), ints(1, 1)], [(10,)], {"mode": "mirror"}), "mode='mirror'"),
-            (node("DepthToSpace", [(1, 4, 2, 2)], [(1, 1, 4, 4)], {"blocksize": 2, "mode": "X"}), "mode='X'"),
         ],
         ids=lambda v: v if isinstance(v, str) else v.op_type,
     )
