@@ -163,7 +163,7 @@ def test_gather_feeds_its_followers() -> None:
 
 def test_an_operator_without_nests_makes_the_group_opaque() -> None:
     b = Builder()
-    x = b.input("x", 4)
+    x = b.input("x", 2, 2)
     y = b.add("Det", [x], ())
     b.graph.outputs = [y]
     assert isinstance(fuse_nodes(b.graph.nodes, [y]), Opaque)
