@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from tilewright.errors import ModelRejected, TilewrightError
-from tilewright.frontend.onnx.limits import MAX_NESTING
+from tilewright.frontend.onnx.limits import MAX_NESTING, MAX_PARTS
 from tilewright.ir.bodies import body_graphs
 
 
@@ -45,6 +47,53 @@ def node_label(node: NodeProto) -> str:
     """How messages call a node, e.g. `Conv 'conv1'`; a node without a name goes by its first output."""
     name = node.name or next((o for o in node.output if o), "")
     return f"{node.op_type[:80]} {quoted(name)}"
+
+
+def require_few_parts(model: ModelProto, num_bytes: int, label: str) -> None:
+    """Count messages and strings, without a look at the data of tensors; bodies and functions included.
+
+    `num_bytes` is the size of the serialised model: each part takes two bytes at the least, so that files
+    that cannot have too many are not looked at.
+
+    Raises:
+        ModelRejected: there are more than `MAX_PARTS`.
+    """
+    if num_bytes <= 2 * MAX_PARTS:
+        return
+    total = 0
+    rest: list[Any] = [model]
+    while rest:
+        message = rest.pop()
+        for name, is_repeated, holds_parts in _parts_of(message.__class__):
+            if is_repeated:
+                found = getattr(message, name)
+                total += len(found)
+            else:
+                found = (getattr(message, name),) if message.HasField(name) else ()
+                total += len(found)
+            if total > MAX_PARTS:
+                raise ModelRejected(
+                    f"{label}: more than MAX_PARTS = {MAX_PARTS} nodes, attributes, names and other parts; "
+                    "split the model."
+                )
+            if holds_parts:
+                rest.extend(found)
+
+
+@cache
+def _parts_of(kind: Any) -> tuple[tuple[str, bool, bool], ...]:
+    """The fields of a class of messages that hold parts: name, whether many, whether those hold parts too."""
+    empty, found = kind(), []
+    for field in kind.DESCRIPTOR.fields:
+        # Releases of protobuf differ in how a descriptor says that a field is repeated.
+        is_repeated = not isinstance(value := getattr(empty, field.name), str | bytes) and hasattr(
+            value, "__len__"
+        )
+        if field.message_type is not None:
+            found.append((field.name, is_repeated, True))
+        elif is_repeated and field.type in (field.TYPE_STRING, field.TYPE_BYTES):
+            found.append((field.name, True, False))
+    return tuple(found)
 
 
 def all_nodes(nodes: Iterable[NodeProto], depth: int = 0) -> Iterator[tuple[NodeProto, int]]:

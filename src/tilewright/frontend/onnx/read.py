@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tilewright.errors import ModelRejected, UsageError, error_context
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.limits import MAX_MODEL_BYTES, MAX_NODES, MAX_STRUCTURE_BYTES
-from tilewright.frontend.onnx.protos import bounded_messages
+from tilewright.frontend.onnx.protos import bounded_messages, require_few_parts
 from tilewright.frontend.onnx.wire import structure_bytes
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
@@ -67,6 +67,7 @@ def open_model(source: Source) -> Opened:
 
     native.warm_up()
     if isinstance(source, onnx.ModelProto):
+        require_few_parts(source, source.ByteSize(), "the given model")
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
         return Opened(copy, Origin("the given model", None), source.SerializeToString(deterministic=True))
@@ -135,4 +136,5 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
         raise ModelRejected(
             f"{label}: {len(model.graph.node)} nodes, more than {MAX_NODES}; split the model."
         )
+    require_few_parts(model, len(data), label)
     return model

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -159,6 +161,46 @@ def test_a_file_of_too_many_nodes_is_refused_unseen() -> None:
     nodes = b"\x0a\x00" * (limits.MAX_NODES + 1)
     with pytest.raises(ModelRejected, match=f"more than {limits.MAX_NODES}"):
         load_onnx(b"\x08\x08\x3a" + length(len(nodes)) + nodes)
+
+
+def part(number: int, content: bytes) -> bytes:
+    return length(number << 3 | 2) + length(len(content)) + content
+
+
+EMPTY = limits.MAX_PARTS + 1
+MANY_PARTS = {
+    "declared": lambda: part(7, part(13, b"") * EMPTY),
+    "inputs": lambda: part(7, part(11, b"") * EMPTY),
+    "initializers": lambda: part(7, part(5, b"") * EMPTY),
+    "attributes": lambda: part(7, part(1, part(5, b"") * EMPTY)),
+    "names": lambda: part(7, part(1, part(1, b"") * EMPTY)),
+    "nested": lambda: part(7, part(1, part(5, part(6, part(1, b"") * EMPTY)))),
+    "functions": lambda: part(7, b"") + part(25, b"") * EMPTY,
+    "nodes of functions": lambda: part(7, b"") + part(25, part(7, b"") * EMPTY),
+}
+
+
+@pytest.mark.parametrize("many", MANY_PARTS)
+def test_files_of_many_parts_are_refused_unseen(many: str) -> None:
+    with pytest.raises(ModelRejected, match=f"more than MAX_PARTS = {limits.MAX_PARTS}"):
+        load_onnx(b"\x08\x08" + MANY_PARTS[many]())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [13, 11, 5, 1])
+def test_memory_of_an_import_is_bounded(number: int) -> None:
+    """As many parts as a file may have, in a process of its own, whose memory tells."""
+    program = (
+        "import resource, sys; from tilewright.frontend.onnx import load_onnx\n"
+        "from tilewright.errors import ModelRejected\n"
+        "try: load_onnx(sys.stdin.buffer.read())\n"
+        "except ModelRejected: pass\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    data = b"\x08\x08" + part(7, part(number, b"") * (limits.MAX_PARTS - 10))
+    data += part(8, part(1, b"") + b"\x10\x11")
+    done = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
+    assert int(done.stdout) < 3 << 20  # KiB
 
 
 def test_weights_are_no_structure_wherever_they_lie() -> None:
