@@ -13,6 +13,9 @@ from pathlib import Path
 import numpy as np
 from tests.fuzz.opinions import CPU, REFERENCE, RUNTIME, Array, Difference, is_float
 from tests.fuzz.sketch import Step
+from tests.fuzz.special import float_limits
+
+from tilewright.ir.dtype import DType
 
 Applies = Callable[[Difference], bool]
 
@@ -196,6 +199,30 @@ def _close_or_non_finite(relative: float) -> Applies:
     return applies
 
 
+def _clamped_infinity(d: Difference) -> bool:
+    """An input is infinite, and theirs is the largest number of the type wherever it differs."""
+    x = d.step.inputs()[0]
+    if x is None or not is_float(x) or not np.isinf(x.astype(np.float64)).any():
+        return False
+    largest, _ = float_limits(DType.from_numpy(d.theirs.dtype))
+    return bool((np.abs(d.theirs.astype(np.float64)[d.wrong]) == largest).all())
+
+
+def _nan_as_bound(d: Difference) -> bool:
+    """A bound of the second or third input, which makes all of the result NaN."""
+    bounds = [a for a in d.step.inputs()[1:] if a is not None and is_float(a)]
+    ours = d.ours.astype(np.float64)
+    return any(_is_nan(a).any() for a in bounds) and bool(np.isnan(ours).all())
+
+
+def _of_no_steps(d: Difference) -> bool:
+    """The last state of a sequence of length 0, which ONNX Runtime gives as zeros."""
+    x, lengths = (*d.step.inputs(), None, None)[0:5:4]
+    no_steps = x is not None and 0 in x.shape[:2]
+    short = lengths is not None and bool((lengths == 0).any())
+    return d.output > 0 and (no_steps or short) and not d.theirs.astype(np.float64)[d.wrong].any()
+
+
 def _both(*rules: Applies) -> Applies:
     return lambda d: all(rule(d) for rule in rules)
 
@@ -242,6 +269,19 @@ EXPLAINED: tuple[Explained, ...] = (
         tuple(_EXTREMES),
         "NaN among what is compared: ONNX Runtime keeps or drops it by its place; here it always wins",
         has_nan,
+    ),
+    Explained(
+        RUNTIME,
+        ("Clip",),
+        "NaN as a bound: ONNX Runtime ignores it; here, as in the reference, min(max(x, low), high) is NaN",
+        _nan_as_bound,
+    ),
+    Explained(
+        RUNTIME,
+        ("RNN", "GRU", "LSTM"),
+        "no steps, or a sequence of length 0: its last state is the one it starts with; ONNX Runtime gives "
+        "zeros, or crashes",
+        _of_no_steps,
     ),
     Explained(
         RUNTIME,
@@ -530,6 +570,12 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained(
         REFERENCE,
+        ("Resize",),
+        "infinities, also at elements of weight zero: the reference gives the largest number of the type",
+        _clamped_infinity,
+    ),
+    Explained(
+        REFERENCE,
         ("RoiAlign",),
         "the reference knows only the half_pixel mode of opset 16, and takes the maximum of other numbers; "
         "ONNX Runtime gives what is given here",
@@ -621,6 +667,28 @@ def _compares_nan(steps: Sequence[Step], ours: Array, theirs: Array, wrong: Arra
     )
 
 
+# How far from a divisor a remainder's jump may be: by the rounding errors that made it jump.
+_JUMP = 1e-3
+
+
+def _jumps_by_the_divisor(steps: Sequence[Step], ours: Array, theirs: Array, wrong: Array) -> bool:
+    """Each wrong element is off by what a Mod of the model divides by there."""
+    if not is_float(ours):
+        return False
+    for step in steps:
+        divisor = step.inputs()[1] if step.op_type == "Mod" else None
+        if divisor is None or not is_float(divisor):
+            continue
+        try:
+            size = np.abs(np.broadcast_to(divisor.astype(np.float64), ours.shape))[wrong]
+        except ValueError:  # of another shape
+            continue
+        apart = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))[wrong]
+        if (np.abs(apart - size) <= _JUMP * size).all():
+            return True
+    return False
+
+
 EXPLAINED_MODELS: tuple[ExplainedModel, ...] = (
     ExplainedModel(
         CPU,
@@ -637,6 +705,12 @@ EXPLAINED_MODELS: tuple[ExplainedModel, ...] = (
         RUNTIME,
         "NaN among what is compared: its place decides, and so does which kernel runs",
         _compares_nan,
+    ),
+    ExplainedModel(
+        RUNTIME,
+        "the remainder of a quotient that is a rounding error from an integer: 0 for one, the divisor for "
+        "the other",
+        _jumps_by_the_divisor,
     ),
 )
 

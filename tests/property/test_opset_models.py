@@ -14,6 +14,7 @@ from onnx import helper
 from tests.fuzz.explained import EXPLAINED, HEADING, PAGE, explanation, section
 from tests.fuzz.hunt import BATCH_TIMEOUT_S, Tally, hunt
 from tests.fuzz.opinions import CPU, REFERENCE, RUNTIME, compare, wrong_elements
+from tests.fuzz.opsets import judge
 from tests.fuzz.recipes import RECIPES
 from tests.fuzz.sketch import NEWEST, OLDEST, Step
 from tests.fuzz.special import NUMBERS, draw, special_numbers
@@ -52,6 +53,39 @@ def test_rules_are_of_known_engines_and_say_why() -> None:
         assert rule.operators
         assert len(rule.reason.split()) >= 5
     assert len(RECIPES) > 40
+
+
+# Infinities beside elements of weight zero in Resize; NaN as a bound of Clip; a remainder that jumps.
+@pytest.mark.parametrize("seed", [799, 2809, 2932])
+def test_seeds_that_once_differed_are_explained(seed: int) -> None:
+    judged = judge(seed)
+    assert judged.findings == []
+    assert judged.counts["models on the CPU"] == 1
+
+
+def test_only_bounds_that_are_nan_excuse_a_clip() -> None:
+    x = np.array([1.0, -1.0], np.float32)
+    nowhere = np.full(2, np.nan, np.float32)
+    for low, is_explained in ((np.nan, True), (0.0, False)):
+        arrays = {"x": x, "low": np.array(low, np.float32)}
+        step = Step(helper.make_node("Clip", ["x", "low"], ["y"]), arrays, frozenset(), 17)
+        found = compare(step, RUNTIME, [nowhere], [x], [np.zeros(2)])
+        assert found is not None
+        assert (explanation(found) is not None) == is_explained
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "LSTM"])
+def test_zeros_of_onnxruntime_are_explained_for_sequences_without_steps_alone(op_type: str) -> None:
+    state = np.ones((1, 1, 2), np.float32)
+    for length, is_explained in ((0, True), (2, False)):
+        arrays = {"x": np.ones((3, 1, 2), np.float32), "n": np.array([length], np.int32), "h": state}
+        node = helper.make_node(op_type, ["x", "h", "h", "", "n", "h"], ["y", "y_h"], hidden_size=2)
+        step = Step(node, arrays, frozenset(), 17)
+        every = np.zeros((3, 1, 1, 2), np.float32)
+        allowed = [np.zeros(every.shape), np.zeros(state.shape)]
+        found = compare(step, RUNTIME, [every, state], [every, 0 * state], allowed)
+        assert found is not None
+        assert (explanation(found) is not None) == is_explained
 
 
 def relu(x: np.ndarray) -> Step:  # type: ignore[type-arg]

@@ -238,3 +238,16 @@ def test_constant_lengths_that_no_sequence_can_have_are_refused_with_the_model()
     one = Node("GRU", known, node.outputs, node.attributes, opset=node.opset)
     with pytest.raises(ModelRejected, match=f"the length {STEPS + 1}, but there are {STEPS} steps"):
         describe(one)
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_a_sequence_of_no_steps_ends_with_the_state_it_starts_with(op_type: str) -> None:
+    made = model(op_type, directions=2, given="ls", direction="bidirectional")
+    inputs = {**feed(load_onnx(made)), "n": np.array([STEPS, 0, 1], np.int32)}
+    names = [o.name for o in made.graph.output]
+    for target in ("cpu", "interpreter"):
+        results = dict(zip(names, tw.compile(made, target=target).run(names, inputs), strict=True))
+        np.testing.assert_array_equal(results["y_h"][:, 1], inputs["h"][:, 1])
+        if op_type == "LSTM":
+            np.testing.assert_array_equal(results["y_c"][:, 1], inputs["c"][:, 1])
+        assert not results["y"][:, :, 1].any()
