@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from itertools import accumulate
 from pathlib import Path
 
 from onnx import onnx_cpp2py_export
@@ -132,10 +133,12 @@ class Session:
                 kind, *answer = self._worker.ask((key[0], *limits, *key[1:]), allowed_s)
                 self._asking_s += time.monotonic() - started_s
             except TimeoutError:
+                self._replace_worker()
                 raise ModelRejected(
                     f"{what} takes longer than {allowed_s:.0f} s on it; check its attributes."
                 ) from None
             except _Died as death:
+                self._replace_worker()
                 raise ModelRejected(
                     f"{what} crashed on it ({death}); its attributes or operands are out of range."
                 ) from None
@@ -146,6 +149,12 @@ class Session:
         if kind != b"ok":
             raise NativeError((answer or [b""])[0].decode("utf-8", "replace") or kind.decode())
         return tuple(answer)
+
+    def _replace_worker(self) -> None:
+        """Another worker for one that was ended by what it was asked: what comes next is not asked here."""
+        assert self._worker is not None
+        self._worker.end()
+        self._worker = _start()
 
 
 _CURRENT: ContextVar[Session | None] = ContextVar("session", default=None)
@@ -276,8 +285,8 @@ class _Worker:
         (count,) = struct.unpack("<I", self._read(4, deadline_s))
         sizes = struct.unpack(f"<{count}Q", self._read(8 * count, deadline_s))
         whole = self._read(sum(sizes), deadline_s)
-        starts = [sum(sizes[:i]) for i in range(count)]
-        return [whole[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        ends = accumulate(sizes)
+        return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
     def _read(self, count: int, deadline_s: float) -> bytes:
         parts: list[bytes] = []

@@ -197,14 +197,7 @@ class ObjectCache:
                         refused.append(member.filename)
                     elif self.put(key, payload):
                         num_imported += 1
-        except (
-            OSError,
-            zipfile.BadZipFile,
-            NotImplementedError,
-            RuntimeError,
-            zlib.error,
-            EOFError,
-        ) as error:
+        except _NOT_READABLE as error:
             raise UsageError(f"Cannot read cache archive {path}: {error}.") from error
         return CacheImport(num_imported, tuple(refused))
 

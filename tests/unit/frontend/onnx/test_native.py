@@ -71,6 +71,26 @@ def test_a_crash_is_one_line_and_the_next_call_is_answered() -> None:
         assert sound()
 
 
+def test_after_a_crash_an_import_asks_another_process_not_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(_: object) -> None:
+        raise AssertionError("asked here")
+
+    monkeypatch.setattr(native, "_call_here", never)
+    with native.session(1, 1):
+        for _ in range(2):
+            with pytest.raises(ModelRejected, match="crashed on it"):
+                crash()
+            assert sound()
+
+
+def test_answers_of_many_texts_are_read_in_time_that_grows_with_their_number() -> None:
+    outputs = [f"y{i}" for i in range(20_000)]
+    node = helper.make_node("Split", ["x"], outputs, num_outputs=len(outputs))
+    started_s = time.process_time()
+    assert len(infer(node, [(len(outputs),)], opset=18)) == 2 * len(outputs)
+    assert time.process_time() - started_s < 2  # a sum over all texts before each one takes several
+
+
 def test_a_call_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "MAX_NATIVE_CALL_S", 0.3)
     started = time.monotonic()
