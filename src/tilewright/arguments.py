@@ -124,7 +124,7 @@ def shown(value: object) -> str:
     if value is None or isinstance(value, bool | int | float | str | bytes):
         if isinstance(value, int) and value.bit_length() > 128:
             return f"a number of {value.bit_length()} bits"
-        text = repr(value)
+        text = repr(value[: _SHOWN_CHARS + 1] if isinstance(value, str | bytes) else value)
         return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
     return f"a {type(value).__name__}"
 

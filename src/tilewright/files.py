@@ -67,17 +67,34 @@ def replacing(path: Path | str) -> Iterator[BinaryIO]:
         raise
 
 
+class NotRegularFile(OSError):
+    """A folder, a pipe or a device in place of a file."""
+
+
+def open_regular(path: Path | str) -> int:
+    """A descriptor of a file to be read. Opening never waits, as it would for a pipe without a writer.
+
+    Raises:
+        NotRegularFile: it is no regular file; a link to one is followed.
+        OSError: it cannot be opened.
+        ValueError: no file has such a name.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegularFile(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
 @contextlib.contextmanager
 def regular_file(path: Path | str) -> Iterator[BinaryIO]:
-    """A file opened to be read. Opening never waits: what is no file, as a pipe without a writer, is refused.
+    """A file opened to be read, as by `open_regular`.
 
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with open(open_regular(path), "rb") as file:
         yield file
 
 

@@ -130,8 +130,9 @@ def test_an_impatient_second_interrupt_ends_the_process(network: Path, tmp_path:
         assert any(line.startswith("tilewright: generate") for line in process.stderr)
         for _ in range(2):
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=STOP_S)
+        _, err = process.communicate(timeout=STOP_S)
     assert process.returncode == 128 + signal.SIGTERM
+    assert "tilewright: interrupted" in err
     assert {Path(n).suffix for n in os.listdir(tmp_path)} <= {".part"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from tests.support.models import F32, host_net, model, small_net
 
 import tilewright as tw
 from tilewright import zoo
-from tilewright.embed import header
+from tilewright.embed import folder, header
 from tilewright.embed.folder import FileToWrite, write_together
 from tilewright.embed.header import header_text
 from tilewright.embed.names import MAX_NAME_CHARS, identifier
@@ -299,6 +300,22 @@ def test_what_is_no_regular_file_is_never_touched(small: Path, kind: str, force:
     with pytest.raises(tw.UsageError, match=r"small\.h: is (a link|no regular file)"):
         tw.export(small / "small.onnx", small, force=force)
     assert {p.name: p.lstat().st_mtime_ns for p in small.iterdir()} == before
+
+
+def test_a_folder_that_another_process_keeps_locked_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "LOCK_WAIT_S", 0.05)
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(tw.UsageError, match="another process has had it locked"):
+            write_together(tmp_path, [FileToWrite("a", (b"a",), lambda _: True)])
+        assert os.listdir(tmp_path) == []
+    finally:
+        os.close(held)
+    write_together(tmp_path, [FileToWrite("a", (b"a",), lambda _: True)])
+    assert os.listdir(tmp_path) == ["a"]
 
 
 @pytest.mark.parametrize("nameless", [True, False])

@@ -205,6 +205,7 @@ def test_the_message_says_what_was_expected() -> None:
         tw.open("m.tw", treads=2)  # type: ignore[call-arg]
     assert shown(10**100) == "a number of 333 bits"
     assert len(shown("x" * 1000)) < 80
+    assert shown(b"x" * 60) == repr(b"x" * 60)[:60] + "..."
 
 
 def test_what_fits_passes_as_it_is() -> None:

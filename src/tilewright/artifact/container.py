@@ -18,7 +18,6 @@ import itertools
 import json
 import os
 import re
-import stat
 import struct
 import weakref
 import zlib
@@ -29,7 +28,7 @@ from typing import Any, TypeAlias
 
 from tilewright.artifact.fields import MAX_DOCUMENT_BYTES, FieldError, field_of, parsed_json
 from tilewright.errors import ArtifactCorrupt, BudgetExceeded, UnsupportedOp, UsageError
-from tilewright.files import write_atomically
+from tilewright.files import NotRegularFile, open_regular, write_atomically
 from tilewright.parallel import map_on_cores
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -407,14 +406,11 @@ def _pieces(places: Sequence[_Place], members: Sequence[Member], tail: bytes) ->
 
 def _open_regular(path: Path) -> int:
     try:
-        # Non-blocking, so that a FIFO without a writer cannot hang the caller.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        return open_regular(path)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; check the path.") from None
+    except NotRegularFile:
+        raise ArtifactCorrupt(f"{path}: not a regular file; give the path of an artifact.") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path}: cannot be opened ({reason}).") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ArtifactCorrupt(f"{path}: not a regular file; give the path of an artifact.")
-    return descriptor

@@ -14,6 +14,7 @@ import math
 import re
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Literal, TypeVar, cast
@@ -67,8 +68,7 @@ def _no_constant(text: str) -> float:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"{twice[:_SHOWN_CHARS]!r} is there twice")
     return found
 

@@ -22,12 +22,12 @@ is respected, and there are neither colours nor progress bars where the output i
 | exit code | meaning |
 |---:|---|
 | 0 | done |
-| 1 | an internal error, or `doctor` found something broken |
+| 1 | an internal error, or `doctor` or `cache verify` found something wrong |
 | 2 | a request that makes no sense: a wrong flag, name, file or input |
 | 3 | a model, artifact or target that is refused or not supported |
 | 4 | numbers that should agree do not |
 | 5 | a limit (`--max-memory`, `--timeout`, `--fail-if-slower`) would be passed |
-| 130 | interrupted; nothing half-written is left behind |
+| 130 | interrupted (143: by SIGTERM, 129: by SIGHUP); nothing half-written is left behind |
 """
 
 

@@ -22,6 +22,7 @@ UNWIND_S = 30.0
 _SOON_S = 0.01
 _NUMBERS = [number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
 _MESSAGE = b"tilewright: interrupted; no half-written file was left behind.\n"
+_MESSAGE_UNTIDY = b"tilewright: interrupted again or for too long; hidden files it wrote may be left.\n"
 
 
 class _State:
@@ -57,18 +58,22 @@ def _handle(handler: Callable[[int, FrameType | None], object]) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    _leave(number)
+    _leave(number, _MESSAGE)
 
 
-def _leave(number: int) -> NoReturn:
+def _end_untidy(number: int, frame: FrameType | None) -> NoReturn:
+    _leave(number, _MESSAGE_UNTIDY)
+
+
+def _leave(number: int, message: bytes) -> NoReturn:
     with contextlib.suppress(OSError):
-        os.write(2, _MESSAGE)
+        os.write(2, message)
     os._exit(128 + number)
 
 
 def _unwind(number: int, frame: FrameType | None) -> NoReturn:
     _State.received = number
-    _handle(_end)
+    _handle(_end_untidy)
     raise KeyboardInterrupt
 
 
@@ -105,7 +110,7 @@ def _watch() -> None:
 
 def _end_in_time(read_from: int) -> None:
     while number := os.read(read_from, 1):
-        if number[0] in _NUMBERS and signal.getsignal(number[0]) in (_unwind, _end):
+        if number[0] in _NUMBERS and signal.getsignal(number[0]) in (_unwind, _end_untidy):
             threading.Event().wait(UNWIND_S)
-            if signal.getsignal(number[0]) in (_unwind, _end):
-                _leave(number[0])
+            if signal.getsignal(number[0]) in (_unwind, _end_untidy):
+                _leave(number[0], _MESSAGE_UNTIDY)

@@ -13,6 +13,7 @@ import fcntl
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,10 @@ from tilewright.errors import UsageError
 
 Bytes = bytes | bytearray | memoryview
 
+LOCK_WAIT_S = 10.0
+"""How long an export waits for others in the same folder."""
+
+_LOCK_POLL_S = 0.01
 _HIDDEN = ".tilewright-export-"
 _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -48,7 +53,7 @@ def write_together(folder: Path, files: Sequence[FileToWrite], *, force: bool = 
             _require_replaceable(directory, folder, file, force)
         with contextlib.ExitStack() as stack:
             staged = {file.name: stack.enter_context(_staged(directory, file)) for file in files}
-            with _alone(directory):
+            with _alone(directory, folder):
                 for file in files:  # again: staging may have taken minutes
                     _require_replaceable(directory, folder, file, force)
                 _publish(directory, staged)
@@ -144,10 +149,26 @@ def _hidden_name() -> str:
 
 
 @contextlib.contextmanager
-def _alone(directory: int) -> Iterator[None]:
-    """Wait for another export that is giving its files their names here: it takes milliseconds."""
-    with contextlib.suppress(OSError):  # some network file systems have no locks
-        fcntl.flock(directory, fcntl.LOCK_EX)
+def _alone(directory: int, folder: Path) -> Iterator[None]:
+    """Wait for another export that is giving its files their names here: it takes milliseconds.
+
+    Anybody who can open the folder can hold its lock for as long as he likes, so the wait is bounded.
+    """
+    end_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < end_s:
+                time.sleep(_LOCK_POLL_S)
+                continue
+            raise UsageError(
+                f"{folder}: another process has had it locked for {LOCK_WAIT_S:g} s; end it, or give another "
+                "folder."
+            ) from None
+        except OSError:  # some network file systems have no locks
+            pass
+        break
     yield
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -13,6 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.errors import ModelRejected, UsageError, error_context
+from tilewright.files import NotRegularFile, open_regular
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.limits import MAX_MODEL_BYTES, MAX_NODES, MAX_STRUCTURE_BYTES
 from tilewright.frontend.onnx.protos import bounded_messages, require_few_parts
@@ -89,28 +89,24 @@ def open_model(source: Source) -> Opened:
 def read_regular_file(path: Path) -> bytes:
     """Bytes of a regular file; a link to one is followed, for the user named it."""
     try:
-        # Non-blocking, so that a FIFO without a writer cannot hang the caller.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        descriptor = open_regular(path)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; check the path.") from None
+    except NotRegularFile:
+        if path.is_dir():
+            raise ModelRejected(f"{path} is a folder; give the .onnx file inside it.") from None
+        raise ModelRejected(f"{path} is not a regular file; give the path of an .onnx file.") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path}: cannot be opened ({reason}); check the path.") from error
-    try:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise ModelRejected(f"{path} is a folder; give the .onnx file inside it.")
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelRejected(f"{path} is not a regular file; give the path of an .onnx file.")
-        if status.st_size > MAX_MODEL_BYTES:
+    with open(descriptor, "rb") as file:
+        size_bytes = os.fstat(descriptor).st_size
+        if size_bytes > MAX_MODEL_BYTES:
             raise ModelRejected(
-                f"{path} has {status.st_size} bytes, more than the 2 GiB an ONNX file can have; "
+                f"{path} has {size_bytes} bytes, more than the 2 GiB an ONNX file can have; "
                 "save it again with external data (onnx.save_model(..., save_as_external_data=True))."
             )
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
+        return file.read()
 
 
 def _parse(data: bytes, label: str) -> onnx.ModelProto:
