@@ -9,12 +9,10 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import queue
 import random
 import resource
 import subprocess
 import sys
-import threading
 import time
 import traceback
 import warnings
@@ -26,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
+from tests.support.children import Silent, lines_of
 
 import tilewright as tw
 from tilewright.errors import InternalError, TilewrightError
@@ -461,36 +460,21 @@ def outcomes(seeds: range, *, use_suite: bool = True) -> Iterator[Outcome]:
         batch = rest[:MAX_BATCH]
         given = [str(batch[0]), str(batch[-1] + 1), *([] if use_suite else ["--no-suite"])]
         command = [sys.executable, "-W", "ignore", "-m", "tests.hostile.attributes", "--child", *given]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
             trying, ended = rest[0], False
-            lines: queue.Queue[str] = queue.Queue()
-            threading.Thread(target=_pass_on, args=(child, lines), daemon=True).start()
-            while True:
-                try:
-                    line = lines.get(timeout=MAX_WALL_S)
-                except queue.Empty:
-                    child.kill()
-                    yield Outcome(trying, "hang", f"no answer for {MAX_WALL_S:g} s")
-                    break
-                if not line:
-                    ended = child.wait() == 0
-                    if not ended:
-                        yield Outcome(trying, "crash", f"status {child.returncode}")
-                    break
-                told = json.loads(line)
-                if "trying" in told:
-                    trying = told["trying"]
-                else:
-                    yield Outcome(told["seed"], told["outcome"], told["message"])
+            try:
+                for line in lines_of(child, MAX_WALL_S):
+                    told = json.loads(line)
+                    if "trying" in told:
+                        trying = told["trying"]
+                    else:
+                        yield Outcome(told["seed"], told["outcome"], told["message"])
+                ended = child.wait() == 0
+                if not ended:
+                    yield Outcome(trying, "crash", f"status {child.returncode}")
+            except Silent:
+                yield Outcome(trying, "hang", f"no answer for {MAX_WALL_S:g} s")
         rest = [seed for seed in rest if seed > (batch[-1] if ended else trying)]
-
-
-def _pass_on(child: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
-    """Every line as it comes, an empty one at the end."""
-    assert child.stdout is not None
-    for line in child.stdout:
-        lines.put(line)
-    lines.put("")
 
 
 def main() -> int:

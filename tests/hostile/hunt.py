@@ -11,18 +11,17 @@ are saved there.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import contextlib
 import json
-import os
 import resource
-import select
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support.children import Silent, lines_of
 
 ROOT = Path(__file__).parents[2]
 BATCH = 50
@@ -87,8 +86,8 @@ def hunt_models(first: int, count: int, keep: Path | None = None) -> Report:
         ]
         child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         seed, ended = first, False
-        with child:
-            for line in _lines(child, MODEL_TIMEOUT_S):
+        with child, contextlib.suppress(Silent):
+            for line in lines_of(child, MODEL_TIMEOUT_S):
                 if not line.startswith("{"):
                     continue
                 told = json.loads(line)
@@ -115,19 +114,6 @@ def _found(report: Report, text: str, seed: int, keep: Path | None) -> None:
 
         keep.mkdir(parents=True, exist_ok=True)
         (keep / f"{seed}.onnx").write_bytes(hostile_model(seed)[0].SerializeToString())
-
-
-def _lines(child: subprocess.Popen[bytes], timeout_s: float) -> Iterator[str]:
-    """What a child prints, line by line, until it ends or says nothing for so long; then it is ended."""
-    assert child.stdout is not None
-    left = b""
-    while select.select([child.stdout], [], [], timeout_s)[0]:
-        more = os.read(child.stdout.fileno(), 1 << 16)
-        if not more:
-            return
-        *whole, left = (left + more).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    child.kill()
 
 
 def hunt_operands(seed: int, count: int) -> Report:
@@ -195,13 +181,7 @@ def main() -> int:
         return 0
     began_s, seed = time.monotonic(), options.seed
     share = options.models // 10
-    has_attributes = importlib.util.find_spec("tests.hostile.attributes") is not None
-    counts = {
-        "models": 4 * share,
-        "operands": 3 * share,
-        "attributes": 2 * share * has_attributes,
-        "bytes": share,
-    }
+    counts = {"models": 4 * share, "operands": 3 * share, "attributes": 2 * share, "bytes": share}
     # The last one makes up for what the division left.
     counts["operands"] += options.models - sum(counts.values())
     reports: dict[str, Report] = {}
@@ -210,7 +190,7 @@ def main() -> int:
             reports[part] = hunt_models(seed, counts[part], options.keep)
         elif part == "operands":
             reports[part] = hunt_operands(seed, counts[part])
-        elif part == "attributes" and has_attributes:
+        elif part == "attributes":
             given = (str(counts[part]), "--first", str(seed))
             reports[part] = hunt_command(part, *given, timeout_s=60 + 5 * counts[part])
         elif part == "bytes":
