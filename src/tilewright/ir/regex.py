@@ -5,15 +5,22 @@ ONNX asks for RE2's syntax; onnx.reference matches with `re`, which goes back an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tilewright.arguments import shown
 from tilewright.ir.work import MAX_REGEX_S
+from tilewright.progress import checkpoint
+
+# How long a compilation whose time is over waits for a pattern.
+_POLL_S = 0.25
 
 _PROGRAM = """
 import json, re, sys
@@ -37,25 +44,30 @@ def full_matches(pattern: str, texts: Sequence[str]) -> list[bool]:
     >>> full_matches("a+b", ["aab", "aabc"])
     [True, False]
     """
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM],
-            input=json.dumps([pattern, list(texts)]),
-            capture_output=True,
-            text=True,
-            timeout=MAX_REGEX_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ValueError(
-            f"matching the pattern {pattern!r} takes longer than MAX_REGEX_S = {MAX_REGEX_S:g} s; "
-            "simplify the pattern"
-        ) from None
-    if done.returncode:
-        raise ValueError(f"matching the pattern {pattern!r} ended with status {done.returncode}")
-    answer = json.loads(done.stdout)
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM]
+    question: str | None = json.dumps([pattern, list(texts)])
+    pipe = subprocess.PIPE
+    end_s = time.monotonic() + MAX_REGEX_S
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as child:
+        try:
+            while True:
+                checkpoint()
+                if time.monotonic() > end_s:
+                    raise ValueError(
+                        f"matching the pattern {shown(pattern)} takes longer than "
+                        f"MAX_REGEX_S = {MAX_REGEX_S:g} s; simplify the pattern"
+                    )
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    given, question = question, None
+                    printed, _ = child.communicate(given, timeout=_POLL_S)
+                    break
+        finally:
+            child.kill()
+    if child.returncode:
+        raise ValueError(f"matching the pattern {shown(pattern)} ended with status {child.returncode}")
+    answer = json.loads(printed)
     if isinstance(answer, str):
-        raise ValueError(f"the pattern {pattern!r} is not valid: {answer}")
+        raise ValueError(f"the pattern {shown(pattern)} is not valid: {answer}")
     return [bool(matched) for matched in answer]
 
 

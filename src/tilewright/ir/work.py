@@ -27,6 +27,8 @@ FREE_STEPS = 2**22
 # Steps to compute a node while compiling, and more where operands and results are larger.
 MAX_FOLDING_STEPS = 2**26
 FOLDING_STEPS_PER_ELEMENT = 16
+# One that is interpreted takes as long as so many others.
+FOLDING_STEPS_PER_HOST_STEP = 256
 
 # Entries of a table of positions or weights along one axis: more than an axis has that is looked up.
 MAX_TABLE_ENTRIES = 2**22
@@ -107,11 +109,14 @@ def check_table(num_entries: int) -> None:
         raise ValueError(f"a table of {num_entries} positions is longer than the {MAX_TABLE_ENTRIES} allowed")
 
 
-def find_folding_excess(node: Node, nests: Sequence[Nest] | None) -> str | None:
-    """Why a constant node is too much to compute while compiling, or None; `nests` if it has any."""
+def find_folding_excess(node: Node, work: Sequence[Nest] | HostWork) -> str | None:
+    """Why a constant node is too much to compute while compiling, or None."""
     elements = sum(v.num_elements for v in (*dict.fromkeys(node.operands()), *node.results()))
     allowed = max(MAX_FOLDING_STEPS, FOLDING_STEPS_PER_ELEMENT * elements)
-    steps = elements if nests is None else sum(nest.num_iterations for nest in nests)
+    if isinstance(work, HostWork):
+        steps = max(elements, work.elements, FOLDING_STEPS_PER_HOST_STEP * work.steps)
+    else:
+        steps = sum(nest.num_iterations for nest in work)
     return f"it takes {steps} steps, more than {allowed}" if steps > allowed else None
 
 

@@ -9,7 +9,7 @@ from tilewright.errors import InputError, ModelRejected, UnsupportedOp
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute
 from tilewright.ir.interpret import run_node
 from tilewright.ir.nest import Opaque
-from tilewright.ir.ops.registry import describe, has_effect
+from tilewright.ir.ops.registry import describe, has_effect, host_work
 from tilewright.ir.work import find_folding_excess
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
@@ -43,12 +43,12 @@ class FoldConstants:
             checkpoint()
             if not _is_constant(editor, node):
                 continue
-            reason = self._why_not(node) or _fold(editor, node)
+            reason = self._why_not(editor, node) or _fold(editor, node)
             changes += reason is None
             remarks.append(Remark(node.name, "folded" if reason is None else f"kept: {reason}"))
         return PassResult(changes, tuple(remarks))
 
-    def _why_not(self, node: Node) -> str | None:
+    def _why_not(self, editor: Editor, node: Node) -> str | None:
         if node.op_type in _RANDOM and not node.domain:
             return "its result is random"
         if any(isinstance(a, SubgraphAttribute) for a in node.attributes.values()):
@@ -58,7 +58,10 @@ class FoldConstants:
         if made > max(self.max_bytes, 2 * given):
             return f"its result takes {made} bytes, its operands {given}"
         nests = describe(node)
-        return find_folding_excess(node, None if isinstance(nests, Opaque) else nests)
+        if isinstance(nests, Opaque):
+            data = [None if v is None else editor.data(v) for v in node.inputs]
+            return find_folding_excess(node, host_work(node, data))
+        return find_folding_excess(node, nests)
 
 
 def _is_constant(editor: Editor, node: Node) -> bool:

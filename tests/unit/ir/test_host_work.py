@@ -12,11 +12,12 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests.unit.frontend.onnx.test_limits import Inputs, body, long_scan, one
 
 import tilewright as tw
-from tilewright.errors import InputError, ModelRejected, UnsupportedOp
+from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir import control_flow, regex, work
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops.registry import describe
+from tilewright.passes.fold_constants import FoldConstants
 
 F, I, S = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING  # noqa: E741  # the types' own letters
 LARGE = 10**9
@@ -151,6 +152,17 @@ def test_boxes_are_compared_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> 
         compiled.run(None, feed)
 
 
+def test_constant_work_on_the_host_is_left_to_the_run() -> None:
+    boxes = {"b": np.zeros((1, 3000, 4), np.float32), "s": np.ones((1, 1, 3000), np.float32)}
+    limits = {"k": np.array([LARGE]), "u": np.float32([0.5]), "v": np.float32([0.5])}
+    model = one("NonMaxSuppression", (), {**boxes, **limits})
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", I, (1, 3)))
+    graph = load_onnx(model)
+    (remark,) = FoldConstants().run(graph).remarks
+    assert [node.op_type for node in graph.nodes] == ["NonMaxSuppression"]
+    assert "more than" in remark.text
+
+
 def test_loops_too_long_for_the_host_are_refused_while_compiling() -> None:
     with pytest.raises(ModelRejected, match=r"takes 10000000 steps, more than MAX_LOOP_STEPS = \d+"):
         tw.compile(long_scan(10**7), target="interpreter")
@@ -195,6 +207,12 @@ def test_patterns_are_matched_for_a_limited_time(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(regex, "MAX_REGEX_S", 0.5)
     with pytest.raises(UnsupportedOp, match=r"longer than MAX_REGEX_S = 0.5 s"):
         matched("(a*)*b", ["a" * 60])
+    model = one("RegexFullMatch", (), {"x": np.array(["a" * 60], object)}, pattern="(a*)*b", opset=20)
+    monkeypatch.setattr(regex, "MAX_REGEX_S", 60.0)
+    started_s = time.monotonic()
+    with pytest.raises(BudgetExceeded):
+        tw.compile(model, target="interpreter", timeout_s=1.0)
+    assert time.monotonic() - started_s < 20
     with pytest.raises(UnsupportedOp, match="is not valid"):
         matched("(", ["a"])
 

@@ -30,7 +30,7 @@ from tilewright.frontend.onnx.inputs import (
     declaration,
     resolve,
 )
-from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_NODES
+from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_NODES, MAX_UNROLLED_NODES_IN_ALL
 from tilewright.frontend.onnx.loops import ResultType, loop_types
 from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
@@ -91,6 +91,7 @@ class _Importer:
         self._bound = bound
         self._graph = Graph()
         self._folded_bytes = 0
+        self._num_unrolled = 0
         self._value_names: dict[str, int] = {}
         self._node_names: dict[str, int] = {}
 
@@ -286,12 +287,15 @@ class _Importer:
         body = loop_body(proto)
         if sum(node.op_type in _LOOPS for node, _ in all_nodes(body.node)) > _MAX_INNER_LOOPS:
             return False
+        if self._num_unrolled >= MAX_UNROLLED_NODES_IN_ALL:
+            return False
         num_nodes = len(self._graph.nodes)
         try:
             results = unroll(proto, inputs, _Steps(self, proto, scope))
         except UnsupportedOp:
             # As one node it may be supported: then only the shapes of its results must be known.
             results = None
+        self._num_unrolled += len(self._graph.nodes) - num_nodes
         if results is None:
             self._undo(num_nodes)
             return False

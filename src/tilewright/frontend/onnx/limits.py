@@ -34,6 +34,10 @@ MAX_FOLDED_BYTES = 256 << 20
 # Nodes that one loop may become: compiling them takes a few seconds.
 MAX_UNROLLED_NODES = 1024
 
+# Nodes that all loops of a model may become, inner loops counted with each around them; what was tried and
+# given up counts too. Later loops stay whole.
+MAX_UNROLLED_NODES_IN_ALL = 16 * MAX_UNROLLED_NODES
+
 # Steps of a loop that only its condition ends.
 MAX_UNCOUNTED_STEPS = 128
 

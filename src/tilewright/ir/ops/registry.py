@@ -197,10 +197,13 @@ def _describe(node: Node) -> Description:
 
 def host_excess(node: Node, data: Sequence[Array | None]) -> str | None:
     """What is too much for the host about a node on operands of which some data may be known, or None."""
+    return find_host_excess(host_work(node, data))
+
+
+def host_work(node: Node, data: Sequence[Array | None]) -> HostWork:
+    """What a node without nests asks of the host besides a look at its operands and results."""
     found = find_operator(node)
-    if found is None or found.host_work is None:
-        return None
-    return find_host_excess(found.host_work(node, data))
+    return HostWork() if found is None or found.host_work is None else found.host_work(node, data)
 
 
 def _require_sized(node: Node, found: Operator) -> None:

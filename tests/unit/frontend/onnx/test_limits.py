@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 import tilewright as tw
 from tilewright.errors import InputError, ModelRejected, TilewrightError, UnsupportedOp
-from tilewright.frontend.onnx import limits, load_onnx, native
+from tilewright.frontend.onnx import build, limits, load_onnx, native
 from tilewright.frontend.onnx.wire import structure_bytes
 from tilewright.ir import control_flow
 from tilewright.passes.fold_constants import FoldConstants
@@ -130,8 +132,6 @@ def test_pads_remove_no_more_than_there_is() -> None:
 
 
 def test_constants_computed_at_import_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.frontend.onnx import build
-
     monkeypatch.setattr(build, "MAX_FOLDED_BYTES", 10 * 4 * 65536)
     nodes = [helper.make_node("ConstantOfShape", ["s"], [f"y{i}"]) for i in range(40)]
     graph = load_onnx(model(nodes, (), {"s": np.array([65536])}, [f"y{i}" for i in range(40)]))
@@ -231,6 +231,29 @@ def long_scan(num_steps: int) -> ModelProto:
     inner = body(nodes, [("s", F, (2,)), ("e", F, (2,))], [("t", F, (2,)), ("o", F, (2,))])
     inputs = (("z", F, (2,)), ("x", F, (num_steps, 2)))
     return one("Scan", inputs, body=inner, num_scan_inputs=1, outputs=["y", "w"])
+
+
+def many_loops(count: int) -> ModelProto:
+    """Loops of a hundred steps, one behind the other, none of which can be known while loading."""
+    nodes = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Sin", ["s"], ["t"])]
+    inner = body(
+        nodes,
+        [("i", I, ()), ("c", TensorProto.BOOL, ()), ("s", F, (2,))],
+        [("d", TensorProto.BOOL, ()), ("t", F, (2,))],
+    )
+    names = ["x", *(f"y{i}" for i in range(count - 1)), "y"]
+    loops = [
+        helper.make_node("Loop", ["n", "", given], [made], body=inner)
+        for given, made in itertools.pairwise(names)
+    ]
+    return model(loops, (("x", F, (2,)),), {"n": np.array(100)})
+
+
+def test_loops_become_a_limited_number_of_nodes_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "MAX_UNROLLED_NODES_IN_ALL", 350)
+    types = Counter(node.op_type for node in load_onnx(many_loops(9)).nodes)
+    assert types["Loop"] >= 5
+    assert 100 <= types["Sin"] <= 400
 
 
 def nested_loop() -> ModelProto:
