@@ -174,11 +174,20 @@ def _body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body
         number = TensorProto.STRING if text else helper.np_dtype_to_tensor_dtype(array.dtype)
         graph.input.append(helper.make_tensor_value_info(key, number, array.shape))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.opset)])
+    # What exists already may be larger: a body may hand on what it is given.
+    given = max((v.num_elements for v in (*node.operands(), *node.results())), default=0)
     evaluator = ReferenceEvaluator(model, new_ops=[*_counting(steps), *bounded_operators()])
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         steps.take()
         found = evaluator.run(None, {**outer, **dict(zip(parameters, arrays, strict=True))})
-        return [np.asarray(array) for array in found]
+        results = [np.asarray(array) for array in found]
+        largest = max((array.size for array in results), default=0)
+        if largest > max(MAX_HOST_ELEMENTS, given):
+            raise InputError(
+                f"{node.op_type} {node.name!r}: a result of its body grows to {largest} elements, more than "
+                f"MAX_HOST_ELEMENTS = {MAX_HOST_ELEMENTS}; feed it fewer steps."
+            )
+        return results
 
     return run

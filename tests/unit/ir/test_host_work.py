@@ -196,6 +196,27 @@ def test_a_loop_ends_when_it_stacks_too_much(declared: bool, monkeypatch: pytest
     assert time.monotonic() - started_s < 60  # all steps take minutes
 
 
+def test_states_grow_to_a_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    boolean = TensorProto.BOOL
+    nodes = [
+        helper.make_node("Identity", ["c"], ["d"]),
+        helper.make_node("Concat", ["s", "s"], ["t"], axis=0),
+    ]
+    inner = body(
+        nodes,
+        [("i", I, ()), ("c", boolean, ()), ("s", F, ("N",))],
+        [("d", boolean, ()), ("t", F, ("M",))],
+    )
+    model = one("Loop", (("n", I, ()), ("q", boolean, ()), ("x", F, (1,))), body=inner)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", F, (8,)))
+    monkeypatch.setattr(control_flow, "MAX_HOST_ELEMENTS", 1000)
+    compiled = tw.compile(model, target="interpreter")
+    feed = {"n": np.array(3), "q": np.array(True), "x": np.ones(1, np.float32)}
+    assert compiled.run(None, feed)[0].tolist() == [1] * 8
+    with pytest.raises(InputError, match="grows to 1024 elements, more than MAX_HOST_ELEMENTS"):
+        compiled.run(None, {**feed, "n": np.array(60)})
+
+
 def matched(pattern: str, texts: list[str]) -> Any:
     model = one("RegexFullMatch", (("x", S, (len(texts),)),), pattern=pattern, opset=20)
     compiled = tw.compile(model, target="interpreter")
