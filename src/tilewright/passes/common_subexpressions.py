@@ -35,7 +35,7 @@ class CommonSubexpressions:
 
     def run(self, graph: Graph) -> PassResult:
         """Edit the graph in place."""
-        editor = Editor(graph)
+        editor = Editor(graph, remembers=False)
         constants = _Constants()
         seen: dict[Hashable, Node] = {}
         remarks: list[Remark] = []

@@ -15,10 +15,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Editor:
-    """Edits one graph, and remembers which nodes an edit may have made ready for another."""
+    """Edits one graph, and remembers which nodes an edit may have made ready for another.
 
-    def __init__(self, graph: Graph) -> None:
+    A pass that never asks for those leaves it out (`remembers=False`): it takes time for each reader of what
+    an edit is beside, and one value may have many thousands.
+    """
+
+    def __init__(self, graph: Graph, *, remembers: bool = True) -> None:
         self.graph = graph
+        self._remembers = remembers
         self._inputs = frozenset(graph.inputs)
         self._touched: dict[Node, None] = {}
 
@@ -122,12 +127,14 @@ class Editor:
             self.graph.remove(node)
             for value in operands:
                 # Its result has one reader less: that may be what another rule waits for.
-                for user in value.users:
-                    self._touched[user] = None
+                if self._remembers:
+                    self._touched.update(dict.fromkeys(value.users))
                 if value.producer is not None:
                     pending.append(value.producer)
 
     def _touch(self, node: Node) -> None:
+        if not self._remembers:
+            return
         self._touched[node] = None
         for value in node.operands():
             if value.producer is not None:

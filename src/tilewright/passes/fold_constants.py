@@ -36,7 +36,7 @@ class FoldConstants:
 
     def run(self, graph: Graph) -> PassResult:
         """Edit the graph in place. Producers come first, so that one walk folds whole chains."""
-        editor = Editor(graph)
+        editor = Editor(graph, remembers=False)
         changes = 0
         remarks: list[Remark] = []
         for node in graph.nodes:
