@@ -667,6 +667,20 @@ def _compares_nan(steps: Sequence[Step], ours: Array, theirs: Array, wrong: Arra
     )
 
 
+def _convolves_non_finite(steps: Sequence[Step], ours: Array, theirs: Array, wrong: Array) -> bool:
+    """A padded Conv takes what is not finite, and each wrong element is not finite for one of the two."""
+    takes = any(
+        step.op_type == "Conv"
+        and any(step.attribute("pads", ()))
+        and any(is_float(a) and not np.isfinite(a.astype(np.float64)).all() for a in step.arrays.values())
+        for step in steps
+    )
+    if not takes or not is_float(ours):
+        return False
+    finite = np.isfinite(ours.astype(np.float64)) & np.isfinite(theirs.astype(np.float64))
+    return not (finite & wrong).any()
+
+
 # How far from a divisor a remainder's jump may be: by the rounding errors that made it jump.
 _JUMP = 1e-3
 
@@ -705,6 +719,12 @@ EXPLAINED_MODELS: tuple[ExplainedModel, ...] = (
         RUNTIME,
         "NaN among what is compared: its place decides, and so does which kernel runs",
         _compares_nan,
+    ),
+    ExplainedModel(
+        RUNTIME,
+        "infinities or NaN beside padded zeros of a Conv: optimised, ONNX Runtime multiplies or skips them "
+        "otherwise than node by node",
+        _convolves_non_finite,
     ),
     ExplainedModel(
         RUNTIME,

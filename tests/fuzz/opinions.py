@@ -12,7 +12,7 @@ from onnx import ModelProto
 from tests.fuzz.sketch import Step
 from tests.fuzz.special import float_limits
 
-from tilewright.errors import ModelRejected, UnsupportedOp
+from tilewright.errors import InputError, ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
@@ -64,8 +64,8 @@ def ask_ours(model: ModelProto, feed: Mapping[str, Array]) -> Answer:
         found = run_graph(graph, feed)
     except UnsupportedOp as error:
         return Answer(None, f"UnsupportedOp: {error}")
-    except ModelRejected as error:
-        return Answer(None, f"ModelRejected: {error}", valid=False)
+    except (ModelRejected, InputError) as error:
+        return Answer(None, f"{type(error).__name__}: {error}", valid=False)
     return Answer(tuple(found[output.name] for output in model.graph.output))
 
 

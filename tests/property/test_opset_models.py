@@ -55,8 +55,9 @@ def test_rules_are_of_known_engines_and_say_why() -> None:
     assert len(RECIPES) > 40
 
 
-# Infinities beside elements of weight zero in Resize; NaN as a bound of Clip; a remainder that jumps.
-@pytest.mark.parametrize("seed", [799, 2809, 2932])
+# Infinities beside weights of zero in Resize and in a whole model; NaN as a bound of Clip; a remainder that
+# jumps; an extreme and a Hardmax of nothing.
+@pytest.mark.parametrize("seed", [799, 2809, 2932, 3046, 3085, 3100])
 def test_seeds_that_once_differed_are_explained(seed: int) -> None:
     judged = judge(seed)
     assert judged.findings == []

@@ -235,3 +235,39 @@ def test_what_a_reference_does_not_run_is_unsupported() -> None:
     x = np.ones((2, 2), np.float16)
     with pytest.raises(UnsupportedOp, match=r"^Det 'n' \(opset 18\) cannot run: "):
         run_node(fed("Det", [x], ()), [x.astype(object)])
+
+
+# Results of an operator on `x` of this shape: of the same shape, or with the axis 0 of one element.
+SAME = ("Hardmax", "Softmax", "LogSoftmax", "LpNormalization", "Relu")
+REDUCED = (
+    "ArgMax",
+    "ArgMin",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceMean",
+    "ReduceSum",
+    "ReduceLogSumExp",
+    "ReduceL2",
+)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+@pytest.mark.parametrize("op_type", [*SAME, *REDUCED])
+def test_tensors_without_elements_are_refused_when_described_or_run(
+    op_type: str, shape: tuple[int, ...]
+) -> None:
+    x = Value("x", DType.FLOAT32, shape)
+    result = Value("y", DType.FLOAT32, shape if op_type in SAME else (1, *shape[1:]))
+    if op_type.startswith("Arg"):
+        result.dtype = DType.INT64
+    axis: Attribute = (0,) if op_type.startswith("Reduce") else 0
+    name = "axes" if op_type.startswith("Reduce") else "axis"
+    # Before opset 13 the axes of every reduction are an attribute.
+    node = Node(op_type, [x], [result], {name: axis} if op_type != "Relu" else {}, opset=11)
+    try:
+        describe(node)
+    except ModelRejected:
+        return
+    (found,) = run_node(node, [np.zeros(shape, np.float32)])
+    assert found is not None
+    assert found.shape == result.shape

@@ -253,7 +253,9 @@ def _arg_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array
     assert x is not None
     axis = node.int_attr("axis", 0) % x.ndim
     find = np.argmax if node.op_type == "ArgMax" else np.argmin
-    if node.int_attr("select_last_index", 0):
+    if x.size == 0:  # numpy finds nothing along an axis without elements, not even for results without any
+        index = np.zeros([1 if a == axis else extent for a, extent in enumerate(x.shape)], np.int64)
+    elif node.int_attr("select_last_index", 0):
         index = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=True)
     else:
         index = find(x, axis=axis, keepdims=True)
@@ -379,6 +381,8 @@ def _hardmax_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[A
     assert x is not None
     axis = node.int_attr("axis", -1)
     result = np.zeros_like(x)
+    if x.size == 0:
+        return (result,)
     np.put_along_axis(result, np.argmax(x, axis=axis, keepdims=True), 1, axis=axis)
     return (result,)
 
