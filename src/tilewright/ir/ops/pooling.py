@@ -94,7 +94,7 @@ def _max_pool_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[
 def _max_pool_indices(node: Node, x: Array, window: Window, taps: Array) -> Sequence[Array]:
     rank = len(window.kernel)
     spatial = x.shape[2:]
-    flat = taps.reshape(*taps.shape[:-rank], -1)
+    flat = taps.reshape(*taps.shape[:-rank], prod(window.kernel))
     best = flat.argmax(axis=-1)
     values = np.take_along_axis(flat, best[..., None], axis=-1)[..., 0]
     tap = np.unravel_index(best, window.kernel)
