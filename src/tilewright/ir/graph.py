@@ -196,7 +196,8 @@ class Graph:
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
         self._nodes: list[Node] = []
-        self._names: set[str] = set()
+        self._names: set[str] = set()  # only grows
+        self._first_free: dict[str, int] = {}  # no smaller number behind a stem is free
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -227,9 +228,10 @@ class Graph:
         """A value name not used in this graph; the stem itself if it is free."""
         if stem not in self._names:
             return stem
-        number = 1
+        number = self._first_free.get(stem, 1)
         while f"{stem}_{number}" in self._names:
             number += 1
+        self._first_free[stem] = number
         return f"{stem}_{number}"
 
     def add_input(self, value: Value) -> Value:

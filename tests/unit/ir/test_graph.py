@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,16 @@ def test_fresh_names_never_repeat() -> None:
     graph = chain(1)
     names = {graph.value("v0", DType.FLOAT32, (2,)).name for _ in range(5)} | {"v0", "x"}
     assert len(names) == 7
+
+
+def test_thousands_of_names_from_one_stem_are_found_at_once() -> None:
+    graph = Graph("g")
+    graph.value("v_3", DType.FLOAT32, ())
+    start_s = time.process_time()
+    names = [graph.value("v", DType.FLOAT32, ()).name for _ in range(20_000)]
+    assert time.process_time() - start_s < 5  # counted from 1 for each, it takes 30 s
+    assert names[:4] == ["v", "v_1", "v_2", "v_4"]
+    assert len(set(names)) == len(names)
 
 
 def test_insert_before_and_after_keep_the_order() -> None:
