@@ -5,9 +5,10 @@ from __future__ import annotations
 # Protocol buffers cannot describe more; larger models keep their weights in files of their own.
 MAX_MODEL_BYTES = 2**31 - 1
 
-# Bytes of a file besides the data of its initializers. Parsed, such bytes can take seventy times the room (an
-# empty message is 2 bytes in the file and about 140 in memory); weights take as much as they are.
-MAX_STRUCTURE_BYTES = 16 << 20
+# Bytes of a file besides the data of its tensors, wherever those stand. Parsed, such bytes can take seventy
+# times the room (an empty message is 2 bytes in the file and about 140 in memory); weights take as much as
+# they are.
+MAX_STRUCTURE_BYTES = 32 << 20
 
 # Messages and strings of a file. Each takes up to 1 KB while it is imported, so that the structure of a file
 # takes 3 GiB at the most, weights twice what they are in the file, and constants computed 256 MiB.
