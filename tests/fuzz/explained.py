@@ -208,6 +208,18 @@ def _clamped_infinity(d: Difference) -> bool:
     return bool((np.abs(d.theirs.astype(np.float64)[d.wrong]) == largest).all())
 
 
+def _product_overflows(d: Difference) -> bool:
+    """The large factors alone are more than the type holds, and one of the two results is not finite."""
+    x = d.step.inputs()[0]
+    if x is None or not is_float(x) or not is_float(d.ours) or d.ours.shape != d.theirs.shape:
+        return False
+    wide = np.abs(x.astype(np.float64))
+    largest, _ = float_limits(DType.from_numpy(x.dtype))
+    large = np.log2(np.maximum(wide, 1)).sum() > np.log2(largest)
+    finite = np.isfinite(d.ours.astype(np.float64)) & np.isfinite(d.theirs.astype(np.float64))
+    return bool(large) and not (finite & d.wrong).any()
+
+
 def _nan_as_bound(d: Difference) -> bool:
     """A bound of the second or third input, which makes all of the result NaN."""
     bounds = [a for a in d.step.inputs()[1:] if a is not None and is_float(a)]
@@ -269,6 +281,12 @@ EXPLAINED: tuple[Explained, ...] = (
         tuple(_EXTREMES),
         "NaN among what is compared: ONNX Runtime keeps or drops it by its place; here it always wins",
         has_nan,
+    ),
+    Explained(
+        RUNTIME,
+        ("ReduceProd",),
+        "factors whose product overflows before a zero comes in: the order decides between 0 and NaN",
+        _product_overflows,
     ),
     Explained(
         RUNTIME,
