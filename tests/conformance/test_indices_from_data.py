@@ -240,6 +240,35 @@ def test_fused_chains_name_the_first_node_whose_index_is_outside(tmp_path: Path)
             assert f"{node}: index 9 lies outside axis 0, which has 9 elements" in str(found), way
 
 
+ROW_MAKERS = (
+    "Abs(x)",
+    "Add(x, x)",
+    "Transpose<perm = [0, 1]>(x)",
+    "Softmax(x)",
+    "ReduceMax<axes = [0], keepdims = 1>(x)",
+)
+
+
+@pytest.mark.parametrize("made", ROW_MAKERS)
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+@pytest.mark.parametrize("index", [1, -2])
+def test_an_axis_of_one_element_is_looked_at_however_its_element_is_made(
+    made: str, shape: tuple[int, ...], index: int
+) -> None:
+    taken = str([*shape, 3])
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 3] x, int64{list(shape) or ""} i) => (float{taken} y) {{
+            v = {made}
+            g = Gather<axis = 0>(v, i)
+            y = Neg(g)
+        }}"""
+    compiled = tw.compile(parse_model(text), no_cache=True, threads=1)
+    x = X[:1, :3].copy()
+    compiled.run(None, {"x": x, "i": np.full(shape, -1)})
+    with pytest.raises(InputError, match="lies outside axis 0, which has 1 element"):
+        compiled.run(None, {"x": x, "i": np.full(shape, index)})
+
+
 def test_a_step_on_the_host_never_sees_what_was_taken_in_place_of_an_index(tmp_path: Path) -> None:
     model = parse_model(
         '<ir_version: 9, opset_import: ["": 18]> '

@@ -329,6 +329,8 @@ def fuse_backward(producer: Nest, consumer: Nest) -> Nest | None:
             return None
         if access.fill is not None and _leaves_dropped_axes(access, by_dim, consumer.extents):
             return None
+        if _is_checked_on_dropped_axes(access, by_dim):
+            return None
         substitution = {dim: access.index[axis] for dim, axis in by_dim.items()}
         moved: dict[int, Expr] = {}
         for index, read in enumerate(producer.reads):
@@ -370,6 +372,14 @@ def _leaves_dropped_axes(access: Access, by_dim: Mapping[str, int], extents: Map
         ):
             return True
     return False
+
+
+def _is_checked_on_dropped_axes(access: Access, by_dim: Mapping[str, int]) -> bool:
+    """Whether an index that is data, and must be looked at, stands on an axis that substitution forgets."""
+    return any(
+        isinstance(index, Indirect) and index.node is not None and axis not in by_dim.values()
+        for axis, index in enumerate(access.index)
+    )
 
 
 def _place(access: Access) -> Hashable:
