@@ -52,6 +52,14 @@ def _is_nan(array: Array | None) -> Array:
     return np.isnan(array.astype(np.float64)) if array is not None else np.zeros(())
 
 
+def _last_bit_of_integers(d: Difference) -> bool:
+    """Integers too large for float64 to hold, one of its steps apart."""
+    if d.ours.dtype.kind not in "iu" or d.ours.shape != d.theirs.shape:
+        return False
+    ours, theirs = d.ours.astype(np.float64)[d.wrong], d.theirs.astype(np.float64)[d.wrong]
+    return bool((np.abs(ours) > 2.0**53).all() and (np.abs(ours - theirs) <= np.spacing(np.abs(ours))).all())
+
+
 def _non_finite_in_one(d: Difference) -> bool:
     """Elements that differ are not finite for one of the two, and there is a cause for that."""
     if d.ours.shape != d.theirs.shape or not is_float(d.ours):
@@ -371,6 +379,12 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained(
         RUNTIME,
+        ("Pow",),
+        "powers of integers beyond 2**53 are those of float64, the last bit of which depends on the library",
+        _last_bit_of_integers,
+    ),
+    Explained(
+        RUNTIME,
         ("QuantizeLinear", "DynamicQuantizeLinear"),
         "NaN or infinities have no integer",
         has_non_finite,
@@ -453,7 +467,7 @@ EXPLAINED: tuple[Explained, ...] = (
     ),
     Explained(
         CPU,
-        ("Cast", "CastLike", "Pow", "ReduceMean", "ReduceLogSumExp", "ReduceLogSum", "ReduceL2"),
+        ("Cast", "CastLike", "Pow", "Shrink", "ReduceMean", "ReduceLogSumExp", "ReduceLogSum", "ReduceL2"),
         "NaN, infinities and numbers beyond the integer type: the standard leaves the result open",
         _either(_to_integer, _large_integers, _both(_integer, _is_empty)),
     ),
@@ -703,6 +717,17 @@ def _convolves_non_finite(steps: Sequence[Step], ours: Array, theirs: Array, wro
 _JUMP = 1e-3
 
 
+_NARROWING = frozenset({"Cast", "CastLike", "Pow", "Shrink"})
+
+
+def _ends_of_the_integers(steps: Sequence[Step], ours: Array, theirs: Array, wrong: Array) -> bool:
+    """Something becomes an integer, and each wrong element is what generated code makes of one too large."""
+    if ours.dtype.kind not in "iu" or not any(step.op_type in _NARROWING for step in steps):
+        return False
+    limits = np.iinfo(ours.dtype)
+    return bool(np.isin(theirs[wrong], (limits.min, 0, limits.max)).all())
+
+
 def _jumps_by_the_divisor(steps: Sequence[Step], ours: Array, theirs: Array, wrong: Array) -> bool:
     """Each wrong element is off by what a Mod of the model divides by there."""
     if not is_float(ours):
@@ -727,6 +752,11 @@ EXPLAINED_MODELS: tuple[ExplainedModel, ...] = (
         "between operators of a half type generated code keeps float32: what overflows or underflows in the "
         "half type alone does not, and later gives a number where the interpreter has an infinity or NaN",
         _half_overflow,
+    ),
+    ExplainedModel(
+        CPU,
+        "numbers beyond the integer type that they become: the standard leaves the result open",
+        _ends_of_the_integers,
     ),
     ExplainedModel(
         RUNTIME,
