@@ -81,8 +81,11 @@ def open_regular(path: Path | str) -> int:
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
     descriptor = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise NotRegularFile(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise NotRegularFile(errno.EINVAL, "not a regular file", str(path))
     return descriptor
 
