@@ -72,9 +72,20 @@ def _leave(number: int, message: bytes) -> NoReturn:
 
 
 def _unwind(number: int, frame: FrameType | None) -> NoReturn:
+    if _imports(frame):  # an extension module that fails to load half way can take the process with it
+        _leave(number, _MESSAGE)
     _State.received = number
     _handle(_end_untidy)
     raise KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is being loaded."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
