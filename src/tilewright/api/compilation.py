@@ -1,0 +1,139 @@
+"""`tw.compile` and `tw.tune`: a model becomes something that runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any
+
+import tilewright
+from tilewright.api.models import Model, Shapes, as_model
+from tilewright.arguments import checked
+from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
+from tilewright.compiler import Compilation, Tuning, compile_graph
+from tilewright.errors import UsageError
+from tilewright.explain import origins_of, with_loaded_nodes
+from tilewright.frontend.onnx import Source
+from tilewright.options import Options, parse_bytes, parse_shapes
+from tilewright.planning import UNLIMITED, Budget
+from tilewright.progress import Progress
+from tilewright.targets import TARGETS
+from tilewright.targets.base import TuningTarget
+
+DEFAULT_TUNING_BUDGET = Budget(UNLIMITED, 60.0)
+
+
+@checked
+def compile_model(
+    model: Model | Source,
+    target: str | None = None,
+    *,
+    shapes: Shapes | str | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> CompiledModel:
+    """Compile a model for a target.
+
+    `settings` are fields of `Options` (`hint="latency"`, `budget="60s"`, `threads=2`, ...); `options` gives
+    all of them at once. `progress` is called with what is being done, how much of it is done, and how much
+    there is.
+
+    Raises:
+        ModelRejected: the file is malformed, inconsistent or unsafe to read.
+        UnsupportedOp: an operator that the target does not run.
+        UsageError: an unknown setting or one that makes no sense.
+        BudgetExceeded: a limit on time or memory would be passed.
+    """
+    model, options = compilation_request(model, target, shapes, options, settings)
+    return _compiled_model(model, options, compile_graph(model.graph, options, progress))
+
+
+@checked
+def tune_model(
+    model: Model | Source,
+    target: str | None = None,
+    *,
+    afresh: bool = False,
+    shapes: Shapes | str | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> CompiledModel:
+    """Compile a model with the kernels that are the fastest here: measure for `budget`, 60 s if not given.
+
+    The search goes on where the last one for this model ended; `afresh` measures all again. What it finds is
+    in the result's `tuning`, and kept: later compilations of the model use it. The rest is as for `compile`.
+
+    Raises:
+        UsageError: a target without anything to measure; as `compile`.
+    """
+    model, options = compilation_request(model, target, shapes, options, settings)
+    if not isinstance(TARGETS.get(options.target), TuningTarget):
+        raise UsageError(f"target {options.target}: nothing can be measured there; tune for cpu.")
+    if options.budget is None:
+        options = dataclasses.replace(options, budget=DEFAULT_TUNING_BUDGET)
+    tuning: Tuning = "afresh" if afresh else "anew"
+    return _compiled_model(model, options, compile_graph(model.graph, options, progress, tuning=tuning))
+
+
+def compilation_request(
+    model: Model | Source,
+    target: str | None,
+    shapes: Shapes | str | None,
+    options: Options | None,
+    settings: dict[str, Any],
+) -> tuple[Model, Options]:
+    """The model loaded, and the options that it is to be compiled with."""
+    if isinstance(shapes, str):
+        shapes = parse_shapes(shapes)
+    if options is None:
+        options = _options(settings)
+    elif settings:
+        raise UsageError(f"{next(iter(settings))}: give it in options, or no options.")
+    model = as_model(model, shapes or options.shapes)
+    return model, dataclasses.replace(options, target=target or options.target, shapes=dict(model.shapes))
+
+
+def _compiled_model(model: Model, options: Options, compilation: Compilation) -> CompiledModel:
+    code, executable = compilation.code, compilation.executable
+    program = compilation.program
+    origins = origins_of(model.graph, program.graph, compilation.passes)
+    facts = CompiledFacts(
+        target=options.target,
+        tool_version=tilewright.__version__,
+        model_sha256=model.sha256,
+        options=options,
+        inputs=tuple(TensorInfo.of(v) for v in program.graph.inputs),
+        outputs=tuple(TensorInfo.of(v) for v in program.graph.outputs),
+        steps=compilation.steps,
+        memory=None if code is None else code.memory_info,
+        origins=with_loaded_nodes(origins, model.listed, model.graph),
+    )
+
+    def start(num_threads: int | None) -> Any:
+        return executable if code is None else code.load(num_threads)
+
+    body = Body(lambda: program, lambda: getattr(code, "image", None), start)
+    return CompiledModel(
+        facts,
+        body,
+        remarks=program.remarks,
+        phase_s=compilation.phase_s,
+        num_threads=options.num_threads,
+        tuning=compilation.tuning,
+    )
+
+
+def _options(settings: dict[str, Any]) -> Options:
+    known = [f.name for f in dataclasses.fields(Options)]
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}."
+            raise UsageError(f"unknown setting {name!r}: {hint}")
+    if isinstance(settings.get("budget"), str):
+        settings["budget"] = Budget.parse(settings["budget"])
+    if isinstance(settings.get("max_memory_bytes"), str):
+        settings["max_memory_bytes"] = parse_bytes(settings["max_memory_bytes"])
+    return Options(**settings)

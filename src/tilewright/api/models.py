@@ -1,0 +1,176 @@
+"""`tw.load`: a model from a file, from bytes, or from a torch module; what it holds."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.arguments import argument, checked
+from tilewright.compiled import TensorInfo
+from tilewright.errors import UsageError, error_context
+from tilewright.explain import OnnxNode
+from tilewright.frontend.onnx import Opened, Source, import_model, open_model
+from tilewright.frontend.onnx.protos import bounded_messages
+from tilewright.ir.derive import flops, macs
+from tilewright.ir.graph import Graph
+from tilewright.ir.text import print_graph
+from tilewright.parallel import beside
+from tilewright.printable import html_text, printable
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """Counts of a model as it was loaded. Multiply-accumulates and operations are of one inference."""
+
+    name: str
+    sha256: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    operator_counts: Mapping[str, int]
+    num_parameters: int
+    parameter_bytes: int
+    macs: int
+    flop: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Operators in the graph."""
+        return sum(self.operator_counts.values())
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """Label and text of each line a person reads."""
+        counts = ", ".join(f"{count} {name}" for name, count in self.operator_counts.items())
+        return (
+            ("model", self.name),
+            ("sha256", self.sha256),
+            ("inputs", ", ".join(map(str, self.inputs)) or "none"),
+            ("outputs", ", ".join(map(str, self.outputs))),
+            ("operators", f"{self.num_nodes}: {counts}" if counts else "none"),
+            ("parameters", f"{self.num_parameters:,} in {self.parameter_bytes / 1e6:.1f} MB"),
+            ("work", f"{self.macs / 1e9:.3f} G multiply-accumulates"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "inputs": [i.to_json() for i in self.inputs],
+            "outputs": [o.to_json() for o in self.outputs],
+            "operator_counts": dict(self.operator_counts),
+            "num_nodes": self.num_nodes,
+            "num_parameters": self.num_parameters,
+            "parameter_bytes": self.parameter_bytes,
+            "macs": self.macs,
+            "flop": self.flop,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label:>10}  {printable(text)}" for label, text in self.rows())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A loaded model: its graph, where it came from, and the nodes that its file lists."""
+
+    graph: Graph
+    sha256: str
+    name: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    listed: tuple[OnnxNode, ...] = ()
+
+    def summary(self) -> ModelSummary:
+        """Operators, parameters and work."""
+        counts = Counter(node.op_type for node in self.graph.nodes)
+        constants = self.graph.initializers
+        return ModelSummary(
+            name=self.name,
+            sha256=self.sha256,
+            inputs=tuple(TensorInfo.of(v) for v in self.graph.inputs),
+            outputs=tuple(TensorInfo.of(v) for v in self.graph.outputs),
+            operator_counts=dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+            num_parameters=sum(v.num_elements for v in constants),
+            parameter_bytes=sum(v.size_bytes for v in constants),
+            macs=sum(macs(node) for node in self.graph.nodes),
+            flop=sum(flops(node) for node in self.graph.nodes),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as plain values."""
+        return self.summary().to_json()
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {len(self.graph.nodes)} nodes)"
+
+    def _repr_html_(self) -> str:
+        cells = (
+            f"<tr><th>{html_text(label)}</th><td>{html_text(text)}</td></tr>"
+            for label, text in self.summary().rows()
+        )
+        return f"<table>{''.join(cells)}</table>"
+
+
+@checked
+def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Shapes | None = None) -> Model:
+    """Load a model: an ONNX file, its bytes, a `ModelProto`, or a `torch.nn.Module` with example inputs.
+
+    `shapes` fixes the inputs whose sizes the model leaves open.
+
+    Raises:
+        ModelRejected: the file is malformed, inconsistent or unsafe to read.
+        UnsupportedOp: a valid model that uses something this version does not run.
+        UsageError: no such file, open dimensions, or `shapes` that do not fit.
+    """
+    fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
+    if example_inputs is not None:
+        from tilewright.frontend.torch import load_torch
+
+        graph = load_torch(source, example_inputs)
+        return Model(graph, _graph_digest(graph), type(source).__name__)
+    opened = open_model(argument("model", source, Source))
+    with error_context(f"in {opened.origin.label}"), bounded_messages():
+        listed = _listed(opened)
+    if opened.locations:
+        graph = import_model(opened, shapes=fixed)
+        digest = opened.sha256()
+    else:
+        # Hashing lets go of the interpreter.
+        digest, graph = beside(opened.sha256, lambda: import_model(opened, shapes=fixed))
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else graph.name
+    return Model(graph, digest, str(name), fixed, listed)
+
+
+def as_model(model: Model | Source, shapes: Shapes | None) -> Model:
+    """The model, loaded if it is not yet.
+
+    Raises:
+        UsageError: shapes that a loaded model does not have.
+    """
+    if not isinstance(model, Model):
+        return load(model, shapes=shapes)
+    for name, shape in (shapes or {}).items():
+        known = {v.name: v.shape for v in model.graph.inputs}.get(name)
+        if known != tuple(shape):
+            raise UsageError(
+                f"shapes: {name!r} is {known} in the loaded model; give shapes to `load` instead."
+            )
+    return model
+
+
+def _listed(opened: Opened) -> tuple[OnnxNode, ...]:
+    """Nodes of the file, named as the frontend names them: by their first result if they have no name."""
+    return tuple(
+        OnnxNode(n.name or next(filter(None, n.output), n.op_type), n.op_type, tuple(n.output))
+        for n in opened.model.graph.node
+    )
+
+
+def _graph_digest(graph: Graph) -> str:
+    import hashlib
+
+    return hashlib.sha256(print_graph(graph).encode()).hexdigest()

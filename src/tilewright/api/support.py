@@ -1,0 +1,99 @@
+"""`tw.check`: which operators of a model a target runs, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.api.models import Model, Shapes, as_model
+from tilewright.arguments import checked
+from tilewright.frontend.onnx import Source
+from tilewright.passes.expand_recurrent import num_steps_of
+from tilewright.printable import html_text, printable
+from tilewright.targets import TARGETS
+from tilewright.targets.base import Support
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSupport:
+    """What a target makes of the operators of one type that it treats alike. `nodes` are their names."""
+
+    op_type: str
+    opset: int
+    verdict: str  # native, host, unsupported
+    reason: str
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
+        reason = f": {self.reason}" if self.reason else ""
+        return printable(f"{self.op_type} {self.nodes[0]!r}{more}: {self.verdict}{reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """Which operators of a model a target runs. `ok` when it runs all of them, on the host or not."""
+
+    model: str
+    target: str
+    operators: tuple[OperatorSupport, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether compiling would not be refused for an operator."""
+        return not self.unsupported
+
+    @property
+    def unsupported(self) -> tuple[OperatorSupport, ...]:
+        """Operators that the target declines."""
+        return tuple(o for o in self.operators if o.verdict == "unsupported")
+
+    @property
+    def on_host(self) -> tuple[OperatorSupport, ...]:
+        """Operators that run through the reference implementation in Python."""
+        return tuple(o for o in self.operators if o.verdict == "host")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "model": self.model,
+            "target": self.target,
+            "ok": self.ok,
+            "operators": [dataclasses.asdict(o) for o in self.operators],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.operators))
+
+    def _repr_html_(self) -> str:
+        head = "<tr><th>operator</th><th>nodes</th><th>verdict</th><th>reason</th></tr>"
+        cells = (
+            f"<tr><td>{html_text(o.op_type)}</td><td>{len(o.nodes)}</td><td>{o.verdict}</td>"
+            f"<td>{html_text(o.reason)}</td></tr>"
+            for o in self.operators
+        )
+        return f"<table>{head}{''.join(cells)}</table>"
+
+
+@checked
+def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None = None) -> CheckReport:
+    """Ask a target about every operator of a model, without compiling it.
+
+    Operators are those of the model, before any pass; a recurrent layer counts as the steps it is written as.
+
+    Raises:
+        ModelRejected: the model itself cannot be loaded. An unsupported operator raises nothing.
+    """
+    model = as_model(model, shapes)
+    asked = TARGETS.get(target)
+    found: dict[tuple[str, int, str, str], list[str]] = {}
+    for node in model.graph.nodes:
+        support = asked.supports(node)
+        steps = num_steps_of(model.graph, node) if support.is_on_host else None
+        if steps is not None:
+            support = Support.yes(f"written as its {steps} steps")
+        verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
+        found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
+    operators = tuple(OperatorSupport(*key, tuple(names)) for key, names in found.items())
+    return CheckReport(model.name, target, operators)
