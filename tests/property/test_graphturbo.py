@@ -12,18 +12,18 @@ from tests.support.integer_networks import integer_feed, integer_network
 
 from tilewright.ir.derive import macs
 from tilewright.ir.graph import Graph, Value
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.interpret import run_graph, run_node
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
-from tilewright.partition.graphturbo import GraphTurbo, Split, SplitPartition, instance_region, planner
-from tilewright.partition.graphturbo.axes import IndependentAxes
-from tilewright.partition.graphturbo.base import split_of
+from tilewright.partition.axes import IndependentAxes
+from tilewright.partition.footprint import Footprints, joined, single
+from tilewright.partition.graphturbo import GraphTurbo, SplitPartition, planner
 from tilewright.partition.graphturbo.check import check_splits
-from tilewright.partition.graphturbo.footprint import Footprints, joined, single
-from tilewright.partition.graphturbo.layers import cut_layers
 from tilewright.partition.graphturbo.merge import Grouping, Member
-from tilewright.partition.graphturbo.regions import RegionMaps
 from tilewright.partition.graphturbo.split import SplitRules, Splitter, instance_regions
+from tilewright.partition.layers import LayerRegions, cut_layers
+from tilewright.partition.split import Split, instance_region, split_of
 from tilewright.planning import Budget
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.binding import Scope, bind, transfers
@@ -199,7 +199,7 @@ def renumbered(graph: Graph, seed: int) -> Graph:
 def test_an_instance_holds_no_more_the_finer_the_split(seed: int) -> None:
     """Along chains of divisors; whole and by 1 are the same."""
     graph = network(seed)
-    footprints = Footprints(RegionMaps(), lambda v: 4, in_place=True)
+    footprints = Footprints(LayerRegions(RegionMaps()), lambda v: 4, in_place=True)
     layers = [single(layer, i) for i, layer in enumerate(cut_layers(graph))]
     for part in (*layers, *whole_network(graph, layers)):
         for dim, extent in enumerate(part.outputs[0].shape):
@@ -225,7 +225,7 @@ def test_a_joined_part_holds_what_its_layers_hold_together(seed: int) -> None:
     rng = random.Random(seed)
     graph = network(seed)
     layers = cut_layers(graph)
-    remembered = Footprints(RegionMaps(), lambda v: 4, in_place=True)
+    remembered = Footprints(LayerRegions(RegionMaps()), lambda v: 4, in_place=True)
     members = [single(layer, i) for i, layer in enumerate(layers)]
     whole = graph.outputs
     while len(members) > 1:
@@ -245,7 +245,7 @@ def test_a_joined_part_holds_what_its_layers_hold_together(seed: int) -> None:
                     remembered.of(member, regions)
             found = remembered.of(part, regions)
             flat = joined([single(layer, 0) for layer in part.layers], part.outputs)
-            expected = Footprints(RegionMaps(), lambda v: 4, in_place=True).of(flat, regions)
+            expected = Footprints(LayerRegions(RegionMaps()), lambda v: 4, in_place=True).of(flat, regions)
             assert found.inputs == expected.inputs
             assert found.peak_bytes == expected.peak_bytes
             assert (found.macs, found.elements) == (expected.macs, expected.elements)
@@ -255,7 +255,7 @@ def test_a_joined_part_holds_what_its_layers_hold_together(seed: int) -> None:
 def test_splitting_an_independent_axis_computes_nothing_twice(seed: int) -> None:
     graph = network(seed)
     axes = IndependentAxes(graph, RegionMaps())
-    footprints = Footprints(RegionMaps(), lambda v: 4, in_place=True)
+    footprints = Footprints(LayerRegions(RegionMaps()), lambda v: 4, in_place=True)
     for place, layer in enumerate(cut_layers(graph)):
         part = single(layer, place)
         for dim in range(len(part.outputs[0].shape)):
@@ -273,7 +273,9 @@ def test_an_option_is_the_least_factor_and_the_best_their_maximum(seed: int) -> 
     graph = network(seed)
     maps = RegionMaps()
     rules = SplitRules(largest(graph) * 3 // 2, dims="any", recompute_limit=float("inf"), all_factors=True)
-    splitter = Splitter(Footprints(maps, lambda v: 4, in_place=True), IndependentAxes(graph, maps), rules)
+    splitter = Splitter(
+        Footprints(LayerRegions(maps), lambda v: 4, in_place=True), IndependentAxes(graph, maps), rules
+    )
     for place, layer in enumerate(cut_layers(graph)):
         part = single(layer, place)
         for option in splitter.options(part):

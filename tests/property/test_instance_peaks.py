@@ -7,11 +7,11 @@ from tests.support.integer_networks import integer_network
 
 from tilewright.errors import InternalError
 from tilewright.ir.graph import Value
+from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.region import Region
 from tilewright.partition import PartitionProblem, Subgraph
 from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
 from tilewright.partition.graphturbo.check import _peaks
-from tilewright.partition.graphturbo.regions import RegionMaps, value_regions
 from tilewright.planning import Budget
 from tilewright.schedule import ScheduleProblem
 from tilewright.schedule.instance_orders import ExactOrder, demand_of, peaks_of

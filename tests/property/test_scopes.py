@@ -18,7 +18,8 @@ from tilewright.memory.scoped import POLICIES, ScopePlan, check_scopes, place
 from tilewright.memory.scoped.expand import Timeline, expand
 from tilewright.memory.scoped.spill import spill
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
-from tilewright.partition.graphturbo import GraphTurbo, Split
+from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.split import Split
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Bindings, Scope, bind
 from tilewright.schedule.instance_orders import demand_of

@@ -12,42 +12,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import ClassVar
 
-from tilewright.ir.derive import is_complex, is_injective, is_pointwise
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.nest import Opaque
-from tilewright.ir.ops import describe
+from tilewright.ir.operation_class import OperationClass
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.exits import Exits
 from tilewright.planning import Budget, Provenance
 from tilewright.progress import checkpoint
 
-
-class Kind(Enum):
-    """What the rule makes of an operator."""
-
-    OPAQUE = auto()
-    COMPLEX = auto()  # convolution, product
-    REDUCTION = auto()  # pooling, reduction, softmax, normalisation: anything else that combines elements
-    INJECTIVE = auto()  # moves elements
-    POINTWISE = auto()  # computes each element from the elements at its own place
-
-    @classmethod
-    def of(cls, node: Node) -> Kind:
-        """Derived from the node's loop nests."""
-        if isinstance(describe(node), Opaque):
-            return cls.OPAQUE
-        if is_pointwise(node):
-            return cls.POINTWISE
-        if is_injective(node):
-            return cls.INJECTIVE
-        return cls.COMPLEX if is_complex(node) else cls.REDUCTION
-
-
-_ANCHORS = (Kind.COMPLEX, Kind.REDUCTION)
-_SINGLE_ELEMENT = (Kind.INJECTIVE, Kind.POINTWISE)
+_ANCHORS = (OperationClass.COMPLEX, OperationClass.REDUCTION)
+_SINGLE_ELEMENT = (OperationClass.INJECTIVE, OperationClass.POINTWISE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +44,7 @@ class Layerwise:
             if layers.kinds[node] in _SINGLE_ELEMENT and node not in layers.home:
                 layers.start(node, layers.continues_chain)
         for node in problem.graph.nodes:
-            if layers.kinds[node] is Kind.OPAQUE:
+            if layers.kinds[node] is OperationClass.OPAQUE:
                 layers.start(node, layers.nothing)
         layers.move_feeders()
         provenance = Provenance(self.name, num_evaluations=1)
@@ -82,7 +57,7 @@ class _Layers:
 
     graph: Graph
     max_nodes: int
-    kinds: dict[Node, Kind] = field(init=False)
+    kinds: dict[Node, OperationClass] = field(init=False)
     nodes: tuple[Node, ...] = field(init=False)
     position: dict[Node, int] = field(init=False)
     home: dict[Node, Node] = field(init=False, default_factory=dict)
@@ -92,7 +67,7 @@ class _Layers:
     exits: Exits = field(init=False)
 
     def __post_init__(self) -> None:
-        self.kinds = {node: Kind.of(node) for node in self.graph.nodes}
+        self.kinds = {node: OperationClass.of(node) for node in self.graph.nodes}
         self.nodes = self.graph.nodes
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.results = dict.fromkeys(self.graph.outputs)
@@ -144,7 +119,7 @@ class _Layers:
         """Whether an element-wise node can be applied to the anchor's result where it is made."""
         return (
             node not in self.home
-            and self.kinds[node] is Kind.POINTWISE
+            and self.kinds[node] is OperationClass.POINTWISE
             and len(list(node.results())) == 1
             and node.output.shape == anchor.output.shape
         )
@@ -163,7 +138,7 @@ class _Layers:
         """Compute element-wise chains inside the epilogue that alone reads them, element by element."""
         for anchor in reversed(list(self.members)):
             layer = self.members[anchor]
-            if any(self.kinds[n] is not Kind.POINTWISE for n in layer):
+            if any(self.kinds[n] is not OperationClass.POINTWISE for n in layer):
                 continue
             target = self._fed_layer(layer)
             if target is None or len(layer) + len(self.members[target]) > self.max_nodes:
@@ -198,15 +173,15 @@ class _Layers:
             if producer in self.feeders:
                 return Reason.FEEDER
             return Reason.EPILOGUE if anchor in _ANCHORS else Reason.CHAIN
-        if Kind.OPAQUE in (anchor, self.kinds[consumer]):
+        if OperationClass.OPAQUE in (anchor, self.kinds[consumer]):
             return Reason.OPAQUE
-        if self.kinds[consumer] is Kind.COMPLEX:
+        if self.kinds[consumer] is OperationClass.COMPLEX:
             return Reason.COMPLEX
-        if self.kinds[consumer] is Kind.REDUCTION:
+        if self.kinds[consumer] is OperationClass.REDUCTION:
             return Reason.REDUCTION
         if len(list(producer.results())) > 1 or len(list(consumer.results())) > 1:
             return Reason.MULTIPLE_RESULTS
-        if anchor in _ANCHORS and self.kinds[consumer] is Kind.INJECTIVE:
+        if anchor in _ANCHORS and self.kinds[consumer] is OperationClass.INJECTIVE:
             return Reason.INJECTIVE
         if anchor in _ANCHORS and consumer.output.shape != self.home[producer].output.shape:
             return Reason.SHAPE

@@ -15,8 +15,8 @@ from functools import cache, lru_cache
 from math import isqrt, prod
 
 from tilewright.ir.graph import Value
+from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region
-from tilewright.partition.graphturbo.regions import value_regions
 from tilewright.schedule.instances import Edge, InstanceGraph, InstanceNode, Kind
 
 Binding = tuple[int, ...]

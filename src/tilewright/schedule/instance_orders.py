@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.ir.graph import Value
-from tilewright.partition.graphturbo import Split, SplitPartition, instance_region, is_in_place
-from tilewright.partition.graphturbo.base import WHOLE
-from tilewright.partition.graphturbo.footprint import Footprints, joined, single
-from tilewright.partition.graphturbo.layers import layer_of
+from tilewright.partition.footprint import Footprints, joined, single
+from tilewright.partition.graphturbo import SplitPartition, is_in_place
+from tilewright.partition.layers import LayerRegions, layer_of
+from tilewright.partition.split import WHOLE, Split, instance_region
 from tilewright.planning import UNLIMITED, Budget, Provenance
 from tilewright.schedule.base import (
     Group,
@@ -65,7 +65,7 @@ def _peak_bytes(graph: InstanceGraph, nodes: Sequence[InstanceNode]) -> int:
     def element_bytes(value: Value) -> int:
         return graph.bytes_of(value, ((0, 1),) * len(value.shape))
 
-    footprints = Footprints(graph.maps, element_bytes, in_place=is_in_place(graph.partition))
+    footprints = Footprints(LayerRegions(graph.maps), element_bytes, in_place=is_in_place(graph.partition))
     return max(footprints.of(part, tuple(node.outputs.values())).peak_bytes for node in nodes)
 
 

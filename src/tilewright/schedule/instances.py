@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.region import Region, intersect, volume
 from tilewright.partition.base import Partition, Subgraph
-from tilewright.partition.graphturbo import Split, SplitPartition, instance_region, instances_meeting
-from tilewright.partition.graphturbo.base import WHOLE
-from tilewright.partition.graphturbo.regions import RegionMaps, value_regions
+from tilewright.partition.graphturbo import SplitPartition
+from tilewright.partition.split import WHOLE, Split, instance_region, instances_meeting
 
 
 class Kind(StrEnum):

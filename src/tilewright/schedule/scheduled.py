@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.errors import UsageError
+from tilewright.hardware.capacity import element_sizes, local_capacity_bytes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node
 from tilewright.partition.base import Subgraph
-from tilewright.partition.graphturbo import Split, SplitPartition, SubgraphSplit
-from tilewright.partition.graphturbo.base import WHOLE
-from tilewright.partition.graphturbo.footprint import Footprints, joined, single
-from tilewright.partition.graphturbo.layers import cut_layers, layer_of
-from tilewright.partition.graphturbo.planner import element_sizes, local_capacity_bytes
-from tilewright.partition.graphturbo.regions import Outputs
+from tilewright.partition.footprint import Footprints, joined, single
+from tilewright.partition.graphturbo import SplitPartition, SubgraphSplit
+from tilewright.partition.layers import LayerRegions, Outputs, cut_layers, layer_of
+from tilewright.partition.split import WHOLE, Split
 from tilewright.schedule.base import Instance, Schedule, Slice
 from tilewright.schedule.check_instances import check_order
 from tilewright.schedule.instance_orders import slice_in
@@ -84,8 +83,8 @@ def _splits_of(schedule: Schedule, graph: InstanceGraph) -> tuple[Split, ...]:
 def _laid_out(graph: InstanceGraph, splits: Sequence[Split], machine: Machine) -> SplitPartition:
     """The partition of a graph with layers, and sizes of elements as the machine keeps them."""
     partition = graph.partition
-    sizes = element_sizes(partition.graph, machine)
-    footprints = Footprints(graph.maps, lambda v: sizes[str(v.dtype)], in_place=True)
+    sizes = element_sizes((v.dtype for v in partition.graph.values()), machine)
+    footprints = Footprints(LayerRegions(graph.maps), lambda v: sizes[str(v.dtype)], in_place=True)
     home = {node: number for number, layer in enumerate(cut_layers(partition.graph)) for node in layer.nodes}
     made: dict[int, list[Outputs]] = {}
     for node in graph.nodes:

@@ -16,8 +16,8 @@ from tilewright.memory.scoped.expand import Draft
 from tilewright.memory.scoped.first_fit import count_pairs
 from tilewright.memory.scoped.pack import pack
 from tilewright.partition import PartitionProblem
-from tilewright.partition.graphturbo import Split
 from tilewright.partition.none import NonePartitioner
+from tilewright.partition.split import Split
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Bindings, Scope, bind
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind, instance_graph

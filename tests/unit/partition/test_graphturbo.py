@@ -6,16 +6,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
+from tests.unit.partition.residual import convolution, residual
 
 from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Graph, Node
 from tilewright.partition import PartitionProblem, Reason, check_partition
-from tilewright.partition.graphturbo import GraphTurbo, Split, SplitPartition
-from tilewright.partition.graphturbo.axes import IndependentAxes
+from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
 from tilewright.partition.graphturbo.check import check_splits
-from tilewright.partition.graphturbo.layers import canonical_order, cut_layers
-from tilewright.partition.graphturbo.regions import RegionMaps
+from tilewright.partition.layers import canonical_order, cut_layers
+from tilewright.partition.split import Split
 from tilewright.planning import Budget, Status
 from tilewright.schedule.check_instances import check_instances
 from tilewright.schedule.instances import instance_graph
@@ -30,95 +30,6 @@ def partition_of(graph: Graph, capacity_bytes: int, **options: object) -> SplitP
     assert check_partition(problem, partition) == ()
     assert check_splits(partition, recompute_limit=planner.recompute_limit) == ()
     return partition
-
-
-def convolution(b: GraphBuilder, x: Value, channels: int, size: int = 1, name: str = "conv") -> Value:
-    weight = b.constant(channels, x.shape[1], size, size)
-    return b.op(
-        "Conv", x, weight, shape=(x.shape[0], channels, *x.shape[2:]), pads=(size // 2,) * 4, name=name
-    )
-
-
-def residual() -> tuple[GraphBuilder, Graph]:
-    """A stem, and a block of two convolutions beside the stem's result."""
-    b = GraphBuilder()
-    stem = b.op("Relu", convolution(b, b.input(4, 8, 6, 6), 8, 3))
-    inner = b.op("Relu", convolution(b, stem, 8, 3, name="first"))
-    outer = convolution(b, inner, 8, 3, name="second")
-    return b, b.finish(b.op("Relu", b.op("Add", outer, stem, name="join")))
-
-
-def names(nodes: tuple[Node, ...]) -> str:
-    return "+".join(n.op_type for n in nodes)
-
-
-def test_element_wise_operators_join_the_layer_that_makes_their_operand() -> None:
-    _, graph = residual()
-    layers = cut_layers(graph)
-    assert [names(layer.nodes) for layer in layers] == ["Conv+Relu", "Conv+Relu", "Conv", "Add+Relu"]
-    fused = cut_layers(graph, fuse_joins=True)
-    assert [names(layer.nodes) for layer in fused] == ["Conv+Relu", "Conv+Relu", "Conv+Add+Relu"]
-
-
-def test_a_sum_may_be_written_over_an_operand_and_a_product_may_not() -> None:
-    _, graph = residual()
-    *products, total = cut_layers(graph)
-    assert all(not layer.overwrites for layer in products)
-    assert total.overwrites == set(total.inputs)
-
-
-@pytest.mark.parametrize("shape", [(1, 3, 4, 4), (1, 1, 4, 4), (2, 1, 4, 1)])
-def test_one_sample_is_written_over_as_several_are(shape: tuple[int, ...]) -> None:
-    b = GraphBuilder()
-    x, y = b.input(*shape), b.input(*shape)
-    (layer,) = cut_layers(b.finish(b.op("Relu", b.op("Add", x, y))))
-    assert layer.overwrites == {x, y}
-
-
-def test_softmax_may_be_written_over_its_operand_and_a_transpose_may_not() -> None:
-    b = GraphBuilder()
-    x = b.input(4, 4)
-    softmax = b.op("Softmax", x)
-    graph = b.finish(b.op("Transpose", softmax))
-    first, second = cut_layers(graph)
-    assert first.overwrites == {x}
-    assert second.overwrites == set()
-
-
-def test_the_canonical_order_does_not_depend_on_how_nodes_are_kept() -> None:
-    for seed in range(10):
-        graph = random_graph(seed, 12)
-        order = canonical_order(graph)
-        place = {n: i for i, n in enumerate(order)}
-        assert len(place) == len(graph.nodes)
-        assert all(place[v.producer] < place[n] for n in order for v in n.operands() if v.producer)
-
-
-def test_the_batch_is_independent_and_rows_under_a_window_are_not() -> None:
-    _, graph = residual()
-    axes = IndependentAxes(graph, RegionMaps())
-    for value in (*graph.inputs, *(n.output for n in graph.nodes)):
-        assert [axes.units_of(value, d) for d in range(4)] == [4, 1, 1, 1]
-
-
-def test_an_axis_is_followed_through_reshapes_in_whole_slices() -> None:
-    b = GraphBuilder()
-    x = b.input(4, 6, 8)
-    rows = b.op("Reshape", x, b.integers(24, 8), shape=(24, 8))
-    product = b.op("MatMul", rows, b.constant(8, 8))
-    graph = b.finish(b.op("Reshape", product, b.integers(4, 6, 8), shape=(4, 6, 8)))
-    axes = IndependentAxes(graph, RegionMaps())
-    assert axes.units_of(rows, 0) == 4
-    assert axes.class_of(rows, 0) == axes.class_of(x, 0) == axes.class_of(graph.outputs[0], 0)
-
-
-def test_queries_and_keys_of_one_sequence_keep_it_whole() -> None:
-    b = GraphBuilder()
-    x = b.input(2, 6, 8)
-    turned = b.op("Transpose", x, shape=(2, 8, 6), perm=(0, 2, 1))
-    graph = b.finish(b.op("MatMul", x, turned, shape=(2, 6, 6)))
-    axes = IndependentAxes(graph, RegionMaps())
-    assert [axes.units_of(graph.outputs[0], d) for d in range(3)] == [2, 1, 1]
 
 
 def test_the_peak_counts_inputs_results_and_what_waits() -> None:

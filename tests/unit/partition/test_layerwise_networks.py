@@ -11,8 +11,9 @@ import pytest
 
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.graph import Graph
+from tilewright.ir.operation_class import OperationClass
 from tilewright.partition import Partition, PartitionProblem, check_partition
-from tilewright.partition.layerwise import Kind, Layerwise
+from tilewright.partition.layerwise import Layerwise
 from tilewright.planning import Budget
 from tilewright.zoo import build
 
@@ -53,6 +54,6 @@ def test_a_transformer_layer_has_relays_kernels() -> None:
 def test_no_layer_has_two_anchors(network: str) -> None:
     partition = solve(load_onnx(build(network)))
     for subgraph in partition.subgraphs:
-        kinds = [Kind.of(n) for n in subgraph.nodes]
-        assert sum(k in (Kind.COMPLEX, Kind.REDUCTION) for k in kinds) <= 1
+        kinds = [OperationClass.of(n) for n in subgraph.nodes]
+        assert sum(k in (OperationClass.COMPLEX, OperationClass.REDUCTION) for k in kinds) <= 1
         assert len(subgraph.outputs) == 1 or len(subgraph.nodes) == 1

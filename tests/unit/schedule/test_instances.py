@@ -12,7 +12,7 @@ from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node
 from tilewright.partition import Partition, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
-from tilewright.partition.graphturbo import Split
+from tilewright.partition.split import Split
 from tilewright.planning import Budget, Provenance
 from tilewright.schedule import ScheduleProblem, Slice
 from tilewright.schedule.binding import Scope, bind, plain_binding, transfers

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Value
+from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, volume
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, aligned
 from tilewright.memory.scoped.base import Read, Step
 from tilewright.partition.graphturbo import is_in_place
-from tilewright.partition.graphturbo.layers import Layer, layer_of
-from tilewright.partition.graphturbo.regions import value_regions
+from tilewright.partition.layers import Layer, LayerRegions, layer_of
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
 
@@ -62,6 +62,7 @@ class _Expander:
         self.made: dict[tuple[int, Value], int] = {}
         self.overwritten: dict[int, tuple[int, ...]] = {}
         self.layers: dict[int, tuple[Layer, ...]] = {}
+        self.layer_regions = LayerRegions(graph.maps)
         self.in_place = is_in_place(graph.partition)
 
     def run(self, order: Sequence[int]) -> Timeline:
@@ -96,7 +97,7 @@ class _Expander:
             outputs = [v for v in layer.outputs if v in regions]
             if not outputs:
                 continue
-            needs = self.graph.maps.needs_of(layer, tuple(regions.get(v) for v in layer.outputs)).inputs
+            needs = self.layer_regions.needs_of(layer, tuple(regions.get(v) for v in layer.outputs)).inputs
             read = zip(layer.inputs, needs, strict=True)
             reads = tuple(Read(v, r, sources.get(v)) for v, r in read if r is not None)
             writes = tuple(self._add_piece(node, v, regions[v], len(self.steps)) for v in outputs)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tilewright.errors import InfeasibleMapping, UsageError
-from tilewright.hardware.machine import Level, Machine
-from tilewright.hardware.parts import TensorKind, closest
+from tilewright.hardware.capacity import local_capacity_bytes, main_capacity_bytes, shared_capacity_bytes
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.parts import closest
 from tilewright.ir.region import full_region
 from tilewright.memory.scoped.base import SCOPES, LevelUse, Piece, ScopePlan, live_bytes
 from tilewright.memory.scoped.expand import Draft, Timeline, expand
 from tilewright.memory.scoped.pack import Packing, pack
 from tilewright.memory.scoped.spill import DEFAULT_POLICY, POLICIES, Policy, move_out, spill, victim_at
-from tilewright.partition.graphturbo.planner import local_capacity_bytes
 from tilewright.planning import Infeasible
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph
@@ -65,17 +65,14 @@ def capacities_of(graph: InstanceGraph, machine: Machine) -> Capacities:
     Local: the data part of its cores' buffers together. Shared: without the share of weights; of a level that
     clusters share too, an equal part. Main: what the network's inputs and constants leave of it.
     """
-    shared = machine.shared
-    own = 0 if shared is None else _per_cluster(machine, shared)
-    main = _per_cluster(machine, machine.outermost)
+    main = main_capacity_bytes(machine)
     if main is not None:
         main = max(0, main - _resident_bytes(graph))
-    return {Scope.LOCAL: local_capacity_bytes(machine), Scope.SHARED: own, Scope.MAIN: main}
-
-
-def _per_cluster(machine: Machine, level: Level) -> int | None:
-    capacity = level.capacity_for_bytes(TensorKind.INPUT)
-    return None if capacity is None else int(capacity * machine.num_instances_per_cluster(level))
+    return {
+        Scope.LOCAL: local_capacity_bytes(machine),
+        Scope.SHARED: shared_capacity_bytes(machine),
+        Scope.MAIN: main,
+    }
 
 
 def _resident_bytes(graph: InstanceGraph) -> int:

@@ -1,32 +1,18 @@
 """GraphTurbo (Zhao et al., OSDI 2023): subgraphs as large as local buffers allow, split into instances.
 
 `planner.py` is the partitioner; `split.py` decides how a subgraph is split (Algorithm 1, Eq. 1), `merge.py`
-what is joined (Algorithm 2), `footprint.py` what an instance holds at its peak. `check.py` recomputes all of
-it.
+what is joined (Algorithm 2). `check.py` recomputes all of it.
 """
 
 from __future__ import annotations
 
-from tilewright.partition.graphturbo.base import (
-    Split,
-    SplitOption,
-    SplitPartition,
-    SubgraphSplit,
-    instance_region,
-    instances_meeting,
-    is_in_place,
-    slice_of,
-)
+from tilewright.partition.graphturbo.base import SplitOption, SplitPartition, SubgraphSplit, is_in_place
 from tilewright.partition.graphturbo.planner import GraphTurbo
 
 __all__ = [
     "GraphTurbo",
-    "Split",
     "SplitOption",
     "SplitPartition",
     "SubgraphSplit",
-    "instance_region",
-    "instances_meeting",
     "is_in_place",
-    "slice_of",
 ]

@@ -10,7 +10,8 @@ from tilewright.ir.derive import is_complex, macs
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region, hull, input_regions, volume
 from tilewright.partition.base import Subgraph
-from tilewright.partition.graphturbo.base import Split, SplitPartition, SubgraphSplit
+from tilewright.partition.graphturbo.base import SplitPartition, SubgraphSplit
+from tilewright.partition.split import Split
 from tilewright.planning import Violation
 
 _TOLERANCE = 1e-9

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Graph, Value
-from tilewright.partition.graphturbo.base import Split, SplitOption, instance_region
-from tilewright.partition.graphturbo.footprint import Part, joined, single
-from tilewright.partition.graphturbo.layers import Layer
+from tilewright.partition.footprint import Part, joined, single
+from tilewright.partition.graphturbo.base import SplitOption
 from tilewright.partition.graphturbo.split import Splitter, best_of
+from tilewright.partition.layers import Layer
+from tilewright.partition.split import Split, instance_region
 
 _MAX_INTERIOR = 6
 
@@ -245,7 +246,7 @@ class Grouping:
         if len(layer.outputs) != 1 or len(own) != len(made) or made[axis] < 2 * own[axis] or own[axis] < 2:
             return False
         half = instance_region(made, Split(axis, 2), 0)
-        need = self._splitter.footprints.maps.needs_of(layer, (half,)).inputs[number]
+        need = self._splitter.footprints.regions.needs_of(layer, (half,)).inputs[number]
         return need is not None and need[axis][1] < own[axis]
 
     def _is_beyond_batch(self, *members: Member) -> bool:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import ClassVar
 
 from tilewright.errors import UsageError
+from tilewright.hardware.capacity import element_sizes, local_capacity_bytes
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.parts import TensorKind
 from tilewright.hardware.presets import load_preset
-from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph_regions import RegionMaps
+from tilewright.partition.axes import IndependentAxes
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
-from tilewright.partition.graphturbo.axes import IndependentAxes
-from tilewright.partition.graphturbo.base import WHOLE, SplitPartition, SubgraphSplit
-from tilewright.partition.graphturbo.footprint import Footprints
-from tilewright.partition.graphturbo.layers import Layer, cut_layers
+from tilewright.partition.footprint import Footprints
+from tilewright.partition.graphturbo.base import SplitPartition, SubgraphSplit
 from tilewright.partition.graphturbo.merge import Grouping, Member, MergeRules
-from tilewright.partition.graphturbo.regions import RegionMaps
 from tilewright.partition.graphturbo.split import Dims, SplitRules, Splitter
+from tilewright.partition.layers import Layer, LayerRegions, cut_layers
+from tilewright.partition.split import WHOLE
 from tilewright.planning import UNLIMITED, Budget, Provenance
 
 DEFAULT_MACHINE = "stcp920"
-_FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
 class Analysis:
@@ -33,6 +31,7 @@ class Analysis:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.maps = RegionMaps()
+        self.regions = LayerRegions(self.maps)
         self.axes = IndependentAxes(graph, self.maps)
         self._layers: dict[bool, tuple[Layer, ...]] = {}
 
@@ -108,49 +107,23 @@ class GraphTurbo:
         partition = build_partition(
             problem, [nodes_of(m) for m in members], Reasons(members), provenance, cut_off=meter.cut_off
         )
-        return with_splits(partition, members, splitter, element_sizes(graph, machine, self.element_bytes))
+        return with_splits(partition, members, splitter, self._element_sizes(graph, machine))
 
     def splitter(self, known: Analysis, machine: Machine) -> Splitter:
         """What says how parts of a graph are split under these rules."""
-        sizes = element_sizes(known.graph, machine, self.element_bytes)
-        footprints = Footprints(known.maps, lambda v: sizes[str(v.dtype)], in_place=self.in_place)
+        sizes = self._element_sizes(known.graph, machine)
+        footprints = Footprints(known.regions, lambda v: sizes[str(v.dtype)], in_place=self.in_place)
         rules = SplitRules(self.capacity_for(machine), self.dims, self.recompute_limit, self.all_factors)
         return Splitter(footprints, known.axes, rules)
+
+    def _element_sizes(self, graph: Graph, machine: Machine) -> Mapping[str, int]:
+        return element_sizes((v.dtype for v in graph.values()), machine, self.element_bytes)
 
     def capacity_for(self, machine: Machine) -> int:
         """Bytes that an instance may hold: the data part of the local buffers of one cluster's cores."""
         if self.capacity_bytes is not None:
             return self.capacity_bytes
         return int(self.alpha * local_capacity_bytes(machine))
-
-
-def local_capacity_bytes(machine: Machine) -> int:
-    """Bytes for activations in the local buffers of one cluster together; 0 where no level is local.
-
-    >>> local_capacity_bytes(load_preset("stcp920")) >> 20
-    8
-    """
-    local = machine.local
-    own = 0 if local is None else local.capacity_for_bytes(TensorKind.INPUT)
-    return (own or 0) * machine.num_cores_per_cluster
-
-
-def element_sizes(graph: Graph, machine: Machine, float_bytes: int | None = None) -> Mapping[str, int]:
-    """Bytes of an element of each type of the graph's values, by its name.
-
-    A machine without a rate for a floating-point type keeps it in the widest that it has one for.
-    """
-    rated = {name for unit in machine.units for name in (*unit.macs_per_cycle, *unit.ops_per_cycle)}
-    widest = max((d.size_bytes for d in _FLOATS if str(d) in rated), default=None)
-
-    def size(dtype: DType) -> int:
-        if dtype not in _FLOATS:
-            return dtype.size_bytes
-        if float_bytes is not None:
-            return float_bytes
-        return dtype.size_bytes if str(dtype) in rated or widest is None else min(widest, dtype.size_bytes)
-
-    return MappingProxyType({str(v.dtype): size(v.dtype) for v in graph.values()})
 
 
 def nodes_of(member: Member) -> list[Node]:

@@ -9,23 +9,24 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tilewright.hardware.capacity import element_sizes
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
 from tilewright.partition.base import PartitionProblem, build_partition
-from tilewright.partition.graphturbo.base import WHOLE, Split, SplitPartition, split_of
-from tilewright.partition.graphturbo.footprint import Part, joined, single
-from tilewright.partition.graphturbo.layers import Layer
+from tilewright.partition.footprint import Part, joined, single
+from tilewright.partition.graphturbo.base import SplitPartition
 from tilewright.partition.graphturbo.merge import Member
 from tilewright.partition.graphturbo.planner import (
     DEFAULT_MACHINE,
     Analysis,
     GraphTurbo,
     Reasons,
-    element_sizes,
     nodes_of,
     with_splits,
 )
+from tilewright.partition.layers import Layer
+from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planning import Provenance
 
 
@@ -46,7 +47,8 @@ class Regrouper:
 
     def __init__(self, graph: Graph, machine: Machine | None, planner: GraphTurbo, known: Analysis) -> None:
         self.problem = PartitionProblem(graph, machine)
-        self.sizes = element_sizes(graph, machine or load_preset(DEFAULT_MACHINE), planner.element_bytes)
+        dtypes = (v.dtype for v in graph.values())
+        self.sizes = element_sizes(dtypes, machine or load_preset(DEFAULT_MACHINE), planner.element_bytes)
         self.splitter = planner.splitter(known, machine or load_preset(DEFAULT_MACHINE))
         self.layers = known.layers(fuse_joins=planner.fuse_joins)
         self.axes = known.axes

@@ -8,9 +8,10 @@ from math import prod
 from typing import Literal
 
 from tilewright.ir.region import Region
-from tilewright.partition.graphturbo.axes import IndependentAxes
-from tilewright.partition.graphturbo.base import WHOLE, Split, SplitOption, instance_region, split_of
-from tilewright.partition.graphturbo.footprint import Footprint, Footprints, Part
+from tilewright.partition.axes import IndependentAxes
+from tilewright.partition.footprint import Footprint, Footprints, Part
+from tilewright.partition.graphturbo.base import SplitOption
+from tilewright.partition.split import WHOLE, Split, instance_region, split_of
 
 Dims = Literal["batch", "batch-first", "any"]
 Cuts = tuple[tuple[int, int], ...]

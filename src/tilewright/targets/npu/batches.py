@@ -14,8 +14,8 @@ from itertools import groupby
 
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.ir.derive import macs
+from tilewright.partition.axes import Axis, IndependentAxes
 from tilewright.partition.graphturbo import SplitPartition
-from tilewright.partition.graphturbo.axes import Axis, IndependentAxes
 
 MOST_SAMPLES = 256
 """The largest batch that is considered: throughput of a network that always fits grows without a bound."""

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.errors import InternalError, UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.interpret import run_checks, run_node
 from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_nests
@@ -22,7 +23,6 @@ from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region
 from tilewright.ir.restrict import Part, restrict
 from tilewright.memory.scoped import ScopePlan, Step
-from tilewright.partition.graphturbo.regions import value_regions
 from tilewright.schedule.instances import Kind
 
 Array = np.ndarray[Any, Any]

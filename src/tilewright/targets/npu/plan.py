@@ -12,22 +12,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from tilewright.hardware.capacity import computing_dtype, local_capacity_bytes, shared_weight_bytes
 from tilewright.hardware.machine import Machine
-from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.memory.scoped import ScopePlan, place
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
-from tilewright.partition.graphturbo.base import WHOLE
-from tilewright.partition.graphturbo.planner import Analysis, local_capacity_bytes
-from tilewright.partition.graphturbo.regions import RegionMaps
+from tilewright.partition.graphturbo.planner import Analysis
+from tilewright.partition.split import WHOLE
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Bindings, Scope, bind
 from tilewright.schedule.exact_order import exact_order
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import InstanceGraph, instance_graph, layers_of, splits_of
 from tilewright.schedule.orders import breadth_first, depth_first, min_delta
-from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, shared_weight_bytes, simulate
+from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
 from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.work import Works
 
@@ -213,15 +213,3 @@ def ordered(instances: InstanceGraph, name: OrderName, machine: Machine) -> Sequ
             return min_delta(demand)
         case "exact":
             return exact_order(demand, capacity, max_states=_MAX_STATES).order
-
-
-def computing_dtype(machine: Machine) -> DType:
-    """The floating-point type that a machine multiplies fastest; float32 where it knows none."""
-    known = {str(dtype): dtype for dtype in DType if dtype.is_float}
-    rates = {
-        known[name]: rate * unit.num_per_instance
-        for unit in machine.units
-        for name, rate in unit.macs_per_cycle.items()
-        if name in known
-    }
-    return max(rates, key=lambda dtype: rates[dtype], default=DType.FLOAT32)

@@ -11,8 +11,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.errors import InternalError, TilewrightError
-from tilewright.partition.graphturbo import Split, SplitPartition
+from tilewright.partition.graphturbo import SplitPartition
 from tilewright.partition.graphturbo.regroup import Group, Groups, Regrouper
+from tilewright.partition.split import Split
 from tilewright.planning import Budget
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.npu.plan import Planned, Planner, ordered, placed

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from tilewright.hardware.capacity import shared_weight_bytes
 from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.ir.region import Region, union_volume, volume
 from tilewright.schedule.binding import Scope
@@ -403,14 +404,6 @@ class _Simulator:
         """The task after which what a tile reads is there."""
         made = (computed if scope is Scope.LOCAL else stored)[producer]
         return made[min(needs[tile], len(made) - 1)] if needs else made[-1]
-
-
-def shared_weight_bytes(machine: Machine) -> int:
-    """The share of a cluster's shared buffer that the machine keeps for weights; 0 where there is none."""
-    if machine.shared is None:
-        return 0
-    share = machine.shared.capacity_for_bytes(TensorKind.WEIGHT) or 0
-    return int(share * machine.num_instances_per_cluster(machine.shared))
 
 
 def _bytes_once(parts: Iterable[tuple[str, Region, int]]) -> float:

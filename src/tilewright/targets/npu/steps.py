@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from tilewright.hardware.machine import Machine
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, full_region, hull, volume
 from tilewright.memory.scoped import Piece, Read, ScopePlan
 from tilewright.memory.scoped import Step as PlannedStep
-from tilewright.partition.graphturbo.regions import value_regions
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves

@@ -16,9 +16,9 @@ from tilewright.ir.derive import is_contraction, macs, nest_flops, nests_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Read
 from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.nest import Affine, Indirect, Nest, row_major_address
 from tilewright.ir.region import Region, full_region, volume
-from tilewright.partition.graphturbo.regions import RegionMaps, value_regions
 from tilewright.targets.npu.ports import MOVER, ports_of
 
 

@@ -16,10 +16,10 @@ from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
 from tilewright.partition import PartitionProblem
+from tilewright.partition.axes import Axis, IndependentAxes
 from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
-from tilewright.partition.graphturbo.axes import Axis, IndependentAxes
-from tilewright.partition.graphturbo.base import WHOLE
 from tilewright.partition.graphturbo.planner import Analysis
+from tilewright.partition.split import WHOLE
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
 from tilewright.targets.npu.batches import buckets, candidates, runs, samples_of_instances, shown

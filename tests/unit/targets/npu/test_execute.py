@@ -17,7 +17,7 @@ from tilewright.ir.graph import Attribute, Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.memory.scoped import ScopePlan, place
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
-from tilewright.partition.graphturbo import Split
+from tilewright.partition.split import Split
 from tilewright.planning import Budget
 from tilewright.schedule.binding import bind
 from tilewright.schedule.instances import instance_graph

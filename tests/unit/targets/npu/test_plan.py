@@ -21,7 +21,8 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.memory.scoped import check_scopes, place
 from tilewright.partition import PartitionProblem
-from tilewright.partition.graphturbo import GraphTurbo, Split
+from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.split import Split
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Scope, bind

@@ -15,10 +15,11 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.memory.scoped import check_scopes
 from tilewright.partition import PartitionProblem, check_partition
-from tilewright.partition.graphturbo import GraphTurbo, Split, SplitPartition
+from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
 from tilewright.partition.graphturbo.check import check_splits
 from tilewright.partition.graphturbo.planner import Analysis
 from tilewright.partition.graphturbo.regroup import Group, Regrouper
+from tilewright.partition.split import Split
 from tilewright.planning import Budget
 from tilewright.schedule.check_instances import check_instances, check_order
 from tilewright.targets.npu.execute import execute

@@ -12,8 +12,7 @@ from math import inf
 
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, full_region, hull, volume
-from tilewright.partition.graphturbo.layers import Layer
-from tilewright.partition.graphturbo.regions import Outputs, RegionMaps
+from tilewright.partition.layers import Layer, LayerRegions, Outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,10 @@ class Footprints:
     over.
     """
 
-    def __init__(self, maps: RegionMaps, element_bytes: Callable[[Value], int], *, in_place: bool) -> None:
-        self.maps = maps
+    def __init__(
+        self, regions: LayerRegions, element_bytes: Callable[[Value], int], *, in_place: bool
+    ) -> None:
+        self.regions = regions
         self.element_bytes = element_bytes
         self.in_place = in_place
         self.num_visits = 0
@@ -167,7 +168,7 @@ class _Walk:
 
     def _needs(self, unit: Part | Layer, wanted: Outputs) -> dict[Value, Region]:
         if isinstance(unit, Layer):
-            found = self.footprints.maps.needs_of(unit, wanted)
+            found = self.footprints.regions.needs_of(unit, wanted)
             needs = {v: r for v, r in zip(unit.inputs, found.inputs, strict=True) if r is not None}
             self._count(found.macs, found.elements, found.num_divided)
             return needs

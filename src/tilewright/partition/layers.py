@@ -1,4 +1,4 @@
-"""Layers, with which the grouping begins: an operator and the element-wise ones that follow it.
+"""Layers: an operator and the element-wise ones that follow it, what they read, and the work they do.
 
 A layer becomes one kernel body: its last operator makes its result, what lies between exists as tiles only.
 The order of layers depends on the structure of the graph alone, not on the order in which its nodes are kept,
@@ -11,11 +11,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.nest import Access, Affine, Nest, Opaque, affine, row_major_address
+from tilewright.ir.operation_class import OperationClass
 from tilewright.ir.ops import describe
-from tilewright.partition.layerwise import Kind
+from tilewright.ir.region import Region, volume
 
-_JOINED = {Kind.POINTWISE: (Kind.COMPLEX, Kind.POINTWISE), Kind.INJECTIVE: (Kind.INJECTIVE,)}
+Outputs = tuple[Region | None, ...]
+
+_JOINED = {
+    OperationClass.POINTWISE: (OperationClass.COMPLEX, OperationClass.POINTWISE),
+    OperationClass.INJECTIVE: (OperationClass.INJECTIVE,),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +72,7 @@ def cut_layers(graph: Graph, *, fuse_joins: bool = False) -> tuple[Layer, ...]:
     with `fuse_joins` a sum of two full-size operands joins the later of its two producers (Relay's rule).
     """
     order = canonical_order(graph)
-    kinds = {node: Kind.of(node) for node in order}
+    kinds = {node: OperationClass.of(node) for node in order}
     results = set(graph.outputs)
     home: dict[Node, int] = {}
     members: list[list[Node]] = []
@@ -84,12 +91,12 @@ def cut_layers(graph: Graph, *, fuse_joins: bool = False) -> tuple[Layer, ...]:
 
 def layer_of(nodes: Sequence[Node], results: Collection[Value]) -> Layer:
     """These nodes, given in order, as a layer of a network with these results."""
-    return _layer(nodes, results, {node: Kind.of(node) for node in nodes})
+    return _layer(nodes, results, {node: OperationClass.of(node) for node in nodes})
 
 
 def _joined(
     node: Node,
-    kinds: dict[Node, Kind],
+    kinds: dict[Node, OperationClass],
     results: set[Value],
     home: dict[Node, int],
     members: Sequence[Sequence[Node]],
@@ -100,7 +107,7 @@ def _joined(
     if not anchors or len(list(node.results())) != 1:
         return None
     full = [v for v in dict.fromkeys(node.operands()) if not v.is_constant and v.shape == node.output.shape]
-    if kinds[node] is Kind.INJECTIVE:
+    if kinds[node] is OperationClass.INJECTIVE:
         full = [v for v in dict.fromkeys(node.operands()) if not v.is_constant]
     if len(full) != 1 and not (fuse_joins and full):
         return None
@@ -117,7 +124,7 @@ def _joined(
     return max(numbers, default=None)
 
 
-def _layer(nodes: Sequence[Node], results: Collection[Value], kinds: dict[Node, Kind]) -> Layer:
+def _layer(nodes: Sequence[Node], results: Collection[Value], kinds: dict[Node, OperationClass]) -> Layer:
     inside = set(nodes)
     operands = dict.fromkeys(v for n in nodes for v in n.operands() if not v.is_constant)
     inputs = tuple(v for v in operands if v.producer not in inside)
@@ -126,7 +133,7 @@ def _layer(nodes: Sequence[Node], results: Collection[Value], kinds: dict[Node, 
     if not outputs:
         outputs = tuple(nodes[-1].results())
     overwrites = _overwritten(nodes, inputs, outputs[0]) if len(outputs) == 1 else frozenset[Value]()
-    is_opaque = any(kinds[n] is Kind.OPAQUE for n in nodes)
+    is_opaque = any(kinds[n] is OperationClass.OPAQUE for n in nodes)
     return Layer(tuple(nodes), inputs, outputs, overwrites, is_opaque)
 
 
@@ -176,3 +183,47 @@ def _address(nest: Nest, access: Access) -> Affine | None:
         return None
     moving = {dim.name for dim in nest.dims if dim.extent > 1}
     return affine(*(term for term in found.terms if term[0] in moving), found.offset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerNeeds:
+    """What a layer reads and does to make regions of its outputs.
+
+    `inputs` follow the layer's, None where nothing of it is read. `macs` and `elements` are the work that is
+    really done, `num_divided` the operators that make less than all of their result.
+    """
+
+    inputs: Outputs
+    macs: float
+    elements: int
+    num_divided: int
+
+
+class LayerRegions:
+    """The region functions of a graph's layers, remembered."""
+
+    def __init__(self, maps: RegionMaps) -> None:
+        self.maps = maps
+        self._needs: dict[tuple[Layer, Outputs], LayerNeeds] = {}
+
+    def needs_of(self, layer: Layer, outputs: Outputs) -> LayerNeeds:
+        """What a layer needs to make regions of its outputs; None asks nothing of an output."""
+        key = (layer, outputs)
+        found = self._needs.get(key)
+        if found is None:
+            found = self._needs[key] = self._derive(layer, outputs)
+        return found
+
+    def _derive(self, layer: Layer, outputs: Outputs) -> LayerNeeds:
+        wanted = {v: r for v, r in zip(layer.outputs, outputs, strict=True) if r is not None}
+        regions = value_regions(layer.nodes, wanted, self.maps)
+        work, elements, num_divided = 0.0, 0, 0
+        for node in reversed(layer.nodes):
+            results = [v for v in node.results() if v in regions]
+            if not results:
+                continue
+            made, whole = sum(volume(regions[v]) for v in results), sum(v.num_elements for v in results)
+            work += self.maps.macs_of(node) * made / whole if whole else 0.0
+            elements += made
+            num_divided += made < whole
+        return LayerNeeds(tuple(regions.get(v) for v in layer.inputs), work, elements, num_divided)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from math import gcd
 
 from tilewright.ir.graph import Graph, Node, Shape, Value
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.region import Region, full_region
-from tilewright.partition.graphturbo.regions import RegionMaps
 
 Axis = tuple[Value, int]
 

@@ -1,6 +1,6 @@
-"""Regions through nodes and layers, remembered: networks repeat their layers, planners their questions.
+"""Regions through the nodes of a graph, remembered: networks repeat nodes, planners their questions.
 
-All of it is `ir/region.py`'s arithmetic. Nodes whose nests touch the same elements share their answers.
+All of it is `region.py`'s arithmetic. Nodes whose nests touch the same elements share their answers.
 """
 
 from __future__ import annotations
@@ -12,24 +12,7 @@ from tilewright.ir.derive import macs
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Nest, Opaque
 from tilewright.ir.ops import describe
-from tilewright.ir.region import Region, full_region, hull, input_regions, volume
-from tilewright.partition.graphturbo.layers import Layer
-
-Outputs = tuple[Region | None, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerNeeds:
-    """What a layer reads and does to make regions of its outputs.
-
-    `inputs` follow the layer's, None where nothing of it is read. `macs` and `elements` are the work that is
-    really done, `num_divided` the operators that make less than all of their result.
-    """
-
-    inputs: Outputs
-    macs: float
-    elements: int
-    num_divided: int
+from tilewright.ir.region import Region, full_region, hull, input_regions
 
 
 @dataclass(slots=True)
@@ -47,13 +30,12 @@ class _NodeMap:
 
 
 class RegionMaps:
-    """The region functions of a graph's nodes and layers."""
+    """The region functions of a graph's nodes."""
 
     def __init__(self) -> None:
         self._maps: dict[Hashable, _NodeMap] = {}
         self._of_node: dict[Node, _NodeMap] = {}
         self._macs: dict[Node, int] = {}
-        self._needs: dict[tuple[Layer, Outputs], LayerNeeds] = {}
 
     def inputs_of(self, node: Node, output: int, region: Region) -> tuple[Region | None, ...]:
         """The region of each input that a region of one output needs, as `input_regions` says."""
@@ -61,28 +43,6 @@ class RegionMaps:
         if found is None:
             found = self._of_node[node] = self._maps.setdefault(_structure(node), _NodeMap(node))
         return found(output, region)
-
-    def needs_of(self, layer: Layer, outputs: Outputs) -> LayerNeeds:
-        """What a layer needs to make regions of its outputs; None asks nothing of an output."""
-        key = (layer, outputs)
-        found = self._needs.get(key)
-        if found is None:
-            found = self._needs[key] = self._derive(layer, outputs)
-        return found
-
-    def _derive(self, layer: Layer, outputs: Outputs) -> LayerNeeds:
-        wanted = {v: r for v, r in zip(layer.outputs, outputs, strict=True) if r is not None}
-        regions = value_regions(layer.nodes, wanted, self)
-        work, elements, num_divided = 0.0, 0, 0
-        for node in reversed(layer.nodes):
-            results = [v for v in node.results() if v in regions]
-            if not results:
-                continue
-            made, whole = sum(volume(regions[v]) for v in results), sum(v.num_elements for v in results)
-            work += self.macs_of(node) * made / whole if whole else 0.0
-            elements += made
-            num_divided += made < whole
-        return LayerNeeds(tuple(regions.get(v) for v in layer.inputs), work, elements, num_divided)
 
     def macs_of(self, node: Node) -> int:
         """Multiply-accumulates of a node, counted once."""

@@ -1,0 +1,82 @@
+"""What one cluster of a machine can hold, level by level, and as what it keeps elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from tilewright.hardware.machine import Level, Machine
+from tilewright.hardware.parts import TensorKind
+from tilewright.ir.dtype import DType
+
+_FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+
+
+def local_capacity_bytes(machine: Machine) -> int:
+    """Bytes for activations in the local buffers of one cluster together; 0 where no level is local.
+
+    >>> from tilewright.hardware.presets import load_preset
+    >>> local_capacity_bytes(load_preset("stcp920")) >> 20
+    8
+    """
+    if machine.local is None:
+        return 0
+    per_core = machine.local.capacity_for_bytes(TensorKind.INPUT) or 0
+    return per_core * machine.num_cores_per_cluster
+
+
+def shared_capacity_bytes(machine: Machine) -> int | None:
+    """Bytes for activations in the shared buffer of a cluster, without the weights' share; None if unlimited.
+
+    0 where no level is shared; of a level that clusters share too, an equal part.
+    """
+    return 0 if machine.shared is None else _cluster_bytes(machine, machine.shared, TensorKind.INPUT)
+
+
+def shared_weight_bytes(machine: Machine) -> int:
+    """The share of a cluster's shared buffer that the machine keeps for weights; 0 where there is none."""
+    if machine.shared is None:
+        return 0
+    return _cluster_bytes(machine, machine.shared, TensorKind.WEIGHT) or 0
+
+
+def main_capacity_bytes(machine: Machine) -> int | None:
+    """Bytes for activations in main memory, a cluster's equal part of it; None if unlimited."""
+    return _cluster_bytes(machine, machine.outermost, TensorKind.INPUT)
+
+
+def _cluster_bytes(machine: Machine, level: Level, kind: TensorKind) -> int | None:
+    capacity_bytes = level.capacity_for_bytes(kind)
+    return None if capacity_bytes is None else int(capacity_bytes * machine.num_instances_per_cluster(level))
+
+
+def element_sizes(
+    dtypes: Iterable[DType], machine: Machine, float_bytes: int | None = None
+) -> Mapping[str, int]:
+    """Bytes of an element of each of these types, by its name; `float_bytes` replaces those of floats.
+
+    A machine without a rate for a floating-point type keeps it in the widest that it has one for.
+    """
+    rated = {name for unit in machine.units for name in (*unit.macs_per_cycle, *unit.ops_per_cycle)}
+    widest = max((d.size_bytes for d in _FLOATS if str(d) in rated), default=None)
+
+    def size(dtype: DType) -> int:
+        if dtype not in _FLOATS:
+            return dtype.size_bytes
+        if float_bytes is not None:
+            return float_bytes
+        return dtype.size_bytes if str(dtype) in rated or widest is None else min(widest, dtype.size_bytes)
+
+    return MappingProxyType({str(dtype): size(dtype) for dtype in dtypes})
+
+
+def computing_dtype(machine: Machine) -> DType:
+    """The floating-point type that a machine multiplies fastest; float32 where it knows none."""
+    known = {str(dtype): dtype for dtype in DType if dtype.is_float}
+    rates = {
+        known[name]: rate * unit.num_per_instance
+        for unit in machine.units
+        for name, rate in unit.macs_per_cycle.items()
+        if name in known
+    }
+    return max(rates, key=lambda dtype: rates[dtype], default=DType.FLOAT32)

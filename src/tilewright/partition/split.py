@@ -1,0 +1,96 @@
+"""Splits of a subgraph into instances.
+
+A split cuts an axis of a subgraph's outputs into `factor` equal or nearly equal slices, each of them again
+along another axis where one is not enough; what comes of that are the instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.region import Interval, Region, full_region, volume
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`factor` slices along axis `dim` of the outputs; `dim` None where nothing is cut.
+
+    `inner` cuts each of the slices again, along another axis.
+    """
+
+    dim: int | None
+    factor: int
+    inner: Split | None = None
+
+    @property
+    def num_instances(self) -> int:
+        """Into how many instances a subgraph is split."""
+        return self.factor * (1 if self.inner is None else self.inner.num_instances)
+
+    @property
+    def cuts(self) -> tuple[tuple[int, int], ...]:
+        """Axes that are cut with their factors, the outer first."""
+        own = () if self.dim is None or self.factor == 1 else ((self.dim, self.factor),)
+        return own if self.inner is None else (*own, *self.inner.cuts)
+
+    def __str__(self) -> str:
+        return ", ".join(f"axis {dim} by {factor}" for dim, factor in self.cuts) or "whole"
+
+
+WHOLE = Split(None, 1)
+
+
+def split_of(cuts: Sequence[tuple[int, int]]) -> Split:
+    """The split with these cuts, the outer first; those by 1 are none.
+
+    >>> str(split_of([(0, 4), (2, 7)])), str(split_of([(0, 1)]))
+    ('axis 0 by 4, axis 2 by 7', 'whole')
+    """
+    found: Split | None = None
+    for dim, factor in reversed(cuts):
+        if factor > 1:
+            found = Split(dim, factor, found)
+    return found or WHOLE
+
+
+def slice_of(extent: int, factor: int, index: int) -> Interval:
+    """The `index`-th of `factor` nearly equal slices of an axis.
+
+    >>> [slice_of(7, 3, i) for i in range(3)]
+    [(0, 2), (2, 4), (4, 7)]
+    """
+    return extent * index // factor, extent * (index + 1) // factor
+
+
+def instance_region(shape: tuple[int, ...], split: Split, index: int) -> Region:
+    """What the `index`-th instance makes of an output of this shape; those of an outer slice are neighbours.
+
+    >>> instance_region((4, 6), Split(1, 2), 1)
+    ((0, 4), (3, 6))
+    >>> instance_region((4, 6), Split(0, 4, Split(1, 2)), 5)
+    ((2, 3), (3, 6))
+    """
+    region = list(full_region(shape))
+    num_left = split.num_instances
+    for dim, factor in split.cuts:
+        num_left //= factor
+        region[dim] = slice_of(shape[dim], factor, index // num_left % factor)
+    return tuple(region)
+
+
+def instances_meeting(shape: tuple[int, ...], split: Split, region: Region) -> Iterator[int]:
+    """The instances, ascending, whose parts of an output of this shape meet a region of it.
+
+    >>> list(instances_meeting((4, 6), Split(0, 4, Split(1, 2)), ((1, 3), (0, 1))))
+    [2, 4]
+    """
+    if not volume(region):
+        return
+    found = [0]
+    for dim, factor in split.cuts:
+        (start, stop), extent = region[dim], shape[dim]
+        near = range(start * factor // extent, -(-stop * factor // extent))
+        meeting = [i for i in near if slice_of(extent, factor, i)[1] > start]
+        found = [outer * factor + i for outer in found for i in meeting]
+    yield from found

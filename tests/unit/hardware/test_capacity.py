@@ -1,0 +1,36 @@
+"""What a cluster holds, level by level, and as what it keeps elements."""
+
+from tilewright.hardware.capacity import (
+    computing_dtype,
+    element_sizes,
+    local_capacity_bytes,
+    main_capacity_bytes,
+    shared_capacity_bytes,
+    shared_weight_bytes,
+)
+from tilewright.hardware.presets import load_preset
+from tilewright.ir.dtype import DType
+
+
+def test_activations_and_weights_share_the_buffers_of_a_cluster() -> None:
+    machine = load_preset("stcp920")
+    assert machine.shared is not None
+    whole = (machine.shared.capacity_bytes or 0) * machine.num_instances_per_cluster(machine.shared)
+    assert local_capacity_bytes(machine) == 8 << 20
+    assert shared_weight_bytes(machine) > 0
+    assert (shared_capacity_bytes(machine) or 0) + shared_weight_bytes(machine) == whole
+    assert (main_capacity_bytes(machine) or 0) > whole
+
+
+def test_a_machine_without_such_levels_has_no_room_there() -> None:
+    machine = load_preset("simba-cosa-repo")
+    assert machine.local is None
+    assert local_capacity_bytes(machine) == 0
+
+
+def test_floats_are_kept_as_the_machine_computes_them_and_integers_as_they_are() -> None:
+    machine = load_preset("stcp920")
+    dtypes = (DType.FLOAT32, DType.FLOAT16, DType.INT64)
+    assert computing_dtype(machine) is DType.FLOAT16
+    assert element_sizes(dtypes, machine) == {"float32": 2, "float16": 2, "int64": 8}
+    assert element_sizes(dtypes, machine, 4) == {"float32": 4, "float16": 4, "int64": 8}
