@@ -16,7 +16,7 @@ from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, PartitionProblem, check_partition
 from tilewright.partition.base import Partition
 from tilewright.passes import PassReport, run_passes
-from tilewright.planning import Infeasible
+from tilewright.planning import Infeasible, Limits
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
@@ -135,7 +135,7 @@ def _partition(graph: Graph, options: Options) -> Partition:
 
 def _schedule(partition: Partition, options: Options) -> Schedule:
     name = DEFAULT_SCHEDULE if options.schedule == AUTO else options.schedule
-    problem = ScheduleProblem(partition, max_groups=MAX_GROUPS)
+    problem = ScheduleProblem(partition, limits=Limits(MAX_GROUPS))
     solution = SCHEDULERS.get(name).solve(problem, options.search_budget)
     if isinstance(solution, Infeasible):
         raise InfeasibleMapping(str(solution))

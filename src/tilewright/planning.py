@@ -163,6 +163,22 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan may not exceed.
+
+    `num_groups` is how many groups of a stage run at the same time; `memory_bytes` what values between
+    kernels may take together, None without a limit.
+    """
+
+    num_groups: int = 1
+    memory_bytes: int | None = None
+
+
+NO_LIMITS = Limits()
+"""One group at a time, in any amount of memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Infeasible:
     """No solution exists within a capacity: which one, by how much, what is to blame, what would help."""
 

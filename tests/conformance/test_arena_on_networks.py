@@ -6,7 +6,7 @@ from tilewright.errors import UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory, memory_problem
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Limits
 from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem
 from tilewright.zoo import build, names
 
@@ -26,7 +26,7 @@ def gaps(network: str) -> list[float]:
         assert isinstance(partition, Partition)
         for scheduler, max_groups in (("sequential", 1), ("greedy", 8)):
             schedule = SCHEDULERS.get(scheduler).solve(
-                ScheduleProblem(partition, max_groups=max_groups), Budget()
+                ScheduleProblem(partition, limits=Limits(max_groups)), Budget()
             )
             assert isinstance(schedule, Schedule)
             problem = memory_problem(schedule)

@@ -6,7 +6,7 @@ from tests.support.graphs import GraphBuilder, random_graph
 from tilewright.ir.graph import Graph
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory, memory_problem
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Limits
 from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem, check_schedule
 
 
@@ -52,7 +52,7 @@ def test_partitions_are_valid_and_repeat(name: str) -> None:
 def test_schedules_are_valid_and_repeat(name: str, max_groups: int) -> None:
     for graph in graphs():
         for partitioner in ("none", "layerwise"):
-            problem = ScheduleProblem(cut(partitioner, graph), max_groups=max_groups)
+            problem = ScheduleProblem(cut(partitioner, graph), limits=Limits(max_groups))
             schedule = order(name, problem)
             assert check_schedule(problem, schedule) == ()
             assert schedule.provenance.planner == name
@@ -63,7 +63,7 @@ def test_schedules_are_valid_and_repeat(name: str, max_groups: int) -> None:
 def test_memory_plans_are_valid_and_repeat(name: str) -> None:
     for graph in graphs():
         for scheduler in ("sequential", "greedy"):
-            schedule = order(scheduler, ScheduleProblem(cut("none", graph), max_groups=3))
+            schedule = order(scheduler, ScheduleProblem(cut("none", graph), limits=Limits(3)))
             problem = memory_problem(schedule)
             plan = MEMORY_PLANNERS.get(name).solve(problem, Budget(100))
             assert isinstance(plan, MemoryPlan)

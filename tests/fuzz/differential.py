@@ -25,7 +25,7 @@ from tilewright.partition import PartitionProblem, check_partition
 from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.random import RandomPartitioner
 from tilewright.passes import run_passes
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Limits
 from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.targets.cpu.codegen import JitLibrary
@@ -99,7 +99,7 @@ def generate(graph: Graph, setting: Setting, cache_dir: Path | None) -> CpuCode:
     partitioner = Layerwise() if setting.partition == "layerwise" else RandomPartitioner(setting.seed, merge)
     partition = partitioner.solve(problem, budget)
     assert not check_partition(problem, partition)
-    schedule_problem = ScheduleProblem(partition, max_groups=3)
+    schedule_problem = ScheduleProblem(partition, limits=Limits(3))
     schedule = SCHEDULERS.get(setting.schedule).solve(schedule_problem, budget)
     assert not check_schedule(schedule_problem, schedule)
     options = Options(

@@ -22,7 +22,7 @@ from tilewright.partition import PartitionProblem, check_partition
 from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.quotient import QuotientGraph
 from tilewright.partition.random import RandomPartitioner
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Limits
 from tilewright.schedule import Schedule, ScheduleProblem, check_schedule
 from tilewright.schedule.random import RandomScheduler
 
@@ -133,7 +133,7 @@ def test_partitions_of_random_graphs_are_valid(seed: int, num_nodes: int, merge:
 def random_schedule(seed: int, num_nodes: int, groups: int) -> Schedule:
     graph = random_graph(seed, num_nodes)
     partition = RandomPartitioner(seed, 0.4).solve(PartitionProblem(graph), Budget())
-    problem = ScheduleProblem(partition, max_groups=groups)
+    problem = ScheduleProblem(partition, limits=Limits(groups))
     schedule = RandomScheduler(seed).solve(problem, Budget())
     assert check_schedule(problem, schedule) == ()
     return schedule

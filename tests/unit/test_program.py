@@ -46,7 +46,7 @@ def test_the_null_target_counts() -> None:
     assert program.memory is not None
     assert counts.num_kernels == len(program.partition.subgraphs) == counts.num_instances
     assert counts.macs == sum(macs(n) for n in program.graph.nodes)
-    assert counts.external_bytes == program.partition.quality.cost
+    assert counts.external_bytes == sum(s.external_bytes for s in program.partition.subgraphs)
     assert counts.arena_bytes == program.memory.peak_bytes
     assert NullTarget().compile(program_of(2, planned=False)).counts.arena_bytes is None
 

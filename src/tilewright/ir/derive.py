@@ -93,12 +93,12 @@ def read_bytes(node: Node) -> int:
     A value given twice counts once. An access whose index is data (an embedding) counts the elements
     it can reach at most: one per iteration.
     """
-    return sum(_input_bytes(node).values())
+    return sum(input_bytes(node).values())
 
 
 def parameter_bytes(node: Node) -> int:
     """The part of `read_bytes` that comes from constants."""
-    counted = _input_bytes(node)
+    counted = input_bytes(node)
     return sum(
         counted[i] for i, v in enumerate(node.inputs) if i in counted and v is not None and v.is_constant
     )
@@ -109,7 +109,7 @@ def write_bytes(node: Node) -> int:
     return sum(v.size_bytes for v in node.results())
 
 
-def _input_bytes(node: Node) -> dict[int, int]:
+def input_bytes(node: Node) -> dict[int, int]:
     """Bytes read per input position; of a value given several times the position that reads most."""
     nests = nests_of(node)
     regions: dict[int, list[Region]] = {}

@@ -6,14 +6,17 @@ after another.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from tilewright.cost.base import UNITS, CostModel, Estimate, Objective
+from tilewright.cost.roofline import NOMINAL
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.planning import Budget, Infeasible, Provenance, Quality
+from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
 from tilewright.progress import checkpoint
 
 if TYPE_CHECKING:
@@ -158,36 +161,31 @@ class Partition:
         return tuple(self.subgraphs[i] for i in sorted(found))
 
 
-SubgraphCost = Callable[[Subgraph], float]
-
-
-def external_bytes(subgraph: Subgraph) -> float:
-    """The default cost: memory traffic of a kernel that reads and writes each external value once."""
-    return float(subgraph.external_bytes)
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionProblem:
-    """A graph to cut. The cost of a partition is the sum over its subgraphs, in `unit`.
+    """A graph to cut, for a machine on which work costs what a model says.
 
-    `bound` is a lower bound on that sum for any partition; None derives it, which the default cost allows.
+    The cost of a partition is the sum over its subgraphs as kernels one after another, under an objective.
     """
 
     graph: Graph
     machine: Machine | None = None
-    cost: SubgraphCost = external_bytes
-    unit: str = "bytes"
-    bound: float | None = None
+    cost: CostModel = NOMINAL
+    objective: Objective = "latency"
+    limits: Limits = NO_LIMITS
+    seed: int = 0
 
-    @property
-    def lower_bound(self) -> float:
-        """The stated bound; for the default cost, each input and constant read and output written once."""
-        if self.bound is not None:
-            return self.bound
-        if self.cost is not external_bytes:
-            return 0.0
+    def quality_of(self, subgraphs: Iterable[Subgraph], *, cut_off: bool = False) -> Quality:
+        """Cost of a partition into these subgraphs, beside what any partition costs at least."""
         whole = make_subgraph(0, self.graph.nodes, self.graph)
-        return external_bytes(whole)
+        estimates = [self.cost.kernel(subgraph) for subgraph in subgraphs]
+        total = functools.reduce(Estimate.then, estimates) if estimates else self.cost.least(())
+        return Quality.of(
+            total.cost(self.objective),
+            bound=self.cost.least([whole] if whole.nodes else ()).bound(self.objective),
+            unit=UNITS[self.objective],
+            cut_off=cut_off,
+        )
 
 
 @runtime_checkable
@@ -257,8 +255,7 @@ def build_partition(
         )
         for producer, consumer, value in data_edges(graph)
     )
-    cost = sum(problem.cost(s) for s in subgraphs)
-    quality = Quality.of(cost, bound=problem.lower_bound, unit=problem.unit, cut_off=cut_off)
+    quality = problem.quality_of(subgraphs, cut_off=cut_off)
     return Partition(graph, subgraphs, decisions, quality, provenance)
 
 

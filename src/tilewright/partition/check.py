@@ -124,7 +124,7 @@ def _check_edge(
 
 
 def _check_quality(problem: PartitionProblem, partition: Partition) -> Iterator[Violation]:
-    cost = sum(problem.cost(s) for s in partition.subgraphs)
+    cost = problem.quality_of(partition.subgraphs).cost
     quality = partition.quality
     if abs(cost - quality.cost) > 1e-9 * max(1.0, abs(cost)):
         yield Violation("cost", f"stated {quality.cost:g} {quality.unit}, recomputed {cost:g}")

@@ -7,13 +7,19 @@ each other.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tilewright.partition.base import Partition, Subgraph
-from tilewright.planning import Budget, Infeasible, Provenance, Quality
+from tilewright.cost.base import UNITS, CostModel, Estimate, Objective
+from tilewright.cost.roofline import NOMINAL
+from tilewright.partition.base import Partition
+from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
+
+if TYPE_CHECKING:
+    from tilewright.hardware.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,63 +99,78 @@ class Schedule:
             yield from stage.instances()
 
 
-Duration = Callable[[Subgraph], float]
-StageCost = Callable[[Stage], float]
-
-
-def one_step(subgraph: Subgraph) -> float:
-    """The default duration: every subgraph takes one step."""
-    return 1.0
+PriceSchedule = Callable[[Partition, Sequence[Stage]], Estimate]
+"""What a whole schedule costs, for machines on which stages overlap and so do not add up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleProblem:
-    """A partition to put in order.
+    """A partition to put in order, for a machine on which work costs what a model says.
 
-    The cost of a schedule is the sum over its stages of `stage_cost`, in `unit`; without one, a stage takes
-    as long as its longest group and a group the sum of `duration` of its subgraphs, slices in proportion.
-    `max_groups` is how many groups the machine runs side by side. `bound` is a lower bound on the cost of any
-    schedule; None derives one where `stage_cost` is not given.
+    The cost of a schedule is that of its stages one after another, under an objective; `price` takes the
+    place of that sum where a machine does more than one stage at a time.
     """
 
     partition: Partition
-    duration: Duration = one_step
-    unit: str = "steps"
-    max_groups: int = 1
-    stage_cost: StageCost | None = None
-    bound: float | None = None
-    _durations: dict[int, float] = field(init=False, repr=False)
+    machine: Machine | None = None
+    cost: CostModel = NOMINAL
+    objective: Objective = "latency"
+    limits: Limits = NO_LIMITS
+    seed: int = 0
+    price: PriceSchedule | None = None
+    _kernels: dict[int, Estimate] = field(init=False, repr=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        durations = {s.id: self.duration(s) for s in self.partition.subgraphs}
-        object.__setattr__(self, "_durations", durations)
+    def kernel(self, subgraph_id: int) -> Estimate:
+        """What a whole subgraph costs that has the machine to itself."""
+        if subgraph_id not in self._kernels:
+            self._kernels[subgraph_id] = self.cost.kernel(self.partition.subgraphs[subgraph_id])
+        return self._kernels[subgraph_id]
 
-    def instance_duration(self, instance: Instance) -> float:
-        """Duration of one instance: the subgraph's, times the share of its output that is made."""
-        whole = self._durations[instance.subgraph_id]
+    def estimate(self, stages: Sequence[Stage]) -> Estimate:
+        """What these stages cost, one after another, and what any schedule does at least."""
+        bound = self.cost.least(self.partition.subgraphs, self.limits.num_groups)
+        if self.price is not None:
+            total = self.price(self.partition, stages)
+            return replace(
+                total,
+                bound_ns=max(total.bound_ns, bound.bound_ns),
+                bound_pj=max(total.bound_pj, bound.bound_pj),
+            )
+        costs = [self._stage(stage) for stage in stages]
+        total = functools.reduce(Estimate.then, costs) if costs else bound
+        is_sliced = any(i.slice is not None for stage in stages for i in stage.instances())
+        # Slices of a subgraph may run at the same time, so a chain of subgraphs bounds no schedule with any.
+        chain_ns = 0.0 if is_sliced else critical_path(self.partition, lambda i: self.kernel(i).bound_ns)
+        return replace(total, bound_ns=max(chain_ns, bound.bound_ns), bound_pj=bound.bound_pj)
+
+    def quality_of(self, stages: Sequence[Stage], *, cut_off: bool = False) -> Quality:
+        """Cost of a schedule of these stages, beside what any schedule costs at least."""
+        total = self.estimate(stages)
+        return Quality.of(
+            total.cost(self.objective),
+            bound=total.bound(self.objective),
+            unit=UNITS[self.objective],
+            cut_off=cut_off,
+        )
+
+    def _stage(self, stage: Stage) -> Estimate:
+        """Of one stage: instances that are slices cost their share of the whole subgraph."""
+        instances = list(stage.instances())
+        if len(instances) == 1:
+            return self._instance(instances[0])
+        if all(i.slice is None for i in instances):
+            subgraphs = self.partition.subgraphs
+            return self.cost.stage([[subgraphs[i.subgraph_id] for i in g.instances] for g in stage.groups])
+        groups = [functools.reduce(Estimate.then, map(self._instance, g.instances)) for g in stage.groups]
+        return max(groups, key=lambda estimate: estimate.time_ns)
+
+    def _instance(self, instance: Instance) -> Estimate:
+        whole = self.kernel(instance.subgraph_id)
         if instance.slice is None:
             return whole
         shape = self.partition.subgraphs[instance.subgraph_id].outputs[0].shape
-        return whole * prod((end - start) / shape[axis] for axis, start, end in instance.slice.cuts)
-
-    def cost_of(self, stage: Stage) -> float:
-        """Cost of one stage."""
-        if self.stage_cost is not None:
-            return self.stage_cost(stage)
-        sums = (sum(self.instance_duration(i) for i in group.instances) for group in stage.groups)
-        return max(sums, default=0.0)
-
-    def lower_bound(self, *, is_sliced: bool = False) -> float:
-        """The stated bound, or the longest chain or the total work per group, whichever is longer.
-
-        Slices of a subgraph may run side by side, so a chain of subgraphs bounds no schedule that has any.
-        """
-        if self.bound is not None:
-            return self.bound
-        if self.stage_cost is not None:
-            return 0.0
-        work = sum(self._durations.values()) / self.max_groups
-        return work if is_sliced else max(critical_path(self.partition, self._durations.__getitem__), work)
+        share = prod((end - start) / shape[axis] for axis, start, end in instance.slice.cuts)
+        return whole.scaled(share)
 
 
 def critical_path(partition: Partition, duration: Callable[[int], float]) -> float:
@@ -179,10 +200,7 @@ def build_schedule(
     problem: ScheduleProblem, stages: tuple[Stage, ...], provenance: Provenance, *, cut_off: bool = False
 ) -> Schedule:
     """The schedule of these stages, with its quality."""
-    cost = sum(problem.cost_of(stage) for stage in stages)
-    is_sliced = any(i.slice is not None for stage in stages for i in stage.instances())
-    bound = problem.lower_bound(is_sliced=is_sliced)
-    quality = Quality.of(cost, bound=bound, unit=problem.unit, cut_off=cut_off)
+    quality = problem.quality_of(stages, cut_off=cut_off)
     return Schedule(problem.partition, stages, quality, provenance)
 
 

@@ -34,9 +34,9 @@ def _check_form(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violat
         checkpoint()
         if not stage.groups or any(not group.instances for group in stage.groups):
             yield Violation("empty", f"stage {number} is empty or has an empty group")
-        if len(stage.groups) > problem.max_groups:
+        if len(stage.groups) > problem.limits.num_groups:
             yield Violation(
-                "groups", f"stage {number} has {len(stage.groups)} groups of {problem.max_groups}"
+                "groups", f"stage {number} has {len(stage.groups)} groups of {problem.limits.num_groups}"
             )
 
 
@@ -146,7 +146,7 @@ def _meets(cut: Slice | None, region: Region | None) -> bool:
 
 
 def _check_quality(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violation]:
-    cost = sum(problem.cost_of(stage) for stage in schedule.stages)
+    cost = problem.estimate(schedule.stages).cost(problem.objective)
     quality = schedule.quality
     if abs(cost - quality.cost) > 1e-9 * max(1.0, abs(cost)):
         yield Violation("cost", f"stated {quality.cost:g} {quality.unit}, recomputed {cost:g}")

@@ -25,7 +25,7 @@ class Greedy:
         while ready:
             checkpoint()
             ready.sort()
-            now, ready = ready[: problem.max_groups], ready[problem.max_groups :]
+            now, ready = ready[: problem.limits.num_groups], ready[problem.limits.num_groups :]
             stages.append(Stage(tuple(Group((Instance(i),)) for i in now)))
             for done in now:
                 for successor in partition.successors(partition.subgraphs[done]):

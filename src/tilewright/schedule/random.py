@@ -27,7 +27,7 @@ class RandomScheduler:
         stages: list[Stage] = []
         while ready:
             checkpoint()
-            heads = rng.sample(ready, rng.randint(1, min(len(ready), problem.max_groups)))
+            heads = rng.sample(ready, rng.randint(1, min(len(ready), problem.limits.num_groups)))
             ready = [i for i in ready if i not in heads]
             groups: list[Group] = []
             freed: list[int] = []

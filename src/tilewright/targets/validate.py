@@ -6,7 +6,7 @@ from tilewright.errors import InternalError
 from tilewright.memory.check import check_memory
 from tilewright.partition.base import PartitionProblem
 from tilewright.partition.check import check_partition
-from tilewright.planning import Violation
+from tilewright.planning import Limits, Violation
 from tilewright.program import Program
 from tilewright.schedule.base import ScheduleProblem
 from tilewright.schedule.check import check_schedule
@@ -19,7 +19,7 @@ def program_violations(program: Program) -> tuple[Violation, ...]:
     """
     partition_problem = PartitionProblem(program.graph)
     max_groups = max((len(stage.groups) for stage in program.schedule.stages), default=1)
-    schedule_problem = ScheduleProblem(program.partition, max_groups=max_groups)
+    schedule_problem = ScheduleProblem(program.partition, limits=Limits(max_groups))
     found = [
         *check_partition(partition_problem, program.partition),
         *check_schedule(schedule_problem, program.schedule),

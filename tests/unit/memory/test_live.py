@@ -4,14 +4,14 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.memory import MemoryProblem, memory_problem
 from tilewright.partition import PARTITIONERS, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
-from tilewright.planning import Budget, Provenance
+from tilewright.planning import Budget, Limits, Provenance
 from tilewright.schedule import SCHEDULERS, Group, Instance, Schedule, ScheduleProblem, Slice, Stage
 from tilewright.schedule.base import build_schedule, single
 
 
 def scheduled(graph: Graph, *, schedule: str = "sequential", groups: int = 1) -> Schedule:
     cut = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
-    ordered = SCHEDULERS.get(schedule).solve(ScheduleProblem(cut, max_groups=groups), Budget())
+    ordered = SCHEDULERS.get(schedule).solve(ScheduleProblem(cut, limits=Limits(groups)), Budget())
     assert isinstance(ordered, Schedule)
     return ordered
 

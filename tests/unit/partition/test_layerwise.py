@@ -1,5 +1,8 @@
+from math import inf
+
 from tests.support.graphs import GraphBuilder
 
+from tilewright.cost.roofline import Roofline
 from tilewright.ir.graph import Graph, Value
 from tilewright.partition import Partition, PartitionProblem, Reason, check_partition
 from tilewright.partition.layerwise import Layerwise
@@ -193,6 +196,9 @@ def test_cost_counts_what_crosses_and_the_bound_what_must() -> None:
     x, w = b.input(4, 8), b.constant(8, 8)
     y = b.op("MatMul", x, w)
     z = b.op("Softmax", y)
-    partition = solve(b.finish(z))
+    traffic = Roofline(inf, bytes_per_ns=1.0, launch_ns=0.0, source="bytes alone")
+    problem = PartitionProblem(b.finish(z), cost=traffic)
+    partition = Layerwise().solve(problem, Budget())
+    assert check_partition(problem, partition) == ()
     assert partition.quality.bound == x.size_bytes + w.size_bytes + z.size_bytes
     assert partition.quality.cost == partition.quality.bound + 2 * y.size_bytes

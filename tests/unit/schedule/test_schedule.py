@@ -1,13 +1,16 @@
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
 
+from tilewright.cost.base import Estimate, KernelWork
+from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph
 from tilewright.partition import Partition, PartitionProblem
 from tilewright.partition.none import NonePartitioner
-from tilewright.planning import Budget, Quality, Status
+from tilewright.planning import Budget, Limits, Quality, Status
 from tilewright.schedule import Group, Instance, Schedule, ScheduleProblem, Slice, Stage, check_schedule
 from tilewright.schedule.base import critical_path, single
 from tilewright.schedule.greedy import Greedy
@@ -36,9 +39,37 @@ def built(problem: ScheduleProblem, *stages: Stage) -> Schedule:
 
 
 def cost_of(problem: ScheduleProblem, *stages: Stage) -> Quality:
-    cost = sum(problem.cost_of(s) for s in stages)
+    total = problem.estimate(stages)
     # What leaves subgraphs out may be below the bound of all of them.
-    return Quality.of(cost, bound=min(cost, problem.lower_bound()), unit="steps")
+    return Quality.of(total.time_ns, bound=min(total.time_ns, total.bound_ns), unit="ns")
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Kernels with stated times, each group on a processor of its own."""
+
+    ns: Mapping[str, float]  # by operator
+    stage_ns: float | None = None
+    source: str = "stated"
+    proves_bounds: bool = True
+
+    def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
+        time_ns = self.ns[work.nodes[-1].op_type]
+        return Estimate(time_ns, time_ns, self.source)
+
+    def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
+        time_ns = max(sum(self.kernel(work).time_ns for work in group) for group in groups)
+        return Estimate(self.stage_ns or time_ns, 0.0, self.source)
+
+    def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
+        return Estimate(0.0, 0.0, self.source)
+
+    def least(self, kernels: Sequence[KernelWork], num_groups: int = 1) -> Estimate:
+        time_ns = sum(self.kernel(work).time_ns for work in kernels) / num_groups
+        return Estimate(time_ns, time_ns, self.source)
+
+
+DIAMOND = Durations({"Relu": 1.0, "Sigmoid": 5.0, "Softmax": 2.0, "Add": 1.0})
 
 
 def rules(problem: ScheduleProblem, *stages: Stage) -> set[str]:
@@ -53,17 +84,17 @@ def test_sequential_runs_subgraphs_one_by_one(diamond: Partition) -> None:
 
 
 def test_greedy_runs_side_by_side_what_is_ready(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond, max_groups=2)
+    problem = ScheduleProblem(diamond, limits=Limits(2))
     schedule = Greedy().solve(problem, Budget())
     assert schedule.stages == (stage((0,)), stage((1,), (2,)), stage((3,)))
-    assert (schedule.quality.cost, schedule.quality.bound) == (3, 3)
+    assert schedule.quality.unit == "ns"
 
 
 def test_greedy_keeps_the_limit_of_groups() -> None:
     b = GraphBuilder()
     x = b.input(4)
     graph = b.finish(*(b.op("Relu", x) for _ in range(5)))
-    schedule = Greedy().solve(ScheduleProblem(partition_of(graph), max_groups=2), Budget())
+    schedule = Greedy().solve(ScheduleProblem(partition_of(graph), limits=Limits(2)), Budget())
     assert [len(s.groups) for s in schedule.stages] == [2, 2, 1]
 
 
@@ -72,7 +103,7 @@ def test_greedy_prefers_what_comes_first_in_the_partition() -> None:
     x = b.input(4)
     early = b.op("Relu", b.op("Relu", x))
     graph = b.finish(early, b.op("Relu", x))
-    schedule = Greedy().solve(ScheduleProblem(partition_of(graph), max_groups=1), Budget())
+    schedule = Greedy().solve(ScheduleProblem(partition_of(graph), limits=Limits(1)), Budget())
     assert [i.subgraph_id for i in schedule.instances()] == [0, 1, 2]
 
 
@@ -96,19 +127,32 @@ def test_memory_order_finishes_a_branch_before_the_next() -> None:
 
 
 def test_the_bound_is_the_longest_chain_or_the_work_per_group(diamond: Partition) -> None:
-    durations = {0: 1.0, 1: 5.0, 2: 2.0, 3: 1.0}
-    problem = ScheduleProblem(diamond, lambda s: durations[s.id], "ns", max_groups=2)
-    assert critical_path(diamond, durations.__getitem__) == 1 + 5 + 1
-    assert problem.lower_bound() == 7
-    assert replace(problem, max_groups=1).lower_bound() == 9
-    assert Greedy().solve(problem, Budget()).quality.cost == 7
-
-
-def test_a_given_stage_cost_is_used(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond, max_groups=2, stage_cost=lambda s: 10.0 * len(s.groups), bound=30.0)
+    problem = ScheduleProblem(diamond, cost=DIAMOND, limits=Limits(2))
     schedule = Greedy().solve(problem, Budget())
-    assert (schedule.quality.cost, schedule.quality.bound) == (40, 30)
+    assert critical_path(diamond, lambda i: problem.kernel(i).time_ns) == 1 + 5 + 1
+    assert (schedule.quality.cost, schedule.quality.bound, schedule.quality.unit) == (7, 7, "ns")
+    alone = Sequential().solve(replace(problem, limits=Limits(1)), Budget())
+    assert (alone.quality.cost, alone.quality.bound) == (9, 9)
+
+
+def test_a_stage_costs_what_the_model_says(diamond: Partition) -> None:
+    problem = ScheduleProblem(diamond, cost=replace(DIAMOND, stage_ns=30.0), limits=Limits(2))
+    schedule = Greedy().solve(problem, Budget())
+    assert (schedule.quality.cost, schedule.quality.bound) == (1 + 30 + 1, 7)
     assert check_schedule(problem, schedule) == ()
+
+
+def test_a_machine_that_overlaps_stages_prices_whole_schedules(diamond: Partition) -> None:
+    problem = ScheduleProblem(diamond, price=lambda partition, stages: Estimate(1e9, 0.0, "all at once"))
+    quality = Sequential().solve(problem, Budget()).quality
+    assert quality.cost == 1e9
+    assert 0 < quality.bound < 1e9
+
+
+def test_an_objective_without_energies_is_refused(diamond: Partition) -> None:
+    problem = ScheduleProblem(diamond, objective="energy")
+    with pytest.raises(UsageError, match="knows no energies"):
+        Sequential().solve(problem, Budget())
 
 
 def test_missing_and_repeated_subgraphs_are_seen(diamond: Partition) -> None:
@@ -119,19 +163,19 @@ def test_missing_and_repeated_subgraphs_are_seen(diamond: Partition) -> None:
 
 
 def test_a_subgraph_before_its_producer_is_seen(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond, max_groups=2)
+    problem = ScheduleProblem(diamond, limits=Limits(2))
     assert "order" in rules(problem, *(single(i) for i in (1, 0, 2, 3)))
     assert "order" in rules(problem, stage((0,), (1,)), single(2), single(3))
     assert rules(problem, stage((0, 1)), single(2), single(3)) == set()
 
 
 def test_dependent_groups_in_one_stage_are_seen(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond, max_groups=2)
+    problem = ScheduleProblem(diamond, limits=Limits(2))
     assert "order" in rules(problem, single(0), stage((1, 3), (2,)))
 
 
 def test_empty_stages_and_too_many_groups_are_seen(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond, max_groups=1)
+    problem = ScheduleProblem(diamond, limits=Limits(1))
     assert "empty" in rules(problem, *(single(i) for i in range(4)), Stage(()))
     assert "groups" in rules(problem, single(0), stage((1,), (2,)), single(3))
 
@@ -140,7 +184,10 @@ def test_a_wrong_cost_or_bound_is_seen(diamond: Partition) -> None:
     problem = ScheduleProblem(diamond)
     schedule = Sequential().solve(problem, Budget())
     quality = schedule.quality
-    for wrong, rule in ((replace(quality, cost=1.0), "cost"), (replace(quality, bound=99.0), "bound")):
+    for wrong, rule in (
+        (replace(quality, cost=1.0), "cost"),
+        (replace(quality, bound=quality.cost + 1), "bound"),
+    ):
         assert rule in {v.rule for v in check_schedule(problem, replace(schedule, quality=wrong))}
 
 
@@ -173,7 +220,8 @@ def test_slices_of_slices_must_cover_the_output_once(diamond: Partition) -> None
     rest = (single(1), single(2), single(3))
     cells = [(0, 2, 0, 2), (0, 2, 2, 4), (2, 4, 0, 2), (2, 4, 2, 4)]
     assert rules(problem, grid(*cells), *rest) == set()
-    assert problem.cost_of(grid(*cells)) == problem.cost_of(single(0))
+    rest_ns = problem.estimate(rest).time_ns
+    assert problem.estimate([grid(*cells), *rest]).time_ns - rest_ns == problem.kernel(0).time_ns
     for number in range(4):
         assert "cover" in rules(problem, grid(*cells[:number], *cells[number + 1 :]), *rest)
         assert "cover" in rules(problem, grid(*cells, cells[number]), *rest)
@@ -183,9 +231,9 @@ def test_slices_of_slices_must_cover_the_output_once(diamond: Partition) -> None
 
 
 def test_slices_share_their_subgraphs_duration(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond, lambda s: 8.0)
-    assert problem.instance_duration(Instance(0, Slice(0, 0, 1))) == 2.0
-    assert problem.cost_of(sliced(0, 0, 1, 4)) == 8.0
+    problem = ScheduleProblem(diamond, cost=DIAMOND)
+    assert problem.estimate([sliced(1, 0, 1)]).time_ns == 5 / 4
+    assert problem.estimate([sliced(1, 0, 1, 4)]).time_ns == 5
 
 
 def test_a_reader_must_wait_for_the_last_slice(diamond: Partition) -> None:
@@ -195,7 +243,7 @@ def test_a_reader_must_wait_for_the_last_slice(diamond: Partition) -> None:
 
 
 def test_random_schedules_differ_by_seed_and_use_groups_of_several() -> None:
-    problem = ScheduleProblem(partition_of(random_graph(3, 20)), max_groups=3)
+    problem = ScheduleProblem(partition_of(random_graph(3, 20)), limits=Limits(3))
     schedules = [RandomScheduler(seed).solve(problem, Budget()) for seed in range(10)]
     assert all(check_schedule(problem, s) == () for s in schedules)
     assert len({s.stages for s in schedules}) > 5

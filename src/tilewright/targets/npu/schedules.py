@@ -10,7 +10,7 @@ from tilewright.ir.graph import Graph
 from tilewright.memory.scoped import DEFAULT_POLICY
 from tilewright.partition import PARTITIONERS, PartitionProblem
 from tilewright.partition.graphturbo import SplitPartition
-from tilewright.planning import Budget, Infeasible
+from tilewright.planning import Budget, Infeasible, Limits
 from tilewright.schedule import SCHEDULERS, ScheduleProblem
 from tilewright.schedule.base import Schedule
 from tilewright.schedule.instance_orders import BreadthFirst, DepthFirst, ExactOrder, MinDelta
@@ -57,7 +57,7 @@ def plan_by_name(
     scheduler = SCHEDULERS.get(schedule)
     if isinstance(scheduler, BreadthFirst | DepthFirst | MinDelta | ExactOrder):
         scheduler = replace(scheduler, split=isinstance(cut, SplitPartition))
-    found = scheduler.solve(ScheduleProblem(cut, max_groups=machine.num_cores_per_cluster), Budget())
+    found = scheduler.solve(ScheduleProblem(cut, limits=Limits(machine.num_cores_per_cluster)), Budget())
     if isinstance(found, Infeasible):
         raise UsageError(f"scheduler {schedule}: {found}")
     return plan_schedule(found, machine, spill=spill)
