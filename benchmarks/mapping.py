@@ -15,12 +15,13 @@ import numpy as np
 from results import arguments_of, layers, write
 
 from tilewright.cost.nest_table import Encoded, Evaluator
+from tilewright.cost.objective import Objective
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Objective
+from tilewright.loops.problem import Problem, layer
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem, layer
 from tilewright.mapping.random import Random
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget

@@ -15,11 +15,12 @@ from results import arguments_of, layers, write
 
 from tilewright.cost.noc import NocOptions, simulate
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import Mapper, Mapping, MappingProblem, MappingSolution
+from tilewright.loops.mapping import Mapping
+from tilewright.loops.problem import Problem
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem
 from tilewright.mapping.random import Random
 from tilewright.planning import Budget
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tilewright.mapping.problem import Problem, written
+from tilewright.loops.problem import Problem, written
 from tilewright.reproduce.cosa import NETWORKS
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.cli import tilewright
 
-from tilewright.hardware.complaint import PARTS
+from tilewright.hardware.diagnostic import PARTS
 from tilewright.hardware.document import EXAMPLE, document
 
 PAGE = Path(__file__).parents[2] / "docs" / "machines.md"

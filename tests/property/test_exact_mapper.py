@@ -10,26 +10,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.mappings import all_mappings
 
+from tilewright.cost.bound import latency_bound_cycles, objective_bound
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.objective import Objective, measure
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
-from tilewright.mapping.base import (
-    LevelLoops,
-    Loop,
-    Mapping,
-    MappingProblem,
-    MappingSolution,
-    Objective,
-    Rules,
-)
-from tilewright.mapping.bound import latency_bound_cycles, objective_bound
-from tilewright.mapping.exact import Exact, labels
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem, convolution
+from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.exact import Exact, search_states
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.space import Space
-from tilewright.mapping.objective import measure
-from tilewright.mapping.problem import Problem, convolution
 from tilewright.planning import Budget
 
 _MACHINE = """
@@ -143,11 +137,11 @@ class Least:
     energy_at_latency_pj: float
 
 
-def least(problem: Problem, machine: Machine, rules: Rules) -> Least | None:
+def least(problem: Problem, machine: Machine, cost_options: CostOptions) -> Least | None:
     costs: list[Cost] = []
     for mapping in all_mappings(problem, machine):
         try:
-            costs.append(evaluate(problem, machine, mapping, rules))
+            costs.append(evaluate(problem, machine, mapping, cost_options))
         except InfeasibleMapping:
             continue
     if not costs:
@@ -169,12 +163,12 @@ def least(problem: Problem, machine: Machine, rules: Rules) -> Least | None:
 def test_no_mapping_at_all_beats_the_answer_or_the_bound(
     machine: Machine, problem: Problem, skips_pixels: bool
 ) -> None:
-    rules = Rules(skips_pixels=skips_pixels)
-    known = least(problem, machine, rules)
+    cost_options = CostOptions(skips_pixels=skips_pixels)
+    known = least(problem, machine, cost_options)
     if known is None:
         return
     for objective, value in known.values.items():
-        answer = Exact(pads=False).solve(MappingProblem(problem, machine, objective, rules), Budget())
+        answer = Exact(pads=False).solve(MappingProblem(problem, machine, objective, cost_options), Budget())
         assert isinstance(answer, MappingSolution)
         found = measure(objective, answer.cost.cycles, answer.cost.energy_pj)
         assert objective_bound(problem, machine, objective) <= value * (1 + 1e-9)
@@ -203,7 +197,7 @@ _SMALL = st.sampled_from(
 @settings(max_examples=60, deadline=None)
 def test_more_instances_round_up_more(machine: Machine, extents: dict[str, int]) -> None:
     problem = convolution(extents)
-    known = least(problem, machine, Rules())
+    known = least(problem, machine, CostOptions())
     assert known is not None
     for objective, value in known.values.items():
         answer = Exact(pads=False).solve(MappingProblem(problem, machine, objective), Budget())
@@ -238,13 +232,13 @@ def test_no_cost_is_below_the_roofline(
 def test_the_search_counts_no_more_than_the_cost(
     machine: Machine, problem: Problem, skips_pixels: bool
 ) -> None:
-    task = MappingProblem(problem, machine, "energy", Rules(skips_pixels=skips_pixels))
-    space = Space(task, Lattice.of(problem, task.rules, 1000), 100_000)
-    for objective in (labels.ENERGY_WITHIN, labels.LATENCY):
+    task = MappingProblem(problem, machine, "energy", CostOptions(skips_pixels=skips_pixels))
+    space = Space(task, Lattice.of(problem, task.cost_options, 1000), 100_000)
+    for objective in (search_states.ENERGY_WITHIN, search_states.LATENCY):
         found = space.search(objective, inf, inf, None)
         assert found is not None
         for value, mapping in found.mappings:
-            cost = evaluate(problem, machine, mapping, task.rules)
-            assert value <= (cost.energy_pj if objective == labels.ENERGY_WITHIN else cost.cycles) * (
+            cost = evaluate(problem, machine, mapping, task.cost_options)
+            assert value <= (cost.energy_pj if objective == search_states.ENERGY_WITHIN else cost.cycles) * (
                 1 + 1e-9
             )

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import Mapper, MappingSolution, Rules
+from tilewright.loops.problem import Problem, convolution
+from tilewright.mapping.base import Mapper, MappingSolution
 from tilewright.mapping.check_launch import check_launch
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
-from tilewright.mapping.problem import Problem, convolution
 from tilewright.mapping.random import Random
 from tilewright.planning import Budget
 
@@ -76,7 +77,7 @@ def test_random_search_keeps_every_limit() -> None:
 def keeps_every_limit(mapper: Mapper, problem: Problem, machine: Machine) -> bool:
     """Whether there is an answer; it is checked."""
     try:
-        found = solve_blocks(mapper, problem, machine, "latency", Rules(), Budget())
+        found = solve_blocks(mapper, problem, machine, "latency", CostOptions(), Budget())
     except InfeasibleMapping:
         return False
     if not isinstance(found, MappingSolution):

@@ -21,12 +21,14 @@ from tests.support.timeloop import (
 )
 
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.options import CostOptions
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution, Rules
-from tilewright.mapping.problem import Operand, Problem, convolution
+from tilewright.loops.mapping import Mapping
+from tilewright.loops.problem import Operand, Problem, convolution
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.random import Random
 from tilewright.mapping.timeloop import load_architecture, load_mapping, load_problem, write
 from tilewright.planning import Budget
@@ -99,9 +101,9 @@ def test_what_is_written_reads_the_same(problem: Problem, machine: Machine, data
         mapping = load_mapping(folder / "map.yaml", again, described)
     assert (again.dims, again.operands) == (problem.dims, problem.operands)
     assert mapping == found.mapping
-    for rules in (Rules(), Rules(link_transfers=True)):
-        ours = evaluate(problem, machine, found.mapping, rules)
-        assert evaluate(again, described, mapping, rules) == ours
+    for cost_options in (CostOptions(), CostOptions(link_transfers=True)):
+        ours = evaluate(problem, machine, found.mapping, cost_options)
+        assert evaluate(again, described, mapping, cost_options) == ours
 
 
 FANS = """

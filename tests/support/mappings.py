@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import permutations, product
 
 from tilewright.hardware.machine import Machine
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, joined
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping, joined
+from tilewright.loops.problem import Problem
 from tilewright.mapping.factors import prime_factors
-from tilewright.mapping.problem import Problem
 
 
 def all_mappings(problem: Problem, machine: Machine) -> Iterator[Mapping]:

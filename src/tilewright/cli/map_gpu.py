@@ -8,10 +8,11 @@ from tilewright.cli.output import say
 
 if TYPE_CHECKING:
     from tilewright.cost.count import Cost
+    from tilewright.cost.options import CostOptions
     from tilewright.hardware.machine import Machine
-    from tilewright.mapping.base import Mapping, Rules
+    from tilewright.loops.mapping import Mapping
+    from tilewright.loops.problem import Problem
     from tilewright.mapping.launch import Launch
-    from tilewright.mapping.problem import Problem
 
 
 def mapped_onto(machine: Machine) -> tuple[Machine, str]:
@@ -25,21 +26,23 @@ def mapped_onto(machine: Machine) -> tuple[Machine, str]:
     return machine, block_view(machine, block_limits(machine).max_per_block).note
 
 
-def evaluated(problem: Problem, machine: Machine, mapping: Mapping, rules: Rules) -> Cost:
+def evaluated(problem: Problem, machine: Machine, mapping: Mapping, cost_options: CostOptions) -> Cost:
     """What a mapping costs; onto a GPU, in blocks of threads."""
     from tilewright.cost.nest_analysis import evaluate
     from tilewright.mapping.gpu import evaluate_blocks
 
     if machine.threads is None:
-        return evaluate(problem, machine, mapping, rules)
-    return evaluate_blocks(problem, machine, mapping, rules)[0]
+        return evaluate(problem, machine, mapping, cost_options)
+    return evaluate_blocks(problem, machine, mapping, cost_options)[0]
 
 
-def launch_on(problem: Problem, machine: Machine, mapping: Mapping, rules: Rules) -> Launch | None:
+def launch_on(
+    problem: Problem, machine: Machine, mapping: Mapping, cost_options: CostOptions
+) -> Launch | None:
     """How a mapping onto a GPU is launched; None on other machines."""
     from tilewright.mapping.gpu import evaluate_blocks
 
-    return None if machine.threads is None else evaluate_blocks(problem, machine, mapping, rules)[1]
+    return None if machine.threads is None else evaluate_blocks(problem, machine, mapping, cost_options)[1]
 
 
 def launch_to_json(launch: Launch | None) -> dict[str, Any] | None:

@@ -10,8 +10,8 @@ from tilewright.cli.output import print_table, progress
 if TYPE_CHECKING:
     from tilewright.cost.noc import NocResult
     from tilewright.hardware.machine import Machine
-    from tilewright.mapping.base import Mapping
-    from tilewright.mapping.problem import Problem
+    from tilewright.loops.mapping import Mapping
+    from tilewright.loops.problem import Problem
 
 _PORTS = ("into element", "north of", "east of", "south of", "west of")
 

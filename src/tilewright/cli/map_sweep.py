@@ -11,9 +11,10 @@ from tilewright.cli.output import print_json, print_table, progress, say
 from tilewright.errors import InfeasibleMapping, UsageError
 
 if TYPE_CHECKING:
+    from tilewright.cost.objective import Objective
+    from tilewright.cost.options import CostOptions
     from tilewright.hardware.machine import Machine
     from tilewright.hardware.variants import Axis
-    from tilewright.mapping.base import Objective, Rules
 
 
 def run_sweep(
@@ -22,7 +23,7 @@ def run_sweep(
     machine: Machine,
     mapper: str,
     objective: Objective,
-    rules: Rules,
+    cost_options: CostOptions,
     budget: str | None,
     shapes: str | None,
     plot: Path | None,
@@ -48,7 +49,7 @@ def run_sweep(
             row: dict[str, Any] = {"values": list(variant.values), "total": None, "error": None}
             try:
                 solutions = solve_each(
-                    asked.problems, variant.machine, mapper, objective, rules, budget, _quiet
+                    asked.problems, variant.machine, mapper, objective, cost_options, budget, _quiet
                 )
                 row["total"] = totals(asked, solutions, variant.machine)
             except InfeasibleMapping as error:

@@ -11,9 +11,9 @@ from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
-    from tilewright.mapping.base import Mapping
+    from tilewright.loops.mapping import Mapping
+    from tilewright.loops.problem import Problem
     from tilewright.mapping.cases import Case
-    from tilewright.mapping.problem import Problem
 
 
 def problem_of(text: str) -> Problem | None:

@@ -16,10 +16,12 @@ from tilewright.cli.output import JSON_OPTION, print_json, print_table, progress
 from tilewright.errors import InfeasibleMapping, UsageError
 
 if TYPE_CHECKING:
+    from tilewright.cost.objective import Objective
+    from tilewright.cost.options import CostOptions
     from tilewright.hardware.machine import Machine
-    from tilewright.mapping.base import MappingSolution, Objective, Rules
+    from tilewright.loops.problem import Problem
+    from tilewright.mapping.base import MappingSolution
     from tilewright.mapping.cases import Case
-    from tilewright.mapping.problem import Problem
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -104,7 +106,7 @@ def map_(
     from tilewright.cli.map_gpu import launch_on, launch_to_json, mapped_onto, print_launch
     from tilewright.cli.map_noc import noc_to_json, on_network, print_noc
     from tilewright.cli.map_timeloop import cases_of, export, machine_of
-    from tilewright.mapping.base import Rules
+    from tilewright.cost.options import CostOptions
 
     _check_flags(context)
     machine, onto = mapped_onto(machine_of(target, more or (), evaluate, work or ()))
@@ -118,12 +120,12 @@ def map_(
             f"--noc: blocks of threads on {machine.name} have no mesh of elements to simulate; give a "
             "machine without threads."
         )
-    rules = Rules(link_transfers, skip_pixels, double_buffered)
+    cost_options = CostOptions(link_transfers, skip_pixels, double_buffered)
     if evaluate is not None:
         cases = cases_of(evaluate, work or (), machine)
         if export_timeloop is not None:
             export(export_timeloop, machine, ((case.problem, case.mapping) for case in cases))
-        _evaluate(cases, evaluate, machine, rules, noc, as_json)
+        _evaluate(cases, evaluate, machine, cost_options, noc, as_json)
         return
     if sweep:
         run_sweep(
@@ -132,7 +134,7 @@ def map_(
             machine,
             mapper,
             checked_objective(objective),
-            rules,
+            cost_options,
             budget,
             shapes,
             plot,
@@ -144,13 +146,15 @@ def map_(
     asked = Asked.of(work, shapes)
     problems = asked.problems
     with progress(f"mapping {len(problems)} layers") as update:
-        solutions = solve_each(problems, machine, mapper, checked_objective(objective), rules, budget, update)
+        solutions = solve_each(
+            problems, machine, mapper, checked_objective(objective), cost_options, budget, update
+        )
     if export_timeloop is not None:
         distinct = {id(s): (item.problem, s) for item, s in zip(asked.mapped, solutions, strict=True)}
         export(export_timeloop, machine, ((problem, s.mapping) for problem, s in distinct.values()))
     mappings = [s.mapping for s in solutions]
     networked = on_network(list(zip(problems, mappings, strict=True)), machine) if noc else []
-    launches = [launch_on(p, machine, m, rules) for p, m in zip(problems, mappings, strict=True)]
+    launches = [launch_on(p, machine, m, cost_options) for p, m in zip(problems, mappings, strict=True)]
     total = totals(asked, solutions, machine)
     if as_json:
         layers = [
@@ -224,7 +228,7 @@ def checked_objective(name: str) -> Objective:
     Raises:
         UsageError: there is none of that name.
     """
-    from tilewright.mapping.base import Objective
+    from tilewright.cost.objective import Objective
 
     known = get_args(Objective)
     if name not in known:
@@ -259,7 +263,7 @@ def layer_to_json(problem: Problem, solution: MappingSolution) -> dict[str, Any]
 
 
 def _evaluate(
-    cases: Sequence[Case], path: Path, machine: Machine, rules: Rules, noc: bool, as_json: bool
+    cases: Sequence[Case], path: Path, machine: Machine, cost_options: CostOptions, noc: bool, as_json: bool
 ) -> None:
     from tilewright.cli.map_gpu import evaluated
     from tilewright.cli.map_noc import noc_to_json, on_network, print_noc
@@ -271,7 +275,7 @@ def _evaluate(
         for number, case in enumerate(cases):
             update(case.id, number, len(cases))
             try:
-                cost = evaluated(case.problem, machine, case.mapping, rules)
+                cost = evaluated(case.problem, machine, case.mapping, cost_options)
             except (InfeasibleMapping, UsageError) as error:
                 answers.append({"id": case.id, "error": str(error), "summary": None, "levels": {}})
                 continue
@@ -284,7 +288,7 @@ def _evaluate(
     if as_json:
         print_json(
             "map-evaluate",
-            {"machine": machine.name, "link_transfers": rules.link_transfers, "cases": answers},
+            {"machine": machine.name, "link_transfers": cost_options.link_transfers, "cases": answers},
         )
         return
     print_table(

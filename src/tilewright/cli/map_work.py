@@ -11,10 +11,12 @@ from tilewright.cli.flags import parsed_shapes
 from tilewright.errors import InfeasibleMapping, UsageError
 
 if TYPE_CHECKING:
+    from tilewright.cost.objective import Objective
+    from tilewright.cost.options import CostOptions
     from tilewright.hardware.machine import Machine
-    from tilewright.mapping.base import MappingSolution, Objective, Rules
+    from tilewright.loops.problem import Problem
+    from tilewright.mapping.base import MappingSolution
     from tilewright.mapping.network import Layer, Stream
-    from tilewright.mapping.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Asked:
     def of(cls, work: Sequence[str], shapes: str | None) -> Asked:
         """Layers as they are, of models the nodes after folding constants and merging patterns."""
         from tilewright.cli.map_timeloop import problem_of
-        from tilewright.mapping.problem import written
+        from tilewright.loops.problem import written
 
         asked = cls([], [])
         is_used = False
@@ -96,7 +98,7 @@ def solve_each(
     machine: Machine,
     mapper: str,
     objective: Objective,
-    rules: Rules,
+    cost_options: CostOptions,
     budget: str | None,
     update: Any,
 ) -> list[MappingSolution]:
@@ -106,9 +108,9 @@ def solve_each(
         InfeasibleMapping: a problem has none on this machine.
         UsageError: a mapper or a budget that there is not, or trials for a mapper that counts none.
     """
+    from tilewright.cost.bound import check_smallest_tiles
     from tilewright.mapping import MAPPERS
     from tilewright.mapping.base import MappingProblem, Sampler
-    from tilewright.mapping.bound import check_smallest_tiles
     from tilewright.mapping.gpu import solve_blocks
     from tilewright.planning import UNLIMITED, Budget, Infeasible
 
@@ -130,10 +132,12 @@ def solve_each(
         if key not in found:
             try:
                 if machine.threads is None:
-                    check_smallest_tiles(problem, machine, rules)
-                    answer = solver.solve(MappingProblem(problem, machine, objective, rules), effort)
+                    check_smallest_tiles(problem, machine, cost_options)
+                    answer = solver.solve(MappingProblem(problem, machine, objective, cost_options), effort)
                 else:
-                    answer = solve_blocks(solver, problem, machine, objective, rules, effort, num_trials)
+                    answer = solve_blocks(
+                        solver, problem, machine, objective, cost_options, effort, num_trials
+                    )
             except InfeasibleMapping as error:
                 raise InfeasibleMapping(f"layer {problem.name} on {machine.name}: {error}") from None
             if isinstance(answer, Infeasible):

@@ -2,7 +2,8 @@
 
 Loops run from the outermost level's temporal loops inwards; the spatial loops of a level spread over
 instances of the next inner one. The rules are those of Timeloop's nest analysis (commit 019f107), which CoSA
-is judged by; the comments number them as `docs/mapping.md` does. What users may want otherwise is in `Rules`.
+is judged by; the comments number them as `docs/mapping.md` does. What users may want otherwise is in
+`CostOptions`.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from dataclasses import dataclass
 from itertools import product as cartesian
 from math import ceil, prod
 
+from tilewright.cost.bound import level_rooms, listed, num_mac_units, num_touched, relaxation
 from tilewright.cost.count import Cost, LevelCount, TensorCount
 from tilewright.cost.link_transfers import Linked, linked
+from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind
-from tilewright.mapping.base import TIMELOOP, Loop, Mapping, Rules, joined
-from tilewright.mapping.bound import level_rooms, listed, num_mac_units, num_touched, relaxation
-from tilewright.mapping.problem import Operand, Problem
+from tilewright.loops.mapping import Loop, Mapping, joined
+from tilewright.loops.problem import Operand, Problem
 
 Shift = tuple[int, ...]  # elements along each axis of a tensor
 
 
-def evaluate(problem: Problem, machine: Machine, mapping: Mapping, rules: Rules = TIMELOOP) -> Cost:
+def evaluate(
+    problem: Problem, machine: Machine, mapping: Mapping, cost_options: CostOptions = TIMELOOP
+) -> Cost:
     """The estimated cost of a mapping.
 
     Raises:
@@ -31,10 +35,10 @@ def evaluate(problem: Problem, machine: Machine, mapping: Mapping, rules: Rules 
         InfeasibleMapping: tiles that do not fit a level, or more instances than there are; says by how much.
     """
     nest = _Nest.of(problem, machine, mapping)
-    nest.check(rules)
+    nest.check(cost_options)
     compute = prod(loop.factor for level in nest.levels for loop in level.temporal)
     used = nest.num_used(len(nest.levels))
-    counts = {o.name: _count(o, nest, rules) for o in problem.operands}
+    counts = {o.name: _count(o, nest, cost_options) for o in problem.operands}
     levels: list[LevelCount] = []
     for number, level in enumerate(nest.levels):
         own = {name: found[number] for name, found in counts.items() if number in found}
@@ -121,7 +125,7 @@ class _Nest:
         """
         return prod(loop.factor for level in self.levels[:number] for loop in level.spatial)
 
-    def check(self, rules: Rules) -> None:
+    def check(self, cost_options: CostOptions) -> None:
         """Raise what makes the mapping impossible: first of all the innermost level that does."""
         extents = self.problem.extents
         for dim, extent in extents.items():
@@ -138,17 +142,17 @@ class _Nest:
                 raise InfeasibleMapping(
                     f"level {level.name}: spatial loops ask for {asked} instances, there are {fan_out}."
                 )
-            self._check_capacity(number, rules)
+            self._check_capacity(number, cost_options)
 
     def fan_out(self, number: int) -> int:
         """Instances of the next inner level, or compute units, that one instance feeds."""
         return self.machine.fan_out(len(self.levels) - 1 - number)
 
-    def _check_capacity(self, number: int, rules: Rules) -> None:
+    def _check_capacity(self, number: int, cost_options: CostOptions) -> None:
         level = self.levels[number].level
         held = [o for o in self.problem.operands if o.kind in level.holds]
-        words = {o: self.tile_words(o, number, rules) for o in held}
-        for kinds, available, halves in level_rooms(self.machine, level, rules):
+        words = {o: self.tile_words(o, number, cost_options) for o in held}
+        for kinds, available, halves in level_rooms(self.machine, level, cost_options):
             inside = [o for o in held if o.kind in kinds]
             needed = sum(words[o] for o in inside)
             if needed > available:
@@ -162,19 +166,19 @@ class _Nest:
                     f"or {other}."
                 )
 
-    def tile_words(self, operand: Operand, number: int, rules: Rules) -> int:
+    def tile_words(self, operand: Operand, number: int, cost_options: CostOptions) -> int:
         """Words of a tensor that one instance of a level holds at a time (rule 1)."""
-        return prod(self.box(operand, self.tiles[number], rules))
+        return prod(self.box(operand, self.tiles[number], cost_options))
 
-    def box(self, operand: Operand, tile: MappingOf[str, int], rules: Rules) -> Shift:
+    def box(self, operand: Operand, tile: MappingOf[str, int], cost_options: CostOptions) -> Shift:
         """Extents of a tile of a tensor; with `skips_pixels` without what a stride jumps over."""
-        if not rules.skips_pixels:
+        if not cost_options.skips_pixels:
             return operand.box(tile)
         return tuple(num_touched(axis, tile) for axis in operand.axes)
 
-    def new_words(self, operand: Operand, number: int, move: Shift, rules: Rules) -> int:
+    def new_words(self, operand: Operand, number: int, move: Shift, cost_options: CostOptions) -> int:
         """Words of a tile that were not in the tile it moved from."""
-        box = self.box(operand, self.tiles[number], rules)
+        box = self.box(operand, self.tiles[number], cost_options)
         moved = [axis for axis, distance in enumerate(move) if distance]
         if not moved:
             return 0
@@ -182,7 +186,7 @@ class _Nest:
             return prod(box)
         (axis,) = moved
         new = min(abs(move[axis]), box[axis])
-        if rules.skips_pixels:
+        if cost_options.skips_pixels:
             both = (*operand.axes[axis], ("", abs(move[axis])))  # as a dim without a name, of two
             new = num_touched(both, {**self.tiles[number], "": 2}) - box[axis]
         return prod(box) // box[axis] * new
@@ -229,15 +233,19 @@ class _Nest:
             inner[loop.dim] *= loop.factor
         return found
 
-    def partition(self, operand: Operand, number: int, rules: Rules) -> int:
+    def partition(self, operand: Operand, number: int, cost_options: CostOptions) -> int:
         """Words of a tensor that are one instance's own (rule 5)."""
-        words = prod(self.box(operand, self.tiles[0], rules))
+        words = prod(self.box(operand, self.tiles[0], cost_options))
         for outer in range(number):
             tile = self.tiles[outer + 1]
             spread = dict(tile)
             for loop in self.levels[outer].spatial:
                 spread[loop.dim] *= loop.factor
-            words = words * prod(self.box(operand, tile, rules)) // prod(self.box(operand, spread, rules))
+            words = (
+                words
+                * prod(self.box(operand, tile, cost_options))
+                // prod(self.box(operand, spread, cost_options))
+            )
         return words
 
 
@@ -245,14 +253,14 @@ def _shift(operand: Operand, dim: str, distance: int) -> Shift:
     return tuple(sum(step * distance for d, step in axis if d == dim) for axis in operand.axes)
 
 
-def _count(operand: Operand, nest: _Nest, rules: Rules) -> dict[int, TensorCount]:
+def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int, TensorCount]:
     """Counts of one tensor at every level that holds it, by the level's number."""
     kept = [n for n, level in enumerate(nest.levels) if operand.kind in level.level.holds]
     if not kept or kept[0] != 0:
         outermost = nest.levels[0].level.name
         raise MachineError(f"level {outermost}: the outermost level must hold {operand.kind}.")
     # Words that enter one instance; of compute units, one for every iteration (rule 2).
-    entering = {n: _fills(operand, nest, n, rules) for n in kept}
+    entering = {n: _fills(operand, nest, n, cost_options) for n in kept}
     num_levels = len(nest.levels)
     entering[num_levels] = prod(loop.factor for level in nest.levels for loop in level.temporal)
     counts: dict[int, TensorCount] = {}
@@ -262,8 +270,8 @@ def _count(operand: Operand, nest: _Nest, rules: Rules) -> dict[int, TensorCount
         accesses = entering[child]
         for between in range(number, child):
             accesses *= nest.distinct_boxes(operand, between)
-        if rules.link_transfers and child < num_levels and nest.levels[child - 1].spatial:
-            found = _linked(operand, nest, child, rules)
+        if cost_options.link_transfers and child < num_levels and nest.levels[child - 1].spatial:
+            found = _linked(operand, nest, child, cost_options)
             if found.sent:
                 # Averages over the instances, as Timeloop rounds them.
                 per_parent = prod(loop.factor for loop in nest.levels[child - 1].spatial)
@@ -273,14 +281,14 @@ def _count(operand: Operand, nest: _Nest, rules: Rules) -> dict[int, TensorCount
                 for between in range(number, child - 1):
                     accesses *= nest.distinct_boxes(operand, between)
         is_output = operand.kind is TensorKind.OUTPUT
-        partition = nest.partition(operand, number, rules)
+        partition = nest.partition(operand, number, cost_options)
         reductions = max(0, accesses - partition) if is_output else 0
         reads = (reductions if is_output else accesses) + from_peers[number]
         updates = accesses if is_output else 0
         fills = 0 if number == 0 else entering[number]
         used = nest.num_used(number)
         counts[number] = TensorCount(
-            tile_words=nest.tile_words(operand, number, rules),
+            tile_words=nest.tile_words(operand, number, cost_options),
             partition_words=partition,
             num_instances=used,
             reads=reads,
@@ -292,23 +300,23 @@ def _count(operand: Operand, nest: _Nest, rules: Rules) -> dict[int, TensorCount
     return counts
 
 
-def _linked(operand: Operand, nest: _Nest, number: int, rules: Rules) -> Linked:
+def _linked(operand: Operand, nest: _Nest, number: int, cost_options: CostOptions) -> Linked:
     """What one instance of the level around a level gives to those that it feeds, with links."""
     return linked(
-        nest.box(operand, nest.tiles[number], rules),
+        nest.box(operand, nest.tiles[number], cost_options),
         nest.temporal_above(operand, number),
         nest.positions(operand, number - 1),
     )
 
 
-def _fills(operand: Operand, nest: _Nest, number: int, rules: Rules) -> int:
+def _fills(operand: Operand, nest: _Nest, number: int, cost_options: CostOptions) -> int:
     """Words that enter one instance of a level while the loops outside it run (rule 2).
 
     The first tile enters whole. Of a later one only what the last tile lacks, if the tile has moved as it
     moved before, or has not moved before; otherwise all of it, and the move is forgotten. Tiles that moved
     along several axes share nothing. Every loop's second iteration stands for the following ones.
     """
-    box = nest.box(operand, nest.tiles[number], rules)
+    box = nest.box(operand, nest.tiles[number], cost_options)
     whole = prod(box)
     loops = nest.temporal_above(operand, number)
     zero: Shift = (0,) * len(box)
@@ -334,7 +342,7 @@ def _fills(operand: Operand, nest: _Nest, number: int, rules: Rules) -> int:
             if arrival is None:
                 return whole, None
             if before is None or before == arrival:
-                return nest.new_words(operand, number, arrival, rules), arrival
+                return nest.new_words(operand, number, arrival, cost_options), arrival
             return whole, None
         factor, move = loops[depth - 1]
         words, last = visit(depth - 1, arrival, before)

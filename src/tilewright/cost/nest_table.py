@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cost.machine_code import compiled
+from tilewright.cost.bound import level_rooms
+from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine, TensorKind
-from tilewright.mapping.base import TIMELOOP, Mapping, Rules
-from tilewright.mapping.bound import level_rooms
-from tilewright.mapping.problem import Problem
+from tilewright.loops.mapping import Mapping
+from tilewright.loops.problem import Problem
+from tilewright.machine_code import compiled
 
 Array = np.ndarray[Any, Any]
 
@@ -38,8 +39,8 @@ class Encoded:
 class Evaluator:
     """One problem on one machine: tables made once, for any number of mappings."""
 
-    def __init__(self, problem: Problem, machine: Machine, rules: Rules = TIMELOOP) -> None:
-        if not self.suits(problem, rules):
+    def __init__(self, problem: Problem, machine: Machine, cost_options: CostOptions = TIMELOOP) -> None:
+        if not self.suits(problem, cost_options):
             raise UsageError(
                 f"{problem.name}: transfers between neighbours, and operands with a dim in two axes or three "
                 "dims in one, are counted one mapping at a time; use evaluate."
@@ -61,23 +62,23 @@ class Evaluator:
         self.num_axes = max(1, *(len(o.axes) for o in operands))
         self.keeps = np.array([[o.kind in level.holds for level in levels] for o in operands])
         self.is_output = np.array([o.kind is TensorKind.OUTPUT for o in operands])
-        self.rooms = _rooms(problem, machine, rules)
+        self.rooms = _rooms(problem, machine, cost_options)
         self.fan_outs = np.array([machine.fan_out(n) for n in range(len(levels))], np.int64)
         self.energies = np.array([_energies(machine, n) for n in range(len(levels))], np.float64)
         self.rates = np.array([_rates(machine, n) for n in range(len(levels))], np.float64)
         self.shared_ports = np.array([level.has_shared_port for level in levels])
         self.extents = np.array([problem.extents[d] for d in self.dims], np.int64)
         self.mac_pj = machine.mac_pj
-        self.skips_pixels = rules.skips_pixels
+        self.skips_pixels = cost_options.skips_pixels
 
     @staticmethod
-    def suits(problem: Problem, rules: Rules = TIMELOOP) -> bool:
+    def suits(problem: Problem, cost_options: CostOptions = TIMELOOP) -> bool:
         """Whether the tables can say what the reference says of this problem."""
         for operand in problem.operands:
             dims = [dim for axis in operand.axes for dim, _ in axis]
             if len(set(dims)) < len(dims) or any(len(axis) > 2 for axis in operand.axes):
                 return False
-        return not rules.link_transfers
+        return not cost_options.link_transfers
 
     def encode(self, mappings: Sequence[Mapping]) -> Encoded:
         """Mappings with at most one temporal loop of each dim at a level as arrays.
@@ -120,11 +121,11 @@ class Evaluator:
         return cycles, energy_pj
 
 
-def _rooms(problem: Problem, machine: Machine, rules: Rules) -> Array:
+def _rooms(problem: Problem, machine: Machine, cost_options: CostOptions) -> Array:
     """Rows of level, words, then for each operand whether it is counted: what bounds the tiles of a level."""
     found: list[list[int]] = []
     for number, level in enumerate(machine.levels):
-        for kinds, words, _ in level_rooms(machine, level, rules):
+        for kinds, words, _ in level_rooms(machine, level, cost_options):
             found.append([number, words, *(int(o.kind in kinds) for o in problem.operands)])
     return np.array(found, np.int64).reshape(-1, 2 + len(problem.operands))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tilewright.hardware.citation import cited_numbers
-from tilewright.hardware.complaint import PARTS
+from tilewright.hardware.diagnostic import PARTS
 from tilewright.hardware.machine_schema import machine_schema
 from tilewright.hardware.presets import load_preset, preset_names
 from tilewright.hardware.quantity import QUANTITIES, UNITS

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tilewright.errors import MachineError
 from tilewright.files import read_at_most
-from tilewright.hardware.complaint import complaint
+from tilewright.hardware.diagnostic import complaint
 from tilewright.hardware.machine import Machine
 
 MAX_FILE_BYTES = 1 << 20

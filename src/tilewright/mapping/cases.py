@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tilewright.cost.count import Cost, TensorCount
 from tilewright.errors import UsageError
 from tilewright.files import read_at_most
-from tilewright.mapping.base import LevelLoops, Loop, Mapping
-from tilewright.mapping.problem import Problem, convolution
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem, convolution
 
 _MAX_BYTES = 64 << 20
 _Factor = Annotated[int, Field(ge=1, le=2**40)]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from math import prod
 
 from tilewright.hardware.machine import TensorKind
-from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution
+from tilewright.loops.mapping import Mapping
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.planning import Violation
 
 
@@ -84,7 +85,7 @@ def _check_words(task: MappingProblem, mapping: Mapping) -> Iterator[Violation]:
         for loop in (*by_level[name].temporal, *by_level[name].spatial) if name in by_level else ():
             inside[loop.dim] = inside.get(loop.dim, 1) * loop.factor
         level = task.machine.levels[number]
-        halves = 2 if task.rules.double_buffered and number < len(names) - 1 else 1
+        halves = 2 if task.cost_options.double_buffered and number < len(names) - 1 else 1
         for kinds, num_bytes in _stores(task, number):
             there = num_bytes * 8 // level.word_bits
             words = sum(_touched(task, kind, inside) for kind in kinds)
@@ -114,7 +115,7 @@ def _touched(task: MappingProblem, kind: TensorKind, tile: dict[str, int]) -> in
             continue
         words = 1
         for axis in operand.axes:
-            if task.rules.skips_pixels:
+            if task.cost_options.skips_pixels:
                 positions = {0}
                 for dim, step in axis:
                     positions = {p + step * i for p in positions for i in range(tile.get(dim, 1))}

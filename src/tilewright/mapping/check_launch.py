@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from math import ceil, prod
 
 from tilewright.hardware.machine import Machine
-from tilewright.mapping.base import Mapping
+from tilewright.loops.mapping import Mapping
+from tilewright.loops.problem import Problem
 from tilewright.mapping.launch import Launch
-from tilewright.mapping.problem import Problem
 from tilewright.planning import Violation
 
 

@@ -20,21 +20,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles, objective_bound
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.objective import UNITS, measure
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Level, TensorKind
-from tilewright.mapping.base import (
-    LevelLoops,
-    Loop,
-    Mapping,
-    MappingProblem,
-    MappingSolution,
-    Rules,
-)
-from tilewright.mapping.bound import energy_bound_pj, latency_bound_cycles, objective_bound
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Operand, Problem
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.factors import prime_factors
-from tilewright.mapping.objective import UNITS, measure
-from tilewright.mapping.problem import Operand, Problem
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
 Variant = Literal["paper", "published"]
@@ -61,7 +56,7 @@ class Cosa:
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         """The mapping with the best value of CoSA's own objective; its cost is the real one.
 
-        CoSA's optimum proves nothing of the real cost: the bound is that of `mapping/bound.py`.
+        CoSA's optimum proves nothing of the real cost: the bound is that of `cost/bound.py`.
         `details["objective"]` is the optimum, in log2 units.
         """
         started = time.perf_counter()
@@ -71,7 +66,7 @@ class Cosa:
             return found
         objective, mapping = found
         try:
-            cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
+            cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
         except InfeasibleMapping as error:
             raise InfeasibleMapping(f"{self.name} answers what does not fit, {error}") from None
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
@@ -108,7 +103,7 @@ class Program:
     def __init__(self, problem: MappingProblem, mapper: Cosa) -> None:
         self.problem: Problem = problem.problem
         self.machine = problem.machine
-        self.rules: Rules = problem.rules
+        self.cost_options: CostOptions = problem.cost_options
         self.block = problem.block
         self.task = problem
         self.mapper = mapper

@@ -15,28 +15,21 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
 
+from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.objective import UNITS, Objective, measure, rank
+from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.hardware.block_view import BlockView, block_limits, block_view
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.operator_view import operator_view
-from tilewright.mapping.base import (
-    TIMELOOP,
-    Mapper,
-    Mapping,
-    MappingProblem,
-    MappingSolution,
-    Objective,
-    Rules,
-    Sampler,
-)
-from tilewright.mapping.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles
+from tilewright.loops.mapping import Mapping
+from tilewright.loops.problem import Problem
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Sampler
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.launch import Launch, in_whole_warps, launch_of
-from tilewright.mapping.objective import UNITS, measure, rank
-from tilewright.mapping.problem import Problem
 from tilewright.planning import Budget, Infeasible, Quality, Status
 
 
@@ -62,7 +55,7 @@ def view_of(machine: Machine, mapping: Mapping) -> BlockView:
 
 
 def evaluate_blocks(
-    problem: Problem, machine: Machine, mapping: Mapping, rules: Rules = TIMELOOP
+    problem: Problem, machine: Machine, mapping: Mapping, cost_options: CostOptions = TIMELOOP
 ) -> tuple[Cost, Launch]:
     """The estimated cost of a mapping onto a GPU, in cycles of the GPU, and how it is launched.
 
@@ -71,8 +64,8 @@ def evaluate_blocks(
         InfeasibleMapping: more threads, registers or words than a block has; says by how much.
     """
     view = view_of(machine, mapping)
-    cost = evaluate(problem, view.machine, mapping, rules)
-    launch = launch_of(problem, view, mapping, rules)
+    cost = evaluate(problem, view.machine, mapping, cost_options)
+    launch = launch_of(problem, view, mapping, cost_options)
     levels = tuple(replace(level, cycles=view.real_cycles(level.cycles)) for level in cost.levels)
     cycles = view.real_cycles(cost.cycles)
     compute_cycles = view.real_cycles(cost.compute_cycles)
@@ -93,7 +86,7 @@ def solve_blocks(
     problem: Problem,
     machine: Machine,
     objective: Objective,
-    rules: Rules,
+    cost_options: CostOptions,
     budget: Budget,
     num_trials: int | None = None,
 ) -> MappingSolution | Infeasible:
@@ -106,14 +99,14 @@ def solve_blocks(
         InfeasibleMapping: not even one iteration fits a block of one warp.
     """
     started = time.perf_counter()
-    tried = _Tried(problem, machine, objective, rules)
+    tried = _Tried(problem, machine, objective, cost_options)
     if isinstance(mapper, Cosa):
-        _check_smallest(tried.whole_block(), problem, rules)
+        _check_smallest(tried.whole_block(), problem, cost_options)
         _take_cosa(tried, mapper, budget, started)
         if tried.best is not None:
             return tried.answer(mapper, started)
         # What it answers does not fit in whole warps.
-    views = _views(problem, machine, rules)
+    views = _views(problem, machine, cost_options)
     if isinstance(mapper, Exact) and objective != "energy":
         # Its proofs are about a layer as it is: of the padded ones it has what CoSA says, if that has time.
         with suppress(InfeasibleMapping):
@@ -204,7 +197,7 @@ class _Tried:
     problem: Problem
     machine: Machine
     objective: Objective
-    rules: Rules
+    cost_options: CostOptions
     best: MappingSolution | None = None
     cost: Cost | None = None
     launch: Launch | None = None
@@ -216,7 +209,7 @@ class _Tried:
 
     def task(self, view: BlockView, problem: Problem) -> MappingProblem:
         """What a mapper is asked; the problem may be padded."""
-        return MappingProblem(problem, view.machine, self.objective, self.rules, view.threads)
+        return MappingProblem(problem, view.machine, self.objective, self.cost_options, view.threads)
 
     def whole_block(self) -> BlockView:
         """The view of the largest block, for mappers that see to its registers."""
@@ -228,7 +221,7 @@ class _Tried:
             self.refused = found
             return
         try:
-            cost, launch = evaluate_blocks(self.problem, self.machine, found.mapping, self.rules)
+            cost, launch = evaluate_blocks(self.problem, self.machine, found.mapping, self.cost_options)
         except InfeasibleMapping:
             return
         self.sizes.add(view.num_threads)
@@ -248,7 +241,7 @@ class _Tried:
         bound = found.quality.bound * (1.0 if self.objective == "energy" else view.cycle_length)
         self.bounds[view.num_threads] = bound
         try:
-            cost, launch = evaluate_blocks(self.problem, self.machine, found.mapping, self.rules)
+            cost, launch = evaluate_blocks(self.problem, self.machine, found.mapping, self.cost_options)
         except InfeasibleMapping:
             return
         value = measure(self.objective, cost.cycles, cost.energy_pj)
@@ -312,7 +305,7 @@ class _Tried:
         )
 
 
-def _views(problem: Problem, machine: Machine, rules: Rules) -> list[BlockView]:
+def _views(problem: Problem, machine: Machine, cost_options: CostOptions) -> list[BlockView]:
     """Views of the sizes whose registers take at least the tiles of one iteration.
 
     Raises:
@@ -320,19 +313,19 @@ def _views(problem: Problem, machine: Machine, rules: Rules) -> list[BlockView]:
     """
     warp = block_view(machine, in_whole_warps(1, block_limits(machine)))
     views = [block_view(machine, size) for size in block_sizes(warp)]
-    found = [view for view in views if _takes(view, problem, rules)]
+    found = [view for view in views if _takes(view, problem, cost_options)]
     size = views[0].num_threads
     while not found and size > warp.num_threads:
         size = in_whole_warps(size // 2, warp.threads)
-        found = [view for view in (block_view(machine, size),) if _takes(view, problem, rules)]
+        found = [view for view in (block_view(machine, size),) if _takes(view, problem, cost_options)]
     if not found:
-        _check_smallest(warp, problem, rules)
+        _check_smallest(warp, problem, cost_options)
     return found
 
 
-def _check_smallest(view: BlockView, problem: Problem, rules: Rules) -> None:
+def _check_smallest(view: BlockView, problem: Problem, cost_options: CostOptions) -> None:
     try:
-        check_smallest_tiles(problem, view.machine, rules)
+        check_smallest_tiles(problem, view.machine, cost_options)
     except InfeasibleMapping as error:
         raise InfeasibleMapping(
             f"a block of {view.num_threads} threads of {view.machine.name}: {error} Its threads limit "
@@ -340,9 +333,9 @@ def _check_smallest(view: BlockView, problem: Problem, rules: Rules) -> None:
         ) from None
 
 
-def _takes(view: BlockView, problem: Problem, rules: Rules) -> bool:
+def _takes(view: BlockView, problem: Problem, cost_options: CostOptions) -> bool:
     try:
-        check_smallest_tiles(problem, view.machine, rules)
+        check_smallest_tiles(problem, view.machine, cost_options)
     except InfeasibleMapping:
         return False
     return True

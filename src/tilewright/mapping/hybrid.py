@@ -18,8 +18,8 @@ from math import factorial
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost.bound import check_smallest_tiles
 from tilewright.mapping.base import MappingProblem, MappingSolution
-from tilewright.mapping.bound import check_smallest_tiles
 from tilewright.mapping.random import BATCH, Found, solution
 from tilewright.mapping.sampling import Factors, Tilings
 from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance
@@ -64,7 +64,7 @@ class Hybrid:
             InfeasibleMapping: tiles of one iteration, or the whole tensors, have no room.
         """
         started = time.perf_counter()
-        check_smallest_tiles(problem.problem, problem.machine, problem.rules)
+        check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
         tilings = Tilings(problem)
         meter = budget.start()
         best: Found | None = None

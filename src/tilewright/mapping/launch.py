@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from tilewright.cost.bound import num_touched
+from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.block_view import BlockView
 from tilewright.hardware.machine import Level, Threads
-from tilewright.mapping.base import TIMELOOP, Loop, Mapping, Rules
-from tilewright.mapping.bound import num_touched
+from tilewright.loops.mapping import Loop, Mapping
+from tilewright.loops.problem import Problem
 from tilewright.mapping.factors import prime_factors
-from tilewright.mapping.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,9 @@ class Launch:
         return prod(loop.factor for loop in self.grid)
 
 
-def launch_of(problem: Problem, view: BlockView, mapping: Mapping, rules: Rules = TIMELOOP) -> Launch:
+def launch_of(
+    problem: Problem, view: BlockView, mapping: Mapping, cost_options: CostOptions = TIMELOOP
+) -> Launch:
     """The launch that a mapping onto a view stands for.
 
     Raises:
@@ -82,8 +85,8 @@ def launch_of(problem: Problem, view: BlockView, mapping: Mapping, rules: Rules 
             grid[loop.dim] = grid.get(loop.dim, 1) * loop.factor
         else:
             steps *= loop.factor
-    shared_bytes = _num_bytes(problem, shared, of_block, rules)
-    per_thread = -(-_num_bytes(problem, registers, of_thread, rules) // limits.register_bytes)
+    shared_bytes = _num_bytes(problem, shared, of_block, cost_options)
+    per_thread = -(-_num_bytes(problem, registers, of_thread, cost_options) // limits.register_bytes)
     num_threads = in_whole_warps(prod(loop.factor for loop in threads), limits)
     of_core = (
         view.core_register_bytes // max(1, per_thread * limits.register_bytes * num_threads),
@@ -101,16 +104,16 @@ def launch_of(problem: Problem, view: BlockView, mapping: Mapping, rules: Rules 
     )
 
 
-def _num_bytes(problem: Problem, level: Level, tile: dict[str, int], rules: Rules) -> int:
+def _num_bytes(problem: Problem, level: Level, tile: dict[str, int], cost_options: CostOptions) -> int:
     extents = {dim: tile.get(dim, 1) for dim in problem.extents}
     words = sum(
         prod(num_touched(axis, extents) for axis in operand.axes)
-        if rules.skips_pixels
+        if cost_options.skips_pixels
         else operand.num_words(extents)
         for operand in problem.operands
         if operand.kind in level.holds
     )
-    return -(-words * (2 if rules.double_buffered else 1) * level.word_bits // 8)
+    return -(-words * (2 if cost_options.double_buffered else 1) * level.word_bits // 8)
 
 
 def in_whole_warps(num_threads: int, limits: Threads) -> int:

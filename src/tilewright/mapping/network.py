@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+from tilewright.cost.bound import num_mac_units, transfer_cycles
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.ir.derive import is_contraction, nest_flops, nests_of
 from tilewright.ir.expr import Call, reads_of
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
-from tilewright.mapping.bound import num_mac_units, transfer_cycles
-from tilewright.mapping.problem import Operand, Problem, Term
+from tilewright.loops.problem import Operand, Problem, Term
 
 # How loops of a convolution are called in `ir/` and by those who map them.
 _LETTERS = {"n": "N", "g": "G", "m": "K", "oh": "P", "ow": "Q", "c": "C", "kh": "R", "kw": "S"}

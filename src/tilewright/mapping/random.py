@@ -10,17 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles, objective_bound
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.objective import UNITS, rank
 from tilewright.errors import InfeasibleMapping
-from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution
-from tilewright.mapping.bound import (
-    check_smallest_tiles,
-    energy_bound_pj,
-    latency_bound_cycles,
-    objective_bound,
-)
-from tilewright.mapping.objective import UNITS, rank
+from tilewright.loops.mapping import Mapping
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
@@ -55,7 +51,7 @@ class Random:
             InfeasibleMapping: tiles of one iteration, or the whole tensors, have no room.
         """
         started = time.perf_counter()
-        check_smallest_tiles(problem.problem, problem.machine, problem.rules)
+        check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
         tilings = Tilings(problem)
         random = np.random.default_rng(self.seed)
         meter = budget.start()
@@ -102,7 +98,7 @@ class Found:
     def of(cls, problem: MappingProblem, mapping: Mapping) -> Found | None:
         """The mapping with its cost; None if it does not fit."""
         try:
-            cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
+            cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
         except InfeasibleMapping:
             return None
         return cls(mapping, cost, rank(problem.objective, cost.cycles, cost.energy_pj))
@@ -119,7 +115,7 @@ def solution(
     """The best found, or the mapping of the smallest tiles where chance found none."""
     if best is None:
         mapping = tilings.everything_outermost()
-        cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
+        cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
         best = Found(mapping, cost, rank(problem.objective, cost.cycles, cost.energy_pj))
         provenance = Provenance(
             provenance.planner,

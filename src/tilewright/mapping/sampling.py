@@ -15,16 +15,17 @@ from math import comb, isinf, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.cost.bound import level_rooms
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Encoded, Evaluator
+from tilewright.cost.objective import rank
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
-from tilewright.mapping.bound import level_rooms
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Operand
+from tilewright.mapping.base import MappingProblem
 from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.launch import has_shape
-from tilewright.mapping.objective import rank
-from tilewright.mapping.problem import Operand
 
 Factors = NDArray[np.float64]
 """Factors of tilings, `[tiling, dim, slot]` or `[dim, slot]`; floats, for products beyond 64 bits."""
@@ -56,12 +57,12 @@ class Tilings:
     def __init__(self, problem: MappingProblem) -> None:
         self.problem = problem.problem
         self.machine = problem.machine
-        self.rules = problem.rules
+        self.cost_options = problem.cost_options
         self.objective = problem.objective
         self.dims = tuple(dim for dim, _ in self.problem.dims)
         self._numbers = {dim: number for number, dim in enumerate(self.dims)}
-        suits = Evaluator.suits(self.problem, self.rules)
-        self.table = Evaluator(self.problem, self.machine, self.rules) if suits else None
+        suits = Evaluator.suits(self.problem, self.cost_options)
+        self.table = Evaluator(self.problem, self.machine, self.cost_options) if suits else None
         self.slots = tuple(_slots(self.machine))
         self.rooms = tuple(rooms(problem))
         self.block = problem.block
@@ -87,7 +88,7 @@ class Tilings:
     def legal(self, factors: Factors) -> NDArray[np.bool_]:
         """Which tilings use no more instances than there are and fit every level.
 
-        With rules that leave out skipped pixels some that do not fit pass: only the cost model counts those.
+        With options that leave out skipped pixels some that do not fit pass: only the cost model counts them.
         """
         fits = np.ones(len(factors), np.bool_)
         for place, slot in enumerate(self.slots):
@@ -109,7 +110,7 @@ class Tilings:
         words = np.ones(len(tile))
         for axis in operand.axes:
             # Without skipped pixels at least this many differ: sums of progressions.
-            steps = [1 if self.rules.skips_pixels else step for _, step in axis]
+            steps = [1 if self.cost_options.skips_pixels else step for _, step in axis]
             words *= 1.0 + sum(step * (column[dim] - 1.0) for step, (dim, _) in zip(steps, axis, strict=True))
         return words
 
@@ -146,11 +147,13 @@ class Tilings:
         self, factors: Factors, orders: Iterator[list[tuple[str, ...]]]
     ) -> Iterator[tuple[list[tuple[str, ...]], tuple[float, float] | None]]:
         """One tiling in many orders (see `mapping`), each with its rank by the objective; None if it does not
-        fit. Orders are counted many at a time, where the rules allow it."""
+        fit. Orders are counted many at a time, where the cost options allow it."""
         if self.table is None:
             for order in orders:
                 try:
-                    cost = evaluate(self.problem, self.machine, self.mapping(factors, order), self.rules)
+                    cost = evaluate(
+                        self.problem, self.machine, self.mapping(factors, order), self.cost_options
+                    )
                 except InfeasibleMapping:
                     yield order, None
                     continue
@@ -193,7 +196,7 @@ class Tilings:
 def rooms(problem: MappingProblem) -> Iterator[Room]:
     """What bounds tiles: the capacities of all levels, split as their shares say."""
     for number, level in enumerate(problem.machine.levels):
-        for kinds, words, _ in level_rooms(problem.machine, level, problem.rules):
+        for kinds, words, _ in level_rooms(problem.machine, level, problem.cost_options):
             inside = tuple(o for o in problem.problem.operands if o.kind in kinds)
             if inside:
                 yield Room(number, inside, words)

@@ -18,16 +18,18 @@ import numpy as np
 
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.noc import simulate
+from tilewright.cost.objective import Objective
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.hardware.variants import Axis, variants
+from tilewright.loops.mapping import LevelLoops, Loop
+from tilewright.loops.mapping import Mapping as LoopMapping
+from tilewright.loops.problem import Problem, convolution, layer, written
 from tilewright.mapping import cosa
-from tilewright.mapping.base import LevelLoops, Loop, Mapper, MappingProblem, MappingSolution, Objective
-from tilewright.mapping.base import Mapping as LoopMapping
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem, convolution, layer, written
 from tilewright.mapping.random import Random
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from tilewright.cost.link_transfers import Linked, Shift, linked
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.options import CostOptions
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, Rules
-from tilewright.mapping.problem import convolution
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import convolution
 
 
 def walked(box: Shift, loops: list[tuple[int, Shift]], positions: list[Shift]) -> Linked:
@@ -88,7 +89,7 @@ def test_a_window_slides_along_an_array() -> None:
     )
     machine = load_preset("simba-cosa-repo")
     without, with_links = (
-        evaluate(problem, machine, mapping, Rules(link_transfers=on)) for on in (False, True)
+        evaluate(problem, machine, mapping, CostOptions(link_transfers=on)) for on in (False, True)
     )
     parent = [
         {level.level: level for level in cost.levels}["GlobalBuffer"].tensors["Inputs"]

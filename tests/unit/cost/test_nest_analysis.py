@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, Rules
-from tilewright.mapping.problem import Problem, convolution, layer
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem, convolution, layer
 
 EXAMPLES: dict[str, Any] = {
     case["id"]: case
@@ -115,11 +116,13 @@ def test_rules_that_timeloop_lacks() -> None:
     machine = load_preset("simba-cosa-repo")
     problem = layer("1_14_8_8_2")
     mapping = simple(DRAM=([("C", 8), ("K", 8)], []), GlobalBuffer=([("P", 14), ("Q", 14)], []))
-    counted, skipped = (evaluate(problem, machine, mapping, Rules(skips_pixels=s)) for s in (False, True))
+    counted, skipped = (
+        evaluate(problem, machine, mapping, CostOptions(skips_pixels=s)) for s in (False, True)
+    )
     tiles = [c.levels[1].tensors["Inputs"].tile_words for c in (counted, skipped)]
     assert tiles == [27 * 27, 14 * 14]
     full = simple(DRAM=([("C", 8), ("K", 8), ("Q", 2)], []), GlobalBuffer=([("P", 14), ("Q", 7)], []))
-    evaluate(problem, machine, full, Rules(double_buffered=True))
+    evaluate(problem, machine, full, CostOptions(double_buffered=True))
     large = convolution({"P": 240, "Q": 200})
     whole = simple(DRAM=([], []), GlobalBuffer=([("P", 240), ("Q", 200)], []))
     with pytest.raises(InfeasibleMapping, match="96000 words"):
@@ -127,7 +130,7 @@ def test_rules_that_timeloop_lacks() -> None:
     half = simple(DRAM=([("Q", 2)], []), GlobalBuffer=([("P", 240), ("Q", 100)], []))
     evaluate(large, machine, half)
     with pytest.raises(InfeasibleMapping, match="there are 32768"):
-        evaluate(large, machine, half, Rules(double_buffered=True))
+        evaluate(large, machine, half, CostOptions(double_buffered=True))
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Evaluator
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, Rules
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem, convolution, layer
 from tilewright.mapping.factors import prime_factors
-from tilewright.mapping.problem import Problem, convolution, layer
 
 # Reads and writes priced apart, an operand that passes a level by, shares, limits of bandwidth inside, a port
 # that takes turns.
@@ -105,12 +106,14 @@ def mappings(draw: st.DrawFn, problem: Problem, machine: Machine) -> Mapping:
 def test_it_says_what_the_reference_says(data: st.DataObject) -> None:
     problem = PROBLEMS[data.draw(st.sampled_from(sorted(PROBLEMS)))]
     target = machine(data.draw(st.sampled_from(["odd", "simba-cosa-repo"])))
-    rules = Rules(skips_pixels=data.draw(st.booleans()), double_buffered=data.draw(st.booleans()))
+    cost_options = CostOptions(
+        skips_pixels=data.draw(st.booleans()), double_buffered=data.draw(st.booleans())
+    )
     mapping = data.draw(mappings(problem, target))
-    table = Evaluator(problem, target, rules)
+    table = Evaluator(problem, target, cost_options)
     cycles, energy_pj = table.evaluate(table.encode([mapping]))
     try:
-        cost = evaluate(problem, target, mapping, rules)
+        cost = evaluate(problem, target, mapping, cost_options)
     except InfeasibleMapping:
         assert np.isinf(cycles[0])
         assert np.isinf(energy_pj[0])
@@ -138,4 +141,4 @@ def test_what_the_arrays_cannot_say_is_refused() -> None:
     with pytest.raises(UsageError, match="no level Memry"):
         table.encode([Mapping((LevelLoops("Memry", (Loop("C", 8),)),))])
     with pytest.raises(UsageError, match="neighbours"):
-        Evaluator(problem, machine("odd"), Rules(link_transfers=True))
+        Evaluator(problem, machine("odd"), CostOptions(link_transfers=True))

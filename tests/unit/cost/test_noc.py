@@ -22,10 +22,11 @@ from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
 from tilewright.hardware.parts import Network
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import LevelLoops, Loop, Mapper, Mapping, MappingProblem, MappingSolution
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem, convolution, layer
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.hybrid import Hybrid
-from tilewright.mapping.problem import Problem, convolution, layer
 from tilewright.mapping.random import Random
 from tilewright.planning import Budget
 

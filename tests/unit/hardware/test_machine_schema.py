@@ -12,7 +12,7 @@ import yaml
 
 import tilewright
 from tilewright.errors import MachineError
-from tilewright.hardware.complaint import PARTS
+from tilewright.hardware.diagnostic import PARTS
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.machine_schema import machine_schema
 from tilewright.hardware.presets import preset_names, preset_text

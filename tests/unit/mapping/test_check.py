@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tilewright.cost.options import CostOptions
 from tilewright.hardware.presets import load_preset
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import convolution, layer
 from tilewright.mapping import MAPPERS
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem, MappingSolution, Rules
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.check import check_mapping, check_solution
-from tilewright.mapping.problem import convolution, layer
 from tilewright.planning import Budget
 
 TASK = MappingProblem(convolution({"R": 3, "P": 8, "K": 4, "C": 2}), load_preset("simba-cosa-repo"))
@@ -25,8 +27,12 @@ GOOD = Mapping(
 @pytest.mark.parametrize("mapper", ["cosa", "cosa-paper", "exact", "hybrid", "random"])
 @pytest.mark.parametrize("text", ["3_14_64_64_1", "1_7_96_32_2"])
 def test_what_mappers_answer_is_valid(mapper: str, text: str) -> None:
-    for rules in (Rules(), Rules(double_buffered=True)) if mapper in ("exact", "random") else (Rules(),):
-        task = MappingProblem(layer(text), load_preset("simba-cosa-repo"), "edp", rules)
+    for cost_options in (
+        (CostOptions(), CostOptions(double_buffered=True))
+        if mapper in ("exact", "random")
+        else (CostOptions(),)
+    ):
+        task = MappingProblem(layer(text), load_preset("simba-cosa-repo"), "edp", cost_options)
         answer = MAPPERS.get(mapper).solve(task, Budget())
         assert isinstance(answer, MappingSolution)
         assert check_solution(task, answer) == ()

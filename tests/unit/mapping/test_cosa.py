@@ -12,9 +12,9 @@ from tests.support.literal_cosa import literal_optimum
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
+from tilewright.loops.problem import Problem, convolution, layer
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa, Program
-from tilewright.mapping.problem import Problem, convolution, layer
 from tilewright.planning import Budget, Infeasible
 
 LAYERS: list[dict[str, Any]] = json.loads(

@@ -10,27 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.mappings import all_mappings
 
+from tilewright.cost.bound import objective_bound
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.objective import Objective, measure
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import (
-    LevelLoops,
-    Loop,
-    Mapping,
-    MappingProblem,
-    MappingSolution,
-    Objective,
-    Rules,
-)
-from tilewright.mapping.bound import objective_bound
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem, convolution, dims, layer
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.exact.space import Space
 from tilewright.mapping.factors import prime_factors
-from tilewright.mapping.objective import measure
-from tilewright.mapping.problem import Problem, convolution, dims, layer
 from tilewright.planning import Budget, Infeasible, Status
 
 # Three levels, each with its own mind: words and clusters that differ, an operand that passes a level by.
@@ -234,8 +228,8 @@ def test_the_same_problem_gets_the_same_answer() -> None:
 def test_with_transfers_between_neighbours_only_the_roofline_is_claimed() -> None:
     problem = layer("3_14_16_16_1")
     machine = load_preset("simba-cosa-repo")
-    rules = Rules(link_transfers=True)
-    answer = Exact().solve(MappingProblem(problem, machine, "energy", rules), Budget())
+    cost_options = CostOptions(link_transfers=True)
+    answer = Exact().solve(MappingProblem(problem, machine, "energy", cost_options), Budget())
     assert isinstance(answer, MappingSolution)
     assert answer.quality.bound <= objective_bound(problem, machine, "energy")
-    assert answer.cost == evaluate(problem, machine, answer.mapping, rules)
+    assert answer.cost == evaluate(problem, machine, answer.mapping, cost_options)

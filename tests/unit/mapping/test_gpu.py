@@ -7,18 +7,20 @@ from math import prod
 
 import pytest
 
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping, InternalError, MachineError
 from tilewright.hardware.block_view import block_limits, block_view
 from tilewright.hardware.machine import Machine, Threads
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem, convolution, layer
 from tilewright.mapping import MAPPERS
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem, MappingSolution, Rules
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.check_launch import check_launch
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks, spread_evenly
 from tilewright.mapping.launch import block_axes, has_shape
-from tilewright.mapping.problem import Problem, convolution, layer
 from tilewright.mapping.random import Random
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 
@@ -175,7 +177,7 @@ def test_no_shape_is_an_error_of_one_line() -> None:
 
 
 def answer(mapper: str, problem: Problem, machine: Machine, objective: str = "latency") -> MappingSolution:
-    found = solve_blocks(MAPPERS.get(mapper), problem, machine, objective, Rules(), Budget())  # type: ignore[arg-type]  # one of them
+    found = solve_blocks(MAPPERS.get(mapper), problem, machine, objective, CostOptions(), Budget())  # type: ignore[arg-type]  # one of them
     assert isinstance(found, MappingSolution), found
     cost, launch = evaluate_blocks(problem, machine, found.mapping)
     assert check_launch(problem, machine, found.mapping, launch) == ()
@@ -255,7 +257,7 @@ class Boasting:
 
 def test_an_answer_below_its_own_bound_is_our_error() -> None:
     with pytest.raises(InternalError, match=r"^layer product: .* answers \d+ cycles .* a least of \d+\.$"):
-        solve_blocks(Boasting(), MATRIX, tiny(), "latency", Rules(), Budget())
+        solve_blocks(Boasting(), MATRIX, tiny(), "latency", CostOptions(), Budget())
 
 
 def test_what_is_proven_of_sizes_is_said_where_it_is_about_the_answer() -> None:
@@ -274,6 +276,6 @@ def test_what_is_proven_of_sizes_is_said_where_it_is_about_the_answer() -> None:
 def test_trials_are_counted_over_all_sizes_of_blocks(num_trials: int) -> None:
     problem, machine = layer("1_8_16_16_1"), load_preset("k80")
     budget = Budget(UNLIMITED)
-    found = solve_blocks(Random(), problem, machine, "latency", Rules(), budget, num_trials)
+    found = solve_blocks(Random(), problem, machine, "latency", CostOptions(), budget, num_trials)
     assert isinstance(found, MappingSolution)
     assert found.provenance.num_evaluations == num_trials

@@ -6,16 +6,18 @@ import re
 
 import pytest
 
+from tilewright.cost.bound import check_smallest_tiles
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.operator_view import operator_view
 from tilewright.hardware.presets import load_preset, preset_names
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem, layer
 from tilewright.mapping import MAPPERS
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem, MappingSolution, Rules
-from tilewright.mapping.bound import check_smallest_tiles
-from tilewright.mapping.problem import Problem, layer
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.planning import Budget
 
 LAYER = layer("3_4_4_8_1")
@@ -45,9 +47,9 @@ def small(**sizes: int) -> Machine:
     return parse_machine(SMALL.format(**{**LEAST, **sizes}))
 
 
-def complaint(problem: Problem, machine: Machine, rules: Rules = Rules()) -> str:  # noqa: B008 - it is frozen
+def complaint(problem: Problem, machine: Machine, cost_options: CostOptions = CostOptions()) -> str:  # noqa: B008 - it is frozen
     with pytest.raises(InfeasibleMapping) as caught:
-        check_smallest_tiles(problem, machine, rules)
+        check_smallest_tiles(problem, machine, cost_options)
     text = str(caught.value)
     assert "\n" not in text
     return text
@@ -85,10 +87,10 @@ def test_one_byte_less_names_level_tensors_words_and_what_helps(
 
 
 def test_half_of_a_level_is_the_next_tile_s_where_it_is_double_buffered() -> None:
-    rules = Rules(double_buffered=True)
+    cost_options = CostOptions(double_buffered=True)
     twice = {"inner": 18, "share": 4, "middle": 12}
-    check_smallest_tiles(LAYER, small(**twice), rules)
-    text = complaint(LAYER, small(**{**twice, "inner": 17}), rules)
+    check_smallest_tiles(LAYER, small(**twice), cost_options)
+    text = complaint(LAYER, small(**{**twice, "inner": 17}), cost_options)
     assert "there are 2. Give it 18 bytes" in text
 
 
@@ -97,9 +99,11 @@ def test_pixels_that_are_jumped_over_need_no_room_if_they_are_not_counted() -> N
     counted = sum(strided.num_words(operand) for operand in strided.operands)
     jumped = 10 * 10 * 4 - 4 * 4 * 4
     check_smallest_tiles(strided, small(outer=counted))
-    check_smallest_tiles(strided, small(outer=counted - jumped), Rules(skips_pixels=True))
+    check_smallest_tiles(strided, small(outer=counted - jumped), CostOptions(skips_pixels=True))
     assert "most Inputs with 400" in complaint(strided, small(outer=counted - 1))
-    assert "there are" in complaint(strided, small(outer=counted - jumped - 1), Rules(skips_pixels=True))
+    assert "there are" in complaint(
+        strided, small(outer=counted - jumped - 1), CostOptions(skips_pixels=True)
+    )
 
 
 def test_a_given_mapping_that_does_not_fit_says_the_least_capacity() -> None:

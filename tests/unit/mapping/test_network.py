@@ -11,8 +11,8 @@ from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
 from tilewright.ir import derive
 from tilewright.ir.graph import Graph
+from tilewright.loops.problem import Problem, convolution
 from tilewright.mapping.network import layers_of, stream
-from tilewright.mapping.problem import Problem, convolution
 
 
 def problems(graph: Graph) -> list[Problem]:

@@ -9,14 +9,16 @@ from math import factorial, prod
 import numpy as np
 import pytest
 
+from tilewright.cost.bound import touched_words
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.objective import Objective
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Objective, Rules
-from tilewright.mapping.bound import touched_words
+from tilewright.loops.problem import Problem, convolution, layer
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
 from tilewright.mapping.hybrid import Hybrid, _Thread, is_better
-from tilewright.mapping.problem import Problem, convolution, layer
 from tilewright.mapping.random import BATCH, Random
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget, Status
@@ -62,7 +64,7 @@ def assert_legal(problem: MappingProblem, found: MappingSolution) -> None:
             )
             assert words * level.word_bits <= level.capacity_bytes * 8
     assert tile == problem.problem.extents
-    assert found.cost == evaluate(problem.problem, problem.machine, found.mapping, problem.rules)
+    assert found.cost == evaluate(problem.problem, problem.machine, found.mapping, problem.cost_options)
 
 
 @pytest.mark.parametrize("mapper", [Random(), QUICK], ids=["random", "hybrid"])
@@ -201,9 +203,9 @@ def test_pixels_that_are_jumped_over_need_no_room_if_they_are_not_counted(mapper
     touched = sum(touched_words(strided, operand) for operand in strided.operands)
     assert touched < sum(strided.num_words(operand) for operand in strided.operands)
     machine = parse_machine(TINY.replace("{name: Memory,", f"{{name: Memory, capacity_bytes: {touched},"))
-    problem = MappingProblem(strided, machine, rules=Rules(skips_pixels=True))
+    problem = MappingProblem(strided, machine, cost_options=CostOptions(skips_pixels=True))
     found = solved(mapper, problem)
-    assert found.cost == evaluate(strided, machine, found.mapping, problem.rules)
+    assert found.cost == evaluate(strided, machine, found.mapping, problem.cost_options)
 
 
 @pytest.mark.parametrize("count", [1, 7, 300])

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
+from tilewright.loops.problem import Problem, convolution, layer
 from tilewright.mapping import sampling
-from tilewright.mapping.base import MappingProblem, Rules
-from tilewright.mapping.problem import Problem, convolution, layer
+from tilewright.mapping.base import MappingProblem
 from tilewright.mapping.sampling import Tilings, num_tilings
 
 SHARED = """
@@ -52,14 +53,14 @@ def test_every_spread_of_primes_is_equally_likely(table_limit: int, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["simba-cosa-repo", "shared"])
-@pytest.mark.parametrize("rules", [Rules(), Rules(double_buffered=True)])
+@pytest.mark.parametrize("cost_options", [CostOptions(), CostOptions(double_buffered=True)])
 @pytest.mark.parametrize(
     "problem",
     [layer("3_8_4_8_2"), convolution({"N": 6, "K": 10}), convolution({"G": 4, "P": 9, "R": 3})],
     ids=["conv", "small", "groups"],
 )
-def test_legal_is_what_the_cost_model_accepts(name: str, rules: Rules, problem: Problem) -> None:
-    asked = MappingProblem(problem, machine(name), rules=rules)
+def test_legal_is_what_the_cost_model_accepts(name: str, cost_options: CostOptions, problem: Problem) -> None:
+    asked = MappingProblem(problem, machine(name), cost_options=cost_options)
     tilings = Tilings(asked)
     drawn = tilings.draw(np.random.default_rng(7), 400)
     legal = tilings.legal(drawn)
@@ -68,7 +69,7 @@ def test_legal_is_what_the_cost_model_accepts(name: str, rules: Rules, problem: 
         mapping = tilings.mapping(factors, orders)
         assert mapping.factors() == {dim: extent for dim, extent in problem.dims if extent > 1}
         try:
-            evaluate(problem, asked.machine, mapping, rules)
+            evaluate(problem, asked.machine, mapping, cost_options)
             fits = True
         except InfeasibleMapping:
             fits = False
@@ -78,13 +79,13 @@ def test_legal_is_what_the_cost_model_accepts(name: str, rules: Rules, problem: 
 
 def test_skipped_pixels_never_reject_what_fits() -> None:
     problem = convolution({"P": 16, "R": 1, "C": 4}, stride=(4, 1))
-    asked = MappingProblem(problem, machine("shared"), rules=Rules(skips_pixels=True))
+    asked = MappingProblem(problem, machine("shared"), cost_options=CostOptions(skips_pixels=True))
     tilings = Tilings(asked)
     drawn = tilings.draw(np.random.default_rng(7), 300)
     num_legal = 0
     for factors in drawn[~tilings.legal(drawn)]:
         orders = [tilings.loops(factors, place) for place, _ in tilings.temporal_slots()]
         with pytest.raises(InfeasibleMapping):
-            evaluate(problem, asked.machine, tilings.mapping(factors, orders), asked.rules)
+            evaluate(problem, asked.machine, tilings.mapping(factors, orders), asked.cost_options)
         num_legal += 1
     assert num_legal > 0

@@ -40,8 +40,8 @@ from tilewright.cost.noc.traffic import NocOptions
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
-    from tilewright.mapping.base import Mapping
-    from tilewright.mapping.problem import Problem
+    from tilewright.loops.mapping import Mapping
+    from tilewright.loops.problem import Problem
 
 __all__ = ["NocOptions", "NocResult", "simulate"]
 

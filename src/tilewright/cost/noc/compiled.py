@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cost.machine_code import compiled
 from tilewright.cost.noc.mesh import LOCAL, NUM_PORTS, OPPOSITE, WEST, Delivery, Mesh, Packet, check_packets
 from tilewright.errors import InternalError
+from tilewright.machine_code import compiled
 
 Array = np.ndarray[Any, Any]
 

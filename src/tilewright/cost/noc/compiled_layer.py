@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.cost.machine_code import compiled
 from tilewright.cost.noc.compiled import Array, network_cycle
+from tilewright.machine_code import compiled
 
 # Columns of a window, one row for each stream, in the order of `traffic.Window`.
 LOAD, FETCH, BUFFER_OF, DRAIN, WRITE = 0, 2, 10, 14, 17

@@ -17,8 +17,8 @@ from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.noc.mesh import Mesh
 from tilewright.errors import MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, Network, TensorKind
-from tilewright.mapping.base import Loop, Mapping
-from tilewright.mapping.problem import Operand, Problem
+from tilewright.loops.mapping import Loop, Mapping
+from tilewright.loops.problem import Operand, Problem
 
 NUM_FETCHED_AHEAD = 8
 """Versions, the present one included, that DRAM may send to the staging room of a stream without a buffer."""

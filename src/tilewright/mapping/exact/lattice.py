@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.mapping.base import Rules
-from tilewright.mapping.bound import num_touched, touched_words
+from tilewright.cost.bound import num_touched, touched_words
+from tilewright.cost.options import CostOptions
+from tilewright.loops.problem import Operand, Problem
 from tilewright.mapping.factors import prime_factors
-from tilewright.mapping.problem import Operand, Problem
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +49,7 @@ class Lattice:
         return len(self.num_tiles) - 1
 
     @classmethod
-    def of(cls, problem: Problem, rules: Rules, max_points: int) -> Lattice:
+    def of(cls, problem: Problem, cost_options: CostOptions, max_points: int) -> Lattice:
         """The lattice of a problem; small primes are taken together until there are few enough points."""
         factors = _merged([(e, prime_factors(e)) for _, e in problem.dims], max_points)
         steps: list[Step] = []
@@ -70,7 +70,7 @@ class Lattice:
         volumes, copies = [], []
         for operand in problem.operands:
             own = operand.dims()
-            volumes.append(_volumes(operand, names, tiles, rules))
+            volumes.append(_volumes(operand, names, tiles, cost_options))
             outside = [i for i, name in enumerate(names) if name not in own]
             copies.append(ratios[:, outside].prod(axis=1) if outside else np.ones(weight))
         return cls(
@@ -85,10 +85,10 @@ class Lattice:
         )
 
 
-def _volumes(operand: Operand, names: list[str], tiles: Array, rules: Rules) -> Array:
+def _volumes(operand: Operand, names: list[str], tiles: Array, cost_options: CostOptions) -> Array:
     total = np.ones(len(tiles))
     for axis in operand.axes:
-        if rules.skips_pixels:
+        if cost_options.skips_pixels:
             columns = tiles[:, [names.index(dim) for dim, _ in axis]]
             distinct, place = np.unique(columns, axis=0, return_inverse=True)
             own = [dim for dim, _ in axis]

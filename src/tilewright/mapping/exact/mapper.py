@@ -17,31 +17,27 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import inf
 
+from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles, objective_bound
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Evaluator
+from tilewright.cost.objective import UNITS, Objective, measure, rank
 from tilewright.errors import InfeasibleMapping
-from tilewright.mapping.base import Mapping, MappingProblem, MappingSolution, Objective
-from tilewright.mapping.bound import (
-    check_smallest_tiles,
-    energy_bound_pj,
-    latency_bound_cycles,
-    objective_bound,
-)
+from tilewright.loops.mapping import Mapping
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
-from tilewright.mapping.exact import labels
+from tilewright.mapping.exact import search_states
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.space import Found, Space
 from tilewright.mapping.factors import prime_factors
-from tilewright.mapping.objective import UNITS, measure, rank
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
 _LIMITS = (1.004, 1.012, 1.03, 1.07, 1.16, 1.35, 1.8, 3.0, 10.0, inf)
 _OBJECTIVES: dict[int, Objective] = {
-    labels.LATENCY: "latency",
-    labels.ENERGY_WITHIN: "energy",
-    labels.EDP: "edp",
+    search_states.LATENCY: "latency",
+    search_states.ENERGY_WITHIN: "energy",
+    search_states.EDP: "edp",
 }
 _ROUNDING = 1e-9
 _NEARLY = 1.015
@@ -71,10 +67,10 @@ class Exact:
         """
         started = time.perf_counter()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
-        check_smallest_tiles(problem.problem, problem.machine, problem.rules)
+        check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
         best = _Search(problem, self, end_s).run(seed=None if end_s is None else _seed(problem, budget))
         bound, note = best.bound, best.note
-        if not Evaluator.suits(problem.problem, problem.rules):
+        if not Evaluator.suits(problem.problem, problem.cost_options):
             # The search counts without transfers between neighbours, and windows of two dims.
             bound, note = self._bound(problem), f"{note}, nothing proven beyond the roofline"
             best = replace(best, energy_bound_pj=0.0)
@@ -90,7 +86,7 @@ class Exact:
                 bound, note = self._bound(problem), f"{other.note}, padded"
                 best = replace(other, energy_bound_pj=0.0)
         mapping = best.mapping or Tilings(problem).everything_outermost()
-        cost = evaluate(problem.problem, problem.machine, mapping, problem.rules)
+        cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
         return MappingSolution(
             mapping,
@@ -132,7 +128,7 @@ class _Search:
 
     def __init__(self, task: MappingProblem, mapper: Exact, end_s: float | None) -> None:
         self.task, self.end_s = task, end_s
-        self.lattice = Lattice.of(task.problem, task.rules, mapper.max_points)
+        self.lattice = Lattice.of(task.problem, task.cost_options, mapper.max_points)
         self.space = Space(task, self.lattice, mapper.max_labels)
         self.best, self.refines = _Best(), True
         self.num_labels = self.largest_pass = 0
@@ -148,8 +144,10 @@ class _Search:
             case "energy" | "edp" as objective:
                 if known is None:
                     # What is best at the least latency is seldom far from the best, and quickly found.
-                    self._deepen(labels.ENERGY_WITHIN, self.roofline_cycles)
-                bound = self._deepen(labels.ENERGY_WITHIN if objective == "energy" else labels.EDP, inf)
+                    self._deepen(search_states.ENERGY_WITHIN, self.roofline_cycles)
+                bound = self._deepen(
+                    search_states.ENERGY_WITHIN if objective == "energy" else search_states.EDP, inf
+                )
                 energy_bound = bound if objective == "energy" else 0.0
         return replace(
             self.best,
@@ -163,13 +161,13 @@ class _Search:
     def _latency(self) -> tuple[float, float]:
         """(Least cycles, least energy of mappings that take no longer than the one found)."""
         cycles = self.roofline_cycles
-        energy = self._deepen(labels.ENERGY_WITHIN, cycles)
+        energy = self._deepen(search_states.ENERGY_WITHIN, cycles)
         if self.best.cost is not None and self.best.cost.cycles <= cycles:
             return cycles, energy
-        least = self._deepen(labels.LATENCY, inf)
+        least = self._deepen(search_states.LATENCY, inf)
         if self.best.cost is None:
             return least, energy
-        return least, self._deepen(labels.ENERGY_WITHIN, float(self.best.cost.cycles))
+        return least, self._deepen(search_states.ENERGY_WITHIN, float(self.best.cost.cycles))
 
     def _deepen(self, objective: int, cap_cycles: float) -> float:
         """Raise the limit until something lies below it; gives a bound on what all mappings take.
@@ -221,7 +219,7 @@ class _Search:
         return measure(_OBJECTIVES[objective], cost.cycles, cost.energy_pj)
 
     def _take(self, mapping: Mapping) -> None:
-        cost = evaluate(self.task.problem, self.task.machine, mapping, self.task.rules)
+        cost = evaluate(self.task.problem, self.task.machine, mapping, self.task.cost_options)
         if self.best.cost is None or self._rank(cost) < self._rank(self.best.cost):
             self.best = replace(self.best, mapping=mapping, cost=cost)
 

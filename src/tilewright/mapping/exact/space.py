@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.cost.bound import level_rooms
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Level, TensorKind
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem
-from tilewright.mapping.bound import level_rooms
-from tilewright.mapping.exact import labels, windows
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.mapping.base import MappingProblem
+from tilewright.mapping.exact import search_states, windows
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.launch import has_shape
 
@@ -88,7 +89,7 @@ class Space:
     def _fits(self, number: int) -> Array:
         lattice, task = self.lattice, self.task
         fits = np.ones(len(lattice.num_tiles), np.bool_)
-        for kinds, words, _ in level_rooms(task.machine, self.levels[number], task.rules):
+        for kinds, words, _ in level_rooms(task.machine, self.levels[number], task.cost_options):
             inside = [i for i, o in enumerate(task.problem.operands) if o.kind in kinds]
             if inside:
                 fits &= lattice.volumes[inside].sum(axis=0) <= words
@@ -120,8 +121,8 @@ class Space:
         return Spatial(factors[order], weights, exponents)
 
     def facts(self, number: int, *, counts_cycles: bool = True) -> Array:
-        """What a label on this level knows of each operand; columns as `labels` names them."""
-        found = np.zeros((len(self.task.problem.operands), labels.NUM_FACTS))
+        """What a search state on this level knows of each operand; columns as `search_states` names them."""
+        found = np.zeros((len(self.task.problem.operands), search_states.NUM_FACTS))
         outermost = len(self.levels) - 1
         for t in range(len(found)):
             is_output = t == self.output
@@ -134,24 +135,24 @@ class Space:
             inner = [n for n in reversed(range(number)) if self.keeps(n, t)]
             read_pj, write_pj = self.access_pj(serving)
             row = found[t]
-            row[labels.SERVE_PJ] = write_pj if is_output else read_pj
-            row[labels.REDUCE_PJ] = read_pj if is_output else 0.0
-            row[labels.SERVE_BLOCK] = self.levels[serving].words_per_access
-            row[labels.SERVE_LIMIT] = self.charged(serving)
-            row[labels.HAS_NEXT] = bool(inner)
-            row[labels.TOUCHED] = self.lattice.touched[t]
-            row[labels.FED] = prod(self.fan_out(n) for n in range(number + 1))
+            row[search_states.SERVE_PJ] = write_pj if is_output else read_pj
+            row[search_states.REDUCE_PJ] = read_pj if is_output else 0.0
+            row[search_states.SERVE_BLOCK] = self.levels[serving].words_per_access
+            row[search_states.SERVE_LIMIT] = self.charged(serving)
+            row[search_states.HAS_NEXT] = bool(inner)
+            row[search_states.TOUCHED] = self.lattice.touched[t]
+            row[search_states.FED] = prod(self.fan_out(n) for n in range(number + 1))
             if inner:
-                row[labels.FILL_BLOCK] = self.levels[inner[0]].words_per_access
-                row[labels.FILL_PJ] = self.access_pj(inner[0])[1] * self.share(inner[0])
-                row[labels.TAIL_PJ] = self._tail_pj(t, inner)
+                row[search_states.FILL_BLOCK] = self.levels[inner[0]].words_per_access
+                row[search_states.FILL_PJ] = self.access_pj(inner[0])[1] * self.share(inner[0])
+                row[search_states.TAIL_PJ] = self._tail_pj(t, inner)
             if serving == outermost and counts_cycles:
                 read, written = self._cycles_of_word()
-                row[labels.READ_CYCLES] = read
+                row[search_states.READ_CYCLES] = read
                 if is_output:
                     # Where both take turns, all cycles are of one kind.
                     takes_turns = self.levels[outermost].has_shared_port
-                    row[labels.READ_CYCLES if takes_turns else labels.WRITE_CYCLES] += written
+                    row[search_states.READ_CYCLES if takes_turns else search_states.WRITE_CYCLES] += written
         return found
 
     def _cycles_of_word(self) -> tuple[float, float]:
@@ -196,7 +197,8 @@ class Space:
         return min(1.0, 1 / self.levels[number].num_instances_per_access)
 
     def rounding_pj(self, number: int) -> float:
-        """The most that whole accesses of more instances cost, of all that labels on a level still count."""
+        """The most that whole accesses of more instances cost, of all that search states on a level still
+        count."""
         total = 0.0
         for t in range(len(self.task.problem.operands)):
             kept = [n for n in range(len(self.levels)) if self.keeps(n, t)]
@@ -212,7 +214,8 @@ class Space:
         return total
 
     def entering(self, number: int) -> Array:
-        """For each operand: whether a level keeps it, and prices; columns as `labels.enter` reads them."""
+        """For each operand: whether a level keeps it, and prices; columns as `search_states.enter` reads
+        them."""
         _, write_pj = self.access_pj(number)
         found = np.zeros((len(self.task.problem.operands), 3))
         for t in range(len(found)):
@@ -228,30 +231,30 @@ class Space:
         )
 
     def root(self) -> Array:
-        """The label of the whole problem in the outermost level."""
+        """The search state of the whole problem in the outermost level."""
         num_operands, num_windowed = len(self.task.problem.operands), len(self.windowed)
-        row = np.ones(labels.num_columns(num_operands, num_windowed))
+        row = np.ones(search_states.num_columns(num_operands, num_windowed))
         for u in range(num_windowed):
-            windows.forget(row, labels.FIRST + 3 * num_operands + u * windows.NUM_COLUMNS)
+            windows.forget(row, search_states.FIRST + 3 * num_operands + u * windows.NUM_COLUMNS)
         outermost = len(self.levels) - 1
         facts = self.facts(outermost)[self.output]
-        words = facts[labels.TOUCHED]
-        row[labels.ENERGY], row[labels.FIRST_SUMS] = 0.0, words
-        row[labels.READ] = -words * self._cycles_of_word()[0]
-        row[labels.WRITTEN] = 0.0
+        words = facts[search_states.TOUCHED]
+        row[search_states.ENERGY], row[search_states.FIRST_SUMS] = 0.0, words
+        row[search_states.READ] = -words * self._cycles_of_word()[0]
+        row[search_states.WRITTEN] = 0.0
         return row
 
     def least(self, objective: int, cap_cycles: float = np.inf) -> float:
         """A lower bound before any search."""
         outermost = len(self.levels) - 1
-        energy, cycles = labels.least(
+        energy, cycles = search_states.least(
             self.root(),
             self.lattice.whole,
             self.facts(outermost),
             self.lattice.copies,
             self.totals(outermost),
         )
-        return float(labels.value(objective, energy, cycles, cap_cycles))
+        return float(search_states.value(objective, energy, cycles, cap_cycles))
 
     def search(self, objective: int, limit: float, cap_cycles: float, end_s: float | None) -> Found | None:
         """All mappings of a value below `limit`, the best of them; None when time is up."""
@@ -262,7 +265,7 @@ _NUM_BEST = 256
 
 
 class _Pool:
-    """Labels of one level."""
+    """Search states of one level."""
 
     def __init__(self, capacity: int, num_columns: int, num_points: int) -> None:
         self.rows = np.empty((capacity, num_columns))
@@ -281,8 +284,8 @@ class _Pool:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """How the labels of one level came to be: those below `num_entered` by a spatial choice of the level
-    outside, the others by a loop from a label of their own level."""
+    """How the search states of one level came to be: those below `num_entered` by a spatial choice of the
+    level outside, the others by a loop from a search state of their own level."""
 
     num_entered: int
     parents: Array
@@ -298,11 +301,11 @@ class _Pass:
         self.lost = np.inf
         self.num_labels = 0
         # Where time costs nothing, partial mappings that differ in it only are equal.
-        self.counts_cycles = objective != labels.ENERGY_WITHIN or cap_cycles < np.inf
+        self.counts_cycles = objective != search_states.ENERGY_WITHIN or cap_cycles < np.inf
 
     def run(self) -> Found | None:
         space, lattice = self.space, self.space.lattice
-        columns = labels.num_columns(len(space.task.problem.operands), len(space.windowed))
+        columns = search_states.num_columns(len(space.task.problem.operands), len(space.windowed))
         outer, inner = (_Pool(space.max_labels, columns, len(lattice.num_tiles)) for _ in range(2))
         outermost = len(space.levels) - 1
         outer.clear()
@@ -331,7 +334,7 @@ class _Pass:
         spatial = space.spatial[0]
         best = np.full(_NUM_BEST, np.inf)
         best_of = np.zeros((_NUM_BEST, 2), np.int64)
-        found = labels.finish(
+        found = search_states.finish(
             outer.rows, outer.points, outer.count,
             spatial.factors, spatial.weights, spatial.exponents, lattice.exponents, lattice.tiles,
             space.depends, space.windows, space.output,
@@ -347,7 +350,7 @@ class _Pass:
     def _temporal(self, pool: _Pool, number: int) -> None:
         space, lattice = self.space, self.space.lattice
         facts = space.facts(number, counts_cycles=self.counts_cycles)
-        pool.count, lost = labels.put_temporal_loops(
+        pool.count, lost = search_states.put_temporal_loops(
             pool.rows, pool.run_dims, pool.points, pool.following, pool.heads, pool.parents, pool.made_by,
             pool.count, lattice.exponents, lattice.tiles, space.steps,
             space.depends, space.windows, space.windowed,
@@ -361,20 +364,21 @@ class _Pass:
         spatial = space.spatial[number]
         facts, inner_facts = (space.facts(n, counts_cycles=self.counts_cycles) for n in (number, number - 1))
         inner.clear()
-        inner.count, lost = labels.put_spatial_loops(
+        inner.count, lost = search_states.put_spatial_loops(
             outer.rows, outer.points, outer.count,
             inner.rows, inner.run_dims, inner.points, inner.following, inner.heads,
             inner.parents, inner.made_by,
             spatial.factors, spatial.weights, spatial.exponents, lattice.exponents, lattice.tiles,
             space.fits[number - 1], space.depends, space.windows, space.windowed,
-            space.task.rules.skips_pixels, space.output, space.entering(number - 1), facts, inner_facts,
+            space.task.cost_options.skips_pixels,
+            space.output, space.entering(number - 1), facts, inner_facts,
             lattice.volumes, lattice.num_tiles, lattice.copies, space.totals(number - 1),
             space.rounding_pj(number - 1), self.objective, self.limit, self.cap,
         )  # fmt: skip
         self.lost = min(self.lost, lost)
 
-    def _mapping(self, history: dict[int, _History], last: _Pool, label: int, choice: int) -> Mapping:
-        """Follow a label back to the whole problem."""
+    def _mapping(self, history: dict[int, _History], last: _Pool, state: int, choice: int) -> Mapping:
+        """Follow a search state back to the whole problem."""
         space = self.space
         names = list(space.task.problem.extents)
 
@@ -382,13 +386,13 @@ class _Pass:
             factors = space.spatial[number].factors[chosen]
             return tuple(Loop(n, int(f)) for n, f in zip(names, factors, strict=True) if f > 1)
 
-        inside = int(last.points[label] - space.spatial[0].weights[choice])
+        inside = int(last.points[state] - space.spatial[0].weights[choice])
         rest = tuple(
             Loop(n, int(f)) for n, f in zip(names, space.lattice.tiles[inside], strict=True) if f > 1
         )
         levels = [LevelLoops(space.levels[0].name, rest, spatial_loops(0, choice))]
-        chosen = int(history[0].made_by[label])
-        at = int(history[0].parents[label])
+        chosen = int(history[0].made_by[state])
+        at = int(history[0].parents[state])
         for number in range(1, len(space.levels)):
             own = history[number]
             temporal: list[Loop] = []  # innermost first

@@ -5,9 +5,9 @@ then only those that the last tile lacks. The innermost loop's steps all move al
 out moves the tile by that loop's own distance less what the loops inside it went, each counted once
 as every second iteration stands for the following ones; it is a repetition only if that is `MOVE`, too, or if
 both are nothing. As moves are positive, that takes a loop inside of which the operand moves along no other
-axis. So for each operand with windows a label keeps the axis in question, the innermost loop, and the loops
-further out whose step may yet turn out to be a repetition: the way that is left (their distance less what was
-gone inside them, without the innermost loop), and the share of all tiles that their steps are.
+axis. So for each operand with windows a search state keeps the axis in question, the innermost loop, and the
+loops further out whose step may yet turn out to be a repetition: the way that is left (their distance less
+what was gone inside them, without the innermost loop), and the share of all tiles that their steps are.
 
 There is room for two of them; of a third the steps count as repetitions, which can only make a mapping look
 too good: a bound stays one.
@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cost.machine_code import compiled
 from tilewright.cost.nest_table import new_positions
+from tilewright.machine_code import compiled
 
 Array = np.ndarray[Any, Any]
 

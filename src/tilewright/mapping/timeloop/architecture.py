@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import ALL_KINDS, Machine, TensorKind
 from tilewright.hardware.machine_file import machine_from
-from tilewright.mapping.problem import Problem
+from tilewright.loops.problem import Problem
 from tilewright.mapping.timeloop.document import (
     BYPASS,
     FAN_OUT,

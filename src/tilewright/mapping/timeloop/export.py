@@ -17,8 +17,8 @@ import yaml
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
 from tilewright.ir.dtype import DType
-from tilewright.mapping.base import LevelLoops, Loop, Mapping
-from tilewright.mapping.problem import Operand, Problem, Term
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Operand, Problem, Term
 from tilewright.mapping.timeloop.architecture import INTEGERS
 
 FILES = ("arch.yaml", "problem.yaml", "map.yaml")

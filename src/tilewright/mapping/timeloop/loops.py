@@ -11,8 +11,8 @@ from pathlib import Path
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.parts import closest
-from tilewright.mapping.base import LevelLoops, Loop, Mapping
-from tilewright.mapping.problem import Problem
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem
 from tilewright.mapping.timeloop.document import (
     BYPASS,
     FAN_OUT,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import TensorKind
-from tilewright.mapping.problem import Operand, Problem, Term, convolution
+from tilewright.loops.problem import Operand, Problem, Term, convolution
 from tilewright.mapping.timeloop.document import Part, read_document
 
 _LAYER_DIMS = ("R", "S", "P", "Q", "C", "K", "N")

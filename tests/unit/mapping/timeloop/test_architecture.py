@@ -11,8 +11,8 @@ from tests.support.timeloop import FLAT, LIST, PROCESSED, PRODUCT, TREE, written
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import TensorKind
 from tilewright.hardware.presets import load_preset
-from tilewright.mapping.base import Mapping
-from tilewright.mapping.problem import layer
+from tilewright.loops.mapping import Mapping
+from tilewright.loops.problem import layer
 from tilewright.mapping.timeloop import dump, load_architecture, load_problem
 
 

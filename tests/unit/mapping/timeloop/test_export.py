@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from tests.support.timeloop import TWO_LEVELS, written
 
+from tilewright.cost.bound import num_mac_units
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.options import CostOptions
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import TensorKind
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset, preset_names
-from tilewright.mapping.base import LevelLoops, Loop, Mapping, MappingProblem, MappingSolution, Rules
-from tilewright.mapping.bound import num_mac_units
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Operand, Problem, convolution, layer
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cases import Case, load_cases
-from tilewright.mapping.problem import Operand, Problem, convolution, layer
 from tilewright.mapping.random import Random
 from tilewright.mapping.timeloop import dump, load_architecture, load_mapping, load_problem, write
 from tilewright.planning import Budget
@@ -115,9 +117,9 @@ def test_timeloops_own_results_survive_the_way_there_and_back(case: Case, tmp_pa
     written = load_architecture(tmp_path / "arch.yaml", tmp_path / "map.yaml", problems=[problem])
     mapping = load_mapping(tmp_path / "map.yaml", problem, written)
     assert mapping == case.mapping
-    for rules in (Rules(), Rules(link_transfers=True)):
-        assert evaluate(problem, written, mapping, rules) == evaluate(
-            case.problem, machine, case.mapping, rules
+    for cost_options in (CostOptions(), CostOptions(link_transfers=True)):
+        assert evaluate(problem, written, mapping, cost_options) == evaluate(
+            case.problem, machine, case.mapping, cost_options
         )
 
 

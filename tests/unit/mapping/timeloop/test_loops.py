@@ -11,8 +11,8 @@ from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.errors import MachineError
 from tilewright.hardware.machine_file import parse_machine
-from tilewright.mapping.base import LevelLoops, Loop, Mapping
-from tilewright.mapping.problem import Problem, convolution
+from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.loops.problem import Problem, convolution
 from tilewright.mapping.timeloop import load_architecture, load_mapping, load_problem
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.timeloop import CONVOLUTION, PROCESSED, PRODUCT, written
 
 from tilewright.hardware.machine import TensorKind
-from tilewright.mapping.problem import convolution
+from tilewright.loops.problem import convolution
 from tilewright.mapping.timeloop import load_problem
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from math import ceil, gcd, prod
 
+from tilewright.cost.objective import Objective
+from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Level, Machine, TensorKind
-from tilewright.mapping.base import TIMELOOP, Objective, Rules
-from tilewright.mapping.problem import Operand, Problem
+from tilewright.loops.problem import Operand, Problem
 
 _ROUNDING = 1e-12
 
@@ -61,7 +62,7 @@ def objective_bound(problem: Problem, machine: Machine, objective: Objective) ->
             return energy_bound_pj(problem, machine) * latency_bound_cycles(problem, machine)
 
 
-def check_smallest_tiles(problem: Problem, machine: Machine, rules: Rules = TIMELOOP) -> None:
+def check_smallest_tiles(problem: Problem, machine: Machine, cost_options: CostOptions = TIMELOOP) -> None:
     """Tiles of one iteration must fit every level, whole tensors the outermost.
 
     Raises:
@@ -69,9 +70,9 @@ def check_smallest_tiles(problem: Problem, machine: Machine, rules: Rules = TIME
     """
     for level in machine.levels:
         is_outermost = level is machine.outermost
-        for kinds, room, halves in level_rooms(machine, level, rules):
+        for kinds, room, halves in level_rooms(machine, level, cost_options):
             inside = [o for o in problem.operands if o.kind in kinds]
-            words = {o.name: _least_words(problem, o, rules) if is_outermost else 1 for o in inside}
+            words = {o.name: _least_words(problem, o, cost_options) if is_outermost else 1 for o in inside}
             needed = sum(words.values())
             if needed <= room:
                 continue
@@ -97,8 +98,8 @@ def _are(words: int) -> str:
     return f"{'is' if words == 1 else 'are'} {words}"
 
 
-def _least_words(problem: Problem, operand: Operand, rules: Rules) -> int:
-    return touched_words(problem, operand) if rules.skips_pixels else problem.num_words(operand)
+def _least_words(problem: Problem, operand: Operand, cost_options: CostOptions) -> int:
+    return touched_words(problem, operand) if cost_options.skips_pixels else problem.num_words(operand)
 
 
 def listed(names: Iterable[str]) -> str:
@@ -115,7 +116,7 @@ def relaxation(level: Level, kinds: Iterable[TensorKind], need_bytes: int) -> st
 
 
 def level_rooms(
-    machine: Machine, level: Level, rules: Rules = TIMELOOP
+    machine: Machine, level: Level, cost_options: CostOptions = TIMELOOP
 ) -> list[tuple[tuple[TensorKind, ...], int, int]]:
     """What a level may hold at a time: kinds of tensor, the words that they share, and how many such parts.
 
@@ -130,7 +131,7 @@ def level_rooms(
     listed = []
     for kinds, capacity_bytes in found:
         words = capacity_bytes * 8 // level.word_bits
-        halves = 2 if rules.double_buffered and level is not machine.outermost and words > 1 else 1
+        halves = 2 if cost_options.double_buffered and level is not machine.outermost and words > 1 else 1
         listed.append((kinds, words // halves, halves))
     return listed
 

@@ -1,10 +1,10 @@
-"""The search's inner loops: partial mappings as labels on the points of a lattice, compiled by numba.
+"""The search's inner loops: partial mappings as search states on the points of a lattice, compiled by numba.
 
-A label is a mapping of the levels from the outermost down to some point: what it has cost so far, and what of
-it the rest still depends on. Of two labels on one point, one that is as good in every respect makes the
-other superfluous (dominance); a label whose cost and least possible rest reach the limit is dropped.
+A state is a mapping of the levels from the outermost down to some point: what it has cost so far, and what of
+it the rest still depends on. Of two states on one point, one that is as good in every respect makes the other
+superfluous (dominance); a state whose cost and least possible rest reach the limit is dropped.
 
-A label's numbers are a row of floats. `USED`: compute instances so far, as spatial loops multiply.
+A state's numbers are a row of floats. `USED`: compute instances so far, as spatial loops multiply.
 `REDUCTIONS`: copies of outputs that are added up further out. `FIRST_SUMS`: outputs that the level which
 serves them need not read, as nothing was added to them before. `READ`, `WRITTEN`: busy cycles of the
 outermost level. Then for each operand: the product of the innermost loops that it does not depend on, the
@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cost.machine_code import compiled
 from tilewright.cost.nest_table import distinct_positions
+from tilewright.machine_code import compiled
 from tilewright.mapping.exact import windows as sliding
 from tilewright.mapping.exact.windows import add_loop, forget, is_covered, share_that_enters
 
@@ -43,7 +43,7 @@ _SLACK = 1e-12
 
 
 def num_columns(num_operands: int, num_windowed: int) -> int:
-    """Width of a label's row."""
+    """Width of a search state's row."""
     return FIRST + 3 * num_operands + sliding.NUM_COLUMNS * num_windowed
 
 
@@ -96,7 +96,7 @@ def serving_pj(row: Array, facts: Array, t: int, served: float) -> float:
 
 @compiled
 def least(row: Array, point: int, facts: Array, copies: Array, totals: Array) -> tuple[float, float]:
-    """(Energy, cycles) that no mapping which goes on from a label can beat.
+    """(Energy, cycles) that no mapping which goes on from a search state can beat.
 
     `totals`: multiply-accumulates, their energy, units that the rest of the spatial loops can feed.
     """
@@ -132,7 +132,7 @@ def insert(
     pool: Array, run_dims: Array, points: Array, following: Array, heads: Array, count: int,
     row: Array, run_dim: int, point: int, num_operands: int, rounding_pj: float,
 ) -> bool:  # fmt: skip
-    """Put a label on a point unless another dominates it; those that it dominates go. Needs a free row."""
+    """Put a state on a point unless another dominates it; those that it dominates go. Needs a free row."""
     before = -1
     at = heads[point]
     while at >= 0:
@@ -164,10 +164,10 @@ def put_temporal_loops(
     facts: Array, copies: Array, totals: Array, rounding_pj: float,
     objective: int, limit: float, cap_cycles: float,
 ) -> tuple[int, float]:  # fmt: skip
-    """All orders of loops of one level, outermost first: (labels, least value of what found no room).
+    """All orders of loops of one level, outermost first: (states, least value of what found no free row).
 
     `steps`: dim, factor, weight of each axis of the lattice. `depends[operand, dim]`; `windowed`: operands
-    with windows. A label's run dim is that of its innermost loop if that is of this level and slides a
+    with windows. A search state's run dim is that of its innermost loop if that is of this level and slides a
     window: another such loop inside it is part of it.
     """
     num_operands = facts.shape[0]
@@ -294,7 +294,7 @@ def put_spatial_loops(
     volumes: Array, num_tiles: Array, copies: Array, totals: Array, rounding_pj: float,
     objective: int, limit: float, cap_cycles: float,
 ) -> tuple[int, float]:  # fmt: skip
-    """All spatial loops of one level, and what enters the next: (labels there, least value that was lost).
+    """All spatial loops of one level, and what enters the next: (states there, least value that was lost).
 
     `choices[choice, dim]` are factors; `fits[point]`: whether the next level holds the tile.
     """
@@ -348,9 +348,9 @@ def finish(
     depends: Array, windows: Array, output: int, facts: Array, totals: Array,
     objective: int, limit: float, cap_cycles: float, best: Array, best_of: Array,
 ) -> int:  # fmt: skip
-    """The innermost level: its spatial loops, then all that is left one after the other.
+    """The innermost level: its spatial loops, then all that is left as temporal loops.
 
-    Puts the least values into `best`, sorted, and (label, choice) of each into `best_of`; gives how many.
+    Puts the least values into `best`, sorted, and (state, choice) of each into `best_of`; gives how many.
     """
     row = np.empty(pool.shape[1])
     num_found = 0

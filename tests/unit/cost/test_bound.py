@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
+from tilewright.cost.bound import num_touched
 from tilewright.cost.nest_table import distinct_positions
-from tilewright.mapping.bound import num_touched
 
 
 @pytest.mark.parametrize(("step", "move"), list(product(range(1, 7), repeat=2)))

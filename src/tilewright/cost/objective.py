@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.mapping.base import Objective
+from typing import Literal
+
+Objective = Literal["latency", "energy", "edp"]
 
 UNITS: dict[Objective, str] = {"latency": "cycles", "energy": "pJ", "edp": "pJ cycles"}
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 _INNER = """
-from tilewright.cost.machine_code import compiled
+from tilewright.machine_code import compiled
 
 
 @compiled
@@ -17,7 +17,7 @@ def number():
 """
 _OUTER = """
 from inner import number
-from tilewright.cost.machine_code import compiled
+from tilewright.machine_code import compiled
 
 
 @compiled

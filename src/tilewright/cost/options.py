@@ -1,0 +1,23 @@
+"""Options of the cost model of mappings: what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """What the cost model counts. The defaults are Timeloop's rules; see `cost/nest_analysis.py`.
+
+    With `link_transfers` an instance may take words from its neighbour; with `skips_pixels` input pixels that
+    a stride jumps over are not counted; with `double_buffered` half of every capacity (but the outermost's,
+    and that of a single word) holds the tile in use.
+    """
+
+    link_transfers: bool = False
+    skips_pixels: bool = False
+    double_buffered: bool = False
+
+
+TIMELOOP = CostOptions()
+"""Timeloop's rules, its transfers between neighbours left out."""
