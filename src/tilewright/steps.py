@@ -73,11 +73,11 @@ class MemoryInfo:
 
 @dataclass(frozen=True, slots=True)
 class KernelTuning:
-    """What tuning made of one kernel, at all its places together.
+    """What tuning made of one product, at all its places together, or of a group of kernels that share steps.
 
-    `nodes` name the first operator of each place. `choice` is what replaced the estimate's, None where that
-    stayed; `after_ns` is the time of the best alternative, taken or not. Times are None where nothing was
-    measured.
+    `nodes` name the operators that its kernels begin with. `choice` is what replaced the estimate's, None
+    where that stayed; `after_ns` is the time of the best alternative, taken or not. Times are None where
+    nothing was measured.
     """
 
     nodes: tuple[str, ...]

@@ -194,7 +194,8 @@ def tuning_text(tuning: TuningInfo) -> str:
     if not tuning.choices:
         return f"the estimates' choices are the best known, by {source}{rest}"
     times = f"{format_ms(tuning.plain_ns / 1e6)} became {format_ms(tuning.tuned_ns / 1e6)}"
-    return f"{len(tuning.choices)} kernels changed, {times} ({tuning.speedup:.2f} x), by {source}{rest}"
+    num_changed = sum(kernel.choice is not None for kernel in tuning.kernels)
+    return f"{num_changed} kernels changed, {times} ({tuning.speedup:.2f} x), by {source}{rest}"
 
 
 def memory_json(compiled: CompiledModel) -> dict[str, object] | None:

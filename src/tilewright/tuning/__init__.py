@@ -1,18 +1,32 @@
 """Measured selection: what can be chosen, how it is searched, and where the findings are kept."""
 
-from tilewright.tuning.choice import NO_CHOICES, Choice, Choices
+from tilewright.tuning.choice import (
+    NO_CHOICES,
+    PLAIN,
+    Candidate,
+    Choice,
+    Choices,
+    Plan,
+    choices_by_subgraph,
+    place_key,
+)
 from tilewright.tuning.database import Trial, TunedPlan, TuningDatabase
 from tilewright.tuning.search import Bench, Outcome, Site, search
 
 __all__ = [
     "NO_CHOICES",
+    "PLAIN",
     "Bench",
+    "Candidate",
     "Choice",
     "Choices",
     "Outcome",
+    "Plan",
     "Site",
     "Trial",
     "TunedPlan",
     "TuningDatabase",
+    "choices_by_subgraph",
+    "place_key",
     "search",
 ]

@@ -1,10 +1,12 @@
 """What tuning found out, in one SQLite file: never a reason to fail, and safe to share between processes.
 
-`trials` holds single measurements, `plans` the choices that made a whole model faster. Both are filed under a
-*context*, the digest of everything else that decides a measurement (instruction set, toolchain, version,
-accuracy, threads). Each row carries a digest with the key of the cache (`private_files`): a row that was not
-written here counts as absent, and a file that SQLite cannot read, or whose tables are others, is set aside
-with one warning and begun again. A file that other users may have written is not opened.
+`trials` holds measurements of single sites, `plans` the candidates that made a whole model faster. A site is
+what was measured: a product in a step of its own, or a group of kernels that share steps. Both are filed
+under a *context*, the digest of everything else that decides a measurement (instruction set, toolchain,
+version, accuracy, threads, and the version of these rows: those of another are not found). Each row carries
+a digest with the key of the cache (`private_files`): a row that was not written here counts as absent, and a
+file that SQLite cannot read, or whose tables are others, is set aside with one warning and begun again. A
+file that other users may have written is not opened.
 """
 
 from __future__ import annotations
@@ -33,11 +35,12 @@ from tilewright.private_files import (
     record_key,
     warn_once,
 )
-from tilewright.tuning.choice import Choice, Choices
+from tilewright.tuning.choice import Candidate, Plan
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of the rows. It is part of every context."""
 MAX_FILE_BYTES = 256 << 20
 _BUSY_TIMEOUT_S = 20.0
 _STEPS_BETWEEN_LOOKS = 100_000
@@ -53,9 +56,9 @@ _SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to make a kernel, measured in context: its time, and that of the plain way beside it."""
+    """One way to do a site's work, measured in context: its time, and that of the plain way beside it."""
 
-    choice: Choice
+    candidate: Candidate
     time_ns: float
     plain_ns: float
 
@@ -67,13 +70,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TunedPlan:
-    """The outcome of tuning a model: the choices that won (none if the plain plan did), and both times.
+    """The outcome of tuning a model: the candidates that won (none if the plain plan did), and both times.
 
     `is_complete`: every candidate was measured, so that searching again finds nothing new. `budget` is what
     the search might spend.
     """
 
-    choices: Choices
+    candidates: Plan
     plain_ns: float
     tuned_ns: float
     is_complete: bool
@@ -115,7 +118,7 @@ class TuningDatabase:
         return cls(None if folder is None else folder / DATABASE)
 
     def trials(self, context: str, site: str) -> tuple[Trial, ...]:
-        """What was measured for a site, in order of the choices' text."""
+        """What was measured for a site, in order of the candidates' text."""
         rows = self._read(
             "SELECT context, site, choice, body, digest FROM trials WHERE context = ? AND site = ? "
             "ORDER BY choice",
@@ -124,12 +127,13 @@ class TuningDatabase:
         return tuple(trial for row in rows if (trial := self._trial(row)) is not None)
 
     def record(self, context: str, found: Sequence[tuple[str, Trial]]) -> None:
-        """Keep measurements: (site, trial). A later one of the same choice replaces the earlier."""
+        """Keep measurements: (site, trial). A later one of the same candidate replaces the earlier."""
         rows = []
         for site, trial in found:
-            choice = json.dumps(trial.choice.to_json())
+            candidate = json.dumps(trial.candidate.to_json())
             body = json.dumps({"time_ns": trial.time_ns, "plain_ns": trial.plain_ns})
-            rows.append((context, site, choice, body, self._digest("trials", context, site, choice, body)))
+            digest = self._digest("trials", context, site, candidate, body)
+            rows.append((context, site, candidate, body, digest))
         self._write("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?)", rows)
 
     def plan(self, context: str, model: str) -> TunedPlan | None:
@@ -143,7 +147,9 @@ class TuningDatabase:
         """Keep the plan of a model, in place of an earlier one."""
         body = json.dumps(
             {
-                "choices": {site: choice.to_json() for site, choice in sorted(plan.choices.items())},
+                "candidates": {
+                    site: candidate.to_json() for site, candidate in sorted(plan.candidates.items())
+                },
                 "plain_ns": plan.plain_ns,
                 "tuned_ns": plan.tuned_ns,
                 "is_complete": plan.is_complete,
@@ -168,7 +174,7 @@ class TuningDatabase:
         return DatabaseSummary(self.path, plans, trials, size_bytes)
 
     def verify(self) -> int:
-        """Remove damaged rows; returns how many there were. Rows of another key go too, uncounted."""
+        """Remove damaged rows, and say how many there were; those of another key or version go uncounted."""
         trials = self._read("SELECT context, site, choice, body, digest FROM trials", ())
         plans = self._read("SELECT context, model, body, digest FROM plans", ())
         bad_trials = [row for row in trials if self._trial(row) is None]
@@ -178,7 +184,8 @@ class TuningDatabase:
         )
         self._write("DELETE FROM plans WHERE context = ? AND model = ?", [r[:2] for r in bad_plans])
         mark, mark_of_another = self._digest().partition(":")[0], re.compile("[0-9a-f]{16}:[0-9a-f]{64}")
-        digests = [str(row[-1]) for row in (*bad_trials, *bad_plans)]
+        bad_rows = [("trials", row) for row in bad_trials] + [("plans", row) for row in bad_plans]
+        digests = [str(row[-1]) for table, row in bad_rows if not self._is_intact(table, row)]
         return sum(d.startswith(mark) or not mark_of_another.fullmatch(d) for d in digests)
 
     def clear(self) -> int:
@@ -282,19 +289,19 @@ class TuningDatabase:
         digest = keyed_digest(key, b"tuning", *(part.encode() for part in parts))
         return f"{key_mark(key).hex()}:{digest.hex()}"
 
-    def _holds(self, table: str, row: Sequence[str], digest: str) -> bool:
-        expected = self._digest(table, *row)
+    def _is_intact(self, table: str, row: tuple[object, ...]) -> bool:
+        """Whether the row is as it was written here."""
+        *parts, digest = (str(x) for x in row)
+        expected = self._digest(table, *parts)
         return bool(expected) and hmac.compare_digest(expected.encode(), digest.encode())
 
     def _trial(self, row: tuple[object, ...]) -> Trial | None:
-        """A row of `trials`; None if it is damaged."""
-        *parts, digest = (str(x) for x in row)
-        return _trial(parts) if self._holds("trials", parts, digest) else None
+        """A row of `trials`; None if it is damaged or of another version."""
+        return _trial([str(x) for x in row[:-1]]) if self._is_intact("trials", row) else None
 
     def _plan(self, row: tuple[object, ...]) -> TunedPlan | None:
-        """A row of `plans`; None if it is damaged."""
-        *parts, digest = (str(x) for x in row)
-        return _plan(parts) if self._holds("plans", parts, digest) else None
+        """A row of `plans`; None if it is damaged or of another version."""
+        return _plan([str(x) for x in row[:-1]]) if self._is_intact("plans", row) else None
 
     def _warn(self, message: str) -> None:
         if not self._has_warned:
@@ -311,13 +318,13 @@ def _file_number(path: Path) -> int | None:
 
 def _trial(parts: Sequence[str]) -> Trial | None:
     """What the columns of a row of `trials` say."""
-    choice, body = Choice.from_json(_loads(parts[2])), _loads(parts[3])
-    if choice is None or not isinstance(body, dict):
+    candidate, body = Candidate.from_json(_loads(parts[2])), _loads(parts[3])
+    if candidate is None or not isinstance(body, dict):
         return None
     times = [body.get(name) for name in ("time_ns", "plain_ns")]
     if not all(isinstance(t, int | float) and t > 0 for t in times):
         return None
-    return Trial(choice, *map(float, times))  # type: ignore[arg-type]  # numbers, as just checked
+    return Trial(candidate, *map(float, times))  # type: ignore[arg-type]  # numbers, as just checked
 
 
 def _plan(parts: Sequence[str]) -> TunedPlan | None:
@@ -326,11 +333,11 @@ def _plan(parts: Sequence[str]) -> TunedPlan | None:
     if not isinstance(body, dict):
         return None
     try:
-        found = {site: Choice.from_json(document) for site, document in body["choices"].items()}
-        choices = {site: choice for site, choice in found.items() if choice is not None}
+        stored = {site: Candidate.from_json(document) for site, document in body["candidates"].items()}
+        candidates = {site: candidate for site, candidate in stored.items() if candidate is not None}
         deadline_s = body["deadline_s"]
         plan = TunedPlan(
-            choices,
+            candidates,
             float(body["plain_ns"]),
             float(body["tuned_ns"]),
             bool(body["is_complete"]),
@@ -338,7 +345,7 @@ def _plan(parts: Sequence[str]) -> TunedPlan | None:
         )
     except (AttributeError, KeyError, TypeError, UsageError, ValueError):
         return None
-    return plan if len(choices) == len(found) else None
+    return plan if len(candidates) == len(stored) else None
 
 
 def _loads(text: str) -> object:

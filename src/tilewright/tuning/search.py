@@ -1,9 +1,11 @@
 """Find faster ways to make a model's kernels by running the whole model, within a budget.
 
-A *bench* runs the model as several plans make it, in turns, and stamps the time of every kernel: weights are
-as cold and threads as many as in use, and one run measures a candidate for each kernel at once. A candidate
-must win twice, the second time freshly built, to enter the tuned plan; and the tuned plan must beat the plain
-one, which takes every estimate's choice, in a race of whole models. Otherwise the plain plan stays.
+A *site* is what a measurement is of: a product in steps of its own, at all its places, or a group of kernels
+that share steps. A *bench* runs the model as several plans make it, in turns, and stamps the time of every
+step: weights are as cold and threads as many as in use, and one run measures a candidate for each site at
+once. A candidate must win twice, the second time freshly built, to enter the tuned plan; and the tuned plan
+must beat the plain one, which takes every estimate's choice, in a race of whole models. Otherwise the plain
+plan stays.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tilewright.planning import Meter
-from tilewright.tuning.choice import NO_CHOICES, Choice, Choices
+from tilewright.tuning.choice import PLAIN, Candidate, Choice, Plan
 from tilewright.tuning.database import Trial, TunedPlan
 
 # To be tried again a candidate must win by this much, and to be taken by this much the second time.
@@ -38,10 +40,14 @@ Samples = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Work that occurs in a model, and the ways to do it: the plain one first. `nodes` names its places."""
+    """Work that occurs in a model and is measured as a whole, and the ways to do it beside the plain one.
 
-    signature: str
-    candidates: tuple[Choice, ...]
+    A candidate of a site with several products changes one of them. `nodes` are the operators that its places
+    begin with.
+    """
+
+    key: str
+    candidates: tuple[Candidate, ...]
     nodes: tuple[str, ...] = ()
 
 
@@ -53,11 +59,11 @@ class Bench(Protocol):
         """Plans that one call may be given: each needs memory."""
         ...
 
-    def profile(self, plans: Sequence[Choices]) -> Sequence[Mapping[str, Samples]]:
+    def profile(self, plans: Sequence[Plan]) -> Sequence[Mapping[str, Samples]]:
         """For each plan the times in ns of each site, all its places together, one sample for each run."""
         ...
 
-    def race(self, plans: Sequence[Choices]) -> Sequence[Samples]:
+    def race(self, plans: Sequence[Plan]) -> Sequence[Samples]:
         """For each plan whole-model times in ns, one for each round; rounds take plans in turns."""
         ...
 
@@ -84,9 +90,9 @@ class _Search:
     meter: Meter
     record: Record
     report: Report
-    known: Mapping[str, Mapping[Choice, Trial]]
+    known: Mapping[str, Mapping[Candidate, Trial]]
     clock: Callable[[], float]
-    trials: dict[str, dict[Choice, Trial]] = field(default_factory=dict)
+    trials: dict[str, dict[Candidate, Trial]] = field(default_factory=dict)
     plain_ns: dict[str, float] = field(default_factory=dict)
     plan_s: float = 0.0  # what a plan took in the last measurement
     least_s: float = math.inf  # and in the quickest, when its kernels were compiled already
@@ -95,10 +101,10 @@ class _Search:
     def run(self) -> Outcome:
         """The whole search; an interrupt ends it with what is known."""
         start_s = self.clock()
-        plan = TunedPlan(NO_CHOICES, 0.0, 0.0, is_complete=False)
+        plan = TunedPlan(PLAIN, 0.0, 0.0, is_complete=False)
         interrupted = False
         try:
-            (times,) = self.bench.profile([NO_CHOICES])
+            (times,) = self.bench.profile([PLAIN])
             self._note_time(start_s, num_plans=1)
             self.plain_ns = {site: typical(samples) for site, samples in times.items()}
             todo = self._todo()
@@ -110,19 +116,18 @@ class _Search:
         plan = replace(plan, budget=self.meter.budget)
         return Outcome(plan, best, self.plain_ns, self.num_trials, interrupted)
 
-    def _todo(self) -> dict[str, list[Choice]]:
+    def _todo(self) -> dict[str, list[Candidate]]:
         """Candidates of each site that nobody measured yet; what is known already is a trial."""
         total = sum(self.plain_ns.values())
-        todo: dict[str, list[Choice]] = {}
+        todo: dict[str, list[Candidate]] = {}
         for site in self.sites:
-            known = self.known.get(site.signature, {})
-            others = site.candidates[1:]
-            self.trials[site.signature] = {c: known[c] for c in others if c in known}
-            if self.plain_ns.get(site.signature, 0.0) >= _MIN_SHARE * total:
-                todo[site.signature] = [c for c in others if c not in known]
+            known = self.known.get(site.key, {})
+            self.trials[site.key] = {c: trial for c, trial in known.items() if self._is_of(site, c)}
+            if self.plain_ns.get(site.key, 0.0) >= _MIN_SHARE * total:
+                todo[site.key] = [c for c in site.candidates if c not in known]
         return todo
 
-    def _measure_all(self, todo: dict[str, list[Choice]]) -> bool:
+    def _measure_all(self, todo: dict[str, list[Candidate]]) -> bool:
         """Measure candidates, some for every site at a time; whether none is left."""
         total = sum(map(len, todo.values()))
         while any(todo.values()):
@@ -130,7 +135,7 @@ class _Search:
             if num_plans < 2:
                 self.meter.cut_off = True
                 return False
-            plans: list[dict[str, Choice]] = []
+            plans: list[dict[str, Candidate]] = []
             for _ in range(num_plans - 1):
                 plan = {site: left.pop(0) for site, left in todo.items() if left and self.meter.spend()}
                 if plan:
@@ -139,40 +144,45 @@ class _Search:
                 return False
             self.report("measure kernels", self.num_trials, total)
             for site, trial in self._profile(plans):
-                self.trials[site][trial.choice] = trial
+                self.trials[site][trial.candidate] = trial
             for site, left in todo.items():
-                todo[site] = [choice for choice in left if not self._is_hopeless(site, choice)]
+                todo[site] = [c for c in left if not self._is_hopeless(site, c)]
         return True
 
-    def _is_hopeless(self, site: str, choice: Choice) -> bool:
+    def _is_of(self, site: Site, candidate: Candidate) -> bool:
+        """Whether a candidate is one of the site's, or made of several of them."""
+        parts = {part for known in site.candidates for part in known.choices}
+        return parts.issuperset(candidate.choices)
+
+    def _is_hopeless(self, site: str, candidate: Candidate) -> bool:
         """Whether the best estimates of the same algorithm were so slow that other sizes will not help."""
-        ratios = [t.ratio for c, t in self.trials[site].items() if c.algorithm == choice.algorithm]
+        ratios = [t.ratio for c, t in self.trials[site].items() if c.algorithm == candidate.algorithm]
         return bool(ratios) and min(ratios) > _HOPELESS_RATIO
 
-    def _profile(self, plans: Sequence[Mapping[str, Choice]]) -> list[tuple[str, Trial]]:
-        """Trials of the plans' choices, recorded."""
+    def _profile(self, plans: Sequence[Plan]) -> list[tuple[str, Trial]]:
+        """Trials of the plans' candidates, recorded."""
         start_s = self.clock()
-        plain, *others = self.bench.profile([NO_CHOICES, *plans])
+        plain, *others = self.bench.profile([PLAIN, *plans])
         self._note_time(start_s, num_plans=1 + len(plans))
         found = [
-            (site, Trial(choice, typical(times[site]), typical(plain[site])))
+            (site, Trial(candidate, typical(times[site]), typical(plain[site])))
             for plan, times in zip(plans, others, strict=True)
-            for site, choice in plan.items()
+            for site, candidate in plan.items()
             if times.get(site) and plain.get(site)
         ]
         self.num_trials += len(found)
         self.record(found)
         return found
 
-    def _confirmed(self) -> dict[str, Choice]:
-        """Choices that win again when they are built anew, together."""
-        confirmed: dict[str, Choice] = {}
+    def _confirmed(self) -> dict[str, Candidate]:
+        """Candidates that win again when they are built anew, together."""
+        confirmed: dict[str, Candidate] = {}
         for attempt in range(_NUM_CONFIRMATIONS):
             plan = dict(confirmed)
-            for site, found in self.trials.items():
-                best = min(found.values(), key=_ratio, default=None)
-                if site not in plan and best is not None and best.ratio < 1 - _MARGIN:
-                    plan[site] = best.choice
+            for site in self.trials:
+                best = self._most_promising(site)
+                if site not in plan and best is not None:
+                    plan[site] = best
             if plan == confirmed:
                 return confirmed
             if self.meter.left_s is not None and self.meter.left_s < self._end_s():
@@ -181,20 +191,39 @@ class _Search:
             self.report("measure the best again", attempt, _NUM_CONFIRMATIONS)
             confirmed = {}
             for site, trial in self._profile([plan]):
-                self.trials[site][trial.choice] = trial
-                if trial.ratio < 1 - _CONFIRMED_MARGIN:
-                    confirmed[site] = trial.choice
+                self.trials[site][trial.candidate] = trial
+                if trial.ratio < 1 - _CONFIRMED_MARGIN and self._pays(site, trial):
+                    confirmed[site] = trial.candidate
         return confirmed
 
-    def _race(self, choices: Choices, is_complete: bool) -> TunedPlan:
-        if not choices:
-            return TunedPlan(NO_CHOICES, 0.0, 0.0, is_complete)
+    def _most_promising(self, site: str) -> Candidate | None:
+        """What to measure again: the best of each product together, or else the best; None without a gain."""
+        winners = sorted((t for t in self.trials[site].values() if t.ratio < 1 - _MARGIN), key=_ratio)
+        if not winners:
+            return None
+        together: dict[str, Choice] = {}
+        for trial in winners:
+            for signature, choice in trial.candidate.choices:
+                together.setdefault(signature, choice)
+        combined = Candidate.of(together)
+        return winners[0].candidate if combined in self.trials[site] else combined
+
+    def _pays(self, site: str, trial: Trial) -> bool:
+        """Whether what changes several products is no slower than what changes one of them."""
+        if len(trial.candidate.choices) == 1:
+            return True
+        least = min(t.ratio for c, t in self.trials[site].items() if len(c.choices) == 1)
+        return trial.ratio < least + _CONFIRMED_MARGIN
+
+    def _race(self, candidates: Plan, is_complete: bool) -> TunedPlan:
+        if not candidates:
+            return TunedPlan(PLAIN, 0.0, 0.0, is_complete)
         plain: list[float] = []
         tuned: list[float] = []
         for attempt in range(_NUM_RACES):
             self.report("compare whole models", attempt, _NUM_RACES)
             start_s = self.clock()
-            more = self.bench.race([NO_CHOICES, choices])
+            more = self.bench.race([PLAIN, candidates])
             plain += more[0]
             tuned += more[1]
             took_s = self.clock() - start_s
@@ -202,7 +231,7 @@ class _Search:
             if is_faster(tuned, plain) or is_faster(plain, tuned) or (left_s is not None and left_s < took_s):
                 break
         wins = is_faster(tuned, plain)
-        return TunedPlan(choices if wins else NO_CHOICES, typical(plain), typical(tuned), is_complete)
+        return TunedPlan(candidates if wins else PLAIN, typical(plain), typical(tuned), is_complete)
 
     def _note_time(self, start_s: float, *, num_plans: int) -> None:
         self.plan_s = (self.clock() - start_s) / num_plans
@@ -228,7 +257,7 @@ def search(
     *,
     record: Record,
     report: Report,
-    known: Mapping[str, Mapping[Choice, Trial]],
+    known: Mapping[str, Mapping[Candidate, Trial]],
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
     """Look for a plan faster than the plain one. `record` gets trials as soon as they are measured.

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tilewright.planning import Budget
-from tilewright.tuning import Choice, Trial, TunedPlan, TuningDatabase
+from tilewright.tuning import Candidate, Choice, Trial, TunedPlan, TuningDatabase
 
-DIRECT, FAST = Choice.of("contraction", rows=8), Choice.of("winograd", tile=4)
+DIRECT = Candidate.of({"8f": Choice.of("contraction", rows=8)})
+FAST = Candidate.of({"8f": Choice.of("winograd", tile=4)})
 TRIAL = Trial(FAST, 80.0, 100.0)
 PLAN = TunedPlan({"site": FAST}, 1000.0, 900.0, is_complete=True, budget=Budget.parse("30s"))
 
@@ -101,6 +102,20 @@ def test_a_damaged_row_is_a_miss_and_verify_removes_it(database: TuningDatabase,
     assert database.plan("context", "model") is None
     assert database.verify() == 2
     assert database.summary().num_trials == 0
+
+
+def test_rows_of_another_version_are_not_read_and_not_called_damaged(database: TuningDatabase) -> None:
+    database.store_plan("context", "model", PLAN)  # a file and its key
+    choice, body = '{"template": "winograd", "tile": 4}', '{"time_ns": 80.0, "plain_ns": 100.0}'
+    row = ("context", "site", choice, body)
+    assert database.path is not None
+    with sqlite3.connect(database.path) as connection:
+        digest = database._digest("trials", *row)
+        connection.execute("INSERT INTO trials VALUES (?, ?, ?, ?, ?)", (*row, digest))
+    connection.close()
+    assert database.trials("context", "site") == ()
+    assert database.verify() == 0
+    assert (database.summary().num_plans, database.summary().num_trials) == (1, 0)
 
 
 def test_a_file_that_is_no_database_is_set_aside_with_one_warning(

@@ -120,7 +120,7 @@ class Step(Part):
 
 
 class TunedKernel(Part):
-    """One kernel, at all its places together; times in a run of the model."""
+    """One product at all its places, or kernels that share steps; times in a run of the model."""
 
     nodes: list[str]
     template: str = Field(description="What the estimate chose.")

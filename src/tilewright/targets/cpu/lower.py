@@ -33,7 +33,7 @@ from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.sharing import make_alias, may_overwrite
 from tilewright.targets.cpu.tensors import ModelTensors, Names
 from tilewright.targets.cpu.views import TensorOf, find_views
-from tilewright.tuning import NO_CHOICES, Choices
+from tilewright.tuning import NO_CHOICES, Choice, Choices, choices_by_subgraph
 
 # With this many channels or fewer an input is read as it comes: reordering it first would not pay.
 _MAX_PLANAR_CHANNELS = 8
@@ -49,7 +49,7 @@ def lower_schedule(
 ) -> LoweredModel:
     """Kernels for every subgraph, in the order and stages of the schedule; `progress` counts stages.
 
-    `choices` say by signature how to compute products; the estimate decides for all others.
+    `choices` say how to compute products, everywhere or in one subgraph; the estimate decides for all others.
     """
     return _Lowering(schedule, isa, accuracy, choices).run(progress or (lambda what, done, total: None))
 
@@ -68,6 +68,7 @@ class _Lowering:
     def __init__(self, schedule: Schedule, isa: Isa, accuracy: Accuracy, choices: Choices) -> None:
         self.schedule = schedule
         self.choices = choices
+        self.choices_by_subgraph = choices_by_subgraph(choices)
         self.products: dict[str, Product] = {}
         self.isa = isa
         self.accuracy = accuracy
@@ -208,7 +209,7 @@ class _Lowering:
         if fused is not None:
             return [(self._launch(fused, names, unit, group.nests),)]
         launches: list[Step] = []
-        for nests, kernels in self._segments(group, names):
+        for nests, kernels in self._segments(group, names, self._local_choices(unit)):
             if kernels is None:
                 nests = tuple(names.escape(nest) for nest in nests)
                 names.arrange_constants(nests)
@@ -227,8 +228,15 @@ class _Lowering:
         kernel = lower_fused(group, layouts, self.isa, blocking, accuracy=self.accuracy)
         return None if isinstance(kernel, Declined) else kernel
 
+    def _local_choices(self, unit: _Unit) -> Mapping[str, Choice]:
+        """Choices for this place of a product alone."""
+        if not self.choices_by_subgraph:
+            return NO_CHOICES
+        subgraph = self.schedule.partition.subgraph_of(unit.nodes[0])
+        return self.choices_by_subgraph.get(subgraph.id, NO_CHOICES)
+
     def _segments(
-        self, group: NestGroup, names: Names
+        self, group: NestGroup, names: Names, choices: Choices
     ) -> list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]]:
         """The group's nests in order: each contraction with its kernels, runs of others without (yet).
 
@@ -246,7 +254,7 @@ class _Lowering:
                     users.setdefault(key, set()).add(-1)
                 continue
             layouts = names.layouts([nest])
-            kernels = self._product(nest, layouts, names)
+            kernels = self._product(nest, layouts, names, choices)
             if not isinstance(kernels, Declined):
                 names.declare(kernels)
                 segments.append(((nest,), kernels))
@@ -262,7 +270,7 @@ class _Lowering:
         return segments
 
     def _product(
-        self, nest: Nest, layouts: Mapping[OperandKey, Layout], names: Names
+        self, nest: Nest, layouts: Mapping[OperandKey, Layout], names: Names, choices: Choices
     ) -> tuple[Kernel, ...] | Declined:
         """Kernels of a contraction, which carry its signature, or why it is none."""
         constants, next_local = names.constants, names.num_locals
@@ -275,10 +283,10 @@ class _Lowering:
             constants=constants,
             next_local=next_local,
             accuracy=self.accuracy,
-            choices=self.choices,
+            choices={**self.choices, **choices} if choices else self.choices,
             cached=cached,
         )
-        kernels = self.repeats.product(nest, layouts, (constants, cached), next_local, make)
+        kernels = self.repeats.product(nest, layouts, (constants, cached), next_local, make, choices)
         if isinstance(kernels, Declined):
             return kernels
         if kernels[-1].signature:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Hashable, Sequence
 from tilewright.ir.expr import Expr, structure
 from tilewright.ir.nest import Access, Nest
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
+from tilewright.tuning import NO_CHOICES, Choices
 
 Kernels = tuple[Kernel, ...]
 
 
 class Repeats:
-    """Remembers what was generated for one model: one ISA, one accuracy, one set of choices."""
+    """Remembers what was generated for one model: one ISA, one accuracy, the choices for all places."""
 
     def __init__(self) -> None:
         self._products: dict[Hashable, Kernels | Declined] = {}
@@ -29,14 +30,15 @@ class Repeats:
         sets: Sequence[frozenset[OperandKey]],
         next_local: int,
         make: Callable[[], Kernels | Declined],
+        choices: Choices = NO_CHOICES,
     ) -> Kernels | Declined:
         """What `make` gives for a nest: `sets` are the operands that are constant or otherwise special,
-        `next_local` is the first free number for temporaries."""
+        `next_local` is the first free number for temporaries, `choices` are those of this place alone."""
         facts = nest_facts(nest, layouts)
         if facts is None:
             return make()
         operands = {a.operand.key for a in (*nest.reads, nest.write)}
-        key = (facts, tuple(chosen & operands for chosen in sets), next_local)
+        key = (facts, tuple(chosen & operands for chosen in sets), next_local, frozenset(choices.items()))
         if key not in self._products:
             self._products[key] = make()
         return self._products[key]

@@ -24,11 +24,11 @@ from tilewright.steps import KernelTuning, TuningInfo
 from tilewright.targets.cpu.codegen import toolchain_version
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel
+from tilewright.targets.cpu.lowered import LoweredModel
 from tilewright.targets.cpu.pool import resolve_threads
-from tilewright.targets.cpu.select import product_candidates
+from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.storage import Arrangements
-from tilewright.tuning import Choices, Outcome, Site, Trial, TunedPlan, TuningDatabase, search
+from tilewright.tuning import Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search
 from tilewright.tuning.database import FORMAT_VERSION
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ class ModelBench:
 
     target: Generator
     program: Program
+    sites: Sites
     feed: Mapping[str, Array]
     weight_bytes: int
     arrangements: Arrangements = field(default_factory=lambda: Arrangements(_MAX_WEIGHT_BYTES))
@@ -89,8 +90,8 @@ class ModelBench:
         """Plans whose weights fit side by side; at least two."""
         return max(2, min(_MAX_PLANS, _MAX_WEIGHT_BYTES // max(1, self.weight_bytes)))
 
-    def profile(self, plans: Sequence[Choices]) -> Sequence[Mapping[str, list[float]]]:
-        """For each plan the times in ns of each product, all its places together, one sample per run."""
+    def profile(self, plans: Sequence[Plan]) -> Sequence[Mapping[str, list[float]]]:
+        """For each plan the times in ns of each site, all its places together, one sample per run."""
         samples: list[dict[str, list[float]]] = [{} for _ in plans]
         with self._loaded(plans, profile=True) as contestants:
             num_blocks = 0
@@ -98,16 +99,24 @@ class ModelBench:
             while num_blocks < _MIN_BLOCKS or (
                 num_blocks < _MAX_BLOCKS and time.perf_counter() - started < _PROFILE_S * len(plans)
             ):
-                for (lowered, executable), found in zip(contestants, samples, strict=True):
+                for (lowered, executable), times in zip(contestants, samples, strict=True):
                     executable.run_profiled(self.feed)
                     for _ in range(_BLOCK_RUNS - 1):
                         durations = {t.step_index: t.duration_ns for t in executable.run_profiled(self.feed)}
-                        for signature, total in _by_signature(lowered, durations).items():
-                            found.setdefault(signature, []).append(total)
+                        for site, total_ns in self._by_site(lowered, durations).items():
+                            times.setdefault(site, []).append(total_ns)
                 num_blocks += 1
         return samples
 
-    def race(self, plans: Sequence[Choices]) -> Sequence[list[float]]:
+    def _by_site(self, lowered: LoweredModel, durations: Mapping[int, float]) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        for index, step in enumerate(lowered.steps):
+            site = self.sites.site_of(step)
+            if site:
+                totals[site] = totals.get(site, 0.0) + durations.get(index, 0.0)
+        return totals
+
+    def race(self, plans: Sequence[Plan]) -> Sequence[list[float]]:
         """For each plan the time of a run in ns, one for each round: the least of a block."""
         samples: list[list[float]] = [[] for _ in plans]
         with self._loaded(plans, profile=False) as contestants:
@@ -116,9 +125,9 @@ class ModelBench:
             while len(samples[0]) < least or (
                 len(samples[0]) < most and time.perf_counter() - started < _RACE_S * len(plans)
             ):
-                for (_, executable), found in zip(contestants, samples, strict=True):
+                for (_, executable), times in zip(contestants, samples, strict=True):
                     executable.run(self.feed)
-                    found.append(min(self._time(executable) for _ in range(_BLOCK_RUNS - 1)))
+                    times.append(min(self._time(executable) for _ in range(_BLOCK_RUNS - 1)))
         return samples
 
     def _time(self, executable: CpuExecutable) -> float:
@@ -128,30 +137,20 @@ class ModelBench:
 
     @contextlib.contextmanager
     def _loaded(
-        self, plans: Sequence[Choices], *, profile: bool
+        self, plans: Sequence[Plan], *, profile: bool
     ) -> Iterator[list[tuple[LoweredModel, CpuExecutable]]]:
         with contextlib.ExitStack() as stack:
-            found: list[tuple[LoweredModel, CpuExecutable]] = []
+            loaded: list[tuple[LoweredModel, CpuExecutable]] = []
             for plan in plans:
-                program = replace(self.program, choices=plan)
+                program = replace(self.program, choices=self.sites.choices(plan))
                 try:
                     code = self.target.generate(program, profile=profile, arrangements=self.arrangements)
                 except BudgetExceeded as error:  # the plain plan fits, or there would be nothing to tune
                     raise UsageError(f"other ways to make the kernels need more memory: {error}") from error
                 executable = code.load(self.program.options.num_threads)
                 stack.callback(executable.close)
-                found.append((code.lowered, executable))
-            yield found
-
-
-def _by_signature(lowered: LoweredModel, durations: Mapping[int, float]) -> dict[str, float]:
-    """Time of each product: of the steps that hold a kernel of it."""
-    totals: dict[str, float] = {}
-    for index, step in enumerate(lowered.steps):
-        if isinstance(step, tuple):
-            for signature in {launch.kernel.signature for launch in step} - {""}:
-                totals[signature] = totals.get(signature, 0.0) + durations.get(index, 0.0)
-    return totals
+                loaded.append((code.lowered, executable))
+            yield loaded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,13 +160,15 @@ class Tuner:
     target: Generator
     plain: GeneratedCode
     database: TuningDatabase
+    sites: Sites
 
     @classmethod
     def of(cls, target: Generator, plain: GeneratedCode) -> Tuner:
         """The tuner whose database lies in the cache that the program's options name."""
         options = plain.program.options
         folder = None if options.no_cache else options.cache_dir or default_cache_directory()
-        return cls(target, plain, TuningDatabase.in_folder(folder))
+        sites = Sites.of(plain.lowered, plain.program.schedule)
+        return cls(target, plain, TuningDatabase.in_folder(folder), sites)
 
     @property
     def program(self) -> Program:
@@ -189,8 +190,8 @@ class Tuner:
 
     @property
     def model(self) -> str:
-        """Digest of the products in the order in which they run."""
-        return _digest(*(launch.kernel.signature for launch in self._launches()))
+        """Digest of what can be chosen, in the order in which it runs."""
+        return self.sites.digest()
 
     def stored(self) -> TunedPlan | None:
         """The plan that an earlier search found."""
@@ -207,19 +208,19 @@ class Tuner:
 
     def _search(self, program: Program, budget: Budget, afresh: bool, progress: Progress) -> TuningInfo:
         database, context = self.database, self.context
-        sites = self._sites()
+        sites = self.measured_sites()
         known = {
-            site.signature: {t.choice: t for t in database.trials(context, site.signature)}
+            site.key: {t.candidate: t for t in database.trials(context, site.key)}
             for site in ([] if afresh else sites)
         }
-        quiet = replace(program.options, frozen=False, timeout_s=None)
+        quiet = replace(program, options=replace(program.options, frozen=False, timeout_s=None))
 
         def searched(feed: Mapping[str, Array]) -> Outcome:
             return search(
                 sites,
-                ModelBench(self.target, replace(program, options=quiet), feed, self.plain.weight_bytes),
+                ModelBench(self.target, quiet, self.sites, feed, self.plain.weight_bytes),
                 budget.start(),
-                record=lambda found: database.record(context, found),
+                record=lambda trials: database.record(context, trials),
                 report=lambda what, done, total: progress(what, done, total),
                 known=known,
             )
@@ -238,68 +239,47 @@ class Tuner:
 
     def describe(self, plan: TunedPlan) -> TuningInfo:
         """A stored plan with the measurements that led to it."""
-        database, context, sites = self.database, self.context, self._sites()
+        sites = self.measured_sites()
         trials: dict[str, Trial] = {}
         for site in sites:
-            found = {t.choice: t for t in database.trials(context, site.signature)}
-            chosen = plan.choices.get(site.signature)
-            if chosen in found:
-                trials[site.signature] = found[chosen]
-            elif found:
-                trials[site.signature] = min(found.values(), key=lambda t: t.ratio)
-        plain_ns = {signature: trial.plain_ns for signature, trial in trials.items()}
+            known = {t.candidate: t for t in self.database.trials(self.context, site.key)}
+            chosen = plan.candidates.get(site.key)
+            if chosen in known:
+                trials[site.key] = known[chosen]
+            elif known:
+                trials[site.key] = min(known.values(), key=lambda t: t.ratio)
+        plain_ns = {key: trial.plain_ns for key, trial in trials.items()}
         return replace(self._info(Outcome(plan, trials, plain_ns, 0), sites), is_stored=True)
+
+    def measured_sites(self) -> tuple[Site, ...]:
+        """What has a time of its own and can be done in several ways."""
+        return self.sites.all(self.plain.isa, self.program.options.accuracy)
 
     def _info(self, outcome: Outcome, sites: Sequence[Site]) -> TuningInfo:
         plan = outcome.plan
         rows: list[KernelTuning] = []
-        plain = {launch.kernel.signature: launch.kernel for launch in self._launches()}
         for site in sites:
-            trial = outcome.trials.get(site.signature)
-            chosen = plan.choices.get(site.signature)
-            before_ns = outcome.plain_ns.get(site.signature)
-            kernel = plain[site.signature]
+            trial = outcome.trials.get(site.key)
+            chosen = plan.candidates.get(site.key)
+            before_ns = outcome.plain_ns.get(site.key)
             rows.append(
                 KernelTuning(
                     nodes=site.nodes,
-                    template=kernel.template,
-                    choice=None if chosen is None else str(chosen),
+                    template=self.sites.template(site.key),
+                    choice=None if chosen is None else self.sites.describe(site.key, chosen),
                     before_ns=before_ns,
                     after_ns=None if trial is None or before_ns is None else trial.ratio * before_ns,
                 )
             )
         return TuningInfo(
             kernels=tuple(rows),
-            choices=plan.choices,
+            choices=self.sites.choices(plan.candidates),
             plain_ns=plan.plain_ns,
             tuned_ns=plan.tuned_ns,
             num_trials=outcome.num_trials,
             is_complete=plan.is_complete,
             is_interrupted=outcome.is_interrupted,
         )
-
-    def _sites(self) -> tuple[Site, ...]:
-        nodes: dict[str, dict[str, None]] = {}
-        for launch in self._launches():
-            signature = launch.kernel.signature
-            nodes.setdefault(signature, {})[launch.nodes[0].name] = None
-        sites: list[Site] = []
-        for signature, names in nodes.items():
-            product = self.plain.lowered.products[signature]
-            candidates = product_candidates(
-                product.nest,
-                product.layouts,
-                self.plain.isa,
-                constants=product.constants,
-                accuracy=self.program.options.accuracy,
-            )
-            if candidates:
-                sites.append(Site(signature, candidates, tuple(names)))
-        return tuple(sites)
-
-    def _launches(self) -> list[KernelLaunch]:
-        steps = [step for step in self.plain.lowered.steps if isinstance(step, tuple)]
-        return [launch for step in steps for launch in step if launch.kernel.signature]
 
 
 def tune(tuner: Tuner, *, anew: bool, afresh: bool, progress: Progress) -> TuningInfo | None:

@@ -24,7 +24,7 @@ from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, Step
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.tune import Tuner
-from tilewright.tuning import Choice, Choices, TunedPlan, TuningDatabase
+from tilewright.tuning import Candidate, Choice, Choices, TunedPlan, TuningDatabase
 
 MODEL = tw.load(small_net(channels=40, size=20))
 OPTIONS = Options(threads=2)
@@ -132,7 +132,8 @@ def test_a_stored_plan_decides_kernels_and_the_artifact_keeps_it(cache: Path) ->
     choices = {signature: found[-1] for signature, found in candidates().items()}
     code = CpuTarget().generate(plan(MODEL.graph, OPTIONS).program)
     tuner = Tuner.of(CpuTarget(), code)
-    stored = TunedPlan(choices, 100.0, 50.0, is_complete=True)
+    won = {signature: Candidate.of({signature: choice}) for signature, choice in choices.items()}
+    stored = TunedPlan(won, 100.0, 50.0, is_complete=True)
     TuningDatabase.in_folder(cache).store_plan(tuner.context, tuner.model, stored)
     compiled = tw.compile(MODEL, threads=2)
     assert compiled.tuning is not None
@@ -148,6 +149,84 @@ def test_a_stored_plan_decides_kernels_and_the_artifact_keeps_it(cache: Path) ->
 
 def launches_of(step: Step) -> tuple[KernelLaunch, ...]:
     return step if isinstance(step, tuple) else ()
+
+
+def branches() -> onnx.ModelProto:
+    """A convolution that has its stage to itself, then one like it and another one side by side."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]>
+        g (float[1,32,24,24] x) => (float[1,32,24,24] y, float[1,32,24,24] z)
+        { first = Conv(x, w) r = Relu(first) like = Conv(r, w) y = Relu(like)
+          other = Conv <pads = [1, 1, 1, 1]> (r, v) z = Relu(other) }"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (32, 32, 1, 1)), ("v", (32, 32, 3, 3))):
+        weights = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weights, name))
+    return model
+
+
+def tuner_of(model: onnx.ModelProto, schedule: str) -> Tuner:
+    options = Options(threads=2, schedule=schedule)
+    return Tuner.of(CpuTarget(), CpuTarget().generate(plan(tw.load(model).graph, options).program))
+
+
+def test_what_shares_a_step_is_no_measurement_of_a_product(cache: Path) -> None:
+    model = branches()
+    tuned = tw.tune(model, threads=2, schedule="greedy", budget="6trials").tuning
+    assert tuned is not None
+    assert tuned.num_trials >= 6
+    database = TuningDatabase.in_folder(cache)
+    shared, alone = tuner_of(model, "greedy"), tuner_of(model, "sequential")
+    assert shared.context == alone.context
+    product, group = shared.measured_sites()
+    assert product.nodes == ("first",)
+    assert group.nodes == ("like", "other")
+    assert database.trials(shared.context, product.key)
+    assert database.trials(shared.context, group.key)
+    like_first, other = alone.measured_sites()
+    assert like_first.key == product.key, "alone in its step it is measured for every schedule"
+    assert database.trials(alone.context, other.key) == ()
+    assert tw.compile(model, threads=2).tuning is None
+    again = tw.compile(model, threads=2, schedule="greedy").tuning
+    assert again is not None
+    assert again.is_stored
+    assert [k.before_ns is not None for k in again.kernels] == [True, True]
+
+
+def test_every_site_is_credited_with_the_steps_that_are_its_own() -> None:
+    tuner = tuner_of(branches(), "greedy")
+    steps = tuner.plain.lowered.steps
+    sizes = {tuner.sites.site_of(step): len(launches_of(step)) for step in steps}
+    product, group = tuner.measured_sites()
+    assert (sizes[product.key], sizes[group.key]) == (1, 2)
+    direct = next(
+        c for c in group.candidates if "winograd" not in str(c) and dict(c.choices).keys() - {product.key}
+    )
+    other = replace(tuner.program, choices=tuner.sites.choices({group.key: direct}))
+    changed = CpuTarget().generate(other).lowered.steps
+    assert [tuner.sites.site_of(step) for step in changed] == [tuner.sites.site_of(step) for step in steps]
+
+
+def test_a_choice_for_a_group_leaves_the_same_product_elsewhere_as_it_is() -> None:
+    tuner = tuner_of(branches(), "greedy")
+    product, group = tuner.measured_sites()
+    like = next(c for c in reversed(group.candidates) if product.key in dict(c.choices))
+    plain, changed = (
+        [
+            (launch.nodes[0].name, launch.kernel.symbol)
+            for step in code.lowered.steps
+            for launch in launches_of(step)
+            if launch.kernel.signature
+        ]
+        for code in (
+            tuner.plain,
+            CpuTarget().generate(replace(tuner.program, choices=tuner.sites.choices({group.key: like}))),
+        )
+    )
+    assert [name for (name, before), (_, after) in zip(plain, changed, strict=True) if before != after] == [
+        "like"
+    ]
 
 
 def test_a_frozen_cache_without_the_model_is_an_error() -> None:
