@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.api import CheckReport, InferenceSession, Model, check, load
     from tilewright.api import compile_model as compile
     from tilewright.api import export_model as export
+    from tilewright.api import map_operators as map
     from tilewright.api import open_artifact as open
     from tilewright.api import tune_model as tune
     from tilewright.benchmark import bench
@@ -67,6 +68,7 @@ __all__ = [
     "compile",
     "export",
     "load",
+    "map",
     "open",
     "tune",
 ]
@@ -94,6 +96,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "bench": ("tilewright.benchmark", "bench"),
     "compile": ("tilewright.api", "compile_model"),
     "export": ("tilewright.api", "export_model"),
+    "map": ("tilewright.api", "map_operators"),
     "open": ("tilewright.api", "open_artifact"),
     "tune": ("tilewright.api", "tune_model"),
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.api.artifacts import export_model, open_artifact
     from tilewright.api.compilation import compile_model, tune_model
+    from tilewright.api.mapping import MapRequest, map_operators
     from tilewright.api.models import Model, ModelSummary, load
     from tilewright.api.session import InferenceSession
     from tilewright.api.support import CheckReport, OperatorSupport, check
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckReport",
     "InferenceSession",
+    "MapRequest",
     "Model",
     "ModelSummary",
     "OperatorSupport",
@@ -27,6 +29,7 @@ __all__ = [
     "compile_model",
     "export_model",
     "load",
+    "map_operators",
     "open_artifact",
     "tune_model",
 ]
@@ -34,6 +37,7 @@ __all__ = [
 _HOMES = {
     "tilewright.api.artifacts": ("export_model", "open_artifact"),
     "tilewright.api.compilation": ("compile_model", "tune_model"),
+    "tilewright.api.mapping": ("MapRequest", "map_operators"),
     "tilewright.api.models": ("Model", "ModelSummary", "load"),
     "tilewright.api.session": ("InferenceSession",),
     "tilewright.api.support": ("CheckReport", "OperatorSupport", "check"),

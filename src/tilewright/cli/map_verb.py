@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
 from tilewright.cli.flags import SHAPES, add_verb
-from tilewright.cli.map_sweep import run_sweep
-from tilewright.cli.map_work import Asked, solve_each, totals
-from tilewright.cli.output import JSON_OPTION, print_json, print_table, progress, say
-from tilewright.errors import InfeasibleMapping, UsageError
-
-if TYPE_CHECKING:
-    from tilewright.cost.objective import Objective
-    from tilewright.cost.options import CostOptions
-    from tilewright.hardware.machine import Machine
-    from tilewright.loops.problem import Problem
-    from tilewright.mapping.base import MappingSolution
-    from tilewright.mapping.cases import Case
+from tilewright.cli.output import JSON_OPTION, print_json, print_result, progress, say
+from tilewright.errors import UsageError
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -103,91 +90,39 @@ def map_(
     Of a model, every sum of products is mapped, equal ones once; the other operators are counted as streams.
     Example: `tilewright map 3_14_256_256_1 -t simba-cosa-repo --objective energy`.
     """
-    from tilewright.cli.map_gpu import launch_on, launch_to_json, mapped_onto, print_launch
-    from tilewright.cli.map_noc import noc_to_json, on_network, print_noc
-    from tilewright.cli.map_timeloop import cases_of, export, machine_of
-    from tilewright.cost.options import CostOptions
+    from tilewright.api.mapping import MapRequest, answer
+    from tilewright.files import write_atomically
+    from tilewright.mapping.results import MapEvaluation, MapSweep
+    from tilewright.report.sweep import sweep_page
 
     _check_flags(context)
-    machine, onto = mapped_onto(machine_of(target, more or (), evaluate, work or ()))
-    if export_timeloop is not None and machine.threads is not None:
-        raise UsageError(
-            f"--export-timeloop: Timeloop's files cannot say what blocks of threads on {machine.name} share; "
-            "give a machine without threads."
-        )
-    if noc and machine.threads is not None:
-        raise UsageError(
-            f"--noc: blocks of threads on {machine.name} have no mesh of elements to simulate; give a "
-            "machine without threads."
-        )
-    cost_options = CostOptions(link_transfers, skip_pixels, double_buffered)
-    if evaluate is not None:
-        cases = cases_of(evaluate, work or (), machine)
-        if export_timeloop is not None:
-            export(export_timeloop, machine, ((case.problem, case.mapping) for case in cases))
-        _evaluate(cases, evaluate, machine, cost_options, noc, as_json)
-        return
-    if sweep:
-        run_sweep(
-            sweep,
-            work or (),
-            machine,
-            mapper,
-            checked_objective(objective),
-            cost_options,
-            budget,
-            shapes,
-            plot,
-            as_json,
-        )
-        return
-    if not work:
-        raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or --evaluate FILE.")
-    asked = Asked.of(work, shapes)
-    problems = asked.problems
-    with progress(f"mapping {len(problems)} layers") as update:
-        solutions = solve_each(
-            problems, machine, mapper, checked_objective(objective), cost_options, budget, update
-        )
-    if export_timeloop is not None:
-        distinct = {id(s): (item.problem, s) for item, s in zip(asked.mapped, solutions, strict=True)}
-        export(export_timeloop, machine, ((problem, s.mapping) for problem, s in distinct.values()))
-    mappings = [s.mapping for s in solutions]
-    networked = on_network(list(zip(problems, mappings, strict=True)), machine) if noc else []
-    launches = [launch_on(p, machine, m, cost_options) for p, m in zip(problems, mappings, strict=True)]
-    total = totals(asked, solutions, machine)
+    request = MapRequest(
+        work=tuple(work or ()),
+        machine=target,
+        machine_files=tuple(more or ()),
+        mapper=mapper,
+        objective=objective,  # type: ignore[arg-type]  # checked there
+        budget=budget,
+        link_transfers=link_transfers,
+        skips_pixels=skip_pixels,
+        double_buffered=double_buffered,
+        shapes=shapes,
+        noc=noc,
+        sweep=tuple(sweep or ()),
+        evaluate=evaluate,
+        export_timeloop=export_timeloop,
+    )
+    with progress("mapping") as update:
+        result = answer(request, update)
+    if plot is not None and isinstance(result, MapSweep):
+        write_atomically(plot, sweep_page(result).encode())
     if as_json:
-        layers = [
-            {**layer_to_json(item.problem, s), "operator": item.operator, "block": launch_to_json(launch)}
-            for item, s, launch in zip(asked.mapped, solutions, launches, strict=True)
-        ]
-        for one, result in zip(layers, networked, strict=False):
-            one["noc"] = noc_to_json(result)
-        facts = {
-            "machine": machine.name,
-            "mapped_onto": onto,
-            "mapper": mapper,
-            "objective": objective,
-        }
-        streamed = [
-            {
-                "name": layer.node,
-                "operator": layer.op_type,
-                "cycles": cost.cycles,
-                "energy_pJ": cost.energy_pj,
-            }
-            for layer, cost in zip(asked.streamed, asked.streams(machine), strict=True)
-        ]
-        print_json("map", {**facts, "layers": layers, "streamed": streamed, "total": total})
+        kind = {MapSweep: "map-sweep", MapEvaluation: "map-evaluate"}.get(type(result), "map")
+        print_json(kind, result.to_json())
         return
-    _print(asked, solutions, machine, total)
-    if noc:
-        print_noc([problem.name for problem in problems], networked, machine)
-    for launch in launches if len(launches) == 1 else ():
-        if launch is not None:
-            print_launch(launch)
-    if onto:
-        say(f"mapped onto {onto}")
+    print_result(result)
+    if plot is not None:
+        say(f"drawn in {plot}")
 
 
 _WITHOUT_EFFECT = {
@@ -220,149 +155,3 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def checked_objective(name: str) -> Objective:
-    """An objective by its name.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    from tilewright.cost.objective import Objective
-
-    known = get_args(Objective)
-    if name not in known:
-        raise UsageError(f"objective {name!r}: expected {', '.join(known)}.")
-    return name  # type: ignore[return-value]  # it is one of them
-
-
-def layer_to_json(problem: Problem, solution: MappingSolution) -> dict[str, Any]:
-    """One layer of the report."""
-    from tilewright.mapping.cases import cost_to_json, mapping_to_json, problem_to_json
-
-    cost = solution.cost
-    return {
-        "name": problem.name,
-        **problem_to_json(problem),
-        "mapping": mapping_to_json(solution.mapping),
-        "cycles": cost.cycles,
-        "compute_cycles": cost.compute_cycles,
-        "energy_pJ": cost.energy_pj,
-        "edp_pJ_cycles": cost.edp,
-        "utilization": cost.utilization,
-        "padding": solution.mapping.padding(problem),
-        "bound_cycles": solution.bound_cycles,
-        "bound_energy_pJ": solution.bound_energy_pj,
-        "gap": None if solution.quality.bound <= 0 else solution.quality.gap,
-        "status": str(solution.quality.status),
-        "seconds": solution.seconds,
-        "planner": solution.provenance.planner,
-        "note": solution.provenance.note,
-        "levels": cost_to_json(problem, cost)["levels"],
-    }
-
-
-def _evaluate(
-    cases: Sequence[Case], path: Path, machine: Machine, cost_options: CostOptions, noc: bool, as_json: bool
-) -> None:
-    from tilewright.cli.map_gpu import evaluated
-    from tilewright.cli.map_noc import noc_to_json, on_network, print_noc
-    from tilewright.mapping.cases import cost_to_json
-
-    answers: list[dict[str, Any]] = []
-    legal: list[Case] = []
-    with progress(f"evaluating {path.name}") as update:
-        for number, case in enumerate(cases):
-            update(case.id, number, len(cases))
-            try:
-                cost = evaluated(case.problem, machine, case.mapping, cost_options)
-            except (InfeasibleMapping, UsageError) as error:
-                answers.append({"id": case.id, "error": str(error), "summary": None, "levels": {}})
-                continue
-            answers.append({"id": case.id, "error": None, **cost_to_json(case.problem, cost)})
-            legal.append(case)
-    networked = on_network([(case.problem, case.mapping) for case in legal], machine) if noc else []
-    counted = [answer for answer in answers if answer["error"] is None]
-    for answer, result in zip(counted, networked, strict=False):
-        answer["noc"] = noc_to_json(result)
-    if as_json:
-        print_json(
-            "map-evaluate",
-            {"machine": machine.name, "link_transfers": cost_options.link_transfers, "cases": answers},
-        )
-        return
-    print_table(
-        ("case", "cycles", "energy", "utilisation", ""),
-        [
-            (answer["id"], "-", "-", "-", answer["error"])
-            if answer["summary"] is None
-            else (
-                answer["id"],
-                f"{answer['summary']['cycles']:,}",
-                f"{answer['summary']['energy_uJ']:,.2f} µJ",
-                f"{100 * answer['summary']['utilization']:.1f} %",
-                "",
-            )
-            for answer in answers
-        ],
-        right=(1, 2, 3),
-    )
-    if noc:
-        print_noc([case.id for case in legal], networked, machine)
-
-
-def _print(
-    asked: Asked, solutions: Sequence[MappingSolution], machine: Machine, total: dict[str, Any]
-) -> None:
-    rows: dict[int, list[Any]] = {}
-    counts = Counter(map(id, solutions))
-    for item, s in zip(asked.mapped, solutions, strict=True):
-        rows.setdefault(
-            id(s),
-            [
-                item.problem.name,
-                f"{counts[id(s)]}",
-                f"{s.cost.cycles:,}",
-                f"{s.bound_cycles:,}",
-                f"{s.cost.energy_pj / 1e6:,.2f} µJ",
-                f"{s.bound_energy_pj / 1e6:,.2f} µJ",
-                f"{100 * s.quality.gap:.1f} %",
-                f"{100 * s.cost.utilization:.0f} %",
-                f"{100 * s.mapping.padding(item.problem):.0f} %",
-                f"{s.seconds:.2f} s",
-            ],
-        )
-    print_table(
-        ("layer", "times", "cycles", "at least", "energy", "at least", "gap", "used", "padding", "time"),
-        list(rows.values()),
-        title=f"{machine.name}, by {solutions[0].provenance.planner}",
-        right=tuple(range(1, 10)),
-    )
-    if len(solutions) == 1:
-        _print_nest(solutions[0])
-        return
-    say(
-        f"all {len(solutions)}: {total['cycles']:,} cycles, at least {total['bound_cycles']:,}; "
-        f"{total['energy_pJ'] / 1e6:,.2f} µJ, at least {total['bound_energy_pJ'] / 1e6:,.2f} µJ"
-    )
-    if asked.streamed:
-        say(
-            f"{len(asked.streamed)} other operators, unfused and streamed once: at least "
-            f"{total['streamed_cycles']:,} cycles, {total['streamed_energy_pJ'] / 1e6:,.2f} µJ more"
-        )
-
-
-def _print_nest(solution: MappingSolution) -> None:
-    """The loops as nested lines, the outermost first."""
-    depth = 0
-    for loops in solution.mapping.levels:
-        say(f"{'  ' * depth}{loops.level}:")
-        for loop in loops.temporal:
-            if loop.factor > 1:
-                depth += 1
-                say(f"{'  ' * depth}for {loop.dim} in {loop.factor}")
-        spatial = [loop for loop in loops.spatial if loop.factor > 1]
-        if spatial:
-            depth += 1
-            side = ", ".join(f"{loop.dim} in {loop.factor}" for loop in spatial)
-            say(f"{'  ' * depth}side by side {side}")

@@ -17,7 +17,30 @@ from typing import Any
 import typer
 
 from tilewright import __version__
+from tilewright.formatting import format_bytes, format_count, format_ms, format_shape
 from tilewright.printable import json_text, printable, printable_lines
+from tilewright.results import Result
+
+__all__ = [
+    "JSON_OPTION",
+    "MANNER",
+    "PIPE_WIDTH",
+    "SCHEMA_VERSION",
+    "Manner",
+    "Update",
+    "format_bytes",
+    "format_count",
+    "format_ms",
+    "format_shape",
+    "hint",
+    "listen_to_warnings",
+    "note",
+    "print_json",
+    "print_result",
+    "print_table",
+    "progress",
+    "say",
+]
 
 SCHEMA_VERSION = 1
 PIPE_WIDTH = 140
@@ -116,6 +139,14 @@ def print_table(
     _write("\n".join(line for line in lines if line) + "\n")
 
 
+def print_result(result: Result) -> None:
+    """Print what a result says to people: its tables, and what stands below them."""
+    for table in result.tables():
+        print_table(table.heads, table.rows, title=table.title or None, right=table.right)
+    for line in result.lines():
+        say(line)
+
+
 def note(text: str) -> None:
     """A line for people, beside the result: standard error, also when quiet."""
     typer.echo(printable_lines(text), err=True)
@@ -184,49 +215,3 @@ def _spoken() -> Update:
             last = what
 
     return update
-
-
-def format_bytes(size_bytes: float) -> str:
-    """A size for people.
-
-    >>> format_bytes(1536), format_bytes(10)
-    ('1.5 KiB', '10 B')
-    """
-    for unit in ("B", "KiB", "MiB"):
-        if abs(size_bytes) < 1024:
-            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} GiB"
-
-
-def format_count(count: float) -> str:
-    """A number with its decimal prefix, to stand before a unit.
-
-    >>> format_count(999), format_count(1_234_000)
-    ('999 ', '1.23 M')
-    """
-    for prefix in ("", "k", "M", "G"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {prefix}"
-        count /= 1000
-    return f"{count:.3g} T"
-
-
-def format_ms(milliseconds: float) -> str:
-    """A duration for people.
-
-    >>> format_ms(0.0123), format_ms(12.3), format_ms(2500)
-    ('12.3 µs', '12.3 ms', '2.50 s')
-    """
-    if milliseconds < 1:
-        return f"{milliseconds * 1000:.1f} µs"
-    return f"{milliseconds:.1f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.2f} s"
-
-
-def format_shape(shape: Sequence[int]) -> str:
-    """A shape as the --shapes flag writes it.
-
-    >>> format_shape((1, 3, 224, 224))
-    '1x3x224x224'
-    """
-    return "x".join(str(d) for d in shape) if shape else "scalar"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from tilewright.results import about, in_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,23 +18,29 @@ class TensorCount:
 
     tile_words: int
     partition_words: int
-    num_instances: int
-    reads: int
-    updates: int
-    fills: int
-    temporal_reductions: int
-    energy_pj: float  # of all instances
+    num_instances: int = field(metadata=about(key="instances"))
+    reads: int = field(metadata=about(key="reads_per_instance"))
+    updates: int = field(metadata=about(key="updates_per_instance"))
+    fills: int = field(metadata=about(key="fills_per_instance"))
+    temporal_reductions: int = field(metadata=about(key="temporal_reductions_per_instance"))
+    energy_pj: float = field(metadata=about("Of all instances.", key="energy_pJ_total"))
+
+    @property
+    @in_json
+    def energy_pj_per_instance(self) -> float:
+        """Of one instance."""
+        return self.energy_pj / self.num_instances
 
 
 @dataclass(frozen=True, slots=True)
 class LevelCount:
     """One level: its tensors by name, the cycles it needs, the share of the full rate it allows."""
 
-    level: str
+    level: str = field(metadata=about(hidden=True))
     tensors: dict[str, TensorCount]
     cycles: int
     throttling: float
-    vector_access_pj: float
+    vector_access_pj: float = field(metadata=about(key="vector_access_energy_pJ"))
 
 
 @dataclass(frozen=True, slots=True)

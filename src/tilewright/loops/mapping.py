@@ -9,14 +9,15 @@ levels is its extent, or more: the rest is padding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tilewright.loops.problem import Problem
+from tilewright.results import WrittenAsList, about
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(WrittenAsList):
     """`factor` iterations of a dim at one level."""
 
     dim: str
@@ -39,8 +40,8 @@ class LevelLoops:
     """The loops of one level, each list from the outermost to the innermost."""
 
     level: str
-    temporal: tuple[Loop, ...] = ()
-    spatial: tuple[Loop, ...] = ()
+    temporal: tuple[Loop, ...] = field(default=(), metadata=about(key="temporal_outer_to_inner"))
+    spatial: tuple[Loop, ...] = field(default=(), metadata=about(key="spatial_outer_to_inner"))
 
 
 @dataclass(frozen=True, slots=True)

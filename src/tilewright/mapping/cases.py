@@ -1,20 +1,18 @@
-"""Mappings as JSON: files of cases to evaluate, and how a mapping and its cost are printed.
+"""Files of mappings to evaluate, as JSON.
 
-The form is that of Timeloop's results as CoSA's users keep them: loops of every level from the outermost to
-the innermost, counts for one instance.
+The form is that of Timeloop's results as CoSA's users keep them, and that of our results: loops of every
+level from the outermost to the innermost.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tilewright.cost.count import Cost, TensorCount
 from tilewright.errors import UsageError
 from tilewright.files import read_at_most
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
@@ -102,74 +100,3 @@ def load_cases(path: Path) -> list[Case]:
         )
         found.append(Case(case.id, problem, Mapping(levels)))
     return found
-
-
-def mapping_to_json(mapping: Mapping) -> list[dict[str, Any]]:
-    """Levels with their loops, in the form that `load_cases` reads."""
-    return [
-        {
-            "level": loops.level,
-            "temporal_outer_to_inner": [[loop.dim, loop.factor] for loop in loops.temporal],
-            "spatial_outer_to_inner": [[loop.dim, loop.factor] for loop in loops.spatial],
-        }
-        for loops in mapping.levels
-    ]
-
-
-def cost_to_json(problem: Problem, cost: Cost) -> dict[str, Any]:
-    """`summary` and `levels`; counts are those of one instance, energies without a suffix in pJ."""
-    macs = {
-        "utilized_instances": cost.num_units_used,
-        "computes": problem.num_macs,
-        "cycles": cost.compute_cycles,
-        "energy_pJ_total": cost.mac_energy_pj,
-    }
-    levels = {
-        level.level: {
-            "cycles": level.cycles,
-            "throttling": level.throttling,
-            "vector_access_energy_pJ": level.vector_access_pj,
-            "tensors": {name: _count_to_json(count) for name, count in level.tensors.items()},
-        }
-        for level in reversed(cost.levels)
-    }
-    return {
-        "summary": {
-            "cycles": cost.cycles,
-            "energy_uJ": cost.energy_pj / 1e6,
-            "energy_pJ": cost.energy_pj,
-            "utilization": cost.utilization,
-        },
-        "levels": {"MAC": macs, **levels},
-    }
-
-
-def _count_to_json(count: TensorCount) -> dict[str, Any]:
-    return {
-        "tile_words": count.tile_words,
-        "partition_words": count.partition_words,
-        "instances": count.num_instances,
-        "reads_per_instance": count.reads,
-        "updates_per_instance": count.updates,
-        "fills_per_instance": count.fills,
-        "temporal_reductions_per_instance": count.temporal_reductions,
-        "energy_pJ_per_instance": count.energy_pj / count.num_instances,
-        "energy_pJ_total": count.energy_pj,
-    }
-
-
-def problem_to_json(problem: Problem) -> dict[str, Any]:
-    """Dims with their extents, and the steps of sliding windows by the dim that moves them."""
-    steps: MappingOf[str, int] = {
-        dim: step
-        for operand in problem.operands
-        for axis in operand.axes
-        if len(axis) > 1
-        for dim, step in axis
-    }
-    return {
-        "dims": problem.extents,
-        "stride": {"W": steps.get("P", 1), "H": steps.get("Q", 1)},
-        "steps": dict(steps),
-        "macs": problem.num_macs,
-    }

@@ -7,7 +7,7 @@ further out over dims of the output are the grid, over other dims steps that a b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
@@ -19,6 +19,7 @@ from tilewright.hardware.machine import Level, Threads
 from tilewright.loops.mapping import Loop, Mapping
 from tilewright.loops.problem import Problem
 from tilewright.mapping.factors import prime_factors
+from tilewright.results import about, in_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +30,48 @@ class Launch:
     `max_resident` blocks fit on a multiprocessor together; counted is one at a time.
     """
 
-    axes: tuple[tuple[Loop, ...], ...]
-    grid: tuple[Loop, ...]
-    num_steps: int
+    axes: tuple[tuple[Loop, ...], ...] = field(metadata=about("The loops along x, y and z, outermost first."))
+    grid: tuple[Loop, ...] = field(metadata=about("Blocks by dim of the output."))
+    num_steps: int = field(metadata=about("Tiles of shared memory that a block works on in turn."))
     shared_bytes: int
-    registers_per_thread: int
-    max_resident: int
+    registers_per_thread: int = field(metadata=about("What tiles need; a kernel needs more for addresses."))
+    max_resident: int = field(
+        metadata=about("Blocks that fit on a multiprocessor; counted is one at a time.")
+    )
 
     @property
+    @in_json
     def shape(self) -> tuple[int, ...]:
         """Extents of a block along x, y and z."""
         return tuple(prod(loop.factor for loop in axis) for axis in self.axes)
 
     @property
+    @in_json
     def num_threads(self) -> int:
         """Threads of a block."""
         return prod(self.shape)
 
     @property
+    @in_json
     def num_blocks(self) -> int:
         """Blocks of the grid."""
         return prod(loop.factor for loop in self.grid)
+
+    def lines(self) -> tuple[str, str]:
+        """The launch for people: its blocks and threads, what a block needs."""
+        axes = ", ".join(
+            f"{name} = {' x '.join(f'{loop.dim} {loop.factor}' for loop in axis)}"
+            for name, axis in zip("xyz", self.axes, strict=False)
+            if axis
+        )
+        blocks = " x ".join(f"{loop.dim} {loop.factor}" for loop in self.grid)
+        shape = " x ".join(map(str, self.shape))
+        return (
+            f"launched as {self.num_blocks:,} blocks{f' ({blocks})' if blocks else ''} of "
+            f"{shape} = {self.num_threads:,} threads{f' ({axes})' if axes else ''}",
+            f"a block needs {self.shared_bytes:,} bytes of shared memory and {self.registers_per_thread} "
+            f"registers per thread for its tiles; {self.max_resident} of them fit on a multiprocessor",
+        )
 
 
 def launch_of(

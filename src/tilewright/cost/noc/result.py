@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.cost.noc.mesh import LOCAL, WEST
+from tilewright.results import about, in_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +23,29 @@ class NocResult:
 
     cycles: int
     compute_cycles: int
-    wait_cycles: dict[str, int]
-    num_steps: int
-    num_elements_used: int
-    sent_flits: dict[str, int]
-    returned_flits: int
-    link_flits: tuple[tuple[int, ...], ...]
+    wait_cycles: dict[str, int] = field(
+        metadata=about(
+            "By tensor; Drain: for free space for partial sums; End: until the last result was in DRAM."
+        )
+    )
+    num_steps: int = field(metadata=about(key="steps"))
+    num_elements_used: int = field(metadata=about(key="elements_used"))
+    sent_flits: dict[str, int] = field(metadata=about("What the memory sent, by tensor."))
+    returned_flits: int = field(metadata=about("What the elements sent to the memory and to each other."))
+    link_flits: tuple[tuple[int, ...], ...] = field(
+        metadata=about("What left each router, row by row: into its element, north, east, south, west.")
+    )
     dram_read_flits: int
     dram_written_flits: int
-    num_simulated_steps: int = 0
-    hop_energy_pj: float = 0.0
+    num_simulated_steps: int = field(
+        default=0, metadata=about("The others repeated one of them exactly.", key="simulated_steps")
+    )
+    hop_energy_pj: float = field(
+        default=0.0,
+        metadata=about(
+            "Of the links from router to router, in no other figure; 0 where the machine gives none."
+        ),
+    )
 
     @property
     def num_hop_flits(self) -> int:
@@ -40,6 +54,7 @@ class NocResult:
         return sum(sum(ports) for ports in self.link_flits) - to_terminals
 
     @property
+    @in_json
     def memory_utilization(self) -> float:
         """Share of the cycles in which the memory sent a flit: the port that binds most mappings."""
         return sum(self.sent_flits.values()) / self.cycles

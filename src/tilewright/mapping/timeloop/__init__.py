@@ -6,7 +6,7 @@ keys are those of Timeloop's documentation, of its sources (NVlabs/timeloop) and
 
 from tilewright.mapping.timeloop.architecture import load_architecture
 from tilewright.mapping.timeloop.document import read_document, sections_of
-from tilewright.mapping.timeloop.export import FILES, dump, write
+from tilewright.mapping.timeloop.export import FILES, dump, write, write_each
 from tilewright.mapping.timeloop.loops import load_mapping
 from tilewright.mapping.timeloop.workload import load_problem
 
@@ -19,4 +19,5 @@ __all__ = [
     "read_document",
     "sections_of",
     "write",
+    "write_each",
 ]

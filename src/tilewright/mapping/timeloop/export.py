@@ -6,8 +6,9 @@ energies. Every fan-out lies along one axis of a mesh, as a machine has one.
 
 from __future__ import annotations
 
+import re
 import string
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,22 @@ def write(folder: Path, problem: Problem, machine: Machine, mapping: Mapping) ->
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}.") from error
+
+
+def write_each(folder: Path, machine: Machine, mappings: Iterable[tuple[Problem, Mapping]]) -> None:
+    """Write one mapping into the folder; of several, each into a folder of its layer's name.
+
+    Raises:
+        UsageError: a folder cannot be written, or Timeloop cannot say a mapping.
+    """
+    every = list(mappings)
+    used: set[str] = set()
+    for number, (problem, mapping) in enumerate(every):
+        name = re.sub(r"[^\w.=,+-]", "_", problem.name).strip(".") or "layer"
+        if name in used:
+            name = f"{name}.{number}"
+        used.add(name)
+        write(folder if len(every) == 1 else folder / name, problem, machine, mapping)
 
 
 def dump(problem: Problem, machine: Machine, mapping: Mapping) -> dict[str, str]:

@@ -1,0 +1,288 @@
+"""`tw.map`: operators on a described machine. What is asked in texts and files becomes a problem to solve."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args, get_origin, get_type_hints, overload
+
+from tilewright.arguments import argument, checked
+from tilewright.cost.objective import Objective
+from tilewright.cost.options import CostOptions
+from tilewright.errors import UsageError
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine_file import read_text
+from tilewright.hardware.presets import find_machine
+from tilewright.loops.mapping import Mapping as LoopMapping
+from tilewright.loops.problem import Problem, written
+from tilewright.mapping.cases import Case, load_cases
+from tilewright.mapping.solve import (
+    UNLIMITED_BUDGET,
+    MapItem,
+    MapProblem,
+    evaluate_mappings,
+    map_layers,
+    map_variants,
+    mapped_part,
+)
+from tilewright.options import parse_shapes
+from tilewright.planning import Budget
+from tilewright.progress import Progress
+
+if TYPE_CHECKING:
+    from tilewright.api.models import Model
+    from tilewright.mapping.network import Layer
+    from tilewright.mapping.results import MapEvaluation, MapResult, MapSweep
+
+DEFAULT_MACHINE = "simba-cosa-repo"
+
+Work = Any
+"""A layer as text (`3_14_256_256_1`, or dims such as `K=64,C=3,P=112`), a `Problem`, a model (a file, a node
+of it as `net.onnx:NODE`, or a `Model`), or one of Timeloop's problems as a YAML file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapRequest:
+    """What `tw.map` is asked.
+
+    * `work` is what is mapped; `shapes` are those of models with open ones.
+    * `machine` is a preset's name, a YAML file, or a `Machine`; `machine_files` go with one of Timeloop's
+      architectures.
+    * `mapper` is one of `MAPPERS`, `seed` for those that draw. A `budget` is for each layer: a time such as
+      10s, or for mappers that draw also a number of trials.
+    * `link_transfers`, `skips_pixels` and `double_buffered` are options of the cost model (`CostOptions`).
+    * `noc` also simulates the mappings on the machine's network on chip, cycle by cycle.
+    * `sweep` maps onto variants of the machine: `levels.GlobalBuffer.capacity=64KiB,128KiB`.
+    * `evaluate` are given mappings, which are counted instead: a JSON file of cases, cases, or one of
+      Timeloop's mappings, whose problem is then the work.
+    * `export_timeloop` is a folder where the mappings are also written for timeloop-model, of several layers
+      into a folder each.
+    """
+
+    work: tuple[object, ...] = ()
+    machine: Machine | str | Path = DEFAULT_MACHINE
+    machine_files: tuple[Path, ...] = ()
+    mapper: str = "exact"
+    objective: Objective = "latency"
+    budget: Budget | str | None = None
+    seed: int | None = None
+    link_transfers: bool = False
+    skips_pixels: bool = False
+    double_buffered: bool = False
+    shapes: Mapping[str, Sequence[int]] | str | None = None
+    noc: bool = False
+    sweep: tuple[str, ...] = ()
+    evaluate: Path | tuple[Case, ...] | None = None
+    export_timeloop: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            is_choice = get_origin(kind) is Literal
+            value = argument(name, getattr(self, name), str if is_choice else kind)
+            if is_choice and value not in get_args(kind):
+                raise UsageError(f"{name} {value!r}: expected {', '.join(get_args(kind))}.")
+            is_path = name in ("evaluate", "export_timeloop") and isinstance(value, str | os.PathLike)
+            object.__setattr__(self, name, Path(value) if is_path else value)
+        if self.sweep and self.evaluate is not None:
+            raise UsageError("sweep has no effect beside evaluate; leave one of them out.")
+
+    @property
+    def cost_options(self) -> CostOptions:
+        """The options of the cost model."""
+        return CostOptions(self.link_transfers, self.skips_pixels, self.double_buffered)
+
+
+@overload
+def map_operators(
+    work: Work, machine: Machine | str | Path = ..., *, sweep: Sequence[str], **settings: Any
+) -> MapSweep: ...
+@overload
+def map_operators(
+    work: Work = ..., machine: Machine | str | Path = ..., *, evaluate: Path | Sequence[Case], **settings: Any
+) -> MapEvaluation: ...
+@overload
+def map_operators(
+    work: Work,
+    machine: Machine | str | Path = ...,
+    *,
+    progress: Progress | None = ...,
+    **settings: Any,
+) -> MapResult: ...
+@checked
+def map_operators(
+    work: Work = (),
+    machine: Machine | str | Path = DEFAULT_MACHINE,
+    *,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> MapResult | MapSweep | MapEvaluation:
+    """Find the loops of operators for each level of a machine's memory, their cost, and what none can beat.
+
+    `work` is a layer, a model, or several of them; `settings` are fields of `MapRequest`. Of a model every
+    sum of products is mapped, equal ones once; its other operators are counted as streams.
+
+    Raises:
+        UsageError: nothing to map, or a setting that makes no sense.
+        MachineError: a machine or a file of Timeloop's that is not what it should be.
+        InfeasibleMapping: a layer does not fit the machine.
+
+    >>> print(map_operators("1_1_4_4_1").total.macs)
+    16
+    """
+    known = [f.name for f in dataclasses.fields(MapRequest)]
+    for name in settings:
+        if name not in known:
+            raise UsageError(f"unknown setting {name!r}: known are {', '.join(known)}.")
+    several = isinstance(work, Sequence) and not isinstance(work, str | bytes)
+    request = MapRequest(work=tuple(work) if several else (work,), machine=machine, **settings)
+    return answer(request, progress)
+
+
+def answer(request: MapRequest, progress: Progress | None = None) -> MapResult | MapSweep | MapEvaluation:
+    """What a request asks for; as `tw.map`."""
+    update = progress or (lambda *_: None)
+    machine = _machine(request)
+    _check_export(request, machine)
+    if request.evaluate is not None:
+        cases = _cases(request, machine)
+        _export(request, machine, ((case.problem, case.mapping) for case in cases))
+        return evaluate_mappings(cases, machine, request.cost_options, request.noc, update)
+    if not request.work:
+        raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or mappings to evaluate.")
+    items, streamed = _operators(request)
+    budget = Budget.parse(request.budget) if isinstance(request.budget, str) else request.budget
+    problem = MapProblem(
+        machine=machine,
+        items=tuple(items),
+        streamed=tuple(streamed),
+        mapper=request.mapper,
+        objective=request.objective,
+        cost_options=request.cost_options,
+        budget=budget or UNLIMITED_BUDGET,
+        seed=request.seed,
+        on_network=request.noc,
+        work=tuple(str(work) for work in request.work),
+    )
+    if request.sweep:
+        return map_variants(problem, request.sweep, update)
+    result = map_layers(problem, update)
+    distinct = {id(layer.solution): layer for layer in result.layers}.values()
+    _export(request, machine, ((layer.problem, layer.solution.mapping) for layer in distinct))
+    return result
+
+
+def _check_export(request: MapRequest, machine: Machine) -> None:
+    if request.export_timeloop is not None and machine.threads is not None:
+        raise UsageError(
+            f"export-timeloop: Timeloop's files cannot say what blocks of threads on {machine.name} share; "
+            "give a machine without threads."
+        )
+
+
+def _export(request: MapRequest, machine: Machine, mappings: Iterable[tuple[Problem, LoopMapping]]) -> None:
+    from tilewright.mapping.timeloop import write_each
+
+    if request.export_timeloop is not None:
+        write_each(request.export_timeloop, mapped_part(machine)[0], mappings)
+
+
+def _machine(request: MapRequest) -> Machine:
+    """A machine as it is, a preset, or that of a YAML file, which may be one of Timeloop's architectures."""
+    from tilewright.mapping.timeloop import load_architecture, load_problem, sections_of
+
+    machine, more = request.machine, request.machine_files
+    if not isinstance(machine, Machine) and _is_yaml(machine) and sections_of(read_text(Path(machine))):
+        problems = [load_problem(os.fspath(w)) for w in request.work if _is_yaml(w)]
+        mapping = request.evaluate
+        mappings = (mapping,) if isinstance(mapping, Path) and _is_yaml(mapping) else ()
+        return load_architecture(str(machine), *more, *mappings, problems=problems)
+    if more:
+        name = machine.name if isinstance(machine, Machine) else machine
+        raise UsageError(f"{more[0]} goes with one of Timeloop's architectures, but {name} is none.")
+    return machine if isinstance(machine, Machine) else find_machine(str(machine))
+
+
+def _cases(request: MapRequest, machine: Machine) -> Sequence[Case]:
+    """The mappings to evaluate: cases, a file of them, or one of Timeloop's mappings of one layer."""
+    from tilewright.mapping.timeloop import load_mapping, load_problem
+
+    given, work = request.evaluate, request.work
+    assert given is not None
+    if not isinstance(given, Path) or not _is_yaml(given):
+        if work:
+            raise UsageError(f"{work[0]}: given mappings say what they map; leave out the layers.")
+        return load_cases(given) if isinstance(given, Path) else given
+    if len(work) != 1 or not _is_yaml(work[0]):
+        raise UsageError(f"{given}: a mapping of Timeloop's needs its problem; give one YAML file.")
+    problem = load_problem(os.fspath(work[0]))
+    part, _ = mapped_part(machine)
+    return [Case(problem.name, problem, load_mapping(Path(given), problem, part))]
+
+
+def _operators(request: MapRequest) -> tuple[list[MapItem], list[Layer]]:
+    """Layers as they are; of models the nodes after folding constants and merging patterns, and the rest."""
+    items: list[MapItem] = []
+    streamed: list[Layer] = []
+    is_used = False
+    for work in request.work:
+        model, node = _model_and_node(work)
+        if model is None:
+            items.append(MapItem(_layer(work)))
+            continue
+        is_used = True
+        for layer in _layers_of(model, node, request.shapes):
+            if layer.problem is not None:
+                items.append(MapItem(layer.problem, layer.op_type))
+            elif node is None:
+                streamed.append(layer)
+    if request.shapes is not None and not is_used:
+        raise UsageError("shapes are for models; leave them out.")
+    if not items:
+        named = ", ".join(str(work) for work in request.work)
+        raise UsageError(f"{named}: nothing to map; no operator sums products.")
+    return items, streamed
+
+
+def _layer(work: Any) -> Problem:
+    from tilewright.mapping.timeloop import load_problem
+
+    if isinstance(work, Problem):
+        return work
+    if isinstance(work, str | os.PathLike):
+        return load_problem(os.fspath(work)) if _is_yaml(work) else written(os.fspath(work))
+    raise UsageError(f"work: expected a layer as text, a model or a problem, found a {type(work).__name__}.")
+
+
+def _model_and_node(work: Any) -> tuple[Path | Model | None, str | None]:
+    """`net.onnx` and `net.onnx:NODE` taken apart; no model if it is a layer."""
+    if isinstance(work, str | os.PathLike):
+        text = os.fspath(work)
+        if text.endswith(".onnx"):
+            return Path(text), None
+        path, mark, node = text.partition(".onnx:")
+        return (Path(f"{path}.onnx"), node) if mark else (None, None)
+    is_model = type(work).__module__ == "tilewright.api.models"  # asked without importing it
+    return (work if is_model else None), None
+
+
+def _layers_of(
+    model: Path | Model, node: str | None, shapes: Mapping[str, Sequence[int]] | str | None
+) -> Iterator[Layer]:
+    from tilewright.api.models import as_model
+    from tilewright.compiler import plan
+    from tilewright.mapping.network import layers_of
+    from tilewright.options import Options
+
+    loaded = as_model(model, parse_shapes(shapes) if isinstance(shapes, str) else shapes)
+    graph = plan(loaded.graph, Options()).program.graph
+    try:
+        yield from layers_of(graph, node)
+    except UsageError as error:
+        raise UsageError(f"{loaded.name}: {error}") from None
+
+
+def _is_yaml(name: object) -> TypeGuard[str | os.PathLike[str]]:
+    return isinstance(name, str | os.PathLike) and os.fspath(name).endswith((".yaml", ".yml"))

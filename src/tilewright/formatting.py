@@ -1,0 +1,51 @@
+"""Sizes, counts, durations and shapes as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size for people.
+
+    >>> format_bytes(1536), format_bytes(10)
+    ('1.5 KiB', '10 B')
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size_bytes) < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} GiB"
+
+
+def format_count(count: float) -> str:
+    """A number with its decimal prefix, to stand before a unit.
+
+    >>> format_count(999), format_count(1_234_000)
+    ('999 ', '1.23 M')
+    """
+    for prefix in ("", "k", "M", "G"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {prefix}"
+        count /= 1000
+    return f"{count:.3g} T"
+
+
+def format_ms(milliseconds: float) -> str:
+    """A duration for people.
+
+    >>> format_ms(0.0123), format_ms(12.3), format_ms(2500)
+    ('12.3 µs', '12.3 ms', '2.50 s')
+    """
+    if milliseconds < 1:
+        return f"{milliseconds * 1000:.1f} µs"
+    return f"{milliseconds:.1f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.2f} s"
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """A shape as the --shapes flag writes it.
+
+    >>> format_shape((1, 3, 224, 224))
+    '1x3x224x224'
+    """
+    return "x".join(str(d) for d in shape) if shape else "scalar"

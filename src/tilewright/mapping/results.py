@@ -1,0 +1,497 @@
+"""What mapping operators onto a machine gives: layers with their loops and costs, totals, variants.
+
+All figures are estimates; counts are those of one instance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, field
+
+from tilewright.cost.count import Cost, LevelCount
+from tilewright.cost.noc.result import NocResult
+from tilewright.cost.objective import Objective
+from tilewright.hardware.machine import Machine
+from tilewright.loops.mapping import LevelLoops, Mapping
+from tilewright.loops.problem import Problem
+from tilewright.mapping.base import MappingSolution
+from tilewright.mapping.cases import Case
+from tilewright.mapping.launch import Launch
+from tilewright.results import Result, Table, about, in_json
+
+_PORTS = ("into element", "north of", "east of", "south of", "west of")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStride:
+    """How far a convolution's window moves: W of P with R, H of Q with S."""
+
+    W: int
+    H: int
+
+
+@dataclass(frozen=True, slots=True)
+class MacCount:
+    """What the compute units do: multiply-accumulates of the operator, cycles, energy of all units."""
+
+    utilized_instances: int
+    computes: int
+    cycles: int
+    energy_pj: float = field(metadata=about(key="energy_pJ_total"))
+
+
+def counts_of(problem: Problem, cost: Cost) -> dict[str, MacCount | LevelCount]:
+    """What is done where: the compute units, then the levels from the innermost to the outermost."""
+    units = MacCount(cost.num_units_used, problem.num_macs, cost.compute_cycles, cost.mac_energy_pj)
+    return {"MAC": units, **{level.level: level for level in reversed(cost.levels)}}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MappedLayer(Result):
+    """One operator on a described machine; all figures are estimates, counts are those of one instance."""
+
+    problem: Problem = field(metadata=about(hidden=True))
+    solution: MappingSolution = field(metadata=about(hidden=True))
+    operator: str | None = field(default=None, metadata=about("ONNX operator, for a node of a model."))
+    block: Launch | None = field(
+        default=None, metadata=about("Its launch on a GPU; null on machines without threads.")
+    )
+    noc: NocResult | None = field(
+        default=None, metadata=about("On the network on chip, where that was asked for.", optional=True)
+    )
+
+    @property
+    @in_json
+    def name(self) -> str:
+        """The layer as it was written, or the node's name."""
+        return self.problem.name
+
+    @property
+    @in_json
+    def dims(self) -> dict[str, int]:
+        """Extent of every loop of the operator."""
+        return self.problem.extents
+
+    @property
+    @in_json
+    def steps(self) -> dict[str, int]:
+        """How far one iteration of a dim moves a sliding window."""
+        return {
+            dim: step
+            for operand in self.problem.operands
+            for axis in operand.axes
+            if len(axis) > 1
+            for dim, step in axis
+        }
+
+    @property
+    @in_json
+    def stride(self) -> WindowStride:
+        """W of P with R, H of Q with S."""
+        steps = self.steps
+        return WindowStride(steps.get("P", 1), steps.get("Q", 1))
+
+    @property
+    @in_json
+    def macs(self) -> int:
+        """Multiply-accumulates of the operator itself, without padding."""
+        return self.problem.num_macs
+
+    @property
+    @in_json
+    def mapping(self) -> tuple[LevelLoops, ...]:
+        """The loops of every level, from the outermost level to the innermost."""
+        return self.solution.mapping.levels
+
+    @property
+    @in_json
+    def cycles(self) -> int:
+        """The largest of the levels' cycles and of `compute_cycles`."""
+        return self.solution.cost.cycles
+
+    @property
+    @in_json
+    def compute_cycles(self) -> int:
+        """Cycles in which the compute units work."""
+        return self.solution.cost.compute_cycles
+
+    @property
+    @in_json
+    def energy_pj(self) -> float:
+        """Energy of all accesses and operations."""
+        return self.solution.cost.energy_pj
+
+    @property
+    @in_json
+    def edp_pj_cycles(self) -> float:
+        """Energy times delay."""
+        return self.solution.cost.edp
+
+    @property
+    @in_json
+    def utilization(self) -> float:
+        """Share of the compute units that real, not padded, operations keep busy."""
+        return self.solution.cost.utilization
+
+    @property
+    @in_json
+    def padding(self) -> float:
+        """Iterations beyond the operator's own, as a share of those."""
+        return self.solution.mapping.padding(self.problem)
+
+    @property
+    @in_json
+    def bound_cycles(self) -> int:
+        """Cycles that no mapping of the operator beats."""
+        return self.solution.bound_cycles
+
+    @property
+    @in_json
+    def bound_energy_pj(self) -> float:
+        """Energy that no mapping of the operator beats."""
+        return self.solution.bound_energy_pj
+
+    @property
+    @in_json
+    def gap(self) -> float | None:
+        """Of the objective: above its bound, relative to the bound; null where the bound is 0."""
+        return None if self.solution.quality.bound <= 0 else self.solution.quality.gap
+
+    @property
+    @in_json
+    def status(self) -> str:
+        """How the search ended: optimal, feasible, cut off."""
+        return str(self.solution.quality.status)
+
+    @property
+    @in_json
+    def seconds(self) -> float:
+        """Time that the search took, in s."""
+        return self.solution.seconds
+
+    @property
+    @in_json
+    def planner(self) -> str:
+        """The mapper."""
+        return self.solution.provenance.planner
+
+    @property
+    @in_json
+    def note(self) -> str:
+        """What the mapper says of its search."""
+        return self.solution.provenance.note
+
+    @property
+    @in_json
+    def levels(self) -> dict[str, MacCount | LevelCount]:
+        """What the compute units (MAC) and each level of memory do."""
+        return counts_of(self.problem, self.solution.cost)
+
+    def __repr__(self) -> str:
+        return f"MappedLayer({self.name!r}, {self.cycles:,} cycles, {self.energy_pj / 1e6:,.2f} µJ)"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedNode:
+    """An operator of a model that is no sum of products: what it costs at least, unfused."""
+
+    name: str
+    operator: str
+    cycles: int
+    energy_pj: float
+
+
+@dataclass(frozen=True, slots=True)
+class MapTotal:
+    """Sums over all layers in sequence; each distinct layer was solved once."""
+
+    macs: int
+    cycles: int
+    energy_pj: float
+    bound_cycles: int
+    bound_energy_pj: float
+    num_distinct: int
+    seconds: float
+    streamed_cycles: int
+    streamed_energy_pj: float
+
+    @classmethod
+    def of(cls, layers: Sequence[MappedLayer], streamed: Sequence[StreamedNode]) -> MapTotal:
+        """The sums."""
+        distinct = {id(layer.solution): layer for layer in layers}
+        return cls(
+            macs=sum(layer.macs for layer in layers),
+            cycles=sum(layer.cycles for layer in layers),
+            energy_pj=sum(layer.energy_pj for layer in layers),
+            bound_cycles=sum(layer.bound_cycles for layer in layers),
+            bound_energy_pj=sum(layer.bound_energy_pj for layer in layers),
+            num_distinct=len(distinct),
+            seconds=sum(layer.seconds for layer in distinct.values()),
+            streamed_cycles=sum(node.cycles for node in streamed),
+            streamed_energy_pj=sum(node.energy_pj for node in streamed),
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MapResult(Result):
+    """Operators mapped onto a machine."""
+
+    machine: str
+    mapped_onto: str = field(metadata=about("The part of the machine that one operator uses; empty for all."))
+    mapper: str
+    objective: Objective
+    layers: tuple[MappedLayer, ...]
+    streamed: tuple[StreamedNode, ...]
+    total: MapTotal
+    description: Machine = field(metadata=about(hidden=True))
+
+    def tables(self) -> Sequence[Table]:
+        """Layers with their costs and bounds, equal ones once; on the network, where that was simulated."""
+        rows: dict[int, tuple[str, ...]] = {}
+        counts = Counter(id(layer.solution) for layer in self.layers)
+        for layer in self.layers:
+            rows.setdefault(
+                id(layer.solution),
+                (
+                    layer.name,
+                    f"{counts[id(layer.solution)]}",
+                    f"{layer.cycles:,}",
+                    f"{layer.bound_cycles:,}",
+                    f"{layer.energy_pj / 1e6:,.2f} µJ",
+                    f"{layer.bound_energy_pj / 1e6:,.2f} µJ",
+                    f"{100 * layer.solution.quality.gap:.1f} %",
+                    f"{100 * layer.utilization:.0f} %",
+                    f"{100 * layer.padding:.0f} %",
+                    f"{layer.seconds:.2f} s",
+                ),
+            )
+        heads = (
+            "layer",
+            "times",
+            "cycles",
+            "at least",
+            "energy",
+            "at least",
+            "gap",
+            "used",
+            "padding",
+            "time",
+        )
+        title = f"{self.machine}, by {self.layers[0].planner}"
+        table = Table(heads, tuple(rows.values()), title, tuple(range(1, 10)))
+        on_network = [(layer.name, layer.noc) for layer in self.layers if layer.noc is not None]
+        return (table, network_table(on_network, self.description)) if on_network else (table,)
+
+    def lines(self) -> Sequence[str]:
+        """The loops of a single layer and its launch, or the sums over several."""
+        found: list[str] = []
+        total = self.total
+        if len(self.layers) == 1:
+            found += loop_lines(self.layers[0].solution.mapping)
+            if self.layers[0].block is not None:
+                found += self.layers[0].block.lines()
+        else:
+            found.append(
+                f"all {len(self.layers)}: {total.cycles:,} cycles, at least {total.bound_cycles:,}; "
+                f"{total.energy_pj / 1e6:,.2f} µJ, at least {total.bound_energy_pj / 1e6:,.2f} µJ"
+            )
+        if self.streamed and len(self.layers) > 1:
+            found.append(
+                f"{len(self.streamed)} other operators, unfused and streamed once: at least "
+                f"{total.streamed_cycles:,} cycles, {total.streamed_energy_pj / 1e6:,.2f} µJ more"
+            )
+        return [*found, f"mapped onto {self.mapped_onto}"] if self.mapped_onto else found
+
+    def __repr__(self) -> str:
+        total = self.total
+        return (
+            f"MapResult({self.machine!r}, {len(self.layers)} layers, {total.cycles:,} cycles, "
+            f"at least {total.bound_cycles:,}, {total.energy_pj / 1e6:,.2f} µJ)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SweptMachine:
+    """A variant of a machine: its values in the order of the axes, and what everything costs on it."""
+
+    values: tuple[str, ...]
+    total: MapTotal | None
+    error: str | None
+    is_best: bool = field(
+        default=False,
+        metadata=about("No other variant is as good in cycles and energy and better in one."),
+    )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MapSweep(Result):
+    """Operators mapped onto variants of a machine."""
+
+    machine: str
+    mapper: str
+    objective: Objective
+    axes: tuple[str, ...]
+    variants: tuple[SweptMachine, ...]
+    work: tuple[str, ...] = field(metadata=about(hidden=True))
+
+    def tables(self) -> Sequence[Table]:
+        """A row for each variant."""
+        rows = []
+        for variant in self.variants:
+            total = variant.total
+            figures: tuple[str, ...] = ("-", "-", "-", "-", variant.error or "")
+            if total is not None:
+                figures = (
+                    f"{total.cycles:,}",
+                    f"{total.bound_cycles:,}",
+                    f"{total.energy_pj / 1e6:,.2f} µJ",
+                    f"{total.bound_energy_pj / 1e6:,.2f} µJ",
+                    "yes" if variant.is_best else "",
+                )
+            rows.append((*variant.values, *figures))
+        heads = (*(axis.split(".", 1)[-1] for axis in self.axes), "cycles", "at least", "energy", "at least")
+        title = f"variants of {self.machine}, by {self.mapper}"
+        return (Table((*heads, "unbeaten"), tuple(rows), title, tuple(range(len(heads)))),)
+
+    def __repr__(self) -> str:
+        return f"MapSweep({self.machine!r}, {', '.join(self.axes)}: {len(self.variants)} variants)"
+
+
+@dataclass(frozen=True, slots=True)
+class CostSummary:
+    """The cost of a mapping in four figures."""
+
+    cycles: int
+    energy_pj: float
+    utilization: float
+
+    @property
+    @in_json
+    def energy_uj(self) -> float:
+        """The energy in the unit of Timeloop's reports."""
+        return self.energy_pj / 1e6
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EvaluatedMapping(Result):
+    """What a given mapping costs, or why it is impossible."""
+
+    case: Case = field(metadata=about(hidden=True))
+    error: str | None
+    cost: Cost | None = field(metadata=about(hidden=True))
+    noc: NocResult | None = field(
+        default=None, metadata=about("On the network on chip, where that was asked for.", optional=True)
+    )
+
+    @property
+    @in_json
+    def id(self) -> str:
+        """The name of the case."""
+        return self.case.id
+
+    @property
+    @in_json
+    def summary(self) -> CostSummary | None:
+        """Cycles, energy, utilization; null where there is an error."""
+        cost = self.cost
+        return None if cost is None else CostSummary(cost.cycles, cost.energy_pj, cost.utilization)
+
+    @property
+    @in_json
+    def levels(self) -> dict[str, MacCount | LevelCount]:
+        """What the compute units (MAC) and each level of memory do; empty where there is an error."""
+        return {} if self.cost is None else counts_of(self.case.problem, self.cost)
+
+    def __repr__(self) -> str:
+        said = self.error if self.cost is None else f"{self.cost.cycles:,} cycles"
+        return f"EvaluatedMapping({self.id!r}, {said})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MapEvaluation(Result):
+    """Given mappings, evaluated."""
+
+    machine: str
+    link_transfers: bool
+    cases: tuple[EvaluatedMapping, ...]
+    description: Machine = field(metadata=about(hidden=True))
+
+    def tables(self) -> Sequence[Table]:
+        """A row for each mapping; on the network, where that was simulated."""
+        rows = tuple(
+            (case.id, "-", "-", "-", case.error or "")
+            if case.cost is None
+            else (
+                case.id,
+                f"{case.cost.cycles:,}",
+                f"{case.cost.energy_pj / 1e6:,.2f} µJ",
+                f"{100 * case.cost.utilization:.1f} %",
+                "",
+            )
+            for case in self.cases
+        )
+        table = Table(("case", "cycles", "energy", "utilisation", ""), rows, right=(1, 2, 3))
+        on_network = [(case.id, case.noc) for case in self.cases if case.noc is not None]
+        return (table, network_table(on_network, self.description)) if on_network else (table,)
+
+    def __repr__(self) -> str:
+        return f"MapEvaluation({self.machine!r}, {len(self.cases)} mappings)"
+
+
+def loop_lines(mapping: Mapping) -> Iterator[str]:
+    """The loops as nested lines, the outermost first."""
+    depth = 0
+    for loops in mapping.levels:
+        yield f"{'  ' * depth}{loops.level}:"
+        for loop in loops.temporal:
+            if loop.factor > 1:
+                depth += 1
+                yield f"{'  ' * depth}for {loop.dim} in {loop.factor}"
+        spatial = [loop for loop in loops.spatial if loop.factor > 1]
+        if spatial:
+            depth += 1
+            yield f"{'  ' * depth}spatial {', '.join(f'{loop.dim} in {loop.factor}' for loop in spatial)}"
+
+
+def network_table(results: Sequence[tuple[str, NocResult]], machine: Machine) -> Table:
+    """What the network does to each mapping; equal rows once."""
+    from tilewright.cost.noc.traffic import network_of
+
+    rows = {}
+    for name, result in results:
+        router, port, share = result.busiest_link
+        cause, waited = max(result.wait_cycles.items(), key=lambda item: item[1])
+        rows[name, id(result)] = (
+            name,
+            f"{result.cycles:,}",
+            f"{result.compute_cycles:,}",
+            f"{100 * (result.cycles - result.compute_cycles) / result.cycles:.0f} %",
+            f"{cause}, {waited:,}",
+            f"{100 * result.memory_utilization:.0f} %",
+            f"{_PORTS[port]} {router}, {100 * share:.0f} %",
+            f"{result.hop_energy_pj / 1e6:,.2f} µJ",
+        )
+    heads = ("mapping", "cycles", "computing", "waiting", "most for", "memory's port", "busiest link", "hops")
+    # Where the machine gives hops no energy their column would say nothing.
+    count = len(heads) if any(result.hop_energy_pj for _, result in results) else len(heads) - 1
+    network = network_of(machine)
+    name = "a mesh as in CoSA's paper, as the machine describes none" if network is None else network.name
+    return Table(
+        heads[:count],
+        tuple(row[:count] for row in rows.values()),
+        f"on the network, cycle by cycle: {name}",
+        tuple(column for column in (1, 2, 3, 5, 7) if column < count),
+    )
+
+
+def unbeaten(figures: MappingOf[int, tuple[int, float]]) -> set[int]:
+    """Keys of those that no other is as good as in both figures and better than in one (the Pareto front)."""
+    return {
+        key
+        for key, mine in figures.items()
+        if not any(
+            other != mine and other[0] <= mine[0] and other[1] <= mine[1] for other in figures.values()
+        )
+    }
