@@ -202,28 +202,3 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"shapes: input {name!r} is given twice.")
         shapes[name] = tuple(int(n) for n in numbers)
     return shapes
-
-
-def parse_bytes(text: str) -> int:
-    """Read a size such as `512MiB`, `2GB` or a plain number of bytes.
-
-    Raises:
-        UsageError: any other text.
-
-    >>> parse_bytes("1.5KiB"), parse_bytes("2MB")
-    (1536, 2000000)
-    """
-    units = {"": 1, "b": 1}
-    for power, letter in enumerate("kmgt", start=1):
-        units[f"{letter}b"] = 1000**power
-        units[f"{letter}ib"] = 1024**power
-    stripped = text.strip()
-    digits = stripped.rstrip("bBiIkKmMgGtT ")
-    unit = stripped[len(digits) :].strip().lower()
-    try:
-        number = float(digits)
-    except ValueError:
-        number = -1.0
-    if unit not in units or not 0 < number < float("inf"):
-        raise UsageError(f"size {text!r}: expected bytes, or a number with KiB, MiB, GiB, KB, MB or GB.")
-    return int(number * units[unit])

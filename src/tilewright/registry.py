@@ -1,20 +1,36 @@
 """Names to members of a family: planners, passes, targets. Built-ins and plugins look the same.
 
-Members load on first use, so that asking for a name costs no imports. A plugin is an entry point in the
-family's group (`tilewright.partition`, ...) that resolves to a callable which makes the member.
+Members load on first use, so that asking for names costs no imports. A plugin is an entry point in the
+family's group (`tilewright.partition`, ...) that resolves to a callable which makes the member, such as its
+class. A plugin that does not work is an error where it is asked for, and nowhere else.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from collections.abc import Callable
-from importlib import metadata
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from tilewright.errors import UsageError
+from tilewright.errors import TilewrightError, UsageError
+from tilewright.planning.member_options import MemberOption, options_of, spec_of, with_options
+from tilewright.planning.spec import Spec, shown
+from tilewright.suggestions import likely
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """What there is to say of a member: its options, a line of help, the package it is from if a plugin."""
+
+    name: str
+    about: str
+    options: tuple[MemberOption, ...] = ()
+    plugin: str = ""
 
 
 class Registry(Generic[T]):
@@ -26,12 +42,16 @@ class Registry(Generic[T]):
     ('four sides', ('square',))
     """
 
-    def __init__(self, kind: str, *, entry_point_group: str | None = None) -> None:
-        self._kind = kind
+    def __init__(
+        self, kind: str, *, entry_point_group: str | None = None, protocol: str | None = None
+    ) -> None:
+        """`protocol`, the `package.module:Class` of what every member is, is what plugins are held to."""
+        self.kind = kind
         self._group = entry_point_group
+        self._protocol = protocol
         self._loaders: dict[str, Callable[[], T]] = {}
         self._members: dict[str, T] = {}
-        self._has_plugins = entry_point_group is None
+        self._plugins: dict[str, list[EntryPoint]] | None = None if entry_point_group else {}
 
     def add(self, name: str, load: Callable[[], T]) -> None:
         """Register a member under a name that nobody has yet; `load` runs at its first use.
@@ -40,59 +60,147 @@ class Registry(Generic[T]):
             UsageError: the name is taken.
         """
         if name in self._loaders:
-            raise UsageError(f"{self._kind} {name!r} is registered twice; give one of them another name.")
+            raise UsageError(f"{self.kind} {name!r} is registered twice; give one of them another name.")
         self._loaders[name] = load
 
     def add_class(self, name: str, path: str) -> None:
         """Register the class at `package.module:Class`, made without arguments."""
-        module, _, attribute = path.partition(":")
+        self.add(name, lambda: cast(T, _imported(path)()))
 
-        def load() -> T:
-            return cast(T, getattr(importlib.import_module(module), attribute)())
-
-        self.add(name, load)
-
-    def get(self, name: str) -> T:
-        """The member of that name, loaded if it is not yet.
+    def get(self, text: str | Spec) -> T:
+        """The member that a text names, with the options it states: `graphturbo{alpha=1.25, dims=any}`.
 
         Raises:
-            UsageError: no such member; the message lists close matches.
+            UsageError: no such member or option, or a value that does not fit; says which would.
         """
-        if name not in self._members:
-            self._members[name] = self._loader(name)()
-        return self._members[name]
+        spec = Spec.parse(text) if isinstance(text, str) else text
+        return with_options(self._default(spec.name), spec)
+
+    def canonical(self, text: str | Spec) -> str:
+        """The shortest text for the same member: options in the order of its fields, without defaults.
+
+        Raises:
+            UsageError: as `get`.
+        """
+        spec = Spec.parse(text) if isinstance(text, str) else text
+        return str(spec_of(spec.name, self._default(spec.name), self.get(spec)))
+
+    def spec_of(self, name: str, member: T) -> Spec:
+        """The spec for which `get` gives that member, which is one of that name with some options."""
+        return spec_of(name, self._default(name), member)
+
+    def options(self, name: str) -> tuple[MemberOption, ...]:
+        """The options of a member: name, type, default, help.
+
+        Raises:
+            UsageError: no such member, or a plugin that does not load.
+        """
+        return options_of(self._default(name))
+
+    def info(self, name: str) -> MemberInfo:
+        """What there is to say of a member.
+
+        Raises:
+            UsageError: no such member, or a plugin that does not load.
+        """
+        member = self._default(name)
+        about = (type(member).__doc__ or "").strip().partition("\n")[0]
+        plugin = "" if name in self._loaders else _source(self._found()[name][0])
+        return MemberInfo(name, about, options_of(member), plugin)
 
     def names(self) -> tuple[str, ...]:
         """All names, plugins included, sorted."""
-        self._find_plugins()
-        return tuple(sorted(self._loaders))
+        return tuple(sorted({*self._loaders, *self._found()}))
 
-    def _loader(self, name: str) -> Callable[[], T]:
-        if name not in self._loaders:
-            self._find_plugins()
-        if name not in self._loaders:
-            close = difflib.get_close_matches(name, self._loaders, n=3, cutoff=0.5)
-            hint = f"Did you mean {' or '.join(close)}?" if close else f"Known: {', '.join(self.names())}."
-            raise UsageError(f"Unknown {self._kind} {name!r}. {hint}")
-        return self._loaders[name]
+    def built_in_names(self) -> tuple[str, ...]:
+        """Names of members that are no plugins, as registered."""
+        return tuple(self._loaders)
 
-    def _find_plugins(self) -> None:
-        if self._has_plugins:
-            return
-        self._has_plugins = True
-        assert self._group is not None
-        for entry in sorted(metadata.entry_points(group=self._group), key=lambda e: (e.name, e.value)):
-            self.add(entry.name, _plugin_loader(self._kind, entry))
+    def plugin_problems(self) -> tuple[str, ...]:
+        """What is wrong with the names of plugins, a line for each; nothing is loaded for it."""
+        return tuple(self._problems())
 
+    def _default(self, name: str) -> T:
+        """The member of a name, as it is without options."""
+        if name not in self._members:
+            if name in self._loaders:
+                self._members[name] = self._loaders[name]()
+            elif name in self._found():
+                self._members[name] = self._load_plugin(name)
+            else:
+                guess = likely(name, self.names())
+                hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Known: {', '.join(self.names())}."
+                raise UsageError(f"Unknown {self.kind} {shown(name)}. {hint}")
+        return self._members[name]
 
-def _plugin_loader(kind: str, entry: metadata.EntryPoint) -> Callable[[], Any]:
-    def load() -> Any:
+    def _found(self) -> dict[str, list[EntryPoint]]:
+        """Plugins by name. A name of a built-in is not theirs to take."""
+        if self._plugins is None:
+            self._plugins = {}
+            for entry in self._entry_points():
+                if entry.name not in self._loaders and _is_name(entry.name):
+                    self._plugins.setdefault(entry.name, []).append(entry)
+        return self._plugins
+
+    def _entry_points(self) -> list[EntryPoint]:
+        if self._group is None:
+            return []
+        from importlib import metadata  # takes longer than the rest of the command line
+
+        return sorted(set(metadata.entry_points(group=self._group)), key=lambda e: (e.name, e.value))
+
+    def _problems(self) -> Iterator[str]:
+        for entry in self._entry_points():
+            what = f"{self.kind} {entry.name!r} of {_source(entry)}"
+            if entry.name in self._loaders:
+                yield f"{what} is not used: that name is built in. It needs another one."
+            elif not _is_name(entry.name):
+                yield f"{what} is not used: a name has no braces, quotes or control characters."
+            elif entry is not self._found()[entry.name][0]:
+                yield f"{what} takes a name that another plugin has; remove one of the two packages."
+
+    def _load_plugin(self, name: str) -> T:
+        entries = self._found()[name]
+        sources = " and ".join(map(_source, entries))
+        what = f"{self.kind} {name!r} is a plugin ({sources})"
+        if len(entries) > 1:
+            raise UsageError(f"{what} of two packages; remove one of them.")
         try:
-            return entry.load()()
-        except ImportError as error:
+            member = entries[0].load()()
+            fits = self._protocol is None or isinstance(member, _imported(self._protocol))
+        except (Exception, SystemExit) as error:
+            verb = "imported" if isinstance(error, ImportError) else "loaded"
             raise UsageError(
-                f"{kind} {entry.name!r} is a plugin ({entry.value}) that cannot be imported: {error}. "
+                f"{what} that cannot be {verb}: {_reason(error)}. "
                 "Reinstall or remove the package that provides it."
             ) from error
+        if not fits:
+            assert self._protocol is not None
+            raise UsageError(f"{what} that gives no {self.kind}: see {self._protocol.replace(':', '.')}.")
+        return cast(T, member)
 
-    return load
+
+def _imported(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return Spec.parse(name) == Spec(name)
+    except UsageError:
+        return False
+
+
+def _reason(error: BaseException) -> str:
+    """What an error says, on one line."""
+    text = " ".join(str(error).split()).rstrip(".")
+    if isinstance(error, ImportError | TilewrightError):
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def _source(entry: EntryPoint) -> str:
+    """Which package gives a plugin, and what of it."""
+    package = f"{entry.dist.name} {entry.dist.version}: " if entry.dist is not None else ""
+    return f"{package}{entry.value}"

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.options import EFFORT_EVALUATIONS, Options, parse_bytes, parse_shapes
+from tilewright.options import EFFORT_EVALUATIONS, Options, parse_shapes
 from tilewright.planning import Budget
+from tilewright.sizes import parse_bytes
 
 
 def test_defaults_are_valid_and_frozen() -> None:

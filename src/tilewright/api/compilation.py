@@ -14,9 +14,10 @@ from tilewright.compiler import Compilation, Tuning, compile_graph
 from tilewright.errors import UsageError
 from tilewright.explain import origins_of, with_loaded_nodes
 from tilewright.frontend.onnx import Source
-from tilewright.options import Options, parse_bytes, parse_shapes
+from tilewright.options import Options, parse_shapes
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
+from tilewright.sizes import parse_bytes
 from tilewright.targets import TARGETS
 from tilewright.targets.base import TuningTarget
 

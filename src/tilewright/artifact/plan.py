@@ -117,6 +117,7 @@ def _quality(quality: Quality) -> dict[str, Any]:
         "bound": quality.bound,
         "unit": quality.unit,
         "status": str(quality.status),
+        **({} if quality.is_proven else {"is_proven": False}),
     }
 
 

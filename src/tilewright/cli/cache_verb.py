@@ -118,7 +118,7 @@ def prune(
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Remove entries, least recently used first. Example: `tilewright cache prune --max-size 100MiB`."""
-    from tilewright.options import parse_bytes
+    from tilewright.sizes import parse_bytes
 
     limit = 0 if max_size.strip() in ("0", "0B") else parse_bytes(max_size)
     freed = _open(cache).prune(limit)

@@ -76,11 +76,12 @@ class CompileFlags:
         Raises:
             UsageError: a name that is unknown, or a value that makes no sense.
         """
-        from tilewright.options import Options, parse_accuracy, parse_bytes, parse_hint, parse_shapes
+        from tilewright.options import Options, parse_accuracy, parse_hint, parse_shapes
         from tilewright.partition import PARTITIONERS
         from tilewright.passes import PASSES
         from tilewright.planning import Budget
         from tilewright.schedule import SCHEDULERS
+        from tilewright.sizes import parse_bytes
         from tilewright.targets import TARGETS
 
         # An unknown name is an error here, before the model is read.

@@ -81,8 +81,8 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
     """
     from tilewright.hardware.citation import cited_numbers
     from tilewright.hardware.machine_file import machine_text
-    from tilewright.hardware.parts import closest
     from tilewright.hardware.presets import HOST, find_machine, is_file, preset_names, preset_text
+    from tilewright.suggestions import closest
     from tilewright.targets import TARGETS
 
     if not is_file(name) and name not in preset_names():

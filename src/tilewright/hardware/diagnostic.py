@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.parts import Level, Network, Overheads, Part, Share, Threads, Unit, likely
+from tilewright.hardware.parts import Level, Network, Overheads, Part, Share, Threads, Unit
+from tilewright.suggestions import likely
 
 PARTS: Mapping[str, type[Part]] = {
     "machine": Machine,

@@ -30,10 +30,9 @@ from tilewright.hardware.parts import (
     Threads,
     Unit,
     Work,
-    closest,
-    likely,
 )
 from tilewright.hardware.quantity import MAX_COUNT, Count, Hertz, Watts
+from tilewright.suggestions import closest, likely
 
 __all__ = [
     "ALL_KINDS",

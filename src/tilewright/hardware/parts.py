@@ -6,8 +6,6 @@ frozen; what only a whole machine can check (names of levels, sources of energie
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -24,6 +22,7 @@ from tilewright.hardware.quantity import (
     Picojoules,
 )
 from tilewright.ir.dtype import DType
+from tilewright.suggestions import closest
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 
@@ -59,27 +58,6 @@ _USUAL_WORK: dict[str, tuple[Work, ...]] = {
     "special": (Work.SPECIAL,),
     "mover": (Work.MOVEMENT,),
 }
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """The end of a complaint about an unknown name: the likely meaning, else all that are known.
-
-    >>> closest("Globalbufer", ["Registers", "GlobalBuffer"])
-    'did you mean GlobalBuffer'
-    """
-    names = list(dict.fromkeys(known))
-    return likely(name, names) or (f"known are {', '.join(names)}" if names else "there are none")
-
-
-def likely(name: str, known: Iterable[str]) -> str:
-    """Names of which one was likely meant, as the end of a complaint; empty if none is like it.
-
-    >>> likely("Globalbufer", ["Registers", "GlobalBuffer"]), likely("L9", ["DRAM"])
-    ('did you mean GlobalBuffer', '')
-    """
-    folded = {n.lower(): n for n in reversed(list(known))}
-    found = difflib.get_close_matches(name.lower(), folded, n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(folded[f] for f in found)}" if found else ""
 
 
 def _known_dtypes(table: dict[str, float]) -> dict[str, float]:

@@ -11,7 +11,8 @@ from typing import Any
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import machine_from
-from tilewright.hardware.parts import Part, closest
+from tilewright.hardware.parts import Part
+from tilewright.suggestions import closest
 
 MAX_VARIANTS = 1000
 

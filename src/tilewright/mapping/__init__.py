@@ -12,7 +12,9 @@ from tilewright.registry import Registry
 if TYPE_CHECKING:
     from tilewright.mapping.base import Mapper
 
-MAPPERS: Registry[Mapper] = Registry("mapper", entry_point_group="tilewright.mapping")
+MAPPERS: Registry[Mapper] = Registry(
+    "mapper", entry_point_group="tilewright.mapping", protocol="tilewright.mapping.base:Mapper"
+)
 MAPPERS.add_class("cosa", "tilewright.mapping.cosa:Cosa")
 MAPPERS.add_class("cosa-paper", "tilewright.mapping.cosa:CosaPaper")
 MAPPERS.add_class("exact", "tilewright.mapping.exact:Exact")

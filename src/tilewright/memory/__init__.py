@@ -19,7 +19,9 @@ __all__ = [
     "memory_problem",
 ]
 
-MEMORY_PLANNERS: Registry[MemoryPlanner] = Registry("memory planner", entry_point_group="tilewright.memory")
+MEMORY_PLANNERS: Registry[MemoryPlanner] = Registry(
+    "memory planner", entry_point_group="tilewright.memory", protocol="tilewright.memory.base:MemoryPlanner"
+)
 MEMORY_PLANNERS.add_class("arena", "tilewright.memory.arena:ArenaPlanner")
 MEMORY_PLANNERS.add_class("greedy-by-size", "tilewright.memory.greedy_by_size:GreedyBySize")
 MEMORY_PLANNERS.add_class("naive", "tilewright.memory.naive:NaivePlanner")

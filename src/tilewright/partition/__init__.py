@@ -24,7 +24,9 @@ __all__ = [
     "check_partition",
 ]
 
-PARTITIONERS: Registry[Partitioner] = Registry("partitioner", entry_point_group="tilewright.partition")
+PARTITIONERS: Registry[Partitioner] = Registry(
+    "partitioner", entry_point_group="tilewright.partition", protocol="tilewright.partition.base:Partitioner"
+)
 PARTITIONERS.add_class("none", "tilewright.partition.none:NonePartitioner")
 PARTITIONERS.add_class("layerwise", "tilewright.partition.layerwise:Layerwise")
 PARTITIONERS.add_class("graphturbo", "tilewright.partition.graphturbo:GraphTurbo")

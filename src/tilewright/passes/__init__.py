@@ -16,7 +16,9 @@ from tilewright.registry import Registry
 
 __all__ = ["PASSES", "PIPELINE", "Pass", "PassReport", "PassResult", "Remark", "run_passes"]
 
-PASSES: Registry[Pass] = Registry("pass", entry_point_group="tilewright.passes")
+PASSES: Registry[Pass] = Registry(
+    "pass", entry_point_group="tilewright.passes", protocol="tilewright.passes.base:Pass"
+)
 PASSES.add_class("merge-quantization", "tilewright.passes.merge_quantization:MergeQuantization")
 PASSES.add_class("recognise-quantized", "tilewright.passes.recognise_quantized:RecogniseQuantized")
 PASSES.add_class("fold-constants", "tilewright.passes.fold_constants:FoldConstants")

@@ -18,7 +18,9 @@ __all__ = [
     "check_schedule",
 ]
 
-SCHEDULERS: Registry[Scheduler] = Registry("scheduler", entry_point_group="tilewright.schedule")
+SCHEDULERS: Registry[Scheduler] = Registry(
+    "scheduler", entry_point_group="tilewright.schedule", protocol="tilewright.schedule.base:Scheduler"
+)
 SCHEDULERS.add_class("sequential", "tilewright.schedule.sequential:Sequential")
 SCHEDULERS.add_class("greedy", "tilewright.schedule.greedy:Greedy")
 SCHEDULERS.add_class("breadth-first", "tilewright.schedule.instance_orders:BreadthFirst")

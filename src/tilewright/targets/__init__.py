@@ -9,7 +9,9 @@ from tilewright.registry import Registry
 if TYPE_CHECKING:
     from tilewright.targets.base import Target
 
-TARGETS: Registry[Target] = Registry("target", entry_point_group="tilewright.targets")
+TARGETS: Registry[Target] = Registry(
+    "target", entry_point_group="tilewright.targets", protocol="tilewright.targets.base:Target"
+)
 TARGETS.add_class("cpu", "tilewright.targets.cpu.target:CpuTarget")
 TARGETS.add_class("interpreter", "tilewright.targets.interpreter.target:InterpreterTarget")
 TARGETS.add_class("null", "tilewright.targets.null.target:NullTarget")

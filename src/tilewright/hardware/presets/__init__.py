@@ -10,7 +10,7 @@ from tilewright.errors import MachineError
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import load_machine, parse_machine
-from tilewright.hardware.parts import closest
+from tilewright.suggestions import closest
 
 HOST = "host"
 """This machine, as far as it is known without measuring."""

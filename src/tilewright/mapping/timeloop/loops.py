@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.parts import closest
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import Problem
 from tilewright.mapping.timeloop.document import (
@@ -21,6 +20,7 @@ from tilewright.mapping.timeloop.document import (
     read_document,
     target_name,
 )
+from tilewright.suggestions import closest
 
 _KEYS = ("target", "name", "type", "factors", "permutation", "split", "keep", "bypass")
 _REFUSED = (

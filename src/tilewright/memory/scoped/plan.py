@@ -8,7 +8,6 @@ from types import MappingProxyType
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.hardware.capacity import local_capacity_bytes, main_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.parts import closest
 from tilewright.ir.region import full_region
 from tilewright.memory.scoped.base import SCOPES, LevelUse, Piece, ScopePlan, live_bytes
 from tilewright.memory.scoped.expand import Draft, Timeline, expand
@@ -17,6 +16,7 @@ from tilewright.memory.scoped.spill import DEFAULT_POLICY, POLICIES, Policy, mov
 from tilewright.planning import Infeasible
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph
+from tilewright.suggestions import closest
 
 Capacities = Mapping[Scope, int | None]
 

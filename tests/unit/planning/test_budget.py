@@ -1,7 +1,7 @@
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.planning import UNLIMITED, Budget, Infeasible, Quality, Status
+from tilewright.planning import UNLIMITED, Budget
 
 
 @pytest.mark.parametrize(
@@ -38,22 +38,3 @@ def test_the_deadline_cuts_off() -> None:
     assert [meter.spend(), meter.spend()] == [True, False]
     assert meter.cut_off
     assert meter.num_evaluations == 1
-
-
-def test_a_cost_at_its_bound_is_optimal() -> None:
-    assert Quality.of(5, bound=5, unit="ns").status is Status.OPTIMAL
-    assert Quality.of(5, bound=5, unit="ns", cut_off=True).status is Status.OPTIMAL
-    assert Quality.of(6, bound=5, unit="ns").status is Status.FEASIBLE
-    assert Quality.of(6, bound=5, unit="ns", cut_off=True).status is Status.CUT_OFF
-
-
-def test_the_gap_is_relative_to_the_bound() -> None:
-    assert Quality.of(6, bound=5, unit="ns").gap == pytest.approx(0.2)
-    assert Quality.of(0, bound=0, unit="ns").gap == 0
-    assert Quality.of(1, bound=0, unit="ns").gap == float("inf")
-    assert str(Quality.of(6, bound=5, unit="ns")) == "6 ns (feasible, at least 5)"
-
-
-def test_no_is_explained_in_one_line() -> None:
-    answer = Infeasible("L1", 200, 100, ("x (150 bytes)",), ("a smaller tile",))
-    assert str(answer) == "L1 needs 200 bytes but has 100; largest: x (150 bytes). Try a smaller tile."

@@ -1,8 +1,4 @@
-"""What every planner family shares: the effort it may spend, how good its answer is, how it says no.
-
-Partitioners, schedulers, mappers and memory planners are all `solve(problem, budget)`, which gives a
-solution or `Infeasible`, with an independent `check`; these are the words in which they answer.
-"""
+"""What a planner may spend, and what its answer may take."""
 
 from __future__ import annotations
 
@@ -10,68 +6,10 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import UsageError
 
-_ROUNDING = 1e-9  # of costs that are sums of floats
-
-
-class Status(StrEnum):
-    """How a search ended."""
-
-    OPTIMAL = "optimal"  # the cost equals a proven lower bound
-    FEASIBLE = "feasible"  # the planner finished its work; nothing is proven
-    CUT_OFF = "cut off"  # the deadline stopped it: another run may give another answer
-
-
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """Cost of a solution beside a lower bound on any solution's cost, in the same unit.
-
-    >>> Quality.of(120.0, bound=100.0, unit="bytes").gap
-    0.2
-    """
-
-    cost: float
-    bound: float
-    unit: str
-    status: Status
-
-    @classmethod
-    def of(cls, cost: float, *, bound: float, unit: str, cut_off: bool = False) -> Quality:
-        """State a quality: optimal where the bound is reached, sums of floats apart.
-
-        Raises:
-            InternalError: the bound is above the cost, so one of both is wrong.
-        """
-        if bound > cost + _ROUNDING * abs(cost):
-            raise InternalError(f"a bound of {bound} {unit} is above a cost of {cost} {unit}.")
-        reached = cost <= bound + _ROUNDING * abs(bound)
-        bound = cost if reached else bound
-        status = Status.OPTIMAL if reached else Status.CUT_OFF if cut_off else Status.FEASIBLE
-        return cls(cost, bound, unit, status)
-
-    @property
-    def gap(self) -> float:
-        """How far above the bound the cost lies, relative to the bound; infinite for a bound of zero."""
-        if self.cost <= self.bound:
-            return 0.0
-        return (self.cost - self.bound) / self.bound if self.bound > 0 else float("inf")
-
-    def __str__(self) -> str:
-        gap = "" if self.status is Status.OPTIMAL else f", at least {self.bound:g}"
-        return f"{self.cost:g} {self.unit} ({self.status}{gap})"
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """What produced a solution and with how much effort."""
-
-    planner: str
-    seed: int = 0
-    num_evaluations: int = 0
-    note: str = ""
+UNLIMITED = 2**63 - 1  # evaluations
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +62,6 @@ class Budget:
         return Meter(self, clock)
 
 
-UNLIMITED = 2**63 - 1
-
-
 @dataclass(slots=True)
 class Meter:
     """Counts evaluations against a budget.
@@ -176,30 +111,3 @@ class Limits:
 
 NO_LIMITS = Limits()
 """One group at a time, in any amount of memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Infeasible:
-    """No solution exists within a capacity: which one, by how much, what is to blame, what would help."""
-
-    level: str
-    need_bytes: int
-    capacity_bytes: int
-    culprits: tuple[str, ...] = ()
-    levers: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        blame = f"; largest: {', '.join(self.culprits)}" if self.culprits else ""
-        levers = f". Try {' or '.join(self.levers)}" if self.levers else ""
-        return f"{self.level} needs {self.need_bytes} bytes but has {self.capacity_bytes}{blame}{levers}."
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One broken rule of a solution, found by its checker."""
-
-    rule: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.message}"

@@ -1,0 +1,42 @@
+"""What planners say beside a solution: what made it, why there is none, what is wrong with one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What produced a solution and with how much effort."""
+
+    planner: str
+    seed: int = 0
+    num_evaluations: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """No solution exists within a capacity: which one, by how much, what is to blame, what would help."""
+
+    level: str
+    need_bytes: int
+    capacity_bytes: int
+    culprits: tuple[str, ...] = ()
+    levers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        blame = f"; largest: {', '.join(self.culprits)}" if self.culprits else ""
+        levers = f". Try {' or '.join(self.levers)}" if self.levers else ""
+        return f"{self.level} needs {self.need_bytes} bytes but has {self.capacity_bytes}{blame}{levers}."
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule of a solution, found by its checker."""
+
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.message}"
