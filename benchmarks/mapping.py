@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from results import arguments_of, layers, write
 
+from tilewright.cost.base import Objective
 from tilewright.cost.nest_table import Encoded, Evaluator
-from tilewright.cost.objective import Objective
 from tilewright.hardware.presets import load_preset
 from tilewright.loops.problem import Problem, layer
 from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 # At once, so that a fork is watched before any thread imports the rest.
 from tilewright import forks as _forks
+from tilewright.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tilewright.api import CheckReport, InferenceSession, Model, check, load
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
         UsageError,
     )
     from tilewright.options import Options
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ArtifactCorrupt",

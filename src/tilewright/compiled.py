@@ -283,7 +283,7 @@ class CompiledModel:
 
         `reference` is the graph of the model as it was loaded; `inputs` names the feed in reports.
         """
-        from tilewright.benchmark import relative_error
+        from tilewright.accuracy import relative_error
         from tilewright.ir.interpret import run_graph
 
         names = self._output_names

@@ -16,6 +16,7 @@ from onnx.parser import parse_model
 from tests.support.run_time import Array, Case, Ways
 
 import tilewright as tw
+from tilewright.backend.conformance import node_cases
 from tilewright.compiler import compile_graph
 from tilewright.errors import InputError, ModelRejected
 from tilewright.frontend.onnx import load_onnx
@@ -24,7 +25,6 @@ from tilewright.ir.graph import Node
 from tilewright.ir.nest import Indirect, Opaque
 from tilewright.ir.ops import describe
 from tilewright.options import Options
-from tilewright.report.conformance import node_cases
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import plan

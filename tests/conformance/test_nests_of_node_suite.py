@@ -14,13 +14,13 @@ import onnx
 from onnx import ModelProto, numpy_helper
 
 from tilewright.backend import as_array
+from tilewright.backend.conformance import EXCEPTIONS, Array, Case, Wider, mismatch, node_cases
 from tilewright.errors import UnsupportedOp
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_described
 from tilewright.ir.ops import describe
-from tilewright.report.conformance import EXCEPTIONS, Array, Case, Wider, mismatch, node_cases
 
 # Nests add in their own order, the suite's expected values in numpy's.
 REORDERED = 2e-6

@@ -13,9 +13,7 @@ import onnx
 import pytest
 
 from tilewright.backend import as_array, prepare
-from tilewright.ir.dtype import DType
-from tilewright.ir.interpret import run_graph
-from tilewright.report.conformance import (
+from tilewright.backend.conformance import (
     EXCEPTIONS,
     Case,
     CaseResult,
@@ -27,6 +25,8 @@ from tilewright.report.conformance import (
     run_cases,
     suite_mismatch,
 )
+from tilewright.ir.dtype import DType
+from tilewright.ir.interpret import run_graph
 
 # Promises: the first release passes 60 % of the suite, and no later one fewer than this one.
 MIN_PASS = {"INTERPRETER": 1597, "CPU": 1576}
@@ -90,7 +90,7 @@ def test_the_page_tells_the_interpreters_results() -> None:
         pytest.skip(f"the page was written with another onnx than {onnx.__version__}")
     fresh = conformance_markdown({"interpreter": interpreted()}, {"onnx": onnx.__version__})
     table, page = (by_operator(text) for text in (fresh, PAGE.read_text()))
-    assert table == page, "run python -m tilewright.report.conformance"
+    assert table == page, "run python -m tilewright.backend.conformance"
 
 
 def test_every_exception_names_a_case_and_a_reason() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.support.run_time import Array, Case, Ways
 
+from tilewright.backend.conformance import node_cases
 from tilewright.errors import InputError, ModelRejected, TilewrightError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
@@ -17,7 +18,6 @@ from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe, operators
 from tilewright.ir.ops.registry import has_effect
 from tilewright.passes import run_passes
-from tilewright.report.conformance import node_cases
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import plan
 

@@ -31,10 +31,10 @@ from tests.support.guarded import guarded
 
 import tilewright as tw
 from tilewright.backend import as_array
+from tilewright.backend.conformance import node_cases
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.interpret import run_graph
-from tilewright.report.conformance import node_cases
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tilewright import zoo
-from tilewright.benchmark import relative_error
+from tilewright.accuracy import relative_error
 from tilewright.compiler import plan
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType

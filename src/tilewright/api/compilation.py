@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 from typing import Any
 
-import tilewright
 from tilewright.api.models import Model, Shapes, as_model
 from tilewright.arguments import checked
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
@@ -20,6 +19,7 @@ from tilewright.progress import Progress
 from tilewright.sizes import parse_bytes
 from tilewright.targets import TARGETS
 from tilewright.targets.base import TuningTarget
+from tilewright.version import __version__
 
 DEFAULT_TUNING_BUDGET = Budget(UNLIMITED, 60.0)
 
@@ -102,7 +102,7 @@ def _compiled_model(model: Model, options: Options, compilation: Compilation) ->
     origins = origins_of(model.graph, program.graph, compilation.passes)
     facts = CompiledFacts(
         target=options.target,
-        tool_version=tilewright.__version__,
+        tool_version=__version__,
         model_sha256=model.sha256,
         options=options,
         inputs=tuple(TensorInfo.of(v) for v in program.graph.inputs),

@@ -11,7 +11,6 @@ from tilewright.benchmark.session import (
     Entrant,
     Plan,
     compare_engines,
-    relative_error,
 )
 from tilewright.benchmark.statistics import Ratio, Timing, Verdict
 
@@ -27,5 +26,4 @@ __all__ = [
     "Verdict",
     "bench",
     "compare_engines",
-    "relative_error",
 ]

@@ -41,7 +41,7 @@ def bench(
     Raises:
         UsageError: a peer without an ONNX file, or settings that make no sense.
     """
-    import tilewright as tw
+    from tilewright.api import compile_model, load, open_artifact
     from tilewright.hardware.probe import num_threads_default
 
     seconds = Budget.parse(duration).deadline_s if isinstance(duration, str) else duration
@@ -62,11 +62,11 @@ def bench(
             if not isinstance(one, str | Path):
                 compiled, label = one, f"{number}: {one.target}"
             elif str(one).endswith(".tw"):
-                compiled, label = tw.open(one), f"{number}: {Path(one).name}"
+                compiled, label = open_artifact(one), f"{number}: {Path(one).name}"
             else:
-                loaded = tw.load(one)
+                loaded = load(one)
                 graph = loaded.graph  # as it is in the file: what passes changed is measured too
-                compiled, label = tw.compile(loaded), f"{number}: {Path(one).name}"
+                compiled, label = compile_model(loaded), f"{number}: {Path(one).name}"
             reference = reference or graph or compiled.program.graph
             entrants.append(Entrant(label, "tilewright", compiled.save(folder / f"{number}.tw")))
         assert reference is not None

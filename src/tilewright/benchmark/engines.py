@@ -57,14 +57,15 @@ def make_engine(
 
 
 def _tilewright(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:
-    import tilewright as tw
+    from tilewright.api import compile_model, open_artifact
+    from tilewright.version import __version__
 
     compiled = (
-        tw.open(path, threads=num_threads)
+        open_artifact(path, threads=num_threads)
         if path.endswith(".tw")
-        else tw.compile(path, shapes=dict(shapes), threads=num_threads)
+        else compile_model(path, shapes=dict(shapes), threads=num_threads)
     )
-    return Engine("tilewright", tw.__version__, lambda feed: compiled.run(None, feed))
+    return Engine("tilewright", __version__, lambda feed: compiled.run(None, feed))
 
 
 def _onnxruntime(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:

@@ -40,7 +40,8 @@ def demo(
     """
     import tilewright as tw
     from tilewright import zoo
-    from tilewright.benchmark import Entrant, Plan, compare_engines, relative_error
+    from tilewright.accuracy import relative_error
+    from tilewright.benchmark import Entrant, Plan, compare_engines
     from tilewright.benchmark.api import expected_outputs
     from tilewright.benchmark.engines import is_installed
 

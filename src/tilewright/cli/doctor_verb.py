@@ -11,10 +11,10 @@ from pathlib import Path
 
 import typer
 
-from tilewright import __version__
 from tilewright.cli import common
 from tilewright.cli.flags import CACHE, add_verb
 from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table, progress
+from tilewright.version import __version__
 
 _NEEDED = ("numpy", "onnx", "llvmlite", "pydantic", "typer", "rich", "PyYAML")
 _OPTIONAL = {"onnxruntime": "peers", "openvino": "peers", "torch": "torch"}

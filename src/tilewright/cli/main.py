@@ -12,10 +12,10 @@ from typing import NoReturn
 
 import typer
 
-from tilewright import __version__
 from tilewright.cli import interrupts
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import TilewrightError
+from tilewright.version import __version__
 
 PROGRAM = "tilewright"
 

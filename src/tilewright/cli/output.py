@@ -16,10 +16,10 @@ from typing import Any
 
 import typer
 
-from tilewright import __version__
 from tilewright.formatting import format_bytes, format_count, format_ms, format_shape
 from tilewright.printable import json_text, printable, printable_lines
 from tilewright.results import Result
+from tilewright.version import __version__
 
 __all__ = [
     "JSON_OPTION",

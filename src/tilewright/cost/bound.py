@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from math import ceil, gcd, prod
 
-from tilewright.cost.objective import Objective
+from tilewright.cost.base import Objective
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Level, Machine, TensorKind

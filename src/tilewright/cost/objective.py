@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-Objective = Literal["latency", "energy", "edp"]
+from tilewright.cost.base import Objective
 
 UNITS: dict[Objective, str] = {"latency": "cycles", "energy": "pJ", "edp": "pJ cycles"}
 

@@ -8,12 +8,12 @@ from importlib import resources
 from math import prod
 from string import Template
 
-from tilewright import __version__
 from tilewright.embed.names import CText, comment, joined, macro
 from tilewright.embed.weights import HEADER_BYTES, MAGIC, VERSION
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.executable import TensorSpec
 from tilewright.targets.cpu.isa import Isa
+from tilewright.version import __version__
 
 _C_TYPES = {
     DType.FLOAT32: "float",

@@ -6,7 +6,7 @@ from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tilewright.cost.objective import Objective
+from tilewright.cost.base import Objective
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
 
+from tilewright.cost.base import Objective
 from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
-from tilewright.cost.objective import UNITS, Objective, measure, rank
+from tilewright.cost.objective import UNITS, measure, rank
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.hardware.block_view import BlockView, block_limits, block_view

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tilewright.cost.base import Objective
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.noc import simulate
-from tilewright.cost.objective import Objective
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset

@@ -10,7 +10,8 @@ import pytest
 from tests.support.models import feed_for, small_net
 
 import tilewright as tw
-from tilewright.benchmark import Entrant, Plan, Verdict, compare_engines, relative_error
+from tilewright.accuracy import relative_error
+from tilewright.benchmark import Entrant, Plan, Verdict, compare_engines
 from tilewright.benchmark import session as session_module
 from tilewright.errors import UsageError
 

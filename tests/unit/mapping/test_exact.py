@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.mappings import all_mappings
 
+from tilewright.cost.base import Objective
 from tilewright.cost.bound import objective_bound
 from tilewright.cost.nest_analysis import evaluate
-from tilewright.cost.objective import Objective, measure
+from tilewright.cost.objective import measure
 from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine

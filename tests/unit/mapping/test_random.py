@@ -9,9 +9,9 @@ from math import factorial, prod
 import numpy as np
 import pytest
 
+from tilewright.cost.base import Objective
 from tilewright.cost.bound import touched_words
 from tilewright.cost.nest_analysis import evaluate
-from tilewright.cost.objective import Objective
 from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine_file import parse_machine

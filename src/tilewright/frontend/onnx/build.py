@@ -32,10 +32,10 @@ from tilewright.frontend.onnx.inputs import (
 )
 from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_NODES, MAX_UNROLLED_NODES_IN_ALL
 from tilewright.frontend.onnx.loops import ResultType, loop_types
+from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
 from tilewright.frontend.onnx.ranges import check_ranges
-from tilewright.frontend.onnx.read import Origin
 from tilewright.frontend.onnx.tensors import checked_shape, embedded_array
 from tilewright.frontend.onnx.unroll import loop_body, unroll
 from tilewright.ir.bounds import require_bounded

@@ -18,8 +18,8 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from tilewright.errors import ModelRejected
+from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.protos import nested_tensors, quoted
-from tilewright.frontend.onnx.read import Origin
 from tilewright.frontend.onnx.tensors import tensor_dtype, tensor_shape, tensor_size_bytes
 
 _KEYS = frozenset({"location", "offset", "length", "checksum", "basepath"})

@@ -14,19 +14,13 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tilewright.errors import ModelRejected, UsageError, error_context
 from tilewright.files import NotRegularFile, open_regular
 from tilewright.frontend.onnx import native
+from tilewright.frontend.onnx.external import external_files, open_external
 from tilewright.frontend.onnx.limits import MAX_MODEL_BYTES, MAX_NODES, MAX_STRUCTURE_BYTES
+from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.protos import bounded_messages, require_few_parts
 from tilewright.frontend.onnx.wire import structure_bytes
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a model came from: a name for messages and the only folder its weights may be read from."""
-
-    label: str
-    folder: Path | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +37,6 @@ class Opened:
 
         Reads external data whatever they are: call it when the model has been checked.
         """
-        from tilewright.frontend.onnx.external import open_external
-
         digest = hashlib.sha256(self.data)
         for location in self.locations:
             with open_external(self.origin, location) as file:
@@ -63,8 +55,6 @@ def open_model(source: Source) -> Opened:
     >>> len(open_model(onnx.ModelProto(ir_version=8)).sha256())
     64
     """
-    from tilewright.frontend.onnx.external import external_files
-
     native.warm_up()
     if isinstance(source, onnx.ModelProto):
         require_few_parts(source, source.ByteSize(), "the given model")

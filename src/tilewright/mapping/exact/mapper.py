@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import inf
 
+from tilewright.cost.base import Objective
 from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles, objective_bound
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Evaluator
-from tilewright.cost.objective import UNITS, Objective, measure, rank
+from tilewright.cost.objective import UNITS, measure, rank
 from tilewright.errors import InfeasibleMapping
 from tilewright.loops.mapping import Mapping
 from tilewright.mapping.base import MappingProblem, MappingSolution

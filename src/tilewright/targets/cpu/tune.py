@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-import tilewright
 from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp, UsageError
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.private_files import default_cache_directory
@@ -30,6 +29,7 @@ from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.storage import Arrangements
 from tilewright.tuning import Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search
 from tilewright.tuning.database import FORMAT_VERSION
+from tilewright.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class Tuner:
         threads = resolve_threads(options.num_threads)
         facts = (
             FORMAT_VERSION,
-            tilewright.__version__,
+            __version__,
             self.plain.isa.fingerprint,
             asdict(self.plain.isa.caches),
         )

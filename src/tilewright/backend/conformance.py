@@ -1,6 +1,6 @@
 """The ONNX node suite, run and told: every case passes, or is unsupported for a stated reason.
 
-`python -m tilewright.report.conformance > docs/conformance.md` writes the published table; after it,
+`python -m tilewright.backend.conformance > docs/conformance.md` writes the published table; after it,
 `python -m tests.fuzz.explained` writes the page's last section.
 """
 
@@ -261,7 +261,7 @@ def conformance_markdown(runs: Mapping[str, Sequence[CaseResult]], versions: Map
         "# Conformance",
         "",
         f"The node suite of onnx {versions['onnx']} has {cases} cases. Written by "
-        "`python -m tilewright.report.conformance`; kept true by `tests/conformance`.",
+        "`python -m tilewright.backend.conformance`; kept true by `tests/conformance`.",
         "",
         '"Generated" are cases of which loop nests describe every node, so that a target generates code for '
         'them; "reference kernel" are cases with a node that runs through its reference on the host. '

@@ -1,0 +1,14 @@
+"""Where a model came from: what messages call it, and where its weights may lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a model came from: a name for messages and the only folder its weights may be read from."""
+
+    label: str
+    folder: Path | None
