@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args, get_origin, get_type_hints, overload
 
 from tilewright.arguments import argument, checked
-from tilewright.cost.objective import Objective
+from tilewright.cost.base import Objective
 from tilewright.cost.options import CostOptions
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine

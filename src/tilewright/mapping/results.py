@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 
+from tilewright.cost.base import Objective
 from tilewright.cost.count import Cost, LevelCount
 from tilewright.cost.noc.result import NocResult
-from tilewright.cost.objective import Objective
 from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import LevelLoops, Mapping
 from tilewright.loops.problem import Problem

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.cost.base import Objective
 from tilewright.cost.bound import check_smallest_tiles
 from tilewright.cost.count import Cost
 from tilewright.cost.noc.result import NocResult
-from tilewright.cost.objective import Objective
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.hardware.machine import Machine
