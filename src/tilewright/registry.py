@@ -8,6 +8,7 @@ class. A plugin that does not work is an error where it is asked for, and nowher
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -104,7 +105,7 @@ class Registry(Generic[T]):
             UsageError: no such member, or a plugin that does not load.
         """
         member = self._default(name)
-        about = (type(member).__doc__ or "").strip().partition("\n")[0]
+        about = _first_sentence(type(member).__doc__ or "")
         plugin = "" if name in self._loaders else _source(self._found()[name][0])
         return MemberInfo(name, about, options_of(member), plugin)
 
@@ -183,6 +184,11 @@ class Registry(Generic[T]):
 def _imported(path: str) -> Any:
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def _first_sentence(docstring: str) -> str:
+    paragraph = " ".join(docstring.strip().partition("\n\n")[0].split())
+    return re.split(r"(?<=[.!?]) (?=[A-Z`])", paragraph)[0].rstrip(".")
 
 
 def _is_name(name: str) -> bool:

@@ -30,7 +30,7 @@ from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import Operand, Problem
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.factors import prime_factors
-from tilewright.planning import Budget, Infeasible, Provenance, Quality
+from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
 
 Variant = Literal["paper", "published"]
 _MIP_GAP = 1e-6
@@ -41,12 +41,15 @@ _USUAL_ORDER = ("G", "N", "K", "C", "Q", "P", "S", "R")
 
 @dataclass(frozen=True, slots=True)
 class Cosa:
-    """The mapper. Weights are those of equation 12: utilisation counts against the objective."""
+    """CoSA's mixed-integer program, in one shot.
 
-    variant: Variant = "published"
-    compute_weight: float = 10.0
-    utilization_weight: float = 0.1
-    traffic_weight: float = 1.0
+    Weights are those of equation 12: utilisation counts against the objective.
+    """
+
+    variant: Variant = option("published", "The paper's formulation, or the published code's.")
+    compute_weight: float = option(10.0, "Weight of the compute term.")
+    utilization_weight: float = option(0.1, "Weight of the buffers' utilisation.")
+    traffic_weight: float = option(1.0, "Weight of the traffic term.")
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ from tilewright.cost.bound import check_smallest_tiles
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.random import BATCH, Found, solution
 from tilewright.mapping.sampling import Factors, Tilings
-from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance
+from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, option
 
 _FACTORIALS = np.array([factorial(n) for n in range(21)], np.float64)
 _MAX_INVALID = 10**9  # illegal mappings in a row after which a search without a timeout gives up
@@ -31,20 +31,20 @@ _CLEAR_DIFFERENCE = 1e-3  # share by which one cost must be lower before the nex
 
 @dataclass(frozen=True, slots=True)
 class Hybrid:
-    """The mapper. Threads are independent random streams; each stops by itself.
+    """Timeloop's hybrid search: random tilings in independent streams, all orders of each that is legal.
 
-    `victory` counts legal mappings in a row that did not improve, `timeout` illegal ones in a row, 0 for no
-    such limit. Timeloop's own defaults are 500 and 1000, but on the Simba preset most threads would end after
-    1000 without any legal mapping. In CoSA's paper all threads end by victory: `num_threads=32, timeout=0`.
-    All threads together look at no more than `max_mappings` legal ones, each at its part and what those
-    before it left.
+    Timeloop's own limits are a victory of 500 and a timeout of 1000, but on the Simba preset most streams
+    would end after 1000 without any legal mapping. In CoSA's paper all end by victory: `num_threads=32,
+    timeout=0`. Of `max_mappings` each stream looks at its part and what those before it left.
     """
 
-    num_threads: int = 4
-    victory: int = 500
-    timeout: int = 15_000
-    seed: int = 0
-    max_mappings: int = UNLIMITED
+    num_threads: int = option(4, "Independent random streams.")
+    victory: int = option(
+        500, "Legal mappings in a row without improvement that end a stream; 0 for no limit."
+    )
+    timeout: int = option(15_000, "Illegal mappings in a row that end a stream; 0 for no limit.")
+    seed: int = option(0, "Seed of the streams.")
+    max_mappings: int = option(UNLIMITED, "Most legal mappings that all streams look at.")
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from tilewright.errors import InfeasibleMapping
 from tilewright.loops.mapping import Mapping
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.sampling import Tilings
-from tilewright.planning import Budget, Infeasible, Provenance, Quality
+from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
 
 BATCH = 4096
 """Tilings drawn and tested at a time."""
@@ -26,11 +26,11 @@ BATCH = 4096
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """The mapper: the best of `num_valid` legal mappings, after at most `max_draws` drawn tilings."""
+    """The best of a few legal mappings that chance finds."""
 
-    num_valid: int = 5
-    seed: int = 0
-    max_draws: int = 20_000_000
+    num_valid: int = option(5, "Legal mappings to look at.")
+    seed: int = option(0, "Seed of the draws.")
+    max_draws: int = option(20_000_000, "Most tilings to draw.")
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from tilewright.memory.base import MemoryPlan, MemoryProblem, finish
 from tilewright.memory.bound import lower_bound_bytes
 from tilewright.memory.placement import Fit, Item, Placer
-from tilewright.planning import Budget, Infeasible, Meter, Provenance
+from tilewright.planning import Budget, Infeasible, Meter, Provenance, option
 
 _ORDERS: tuple[tuple[str, Callable[[Item, Placer], tuple[int, ...]]], ...] = (
     ("size", lambda i, _: (-i.size_bytes, i.first_step)),
@@ -27,13 +27,14 @@ _FITS: tuple[Fit, ...] = ("lowest", "tightest")
 
 @dataclass(frozen=True, slots=True)
 class ArenaPlanner:
-    """Deterministic for a seed and a number of evaluations; one evaluation is one placement of all buffers.
+    """The best of several greedy orders, then local improvement.
 
+    Deterministic for a seed and a number of evaluations; one evaluation is one placement of all buffers.
     `max_rounds` limits the improvement below the budget: placements are cheap, but their gain ends early.
     """
 
-    seed: int = 0
-    max_rounds: int = 400
+    seed: int = option(0, "Seed of the improvement.")
+    max_rounds: int = option(400, "Most rounds of improvement.")
     name: ClassVar[str] = "arena"
 
     def solve(self, problem: MemoryProblem, budget: Budget) -> MemoryPlan | Infeasible:

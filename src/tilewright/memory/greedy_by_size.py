@@ -13,7 +13,10 @@ from tilewright.planning import Budget, Infeasible, Provenance
 
 @dataclass(frozen=True, slots=True)
 class GreedyBySize:
-    """Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020)."""
+    """Largest buffer first, each at the lowest gap.
+
+    Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020).
+    """
 
     name: ClassVar[str] = "greedy-by-size"
 

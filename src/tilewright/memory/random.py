@@ -9,14 +9,14 @@ from typing import ClassVar
 from tilewright.memory.base import MemoryPlan, MemoryProblem, finish
 from tilewright.memory.bound import lower_bound_bytes
 from tilewright.memory.placement import Placer
-from tilewright.planning import Budget, Infeasible, Provenance
+from tilewright.planning import Budget, Infeasible, Provenance, option
 
 
 @dataclass(frozen=True, slots=True)
 class RandomPlanner:
     """Places the buffers in a random order, each at the lowest gap."""
 
-    seed: int = 0
+    seed: int = option(0, "Seed of the order.")
     name: ClassVar[str] = "random"
 
     def solve(self, problem: MemoryProblem, budget: Budget) -> MemoryPlan | Infeasible:

@@ -18,7 +18,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.operation_class import OperationClass
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.exits import Exits
-from tilewright.planning import Budget, Provenance
+from tilewright.planning import Budget, Provenance, option
 from tilewright.progress import checkpoint
 
 _ANCHORS = (OperationClass.COMPLEX, OperationClass.REDUCTION)
@@ -27,9 +27,9 @@ _SINGLE_ELEMENT = (OperationClass.INJECTIVE, OperationClass.POINTWISE)
 
 @dataclass(frozen=True, slots=True)
 class Layerwise:
-    """The baseline of GraphTurbo's and AGO's comparisons. `max_nodes` limits one layer, as in TVM."""
+    """One heavy operator and the element-wise ones that follow it, as in TVM: the baseline of comparisons."""
 
-    max_nodes: int = 256
+    max_nodes: int = option(256, "Most nodes of a layer.")
     name: ClassVar[str] = "layerwise"
 
     def solve(self, problem: PartitionProblem, budget: Budget) -> Partition:

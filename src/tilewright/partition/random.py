@@ -9,15 +9,15 @@ from typing import ClassVar
 from tilewright.ir.graph import Node, Value
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.quotient import QuotientGraph
-from tilewright.planning import Budget, Provenance
+from tilewright.planning import Budget, Provenance, option
 
 
 @dataclass(frozen=True, slots=True)
 class RandomPartitioner:
     """Merges random adjacent clusters where that is safe, each edge with probability `merge`."""
 
-    seed: int = 0
-    merge: float = 0.5
+    seed: int = option(0, "Seed of the choices.")
+    merge: float = option(0.5, "Probability that an edge is tried.")
     name: ClassVar[str] = "random"
 
     def solve(self, problem: PartitionProblem, budget: Budget) -> Partition:

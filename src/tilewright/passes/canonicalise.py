@@ -13,6 +13,7 @@ from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import clip_bounds, is_one_float, scalar
 from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.planning import option
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +28,7 @@ class Canonicalise:
     that Gemm's constants take in. Other types are always exact.
     """
 
-    exact_reciprocals: bool = False
+    exact_reciprocals: bool = option(False, "Only replace a division where the reciprocal is exact.")
     name: ClassVar[str] = "canonicalise"
 
     def run(self, graph: Graph) -> PassResult:

@@ -17,6 +17,7 @@ from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.planning import option
 
 Array = np.ndarray[Any, Any]
 
@@ -33,7 +34,7 @@ class ExpandRecurrent:
     `max_steps` steps stay whole.
     """
 
-    max_steps: int = 4096
+    max_steps: int = option(4096, "Most steps of a layer that is written out.")
     name: ClassVar[str] = "expand-recurrent"
 
     def run(self, graph: Graph) -> PassResult:

@@ -13,6 +13,7 @@ from tilewright.ir.ops.registry import describe, has_effect, host_work
 from tilewright.ir.work import find_folding_excess
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
+from tilewright.planning import option
 from tilewright.progress import checkpoint
 
 _RANDOM = frozenset(
@@ -31,7 +32,7 @@ class FoldConstants:
     make a small model large. Random operators and control flow stay.
     """
 
-    max_bytes: int = 16 << 20
+    max_bytes: int = option(16 << 20, "Most bytes of a result that is computed while compiling.")
     name: ClassVar[str] = "fold-constants"
 
     def run(self, graph: Graph) -> PassResult:

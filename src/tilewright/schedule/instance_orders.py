@@ -15,7 +15,7 @@ from tilewright.partition.footprint import Footprints, joined, single
 from tilewright.partition.graphturbo import SplitPartition, is_in_place
 from tilewright.partition.layers import LayerRegions, layer_of
 from tilewright.partition.split import WHOLE, Split, instance_region
-from tilewright.planning import UNLIMITED, Budget, Provenance
+from tilewright.planning import UNLIMITED, Budget, Provenance, option
 from tilewright.schedule.base import (
     Group,
     Instance,
@@ -118,7 +118,7 @@ def _whole(problem: ScheduleProblem) -> tuple[Split, ...]:
 class BreadthFirst:
     """Subgraph after subgraph, as the partition numbers them."""
 
-    split: bool = False
+    split: bool = option(False, "Order the slices of a split partition, not whole subgraphs.")
     name: ClassVar[str] = "breadth-first"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
@@ -130,7 +130,7 @@ class BreadthFirst:
 class DepthFirst:
     """GraphTurbo's Algorithm 3: what became possible last runs first."""
 
-    split: bool = False
+    split: bool = option(False, "Order the slices of a split partition, not whole subgraphs.")
     name: ClassVar[str] = "depth-first"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
@@ -142,7 +142,7 @@ class DepthFirst:
 class MinDelta:
     """What adds least to the memory that is in use runs first."""
 
-    split: bool = False
+    split: bool = option(False, "Order the slices of a split partition, not whole subgraphs.")
     name: ClassVar[str] = "min-delta"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
@@ -152,13 +152,12 @@ class MinDelta:
 
 @dataclass(frozen=True, slots=True)
 class ExactOrder:
-    """The order that overflows the local buffers least, then holds least at its peak.
+    """The order that overflows the local buffers least, then holds least at its peak."""
 
-    `capacity_bytes` is that of the buffers; None takes what the partition was planned for, or nothing.
-    """
-
-    split: bool = False
-    capacity_bytes: int | None = None
+    split: bool = option(False, "Order the slices of a split partition, not whole subgraphs.")
+    capacity_bytes: int | None = option(
+        None, "Capacity of the local buffers; none: what the partition was planned for."
+    )
     name: ClassVar[str] = "exact-order"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.planning import Budget, Provenance
+from tilewright.planning import Budget, Provenance, option
 from tilewright.progress import checkpoint
 from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Stage, build_schedule
 
@@ -15,7 +15,7 @@ from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem,
 class RandomScheduler:
     """Each stage takes some ready subgraphs; a group may go on with successors that nothing else delays."""
 
-    seed: int = 0
+    seed: int = option(0, "Seed of the choices.")
     name: ClassVar[str] = "random"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:

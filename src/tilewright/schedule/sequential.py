@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from tilewright.ir.graph import Value
 from tilewright.partition.base import Partition, Subgraph
-from tilewright.planning import Budget, Provenance
+from tilewright.planning import Budget, Provenance, option
 from tilewright.progress import checkpoint
 from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule, single
 
@@ -17,7 +17,9 @@ from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule, 
 class Sequential:
     """A topological order: the graph's own, or the one that grows the live memory least at each step."""
 
-    order: Literal["graph", "memory"] = "graph"
+    order: Literal["graph", "memory"] = option(
+        "graph", "The order of the graph, or the one that grows the live memory least."
+    )
     name: ClassVar[str] = "sequential"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:

@@ -32,7 +32,7 @@ from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.space import Found, Space
 from tilewright.mapping.factors import prime_factors
 from tilewright.mapping.sampling import Tilings
-from tilewright.planning import Budget, Infeasible, Provenance, Quality
+from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
 
 _LIMITS = (1.004, 1.012, 1.03, 1.07, 1.16, 1.35, 1.8, 3.0, 10.0, inf)
 _OBJECTIVES: dict[int, Objective] = {
@@ -48,11 +48,13 @@ _QUICK_LABELS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """The mapper. `max_points` and `max_labels` bound its memory; beyond them the answer has a gap."""
+    """Least latency, energy or their product under the real cost, with a proof."""
 
-    max_points: int = 60_000
-    max_labels: int = 2_000_000
-    pads: bool = True
+    max_points: int = option(
+        60_000, "Most ways through the tiles of one search; beyond, the answer has a gap."
+    )
+    max_labels: int = option(2_000_000, "Most partial mappings of one search; beyond, the answer has a gap.")
+    pads: bool = option(True, "Also try padded extents where an extent has a large prime factor.")
 
     @property
     def name(self) -> str:

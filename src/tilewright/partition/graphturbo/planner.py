@@ -20,7 +20,7 @@ from tilewright.partition.graphturbo.merge import Grouping, Member, MergeRules
 from tilewright.partition.graphturbo.split import Dims, SplitRules, Splitter
 from tilewright.partition.layers import Layer, LayerRegions, cut_layers
 from tilewright.partition.split import WHOLE
-from tilewright.planning import UNLIMITED, Budget, Provenance
+from tilewright.planning import UNLIMITED, Budget, Provenance, option
 
 DEFAULT_MACHINE = "stcp920"
 
@@ -54,24 +54,26 @@ class Analysis:
 class GraphTurbo:
     """Subgraphs whose instances fit the local buffers of a cluster's cores together.
 
-    The machine is the problem's, else the paper's (`stcp920`). `alpha` scales the capacity that is planned
-    with; `capacity_bytes` replaces it. `element_bytes` is the size of a floating-point element, None what the
-    machine computes in. The other fields are switches of the algorithms: see `SplitRules` and `MergeRules`;
-    `group` off leaves every layer alone, split as it needs.
+    The machine is the problem's, else the paper's (`stcp920`). The switches of the algorithms are said in
+    more words in `SplitRules` and `MergeRules`.
     """
 
-    alpha: float = 1.0
-    capacity_bytes: int | None = None
-    element_bytes: int | None = None
-    dims: Dims = "batch-first"
-    recompute_limit: float = 1.25
-    all_factors: bool = False
-    in_place: bool = True
-    fuse_joins: bool = False
-    ascending: bool = True
-    upsampling: bool = True
-    side_inputs: bool = False
-    group: bool = True
+    alpha: float = option(1.0, "Scales the local capacity that is planned with.")
+    capacity_bytes: int | None = option(None, "Local capacity to plan with, in place of the machine's.")
+    element_bytes: int | None = option(
+        None, "Size of a floating-point element, in place of what the machine computes in."
+    )
+    dims: Dims = option("batch-first", "Axes to split: independent ones, these first, or all alike.")
+    recompute_limit: float = option(1.25, "Most work of all instances, as a multiple of that of the whole.")
+    all_factors: bool = option(
+        False, "Try every divisor of an axis, not only those that fill the cores evenly."
+    )
+    in_place: bool = option(True, "Let a result take the place of an operand that dies.")
+    fuse_joins: bool = option(False, "Let a sum of two layers join the one that is computed last.")
+    ascending: bool = option(True, "A producer has no more instances than its consumer.")
+    upsampling: bool = option(True, "The other way round where the consumer makes a larger image.")
+    side_inputs: bool = option(False, "What is made of the inputs alone opens a second way into a diamond.")
+    group: bool = option(True, "Group layers; otherwise each is alone, split as it needs.")
     name: ClassVar[str] = "graphturbo"
 
     def __post_init__(self) -> None:
