@@ -23,7 +23,7 @@ from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule
 from tilewright.steps import StepInfo, TuningInfo, planned_steps
 from tilewright.targets import TARGETS
-from tilewright.targets.base import Code, Executable, GeneratingTarget, TuningTarget
+from tilewright.targets.base import Code, Executable, GeneratingTarget, RefiningTarget, TuningTarget
 
 Tuning = Literal["stored", "anew", "afresh"]
 
@@ -86,6 +86,7 @@ def compile_graph(
     with clock.phase("generate"):
         if isinstance(target, GeneratingTarget):
             code = target.generate(program, progress=clock.report)
+            program = code.program
         else:
             executable = target.compile(program)
     if isinstance(target, TuningTarget):
@@ -94,6 +95,7 @@ def compile_graph(
             if info is not None and info.choices:
                 program = replace(program, choices=info.choices)
                 code = target.generate(program, progress=clock.report)
+                program = code.program
     return Compilation(program, planned.passes, code, executable, clock.phase_s, info)
 
 
@@ -130,7 +132,14 @@ def _partition(graph: Graph, options: Options) -> Partition:
     violations = check_partition(problem, solution)
     if violations:
         raise InternalError(f"partitioner {name!r}: {violations[0]}")
-    return solution
+    target = TARGETS.get(options.target)
+    if not isinstance(target, RefiningTarget):
+        return solution
+    refined = target.refine(problem, solution, options)
+    violations = check_partition(problem, refined)
+    if violations:
+        raise InternalError(f"target {options.target!r} refined the partition: {violations[0]}")
+    return refined
 
 
 def _schedule(partition: Partition, options: Options) -> Schedule:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.partition.base import EdgeDecision
+from tilewright.partition.base import EdgeDecision, Partition, Reason
 from tilewright.passes import PassReport
 from tilewright.printable import printable
 from tilewright.program import Program
@@ -60,7 +60,7 @@ class NodeStory:
 
 @dataclass(frozen=True, slots=True)
 class EdgeStory:
-    """One data edge of the optimised graph: fused or cut, with the reason's code and its text."""
+    """One data edge of the optimised graph: fused into one kernel or not, with the reason."""
 
     producer: str
     consumer: str
@@ -70,16 +70,19 @@ class EdgeStory:
     text: str
 
     @classmethod
-    def of(cls, decision: EdgeDecision) -> EdgeStory:
-        """The decision in plain values."""
-        reason = decision.reason
+    def of(cls, decision: EdgeDecision, partition: Partition) -> EdgeStory:
+        """The decision of a partition in plain values."""
+        reason, text = decision.reason, decision.reason.text
+        form = partition.subgraph_of(decision.producer).form
+        if reason is Reason.BLOCKWISE and form is not None:
+            text += f"; {form}"
         return cls(
             decision.producer.name,
             decision.consumer.name,
             decision.value.name,
-            reason.is_fused,
+            reason.is_fused and reason is not Reason.SEPARATE,
             str(reason),
-            reason.text,
+            text,
         )
 
     def __str__(self) -> str:
@@ -195,7 +198,7 @@ class _Links:
             kernels = [k for k in self.kernels if is_all or chosen & set(k.nodes)]
         members = set(nodes)
         edges = tuple(
-            EdgeStory.of(d)
+            EdgeStory.of(d, self.program.partition)
             for d in self.program.partition.decisions
             if d.producer in members or d.consumer in members
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.ir.graph import Graph
 from tilewright.memory.base import MemoryPlan, MemoryProblem
@@ -35,3 +35,9 @@ class Program:
             raise ValueError("graph, partition and schedule of a program belong together")
         if (self.memory is None) != (self.memory_problem is None):
             raise ValueError("a program has a memory plan and its problem, or neither")
+
+    def with_partition(self, partition: Partition) -> Program:
+        """The same program with another account of the same subgraphs: their forms, the reasons of edges."""
+        if partition is self.partition:
+            return self
+        return replace(self, partition=partition, schedule=replace(self.schedule, partition=partition))

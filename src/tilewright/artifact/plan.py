@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.artifact.fields import FieldError, decoded
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
-from tilewright.partition.base import EdgeDecision, Partition, Reason, make_subgraph
+from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
+from tilewright.partition.form import MAX_BLOCKS, Blocking, Blockwise
 from tilewright.planning import Provenance, Quality
 from tilewright.program import Program
 from tilewright.schedule.base import Group, Instance, Schedule, Slice, Stage, slice_of_cuts
@@ -26,6 +27,11 @@ def encode_plan(program: Program) -> dict[str, Any]:
             "decisions": [
                 [position[d.producer], position[d.consumer], d.value.name, str(d.reason)]
                 for d in partition.decisions
+            ],
+            "forms": [
+                [s.id, s.form.blocking.block, s.form.blocking.strip, s.form.saved_share]
+                for s in partition.subgraphs
+                if s.form is not None
             ],
             "quality": _quality(partition.quality),
             "provenance": _provenance(partition.provenance),
@@ -46,6 +52,7 @@ class _PartitionFields:
     decisions: tuple[tuple[int, int, str, Reason], ...]
     quality: Quality
     provenance: Provenance
+    forms: tuple[tuple[int, tuple[int, ...], int, float], ...] = ()  # the first artifacts have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +96,19 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
             raise FieldError(f"{name[:40]!r} is no value of the graph", ".partition.decisions")
         return values[name]
 
+    subgraphs = [
+        make_subgraph(i, [node(p) for p in members], graph)
+        for i, members in enumerate(stored.partition.subgraphs)
+    ]
+    for number, block, strip, saved_share in stored.partition.forms:
+        if number >= len(subgraphs):
+            raise FieldError(f"subgraph {number} of {len(subgraphs)}", ".partition.forms")
+        form = Blockwise(Blocking(block, strip), saved_share)
+        _require_fitting(form.blocking, subgraphs[number])
+        subgraphs[number] = replace(subgraphs[number], form=form)
     partition = Partition(
         graph,
-        tuple(
-            make_subgraph(i, [node(p) for p in members], graph)
-            for i, members in enumerate(stored.partition.subgraphs)
-        ),
+        tuple(subgraphs),
         tuple(
             EdgeDecision(node(producer), node(consumer), value(name), reason)
             for producer, consumer, name, reason in stored.partition.decisions
@@ -109,6 +123,15 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
     schedule = Schedule(partition, stages, stored.schedule.quality, stored.schedule.provenance)
     choices = {s: _read_choice(s, choice) for s, choice in stored.choices.items()}
     return Program(graph, partition, schedule, options, remarks=stored.remarks, choices=choices)
+
+
+def _require_fitting(blocking: Blocking, subgraph: Subgraph) -> None:
+    """That blocks are of the subgraph's only result: code is generated from them."""
+    shapes = [v.shape for v in subgraph.outputs]
+    fits = len(shapes) == 1 and len(shapes[0]) == len(blocking.block) and blocking.strip > 0
+    fits = fits and all(0 < size <= extent for size, extent in zip(blocking.block, shapes[0], strict=True))
+    if not fits or blocking.num_blocks(shapes[0]) > MAX_BLOCKS:
+        raise FieldError(f"{str(blocking)[:80]} is no blocking of results {shapes}", ".partition.forms")
 
 
 def _quality(quality: Quality) -> dict[str, Any]:

@@ -47,13 +47,17 @@ MAX_FUSED_READS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NestGroup:
-    """Nests in execution order; operand kinds index `inputs`, `outputs`, `locals` and `tables`."""
+    """Nests in execution order; operand kinds index `inputs`, `outputs`, `locals` and `tables`.
+
+    `local_values` are the values of the graph that the locals hold, None for an operator's own temporaries.
+    """
 
     nests: tuple[Nest, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     locals: tuple[Operand, ...]
     tables: tuple[Operand, ...]
+    local_values: tuple[Value | None, ...] = ()
 
 
 def fuse_nodes(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGroup | Opaque:
@@ -114,7 +118,15 @@ def _number_operands(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGro
                 for a in (*nest.reads, nest.write)
             )
             nests.append(replace(nest, reads=tuple(reads), write=write))
-    return NestGroup(tuple(nests), tuple(inputs), tuple(outputs), tuple(locals_), tuple(tables))
+    held = {operand.key: value for value, operand in operands.items()}
+    return NestGroup(
+        tuple(nests),
+        tuple(inputs),
+        tuple(outputs),
+        tuple(locals_),
+        tuple(tables),
+        tuple(held.get(operand.key) for operand in locals_),
+    )
 
 
 def _indices_of(access: Access, number: int) -> tuple[Index, ...]:
@@ -542,4 +554,11 @@ def _renumber_locals(group: NestGroup) -> NestGroup:
         )
         for nest in group.nests
     )
-    return NestGroup(nests, tuple(inputs), group.outputs, tuple(lists["local"]), tuple(lists["table"]))
+    return NestGroup(
+        nests,
+        tuple(inputs),
+        group.outputs,
+        tuple(lists["local"]),
+        tuple(lists["table"]),
+        tuple(group.local_values[position] for kind, position in fresh if kind == "local"),
+    )

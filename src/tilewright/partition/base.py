@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from tilewright.cost.base import UNITS, CostModel, Estimate, Objective
 from tilewright.cost.roofline import NOMINAL
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.partition.form import Blockwise
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
 from tilewright.progress import checkpoint
 
@@ -31,6 +32,8 @@ class Reason(StrEnum):
     CHAIN = "chain"
     FEEDER = "feeder"
     CLUSTER = "cluster"
+    BLOCKWISE = "blockwise"
+    SEPARATE = "separate"
     # Refused
     OPAQUE = "opaque"
     COMPLEX = "complex"
@@ -59,12 +62,16 @@ class Reason(StrEnum):
         return _REASON_TEXTS[self]
 
 
-_FUSED = frozenset({Reason.EPILOGUE, Reason.CHAIN, Reason.FEEDER, Reason.CLUSTER})
+_FUSED = frozenset(
+    {Reason.EPILOGUE, Reason.CHAIN, Reason.FEEDER, Reason.CLUSTER, Reason.BLOCKWISE, Reason.SEPARATE}
+)
 _REASON_TEXTS: Mapping[Reason, str] = {
     Reason.EPILOGUE: "applied to each element as the producer finishes it",
     Reason.CHAIN: "both move or compute one element at a time",
     Reason.FEEDER: "computed where its only reader needs it",
     Reason.CLUSTER: "the partitioner put both into one subgraph",
+    Reason.BLOCKWISE: "computed block by block in one kernel, what lies between stays in the cache",
+    Reason.SEPARATE: "in one subgraph, whose kernels run one after another",
     Reason.OPAQUE: "an operator without loop nests runs on its own",
     Reason.COMPLEX: "the reader is a complex operator and starts its own kernel",
     Reason.REDUCTION: "the reader reduces or normalises and starts its own kernel",
@@ -100,10 +107,11 @@ class EdgeDecision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subgraph:
-    """Nodes compiled together into one kernel.
+    """Nodes compiled together.
 
     `nodes` are in topological order. `inputs` are the values read from outside, `constants` the
     initializers read, `outputs` the results needed outside or by the user; each once, in order of first use.
+    `form` says whether one kernel computes it block by block; None leaves the kernels to the target.
     """
 
     id: int
@@ -111,6 +119,7 @@ class Subgraph:
     inputs: tuple[Value, ...]
     constants: tuple[Value, ...]
     outputs: tuple[Value, ...]
+    form: Blockwise | None = None
 
     @property
     def name(self) -> str:

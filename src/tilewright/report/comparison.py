@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import InternalError, UnsupportedOp, UsageError
+from tilewright.errors import UnsupportedOp, UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import run_graph
-from tilewright.partition.base import PartitionProblem, Reason, build_partition
+from tilewright.partition.base import EdgeDecision, make_subgraph
 from tilewright.program import Program
 from tilewright.targets import TARGETS
 
@@ -143,18 +143,17 @@ def _with_boundaries_as_outputs(program: Program) -> Program:
         boundary.update({values[v.name]: None for v in subgraph.outputs})
     boundary.update(dict.fromkeys(graph.outputs))
     graph.outputs = list(boundary)
-    reasons: dict[tuple[Node, Node, str], Reason] = {
-        (copies[d.producer], copies[d.consumer], d.value.name): d.reason for d in program.partition.decisions
-    }
-    clusters = [[copies[n] for n in s.nodes] for s in program.partition.subgraphs]
-    partition = build_partition(
-        PartitionProblem(graph),
-        clusters,
-        lambda producer, consumer, value, fused: reasons[producer, consumer, value.name],
-        program.partition.provenance,
+    subgraphs = [
+        dataclasses.replace(make_subgraph(s.id, [copies[n] for n in s.nodes], graph), form=s.form)
+        for s in program.partition.subgraphs
+    ]
+    decisions = [
+        EdgeDecision(copies[d.producer], copies[d.consumer], values[d.value.name], d.reason)
+        for d in program.partition.decisions
+    ]
+    partition = dataclasses.replace(
+        program.partition, graph=graph, subgraphs=tuple(subgraphs), decisions=tuple(decisions)
     )
-    if [list(s.nodes) for s in partition.subgraphs] != clusters:
-        raise InternalError("the order of a partition's subgraphs is not that of its graph.")
     schedule = dataclasses.replace(program.schedule, partition=partition)
     options = dataclasses.replace(program.options, max_memory_bytes=None, frozen=False)
     return Program(graph, partition, schedule, options)

@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from tilewright.ir.graph import Node
+from tilewright.options import Options
+from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
@@ -69,6 +71,11 @@ class Code(Protocol):
     """Code generated for a program, before it is loaded: what an artifact stores."""
 
     @property
+    def program(self) -> Program:
+        """The program as it was generated: with the forms that its subgraphs really have."""
+        ...
+
+    @property
     def steps(self) -> tuple[StepInfo, ...]:
         """What runs, in order."""
         ...
@@ -102,6 +109,15 @@ class Target(Protocol):
         Raises:
             UnsupportedOp: a node is not supported; names it and says why.
         """
+        ...
+
+
+@runtime_checkable
+class RefiningTarget(Target, Protocol):
+    """A target that decides which subgraphs of a partition one kernel computes block by block."""
+
+    def refine(self, problem: PartitionProblem, partition: Partition, options: Options) -> Partition:
+        """The partition with these decisions in it: chains of subgraphs merged, their forms and reasons."""
         ...
 
 

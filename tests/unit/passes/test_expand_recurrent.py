@@ -21,7 +21,8 @@ from tilewright.ir.ops import describe
 from tilewright.options import Options
 from tilewright.passes.expand_recurrent import ExpandRecurrent, num_steps_of
 from tilewright.targets.cpu.isa import CacheSizes, isa_by_name
-from tilewright.targets.cpu.lower import lower_schedule
+from tilewright.targets.cpu.lower import lower_partition
+from tilewright.targets.cpu.lowered import KernelLaunch
 
 Array = np.ndarray[Any, Any]
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -170,8 +171,8 @@ def test_weights_that_the_cache_keeps_between_steps_are_not_rounded(l2_bytes: in
     graph.append(Node("LSTM", [x, *weights], [y], {"hidden_size": 256}))
     graph.outputs = [y]
     isa = replace(isa_by_name("avx512"), caches=CacheSizes(l2_bytes=l2_bytes))
-    lowered = lower_schedule(plan(graph, Options()).program.schedule, isa)
-    kernels = [launch.kernel for step in lowered.steps if isinstance(step, tuple) for launch in step]
+    lowered = lower_partition(plan(graph, Options()).program.partition, isa)
+    kernels = [x.kernel for work in lowered.work for x in work if isinstance(x, KernelLaunch)]
     notes = [kernel.notes for kernel in kernels if kernel.macs == 256 * 1024]
     assert len(notes) == 5
     assert all(f"B {kind}" in note for note in notes)

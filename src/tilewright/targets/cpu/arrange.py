@@ -1,53 +1,47 @@
-"""Orders in which constants of loop nests are contiguous along the vector dim: a depthwise filter, say."""
+"""The kernels of a lowered partition in the order of a schedule: steps that run one after another.
+
+A step runs one kernel, the kernels of a stage's groups side by side, or a host operator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from tilewright.ir.nest import Affine, Nest, Operand
-from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey, Packed
+from tilewright.schedule.base import Schedule
+from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, LoweredPartition, Step
 
 
-def arrange_constants(
-    nests: Sequence[Nest], layouts: Layouts, constants: Collection[OperandKey]
-) -> dict[OperandKey, Layout]:
-    """Other layouts for constants of nests, which are then rearranged at compile time."""
-    arranged: dict[OperandKey, Layout] = {}
-    for nest in nests:
-        write = nest.write
-        layout = layouts[write.operand.key] if write.view is None else Layout.row_major(len(write.view))
-        strides = layout.strides(write.shape)
-        extents = nest.extents
-        contiguous = next(
-            (
-                d
-                for index, stride in zip(write.index, strides, strict=True)
-                if isinstance(index, Affine) and stride == 1
-                for d in index.dims()
-                if index.coefficient(d) == 1 and extents[d] > 1
-            ),
-            None,
-        )
-        for access in nest.reads:
-            key, rank = access.operand.key, len(access.shape)
-            if key not in constants or key in arranged or access.view is not None:
-                continue
-            axes = [
-                axis
-                for axis, index in enumerate(access.index)
-                if isinstance(index, Affine) and contiguous is not None and index.coefficient(contiguous) == 1
-            ]
-            row_major = Layout.row_major(rank).strides(access.shape)
-            if axes and row_major[axes[0]] != 1:
-                order = (*(a for a in range(rank) if a != axes[0]), axes[0])
-                arranged[key] = Layout(order)
-    return arranged
+def arrange(lowered: LoweredPartition, schedule: Schedule) -> LoweredModel:
+    """The steps of a schedule. Any number of schedules of the partition share one lowering.
+
+    Raises:
+        ValueError: the schedule is of another partition.
+    """
+    nodes = [s.nodes for s in lowered.partition.subgraphs]
+    if [s.nodes for s in schedule.partition.subgraphs] != nodes:
+        raise ValueError("the schedule is of another partition than the one that was lowered")
+    steps: list[Step] = [(launch,) for launch in lowered.before]
+    for stage in schedule.stages:
+        groups = [[x for i in group.instances for x in lowered.work[i.subgraph_id]] for group in stage.groups]
+        steps.extend(_interleave(groups))
+    steps.extend((launch,) for launch in lowered.after)
+    return LoweredModel(
+        lowered.alias, lowered.offsets, lowered.layouts, lowered.locals, lowered.products, tuple(steps)
+    )
 
 
-def transposed(operand: Operand, layout: Layout) -> Packed:
-    """A constant stored in another layout."""
-    order = layout.order
-    size_bytes = operand.num_elements * operand.dtype.size_bytes
-    return Packed(operand, lambda array: np.transpose(array, order), f"layout {order}", size_bytes)
+def _interleave(groups: Sequence[Sequence[KernelLaunch | HostOperator]]) -> list[Step]:
+    """Steps of groups that run side by side: the first of each together, then the second of each, ..."""
+    steps: list[Step] = []
+    for position in range(max(map(len, groups), default=0)):
+        together: list[KernelLaunch] = []
+        for group in groups:
+            if position < len(group):
+                work = group[position]
+                if isinstance(work, HostOperator):
+                    steps.append(work)
+                else:
+                    together.append(work)
+        if together:
+            steps.append(tuple(together))
+    return steps

@@ -1,13 +1,13 @@
-"""From a schedule to kernel launches: layouts, kernels, aliases, and the buffers they need.
+"""From a partition to kernels: layouts, aliases, views and the kernels of every subgraph.
 
-A step runs one kernel, the kernels of a stage's groups side by side, or a host operator. Copies that
-move nothing under the chosen layouts (reshapes, transposes between them) become aliases: the tensor is
-another name for the same memory.
+Nothing here knows in which order subgraphs will run. Copies that move nothing under the chosen layouts
+(reshapes, transposes between them) become aliases: the tensor is another name for the same memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,15 +17,16 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, affine
 from tilewright.options import Accuracy
+from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph
+from tilewright.partition.form import Blocking
 from tilewright.progress import Progress, checkpoint
-from tilewright.schedule.base import Schedule
 from tilewright.targets.cpu.exact import round_products
-from tilewright.targets.cpu.fused import Blocking, Chain, find_chains, lower_fused
+from tilewright.targets.cpu.fused import lower_fused
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import REPORTS, Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import lower_nests
-from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, Reports, Step, Storage
+from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredPartition, Reports, Storage
 from tilewright.targets.cpu.products import Product
 from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.runtime import CheckedIndex
@@ -39,24 +40,24 @@ from tilewright.tuning import NO_CHOICES, Choice, Choices, choices_by_subgraph
 _MAX_PLANAR_CHANNELS = 8
 
 
-def lower_schedule(
-    schedule: Schedule,
+def lower_partition(
+    partition: Partition,
     isa: Isa,
     progress: Progress | None = None,
     *,
     accuracy: Accuracy = "default",
     choices: Choices = NO_CHOICES,
-) -> LoweredModel:
-    """Kernels for every subgraph, in the order and stages of the schedule; `progress` counts stages.
+) -> LoweredPartition:
+    """Kernels for every subgraph, whatever their order will be; `progress` counts subgraphs.
 
     `choices` say how to compute products, everywhere or in one subgraph; the estimate decides for all others.
     """
-    return _Lowering(schedule, isa, accuracy, choices).run(progress or (lambda what, done, total: None))
+    return _Lowering(partition, isa, accuracy, choices).run(progress or (lambda what, done, total: None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
-    """One subgraph's work, or that of a chain: nests, or a node for the host."""
+    """A subgraph's work, or that of one of its nodes: nests, or a node for the host."""
 
     index: int
     work: NestGroup | HostOperator
@@ -65,41 +66,50 @@ class _Unit:
 
 
 class _Lowering:
-    def __init__(self, schedule: Schedule, isa: Isa, accuracy: Accuracy, choices: Choices) -> None:
-        self.schedule = schedule
+    def __init__(self, partition: Partition, isa: Isa, accuracy: Accuracy, choices: Choices) -> None:
+        self.partition = partition
         self.choices = choices
         self.choices_by_subgraph = choices_by_subgraph(choices)
         self.products: dict[str, Product] = {}
         self.isa = isa
         self.accuracy = accuracy
-        self.graph = schedule.partition.graph
+        self.graph = partition.graph
         self.tensors = ModelTensors(self.graph)
-        self.stages: list[list[list[_Unit]]] = []
-        self.num_units = 0
+        self.units: list[_Unit] = []
         self.repeats = Repeats()
+        self.declined: set[int] = set()
+        self.separate: set[Value] = set()
 
-    def run(self, progress: Progress) -> LoweredModel:
-        for stage in find_chains(self.schedule, self.isa):
-            self.stages.append([[u for chain in group for u in self._units(chain)] for group in stage])
+    def run(self, progress: Progress) -> LoweredPartition:
+        units_of = [self._units(subgraph) for subgraph in self.partition.subgraphs]
         self._choose_layouts()
         self._choose_views()
-        steps: list[Step] = [(launch,) for launch in self._reorder_inputs()]
-        for number, stage_units in enumerate(self.stages):
-            progress("lower", number, len(self.stages))
-            steps.extend(_interleave([[s for u in group for s in self._steps(u)] for group in stage_units]))
-        steps.extend((launch,) for launch in self._reorder_outputs())
+        before = self._reorder_inputs()
+        work: list[tuple[KernelLaunch | HostOperator, ...]] = []
+        for number, units in enumerate(units_of):
+            progress("lower", number, len(units_of))
+            work.append(tuple(x for unit in units for x in self._work(unit)))
         t = self.tensors
-        return LoweredModel(tuple(steps), t.alias, t.offsets, t.layouts, t.locals, self.products)
+        return LoweredPartition(
+            t.alias,
+            t.offsets,
+            t.layouts,
+            t.locals,
+            self.products,
+            _as_lowered(self.partition, self.declined, self.separate),
+            tuple(work),
+            tuple(before),
+            tuple(self._reorder_outputs()),
+        )
 
-    def _units(self, chain: Chain) -> list[_Unit]:
-        """The work of a chain: the results of its last subgraph are wanted."""
-        subgraphs = [self.schedule.partition.subgraphs[i] for i in chain.subgraph_ids]
-        nodes = tuple(node for subgraph in subgraphs for node in subgraph.nodes)
-        fused = fuse_nodes(nodes, subgraphs[-1].outputs)
+    def _units(self, subgraph: Subgraph) -> list[_Unit]:
+        fused = fuse_nodes(subgraph.nodes, subgraph.outputs)
         if not isinstance(fused, Opaque):
-            return [self._unit(fused, nodes, chain.blocking)]
+            blocking = None if subgraph.form is None else subgraph.form.blocking
+            return [self._unit(fused, subgraph.nodes, blocking)]
+        self.separate.update(v for node in subgraph.nodes for v in node.results())
         units: list[_Unit] = []
-        for node in nodes:
+        for node in subgraph.nodes:
             own = fuse_nodes((node,), tuple(node.results()))
             work = HostOperator(node, own.reason) if isinstance(own, Opaque) else own
             units.append(self._unit(work, (node,)))
@@ -108,21 +118,20 @@ class _Lowering:
     def _unit(
         self, work: NestGroup | HostOperator, nodes: tuple[Node, ...], blocking: Blocking | None = None
     ) -> _Unit:
-        self.num_units += 1
         if isinstance(work, NestGroup):
             require_bounded_nests(work.nests, work.inputs, work.outputs, "fusion")
             if self.accuracy == "strict":
                 work = replace(work, nests=tuple(map(round_products, work.nests)))
-        return _Unit(self.num_units - 1, work, nodes, blocking)
+        self.units.append(_Unit(len(self.units), work, nodes, blocking))
+        return self.units[-1]
 
     # Layouts.
 
     def _choose_layouts(self) -> None:
-        units = [u for stage in self.stages for group in stage for u in group]
-        groups = [u.work if isinstance(u.work, NestGroup) else _EMPTY for u in units]
+        groups = [u.work if isinstance(u.work, NestGroup) else _EMPTY for u in self.units]
         host = {
             v
-            for u in units
+            for u in self.units
             if isinstance(u.work, HostOperator)
             for v in (*u.work.node.operands(), *u.work.node.results())
         }
@@ -146,10 +155,9 @@ class _Lowering:
 
     def _choose_views(self) -> None:
         """Leave out copies into concatenations and out of slices."""
-        units = [u for stage in self.stages for group in stage for u in group]
         fixed: set[Tensor] = {*self.graph.inputs, *self.graph.outputs, *self.tensors.shadows.values()}
         groups: list[tuple[NestGroup, TensorOf]] = []
-        for unit in units:
+        for unit in self.units:
             if isinstance(unit.work, HostOperator):
                 fixed.update((*unit.work.node.operands(), *unit.work.node.results()))
                 continue
@@ -200,24 +208,37 @@ class _Lowering:
 
     # Kernels.
 
-    def _steps(self, unit: _Unit) -> list[Step]:
+    def _work(self, unit: _Unit) -> list[KernelLaunch | HostOperator]:
         if isinstance(unit.work, HostOperator):
             return [unit.work]
         group = unit.work
         names = Names(self.tensors, unit.index, group)
         fused = None if unit.blocking is None else self._fused(group, unit.blocking, names)
         if fused is not None:
-            return [(self._launch(fused, names, unit, group.nests),)]
-        launches: list[Step] = []
+            return [self._launch(fused, names, unit, group.nests)]
+        launches: list[KernelLaunch] = []
         for nests, kernels in self._segments(group, names, self._local_choices(unit)):
             if kernels is None:
                 nests = tuple(names.escape(nest) for nest in nests)
                 names.arrange_constants(nests)
                 layouts = names.layouts(nests)
                 kernels = self.repeats.nests(nests, layouts, partial(lower_nests, nests, layouts, self.isa))
-            launches.extend((self._launch(k, names, unit, nests),) for k in kernels)
+            launches.extend(self._launch(k, names, unit, nests) for k in kernels)
             names.forget_arrangements()
-        return launches
+        self._note_separate(unit, launches)
+        return list(launches)
+
+    def _note_separate(self, unit: _Unit, launches: Sequence[KernelLaunch]) -> None:
+        """Take note of what several kernels took part in, and of blocks that could not be made."""
+        group = unit.work
+        assert isinstance(group, NestGroup)
+        if unit.blocking is not None:
+            self.declined.add(self.partition.subgraph_of(unit.nodes[0]).id)
+        touched = Counter(t for launch in launches for t in {*launch.reads, *launch.writes})
+        for tensor, count in touched.items():
+            value = tensor if isinstance(tensor, Value) else _held(group, tensor[1])
+            if count > 1 and value is not None and value.producer in unit.nodes:
+                self.separate.add(value)
 
     def _fused(self, group: NestGroup, blocking: Blocking, names: Names) -> Kernel | None:
         """One kernel that computes the group block by block, if there is one."""
@@ -232,7 +253,7 @@ class _Lowering:
         """Choices for this place of a product alone."""
         if not self.choices_by_subgraph:
             return NO_CHOICES
-        subgraph = self.schedule.partition.subgraph_of(unit.nodes[0])
+        subgraph = self.partition.subgraph_of(unit.nodes[0])
         return self.choices_by_subgraph.get(subgraph.id, NO_CHOICES)
 
     def _segments(
@@ -267,6 +288,7 @@ class _Lowering:
         for key, numbers in users.items():
             if len(numbers) > 1:
                 names.mark_escaping(key)
+                self.separate.update(v for v in [_held(group, key[1])] if v is not None)
         return segments
 
     def _product(
@@ -334,23 +356,34 @@ def _reports(kernel: Kernel, nodes: Sequence[Node]) -> Reports:
     return Reports(tuple(CheckedIndex(labels[c.node], c.axis, c.extent) for c in kernel.checks))
 
 
+def _held(group: NestGroup, position: int) -> Value | None:
+    """The graph's value in a temporary of a group; None for those of operators and generators."""
+    return group.local_values[position] if position < len(group.local_values) else None
+
+
+def _as_lowered(partition: Partition, declined: Set[int], separate: Set[Value]) -> Partition:
+    """The partition with what really became of its forms and edges.
+
+    `declined` are subgraphs that no kernel computes block by block after all, `separate` values that lie
+    between kernels of one subgraph.
+    """
+
+    def reason(decision: EdgeDecision) -> Reason:
+        if not decision.reason.is_fused:
+            return decision.reason
+        subgraph = partition.subgraph_of(decision.producer)
+        if decision.value in separate and (subgraph.form is None or subgraph.id in declined):
+            return Reason.SEPARATE
+        is_composed = decision.reason is Reason.BLOCKWISE and subgraph.id in declined
+        return Reason.CLUSTER if is_composed else decision.reason
+
+    if not declined and not separate:
+        return partition
+    return replace(
+        partition,
+        subgraphs=tuple(replace(s, form=None) if s.id in declined else s for s in partition.subgraphs),
+        decisions=tuple(replace(d, reason=reason(d)) for d in partition.decisions),
+    )
+
+
 _EMPTY = NestGroup((), (), (), (), ())
-
-
-def _interleave(groups: Sequence[Sequence[Step]]) -> list[Step]:
-    """Steps of groups that run side by side: the first of each together, then the second of each, ..."""
-    if len(groups) == 1:
-        return list(groups[0])
-    steps: list[Step] = []
-    for position in range(max((len(g) for g in groups), default=0)):
-        together: list[KernelLaunch] = []
-        for group in groups:
-            if position < len(group):
-                step = group[position]
-                if isinstance(step, HostOperator):
-                    steps.append(step)
-                else:
-                    together.extend(step)
-        if together:
-            steps.append(tuple(together))
-    return steps

@@ -1,4 +1,4 @@
-"""What lowering gives: kernels on tensors of the model, in order, before any tensor has an address."""
+"""What lowering gives: kernels on tensors of the model, before any tensor has an address."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Nest, Operand
+from tilewright.partition.base import Partition
 from tilewright.targets.cpu.kernel import Kernel, Layout, Packed
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.products import Products
@@ -66,15 +67,14 @@ Step = tuple[KernelLaunch, ...] | HostOperator
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LoweredModel:
-    """Everything the CPU runs for one model, before addresses are known.
+class LoweredTensors:
+    """Where tensors lie among each other, before addresses are known.
 
     `alias` maps a tensor to the tensor whose memory it shares, `offsets` to where in it it starts (elements;
     0 if absent). `layouts` holds the tensors that are not row-major, `locals` temporaries between kernels,
     `products` the contractions by the signature that their kernels carry.
     """
 
-    steps: tuple[Step, ...]
     alias: Mapping[Tensor, Tensor]
     offsets: Mapping[Tensor, int]
     layouts: Mapping[Tensor, Layout]
@@ -88,6 +88,30 @@ class LoweredModel:
     def root_offset(self, tensor: Tensor) -> int:
         """Elements from the start of the root's memory to the tensor."""
         return root_offset_of(self.alias, self.offsets, tensor)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredPartition(LoweredTensors):
+    """The kernels of every subgraph, which hold for every schedule.
+
+    Tensors share memory only where they hold the same elements, or different ones of a tensor around them: no
+    order makes that wrong. What may be written over what else depends on the order, and is the memory plan's
+    business. `work` lists for each subgraph what runs one after another; `before` and `after` are the
+    relayout copies of inputs and outputs. `partition` is the one that was lowered, with the forms and reasons
+    that came of it.
+    """
+
+    partition: Partition
+    work: tuple[tuple[KernelLaunch | HostOperator, ...], ...]
+    before: tuple[KernelLaunch, ...]
+    after: tuple[KernelLaunch, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredModel(LoweredTensors):
+    """Everything the CPU runs for one model, step by step."""
+
+    steps: tuple[Step, ...]
 
     @property
     def reports(self) -> tuple[Reports, ...]:

@@ -16,21 +16,26 @@ from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe
 from tilewright.memory import MEMORY_PLANNERS, check_memory
 from tilewright.memory.base import MemoryPlan, MemoryProblem
+from tilewright.options import Options
+from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.partition.merge_chains import merge_chains
 from tilewright.planning import Infeasible
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 from tilewright.targets.base import Support
+from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
 from tilewright.targets.cpu.describe import describe_memory, describe_steps
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
+from tilewright.targets.cpu.fused import find_chains
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name, require_host
 from tilewright.targets.cpu.kernel import Kernel
-from tilewright.targets.cpu.lower import lower_schedule
-from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel
+from tilewright.targets.cpu.lower import lower_partition
+from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, LoweredPartition
 from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, Launch, Stage, build_main
 from tilewright.targets.cpu.runtime import Step as MainStep
 from tilewright.targets.cpu.storage import (
@@ -93,8 +98,12 @@ class CpuCode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedModel:
-    """A lowered model whose tensors have their addresses: what a main is made of."""
+    """A lowered model whose tensors have their addresses: what a main is made of.
 
+    `program` has the forms and reasons that lowering gave its partition.
+    """
+
+    program: Program
     lowered: LoweredModel
     steps: tuple[MainStep, ...]
     host_steps: tuple[HostStep, ...]
@@ -141,6 +150,11 @@ class CpuTarget:
         if isinstance(description, Opaque):
             return Support.on_host(f"runs on the host: {description.reason}")
         return Support.yes()
+
+    def refine(self, problem: PartitionProblem, partition: Partition, options: Options) -> Partition:
+        """Chains of subgraphs that one kernel is estimated to compute faster block by block become one."""
+        isa = isa_by_name(options.isa) if options.isa else host_isa()
+        return merge_chains(problem, partition, find_chains(partition, isa))
 
     def compile(self, program: Program) -> CpuExecutable:
         """Generate, load and return the executable."""
@@ -195,7 +209,7 @@ class CpuTarget:
             scratch_bytes=placed.scratch_bytes,
             index_checks=placed.index_checks,
         )
-        return CpuCode(program, isa, lowered, image, plan, placed.problem)
+        return CpuCode(placed.program, isa, lowered, image, plan, placed.problem)
 
     def place(
         self,
@@ -204,8 +218,11 @@ class CpuTarget:
         *,
         progress: Progress | None = None,
         arrangements: Arrangements | None = None,
+        kernels: LoweredPartition | None = None,
     ) -> PlacedModel:
         """Lower a program for an instruction set and give every tensor its address; nothing is compiled.
+
+        `kernels` are those of the program's partition, where another schedule of it was lowered before.
 
         Raises:
             UsageError: the hint is energy, which this target cannot tell.
@@ -219,9 +236,11 @@ class CpuTarget:
             support = self.supports(node)
             if not support:
                 raise UnsupportedOp(f"{node.op_type} {node.name!r}: {support.reason}.")
-        lowered = lower_schedule(
-            program.schedule, isa, progress, accuracy=options.accuracy, choices=program.choices
-        )
+        if kernels is None:
+            kernels = lower_partition(
+                program.partition, isa, progress, accuracy=options.accuracy, choices=program.choices
+            )
+        lowered = arrange(kernels, program.schedule)
         problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
         plan = MEMORY_PLANNERS.get(options.memory).solve(problem, options.search_budget)
         if isinstance(plan, Infeasible):
@@ -236,7 +255,8 @@ class CpuTarget:
         homes, reports = caller_homes(lowered, graph), place_reports(lowered, arena_bytes(plan.peak_bytes))
         placement = Placement(lowered, bases, plan.offsets, names, homes, weights, reports)
         steps, host_steps = _main_steps(lowered, placement)
-        return PlacedModel(lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
+        program = program.with_partition(kernels.partition)
+        return PlacedModel(program, lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
 
     def tune(
         self, code: CpuCode, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None

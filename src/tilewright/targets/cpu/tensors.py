@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.nest import Access, Nest, Operand
-from tilewright.targets.cpu.arrange import arrange_constants, transposed
+from tilewright.targets.cpu.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.kernel import Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.lowered import PackedTensor, Storage, Table, root_of, root_offset_of

@@ -18,7 +18,14 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
-from tilewright.targets.cpu.fused import Blocking, find_chains, lower_fused
+from tilewright.partition import PartitionProblem, check_partition
+from tilewright.partition.base import Reason
+from tilewright.partition.form import Blocking, Blockwise
+from tilewright.partition.layerwise import Layerwise
+from tilewright.partition.merge_chains import Chain as MergedChain
+from tilewright.partition.merge_chains import merge_chains
+from tilewright.planning import Budget
+from tilewright.targets.cpu.fused import find_chains, lower_fused
 from tilewright.targets.cpu.fused.blocks import cut, passed_on
 from tilewright.targets.cpu.fused.choose import choose_blocking
 from tilewright.targets.cpu.fused.estimate import Work
@@ -266,12 +273,48 @@ def test_small_tensors_stay_apart_and_large_ones_are_fused() -> None:
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "densenet121", "minilm_l6", "ios_squeezenet"])
-def test_chains_hold_every_subgraph_once_and_in_order(name: str) -> None:
-    program = plan(load_onnx(zoo.build(name)), Options()).program
-    stages = find_chains(program.schedule, host_isa())
-    listed = [i for stage in stages for group in stage for chain in group for i in chain.subgraph_ids]
-    assert listed == [i.subgraph_id for i in program.schedule.instances()]
-    for stage in stages:
-        for group in stage:
-            for chain in group:
-                assert chain.blocking is not None or len(chain.subgraph_ids) == 1
+def test_merged_chains_are_a_valid_partition_that_says_what_was_done(name: str) -> None:
+    graph = plan(load_onnx(zoo.build(name)), Options(target="null")).program.graph
+    problem = PartitionProblem(graph)
+    plain = Layerwise().solve(problem, Budget())
+    chains = find_chains(plain, host_isa())
+    merged = merge_chains(problem, plain, chains)
+    assert check_partition(problem, merged) == ()
+    assert [s.form for s in merged.subgraphs if s.form is not None] == [c.form for c in chains]
+    for chain in chains:
+        nodes = [n for i in chain.subgraph_ids for n in plain.subgraphs[i].nodes]
+        assert list(merged.subgraph_of(nodes[0]).nodes) == nodes
+    for before, after in zip(plain.decisions, merged.decisions, strict=True):
+        joined = merged.subgraph_of(after.producer) is merged.subgraph_of(after.consumer)
+        was_cut = not before.reason.is_fused
+        assert after.reason is (Reason.BLOCKWISE if joined and was_cut else before.reason)
+
+
+def test_chains_need_no_neighbours_in_the_order_of_a_partition() -> None:
+    """What runs between the subgraphs of a chain does not keep them apart, what else reads does."""
+    chain = Chain(16, (112, 112)).conv(96)
+    other = chain.graph.add_input(Value("other", F32, (4, 4)))
+    side = chain.graph.append(Node("Exp", [other], [chain.graph.value("side", F32, (4, 4))])).output
+    chain.conv(0, 3, depthwise=True, stride=2).conv(24)
+    chain.graph.outputs = [chain.value, side]
+    problem = PartitionProblem(chain.graph)
+    partition = Layerwise().solve(problem, Budget())
+    (found,) = find_chains(partition, isa_by_name("avx512"))
+    between = set(range(found.subgraph_ids[0], found.subgraph_ids[-1])) - set(found.subgraph_ids)
+    assert [partition.subgraphs[i].nodes[0].op_type for i in between] == ["Exp"]
+    assert check_partition(problem, merge_chains(problem, partition, [found])) == ()
+    inside = partition.subgraphs[found.subgraph_ids[0]].outputs[0]
+    chain.graph.outputs = [chain.value, side, inside]
+    again = Layerwise().solve(problem, Budget())
+    kept_apart = again.subgraph_of(inside.producer or chain.graph.nodes[0]).id
+    assert all(kept_apart not in c.subgraph_ids[:-1] for c in find_chains(again, isa_by_name("avx512")))
+
+
+def test_only_subgraphs_that_follow_one_another_are_merged() -> None:
+    chain = Chain(16, (8, 8)).conv(16).conv(16).conv(16)
+    chain.graph.outputs = [chain.value]
+    problem = PartitionProblem(chain.graph)
+    partition = Layerwise().solve(problem, Budget())
+    form = Blockwise(Blocking((1, 16, 4, 8)), 0.5)
+    with pytest.raises(ValueError, match="do not follow one another"):
+        merge_chains(problem, partition, [MergedChain((0, 2), form)])

@@ -1,4 +1,4 @@
-"""From a schedule to launches: aliases, views, segments, reuse, and what the edges of shapes ask for."""
+"""From a partition to launches: aliases, views, segments, reuse, and what the edges of shapes ask for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright.compiler import plan
+from tilewright.explain import explain_program
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, Value
 from tilewright.ir.interpret import run_graph
@@ -17,14 +18,20 @@ from tilewright.memory.arena import ArenaPlanner
 from tilewright.memory.base import MemoryPlan
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem
+from tilewright.partition.base import Reason
+from tilewright.partition.form import Blocking, Blockwise
 from tilewright.partition.none import NonePartitioner
 from tilewright.partition.random import RandomPartitioner
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Limits
 from tilewright.program import Program
 from tilewright.schedule import ScheduleProblem
+from tilewright.schedule.greedy import Greedy
+from tilewright.schedule.random import RandomScheduler
 from tilewright.schedule.sequential import Sequential
+from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower import lower_schedule
+from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel
 from tilewright.targets.cpu.storage import Weights, caller_homes, memory_problem
 from tilewright.targets.cpu.target import CpuTarget
@@ -74,7 +81,8 @@ def program(net: Net, *outputs: Value, whole: bool = False) -> Program:
 
 
 def lower(net: Net, *outputs: Value, whole: bool = False) -> LoweredModel:
-    return lower_schedule(program(net, *outputs, whole=whole).schedule, host_isa())
+    one = program(net, *outputs, whole=whole)
+    return arrange(lower_partition(one.partition, host_isa()), one.schedule)
 
 
 def launches(lowered: LoweredModel) -> list[KernelLaunch]:
@@ -98,6 +106,80 @@ def agrees(net: Net, *outputs: Value, whole: bool = False) -> None:
     assert got.keys() == want.keys()
     for name, array in want.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-4)
+
+
+# Schedules.
+
+
+def test_one_lowering_serves_any_number_of_schedules() -> None:
+    net = Net()
+    x = net.input(1, 16, 12, 12)
+    parts = [net.op("Relu", [net.conv(x, n)], (1, n, 12, 12)) for n in (8, 24, 16)]
+    joined = net.op("Concat", parts, (1, 48, 12, 12), axis=1)
+    one = program(net, net.conv(joined, 8), net.op("Neg", [parts[1]], parts[1].shape))
+    problem = ScheduleProblem(one.partition, limits=Limits(3))
+    lowered = lower_partition(one.partition, host_isa())
+    planners = (Sequential(), Sequential(order="memory"), Greedy(), RandomScheduler(0), RandomScheduler(1))
+    orders = set()
+    for planner in planners:
+        model = arrange(lowered, planner.solve(problem, Budget()))
+        arranged = launches(model)
+        orders.add(tuple(map(id, arranged)))
+        assert len(arranged) == len(set(map(id, arranged)))
+        assert {id(x) for x in arranged} == {
+            id(x) for x in (*lowered.before, *(x for work in lowered.work for x in work), *lowered.after)
+        }
+    assert len(orders) > 1
+    assert max(len(step) for step in model.steps if isinstance(step, tuple)) > 1
+
+
+def test_a_schedule_of_another_partition_is_not_arranged() -> None:
+    def one() -> Program:
+        net = Net()
+        return program(net, net.op("Exp", [net.op("Relu", [net.input(4, 6)], (4, 6))], (4, 6)))
+
+    with pytest.raises(ValueError, match="another partition"):
+        arrange(lower_partition(one().partition, host_isa()), one().schedule)
+
+
+def blockwise(size: int) -> tuple[Net, Program]:
+    """Two convolutions with an activation between, as one subgraph to be computed in blocks of 4 lines."""
+    net = Net()
+    middle = net.op("Relu", [net.conv(net.input(1, 16, size, size), 32)], (1, 32, size, size))
+    end = net.op("Sigmoid", [net.conv(middle, 16)], (1, 16, size, size))
+    one = program(net, end, whole=True)
+    form = Blockwise(Blocking((1, 16, 4, size)), 0.25)
+    (whole,) = one.partition.subgraphs
+    decisions = tuple(replace(d, reason=Reason.BLOCKWISE) for d in one.partition.decisions)
+    partition = replace(one.partition, subgraphs=(replace(whole, form=form),), decisions=decisions)
+    return net, one.with_partition(partition)
+
+
+def test_a_form_that_was_made_stays_in_the_account() -> None:
+    _, one = blockwise(12)
+    placed = CpuTarget().place(one, host_isa())
+    assert placed.program is one
+    assert [launch.kernel.template for launch in launches(placed.lowered)].count("fused") == 1
+
+
+def test_a_form_that_cannot_be_made_is_no_longer_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are what they were; the account says which edges kernels of their own end at."""
+    net, one = blockwise(12)
+    monkeypatch.setattr("tilewright.targets.cpu.lower.lower_fused", lambda *a, **k: Declined("today not"))
+    code = CpuTarget().generate(one)
+    (subgraph,) = code.program.partition.subgraphs
+    assert subgraph.form is None
+    reasons = {d.consumer.op_type: d.reason for d in code.program.partition.decisions}
+    assert reasons == {"Relu": Reason.CLUSTER, "Conv": Reason.SEPARATE, "Sigmoid": Reason.CLUSTER}
+    edges = explain_program(code.program, code.steps, (), None).edges
+
+    assert [e.is_fused for e in edges] == [e.code != "separate" for e in edges]
+    feed = {v.name: net.rng.standard_normal(v.shape).astype(np.float32) for v in net.graph.inputs}
+    executable = code.load(2)
+    got = executable.run(feed)
+    executable.close()
+    for name, want in run_graph(net.graph, feed).items():
+        np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-4)
 
 
 # Aliases.

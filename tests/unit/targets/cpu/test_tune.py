@@ -18,8 +18,9 @@ from tilewright.errors import UsageError
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.program import Program
+from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower import lower_schedule
+from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, Step
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.target import CpuTarget
@@ -38,7 +39,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def lowered(choices: Choices | None = None, accuracy: Accuracy = "default") -> LoweredModel:
     program = plan(MODEL.graph, OPTIONS).program
-    return lower_schedule(program.schedule, host_isa(), accuracy=accuracy, choices=choices or {})
+    kernels = lower_partition(program.partition, host_isa(), accuracy=accuracy, choices=choices or {})
+    return arrange(kernels, program.schedule)
 
 
 def candidates(accuracy: Accuracy = "default") -> dict[str, tuple[Choice, ...]]:

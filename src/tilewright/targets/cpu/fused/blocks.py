@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 from tilewright.ir.bounds import require_bounded_part
@@ -13,52 +12,10 @@ from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Nest, Operand, operands_of
 from tilewright.ir.region import Region, intersect
 from tilewright.ir.restrict import Part, restrict
+from tilewright.partition.form import Blocking
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 
 RESULT: OperandKey = ("output", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Blocking:
-    """How a result is cut: the extents of a block by logical axis, and how many of them form a strip.
-
-    The last blocks along an axis may be smaller. Blocks of a strip follow one another along the last axis
-    that is cut; each finds what it shares with the one before (a rolling window of lines) and makes the rest.
-    """
-
-    block: tuple[int, ...]
-    strip: int = 1
-
-    def strips(self, shape: Sequence[int]) -> Iterator[list[Region]]:
-        """Every strip of blocks of a result of this shape, in order."""
-        cuts = [
-            [(start, min(start + size, extent)) for start in range(0, extent, size)]
-            for extent, size in zip(shape, self.block, strict=True)
-        ]
-        axis = self.axis(shape)
-        for outer in product(*(c if a != axis else [(0, 0)] for a, c in enumerate(cuts))):
-            line = [(*outer[:axis], interval, *outer[axis + 1 :]) for interval in cuts[axis]]
-            for start in range(0, len(line), self.strip):
-                yield line[start : start + self.strip]
-
-    def axis(self, shape: Sequence[int]) -> int:
-        """The axis along which blocks of a strip lie."""
-        cut = [a for a, (extent, size) in enumerate(zip(shape, self.block, strict=True)) if size < extent]
-        return cut[-1] if cut else 0
-
-    def num_blocks(self, shape: Sequence[int]) -> int:
-        """How many blocks there are."""
-        return prod(-(-extent // size) for extent, size in zip(shape, self.block, strict=True))
-
-    def num_strips(self, shape: Sequence[int]) -> int:
-        """How many strips there are."""
-        along = self.num_along(shape)
-        return self.num_blocks(shape) // along * -(-along // self.strip)
-
-    def num_along(self, shape: Sequence[int]) -> int:
-        """How many blocks lie one after the other along the axis of the strips."""
-        axis = self.axis(shape)
-        return -(-shape[axis] // self.block[axis])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,17 @@
-"""Which operators become one fused kernel, and in which blocks.
+"""Which subgraphs become one fused kernel, and in which blocks.
 
 A chain is fused only where the estimate is well ahead of the plain kernels, which are always the alternative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from tilewright.ir.derive import is_contraction, nests_of
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.nest import Opaque
 from tilewright.partition.base import Partition
-from tilewright.schedule.base import Schedule
-from tilewright.targets.cpu.fused.blocks import Blocking
+from tilewright.partition.merge_chains import Chain, is_read_only_by
 from tilewright.targets.cpu.fused.estimate import Estimate, Work, saved_cycles
 from tilewright.targets.cpu.isa import Isa
 
@@ -24,57 +22,46 @@ _MAX_NESTS = 24
 _MIN_SAVED_CYCLES = 30_000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Subgraphs that follow one another and are lowered together; `blocking` where that is as one kernel."""
+def find_chains(partition: Partition, isa: Isa) -> tuple[Chain, ...]:
+    """The subgraphs, alone or several in a row, that are worth computing block by block, by number.
 
-    subgraph_ids: tuple[int, ...]
-    blocking: Blocking | None = None
-
-
-def find_chains(schedule: Schedule, isa: Isa) -> list[list[list[Chain]]]:
-    """The schedule's stages, groups and instances, with the chains that fused kernels compute as one."""
-    stages: list[list[list[Chain]]] = []
-    run: list[int] = []
-
-    def end_run() -> None:
-        stages.extend([[chain]] for chain in _cut_run(schedule.partition, run, isa))
-        run.clear()
-
-    for stage in schedule.stages:
-        ids = [[i.subgraph_id for i in group.instances] for group in stage.groups]
-        if len(ids) == 1 and len(ids[0]) == 1:
-            if run and not _feeds(schedule.partition, run[-1], ids[0][0]):
-                end_run()
-            run.append(ids[0][0])
-        else:
-            end_run()
-            stages.append([[Chain((i,)) for i in group] for group in ids])
-    end_run()
-    return stages
+    Schedules play no part: a chain has one reader for all that it makes on the way.
+    """
+    chains = (chain for run in _runs(partition) for chain in _cut_run(partition, run, isa))
+    return tuple(sorted(chains, key=lambda chain: chain.subgraph_ids[-1]))
 
 
-def _feeds(partition: Partition, first: int, second: int) -> bool:
-    """Whether all that the first subgraph makes is read by the second and by nobody else."""
-    made = partition.subgraphs[first].outputs
-    if len(made) != 1 or made[0] in partition.graph.outputs:
-        return False
-    return all(partition.subgraph_of(user).id == second for user in made[0].users)
+def _runs(partition: Partition) -> Iterator[list[int]]:
+    """All subgraphs, in rows as long as possible in which each makes what only the next reads.
+
+    Of several subgraphs that make what only one reads, the last leads to it.
+    """
+    before: dict[int, int] = {}
+    for subgraph in partition.subgraphs:
+        for reader in partition.successors(subgraph)[:1]:
+            if is_read_only_by(partition, subgraph.id, reader.id):
+                before[reader.id] = subgraph.id
+    has_next = set(before.values())
+    for subgraph in partition.subgraphs:
+        if subgraph.id not in has_next:
+            run = [subgraph.id]
+            while run[-1] in before:
+                run.append(before[run[-1]])
+            yield run[::-1]
 
 
 def _cut_run(partition: Partition, run: Sequence[int], isa: Isa) -> list[Chain]:
     """The chains of a run of subgraphs that feed one another, with the largest gain in all."""
     best: list[tuple[float, list[Chain]]] = [(0.0, [])]  # of the last 0, 1, ... subgraphs of the run
     for first in reversed(range(len(run))):
-        gain, chains = best[-1]
-        found = (gain, [Chain((run[first],)), *chains])
+        most = best[-1]
         for last in range(first, min(first + _MAX_CHAIN, len(run))):
             ids = tuple(run[first : last + 1])
             estimate = _estimate_chain(partition, ids, isa)
             rest_gain, rest = best[len(run) - 1 - last]
-            if estimate is not None and estimate.gain + rest_gain > found[0]:
-                found = (estimate.gain + rest_gain, [Chain(ids, estimate.blocking), *rest])
-        best.append(found)
+            if estimate is not None and estimate.gain + rest_gain > most[0]:
+                most = (estimate.gain + rest_gain, [Chain(ids, estimate.form), *rest])
+        best.append(most)
     return best[-1][1]
 
 

@@ -17,7 +17,8 @@ from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Affine, Nest, operands_of
 from tilewright.ir.region import Region, dim_intervals, full_region, intersect, volume
 from tilewright.ir.restrict import missing, windows_of
-from tilewright.targets.cpu.fused.blocks import RESULT, Blocking, is_dense_product, passed_on
+from tilewright.partition.form import MAX_BLOCKS, Blocking, Blockwise
+from tilewright.targets.cpu.fused.blocks import RESULT, is_dense_product, passed_on
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import OperandKey
 
@@ -66,6 +67,11 @@ class Estimate:
         certain = self.saved >= _MIN_SAVED_OVER_PAID * self.paid and net >= _MIN_SAVED_SHARE * self.total
         return net if certain else 0.0
 
+    @property
+    def form(self) -> Blockwise:
+        """What a partition records of it."""
+        return Blockwise(self.blocking, self.gain / self.total)
+
 
 def saved_cycles(size_bytes: int, isa: Isa) -> float:
     """To write a tensor of this size between two kernels and to read it again, beyond the private cache."""
@@ -99,7 +105,8 @@ class Work:
     def estimates(self) -> Iterator[Estimate]:
         """Of every blocking that may be worth it."""
         for block in self._blocks():
-            yield from self._estimates_of(block)
+            if Blocking(block).num_blocks(self.shape) <= MAX_BLOCKS:
+                yield from self._estimates_of(block)
 
     def _blocks(self) -> Iterator[tuple[int, ...]]:
         """Blocks along the axes that can be cut without computing much twice."""

@@ -24,12 +24,12 @@ from tilewright.ir.restrict import Part
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.options import Accuracy
+from tilewright.partition.form import Blocking
 from tilewright.planning import Budget, Infeasible
-from tilewright.targets.cpu.arrange import arrange_constants, transposed
+from tilewright.targets.cpu.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.fused.blocks import (
     BlockedWork,
-    Blocking,
     Move,
     Variant,
     cut,
