@@ -7,10 +7,12 @@ class. A plugin that does not work is an error where it is asked for, and nowher
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from tilewright.errors import TilewrightError, UsageError
@@ -44,13 +46,23 @@ class Registry(Generic[T]):
     """
 
     def __init__(
-        self, kind: str, *, entry_point_group: str | None = None, protocol: str | None = None
+        self,
+        kind: str,
+        *,
+        entry_point_group: str | None = None,
+        protocol: str | None = None,
+        members: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`protocol`, the `package.module:Class` of what every member is, is what plugins are held to."""
+        """`members` are the `package.module:Class` of each name, made without arguments.
+
+        `protocol`, written so too, is what plugins are held to.
+        """
         self.kind = kind
         self._group = entry_point_group
         self._protocol = protocol
         self._loaders: dict[str, Callable[[], T]] = {}
+        for name, path in members.items():
+            self.add(name, functools.partial(_made, path))
         self._members: dict[str, T] = {}
         self._plugins: dict[str, list[EntryPoint]] | None = None if entry_point_group else {}
 
@@ -63,10 +75,6 @@ class Registry(Generic[T]):
         if name in self._loaders:
             raise UsageError(f"{self.kind} {name!r} is registered twice; give one of them another name.")
         self._loaders[name] = load
-
-    def add_class(self, name: str, path: str) -> None:
-        """Register the class at `package.module:Class`, made without arguments."""
-        self.add(name, lambda: cast(T, _imported(path)()))
 
     def get(self, text: str | Spec) -> T:
         """The member that a text names, with the options it states: `graphturbo{alpha=1.25, dims=any}`.
@@ -179,6 +187,10 @@ class Registry(Generic[T]):
             assert self._protocol is not None
             raise UsageError(f"{what} that gives no {self.kind}: see {self._protocol.replace(':', '.')}.")
         return cast(T, member)
+
+
+def _made(path: str) -> Any:
+    return _imported(path)()
 
 
 def _imported(path: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright import families
 from tilewright.partition.base import (
     EdgeDecision,
     Partition,
@@ -24,10 +25,4 @@ __all__ = [
     "check_partition",
 ]
 
-PARTITIONERS: Registry[Partitioner] = Registry(
-    "partitioner", entry_point_group="tilewright.partition", protocol="tilewright.partition.base:Partitioner"
-)
-PARTITIONERS.add_class("none", "tilewright.partition.none:NonePartitioner")
-PARTITIONERS.add_class("layerwise", "tilewright.partition.layerwise:Layerwise")
-PARTITIONERS.add_class("graphturbo", "tilewright.partition.graphturbo:GraphTurbo")
-PARTITIONERS.add_class("random", "tilewright.partition.random:RandomPartitioner")
+PARTITIONERS: Registry[Partitioner] = families.PARTITIONERS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright import families
 from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
@@ -16,31 +17,7 @@ from tilewright.registry import Registry
 
 __all__ = ["PASSES", "PIPELINE", "Pass", "PassReport", "PassResult", "Remark", "run_passes"]
 
-PASSES: Registry[Pass] = Registry(
-    "pass", entry_point_group="tilewright.passes", protocol="tilewright.passes.base:Pass"
-)
-PASSES.add_class("merge-quantization", "tilewright.passes.merge_quantization:MergeQuantization")
-PASSES.add_class("recognise-quantized", "tilewright.passes.recognise_quantized:RecogniseQuantized")
-PASSES.add_class("fold-constants", "tilewright.passes.fold_constants:FoldConstants")
-PASSES.add_class("canonicalise", "tilewright.passes.canonicalise:Canonicalise")
-PASSES.add_class("common-subexpressions", "tilewright.passes.common_subexpressions:CommonSubexpressions")
-PASSES.add_class("eliminate-identity", "tilewright.passes.eliminate_identity:EliminateIdentity")
-PASSES.add_class("expand-recurrent", "tilewright.passes.expand_recurrent:ExpandRecurrent")
-PASSES.add_class("merge-reshapes", "tilewright.passes.merge_reshapes:MergeReshapes")
-PASSES.add_class("merge-transposes", "tilewright.passes.merge_transposes:MergeTransposes")
-PASSES.add_class("fold-pad", "tilewright.passes.fold_pad:FoldPad")
-PASSES.add_class("fold-batch-norm", "tilewright.passes.fold_batch_norm:FoldBatchNorm")
-PASSES.add_class("fold-scale-shift", "tilewright.passes.fold_scale_shift:FoldScaleShift")
-PASSES.add_class("fold-bias", "tilewright.passes.fold_bias:FoldBias")
-PASSES.add_class("recognise-gelu", "tilewright.passes.recognise_gelu:RecogniseGelu")
-PASSES.add_class("recognise-layer-norm", "tilewright.passes.recognise_layer_norm:RecogniseLayerNorm")
-PASSES.add_class("recognise-rms-norm", "tilewright.passes.recognise_rms_norm:RecogniseRmsNorm")
-PASSES.add_class("recognise-softmax", "tilewright.passes.recognise_softmax:RecogniseSoftmax")
-PASSES.add_class("recognise-silu", "tilewright.passes.recognise_silu:RecogniseSilu")
-PASSES.add_class("recognise-hard-swish", "tilewright.passes.recognise_hard_swish:RecogniseHardSwish")
-PASSES.add_class("recognise-mish", "tilewright.passes.recognise_mish:RecogniseMish")
-PASSES.add_class("recognise-attention", "tilewright.passes.recognise_attention:RecogniseAttention")
-PASSES.add_class("dead-code", "tilewright.passes.dead_code:DeadCode")
+PASSES: Registry[Pass] = families.PASSES
 
 # Quantised layers come first: folding would turn their weights into floats.
 PIPELINE: tuple[str, ...] = (

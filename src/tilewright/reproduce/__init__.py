@@ -9,6 +9,10 @@ from tilewright.registry import Registry
 if TYPE_CHECKING:
     from tilewright.reproduce.base import Reproduction
 
-REPRODUCTIONS: Registry[Reproduction] = Registry("paper")
-REPRODUCTIONS.add_class("cosa", "tilewright.reproduce.cosa:Cosa")
-REPRODUCTIONS.add_class("graphturbo", "tilewright.reproduce.graphturbo:GraphTurbo")
+REPRODUCTIONS: Registry[Reproduction] = Registry(
+    "paper",
+    members={
+        "cosa": "tilewright.reproduce.cosa:Cosa",
+        "graphturbo": "tilewright.reproduce.graphturbo:GraphTurbo",
+    },
+)
