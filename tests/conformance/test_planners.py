@@ -3,11 +3,14 @@
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
 
+from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory, memory_problem
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
 from tilewright.planning import Budget, Limits
 from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem, check_schedule
+
+MACHINE = load_preset("stcp920")
 
 
 def graphs() -> list[Graph]:
@@ -25,7 +28,7 @@ def graphs() -> list[Graph]:
 
 
 def cut(name: str, graph: Graph) -> Partition:
-    answer = PARTITIONERS.get(name).solve(PartitionProblem(graph), Budget(100))
+    answer = PARTITIONERS.get(name).solve(PartitionProblem(graph, MACHINE), Budget(100))
     assert isinstance(answer, Partition)
     return answer
 
@@ -40,7 +43,7 @@ def order(name: str, problem: ScheduleProblem) -> Schedule:
 def test_partitions_are_valid_and_repeat(name: str) -> None:
     for graph in graphs():
         partition = cut(name, graph)
-        assert check_partition(PartitionProblem(graph), partition) == ()
+        assert check_partition(PartitionProblem(graph, MACHINE), partition) == ()
         assert partition.provenance.planner == name
         again = cut(name, graph)
         assert [s.nodes for s in again.subgraphs] == [s.nodes for s in partition.subgraphs]

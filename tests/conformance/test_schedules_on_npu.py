@@ -67,7 +67,7 @@ def networks() -> list[tuple[Graph, dict[str, np.ndarray]]]:
 
 def partitions(name: str, graph: Graph) -> Iterator[Partition]:
     """The partition of a registered partitioner; GraphTurbo's also where it has to cut a lot."""
-    found = PARTITIONERS.get(name).solve(PartitionProblem(graph), Budget(100))
+    found = PARTITIONERS.get(name).solve(PartitionProblem(graph, MACHINES[0]), Budget(100))
     assert isinstance(found, Partition)
     yield found
     if name == "graphturbo":
@@ -187,7 +187,7 @@ def test_elements_are_as_wide_as_the_machine_keeps_them_whoever_cut_the_network(
     graph = b.finish(b.op("Softmax", b.op("Relu", b.conv(b.input(2, 3, 8, 8), 4))))
     sizes = set()
     for name in PARTITIONERS.names():
-        partition = PARTITIONERS.get(name).solve(PartitionProblem(graph), Budget())
+        partition = PARTITIONERS.get(name).solve(PartitionProblem(graph, MACHINES[0]), Budget())
         assert isinstance(partition, Partition)
         schedule = SCHEDULERS.get("sequential").solve(ScheduleProblem(partition), Budget())
         assert isinstance(schedule, Schedule)

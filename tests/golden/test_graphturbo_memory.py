@@ -9,7 +9,6 @@ from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
 from tilewright.memory.scoped import check_scopes, place
 from tilewright.partition import PARTITIONERS, PartitionProblem
-from tilewright.partition.graphturbo import SplitPartition
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Scope, bind
@@ -26,7 +25,6 @@ def resnet50() -> InstanceGraph:
     graph = load_onnx(zoo.build("resnet50", batch=16))
     run_passes(graph)
     found = PARTITIONERS.get("graphturbo").solve(PartitionProblem(graph, MACHINE), Budget())
-    assert isinstance(found, SplitPartition)
     return instance_graph(found)
 
 

@@ -17,13 +17,13 @@ from tilewright.ir.interpret import run_graph, run_node
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
 from tilewright.partition.axes import IndependentAxes
+from tilewright.partition.check_splits import check_splits
 from tilewright.partition.footprint import Footprints, joined, single
-from tilewright.partition.graphturbo import GraphTurbo, SplitPartition, planner
-from tilewright.partition.graphturbo.check import check_splits
+from tilewright.partition.graphturbo import GraphTurbo, planner
 from tilewright.partition.graphturbo.merge import Grouping, Member
 from tilewright.partition.graphturbo.split import SplitRules, Splitter, instance_regions
 from tilewright.partition.layers import LayerRegions, cut_layers
-from tilewright.partition.split import Split, instance_region, split_of
+from tilewright.partition.split import WHOLE, Split, instance_region, split_of
 from tilewright.planning import Budget
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.binding import Scope, bind, transfers
@@ -46,7 +46,7 @@ def largest(graph: Graph) -> int:
     return max(v.size_bytes for v in graph.values())
 
 
-def plan(seed: int, share: float = 1.0, **options: Any) -> SplitPartition:
+def plan(seed: int, share: float = 1.0, **options: Any) -> Partition:
     """A partition for buffers of this share of the network's largest value."""
     graph = network(seed)
     problem = PartitionProblem(graph)
@@ -153,12 +153,14 @@ def test_dropping_any_edge_is_noticed() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0, 2.5, 1e6])
 def test_every_capacity_has_a_valid_partition(seed: int, share: float) -> None:
     partition = plan(seed, share)
-    for split in partition.splits:
-        assert not split.is_feasible or split.peak_bytes <= partition.capacity_bytes
+    weighed = partition.weighed
+    assert weighed is not None
+    for options, peak_bytes in zip(weighed.options, weighed.peak_bytes, strict=True):
+        assert not options or peak_bytes <= weighed.capacity_bytes
     if share == 0.0:
-        assert not any(s.is_feasible for s in partition.splits)
+        assert not any(weighed.options)
     if share == 1e6:
-        assert all(s.split.factor == 1 for s in partition.splits)
+        assert set(partition.splits) == {WHOLE}
         assert len(partition.subgraphs) == 1 or len(partition.graph.outputs) > 1
 
 
@@ -168,13 +170,14 @@ def test_the_numbering_of_nodes_does_not_matter(seed: int) -> None:
     graph = network(seed)
     home = {n.name: s.id for s in partition.subgraphs for n in s.nodes}
     shuffled = renumbered(graph, seed)
-    again = GraphTurbo(capacity_bytes=partition.capacity_bytes, element_bytes=4).solve(
+    assert partition.weighed is not None
+    again = GraphTurbo(capacity_bytes=partition.weighed.capacity_bytes, element_bytes=4).solve(
         PartitionProblem(shuffled), Budget()
     )
     other = {n.name: s.id for s in again.subgraphs for n in s.nodes}
     groups = {frozenset(n for n in home if home[n] == i) for i in set(home.values())}
     assert groups == {frozenset(n for n in other if other[n] == i) for i in set(other.values())}
-    assert sorted(str(s.split) for s in partition.splits) == sorted(str(s.split) for s in again.splits)
+    assert sorted(map(str, partition.splits)) == sorted(map(str, again.splits))
 
 
 def renumbered(graph: Graph, seed: int) -> Graph:
@@ -303,7 +306,7 @@ def test_orders_are_linear_extensions_and_schedules_valid(seed: int) -> None:
     for scheduler in (BreadthFirst(True), DepthFirst(True), MinDelta(True), ExactOrder(True)):
         schedule = scheduler.solve(problem, Budget())
         assert check_schedule(problem, schedule) == ()
-        assert len(list(schedule.instances())) == sum(s.split.num_instances for s in plan(seed, 0.5).splits)
+        assert len(list(schedule.instances())) == sum(s.num_instances for s in plan(seed, 0.5).splits)
 
 
 def test_a_slice_before_what_it_reads_is_a_violation() -> None:

@@ -10,19 +10,21 @@ from tilewright.ir.graph import Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.region import Region
 from tilewright.partition import PartitionProblem, Subgraph
-from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
-from tilewright.partition.graphturbo.check import _peaks
+from tilewright.partition.base import Partition
+from tilewright.partition.check_splits import _peaks
+from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.split import WHOLE
 from tilewright.planning import Budget
 from tilewright.schedule import ScheduleProblem
 from tilewright.schedule.instance_orders import ExactOrder, demand_of, peaks_of
-from tilewright.schedule.instances import WHOLE, InstanceNode, Kind, instance_graph
+from tilewright.schedule.instances import InstanceNode, Kind, instance_graph
 from tilewright.schedule.orders import Demand
 
 SEEDS = range(24)
 
 
 @cache
-def plan(seed: int) -> SplitPartition:
+def plan(seed: int) -> Partition:
     graph = integer_network(seed)
     capacity = max(v.size_bytes for v in graph.values()) // 2
     planner = GraphTurbo(capacity_bytes=capacity, element_bytes=4, dims="any")
@@ -35,9 +37,9 @@ def test_peaks_are_those_of_the_instances_of_a_graph(seed: int) -> None:
     split, whole = instance_graph(partition), instance_graph(partition, (WHOLE,) * len(partition.splits))
     for graph in (split, whole):
         peaks = peaks_of(graph)
-        for subgraph, stated in zip(partition.subgraphs, partition.splits, strict=True):
+        for subgraph in partition.subgraphs:
             ranges = [
-                _peaks(partition, subgraph, stated, tuple(n.outputs), needs_of(subgraph, n))
+                _peaks(partition, subgraph, tuple(n.outputs), needs_of(subgraph, n))
                 for n in graph.nodes
                 if n.kind is Kind.INSTANCE and n.subgraph_id == subgraph.id
             ]
@@ -62,7 +64,8 @@ def test_the_exact_order_of_whole_subgraphs_counts_whole_subgraphs() -> None:
         whole = demand_of(instance_graph(partition, (WHOLE,) * len(partition.splits)))
         schedule = ExactOrder(False).solve(ScheduleProblem(partition), Budget())
         order = tuple(i.subgraph_id for i in schedule.instances())
-        cost = whole.cost_of(order, partition.capacity_bytes)
+        assert partition.weighed is not None
+        cost = whole.cost_of(order, partition.weighed.capacity_bytes)
         assert f"{cost.overflow_bytes} bytes over" in schedule.provenance.note
-        grown += cost.peak_bytes > max(s.peak_bytes for s in partition.splits)
+        grown += cost.peak_bytes > max(partition.weighed.peak_bytes)
     assert grown > 0

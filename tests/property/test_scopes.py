@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from tilewright.memory.scoped.expand import Timeline, expand
 from tilewright.memory.scoped.spill import spill
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
 from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.layers import layer_of
 from tilewright.partition.split import Split
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Bindings, Scope, bind
@@ -50,7 +52,7 @@ def planned(seed: int) -> InstanceGraph:
 
 @cache
 def wild(seed: int) -> InstanceGraph:
-    """Layers of several nodes, split along any axis by any factor."""
+    """Subgraphs of several layers, a node each, split along any axis by any factor."""
     rng = random.Random(seed)
     partition = PARTITIONERS.get("layerwise").solve(PartitionProblem(network(seed)), Budget())
     assert isinstance(partition, Partition)
@@ -59,7 +61,9 @@ def wild(seed: int) -> InstanceGraph:
         axis = rng.randrange(4)
         extents = {v.shape[axis] if axis < len(v.shape) else 1 for v in subgraph.outputs}
         splits.append(Split(axis, rng.randint(1, min(extents)) if len(extents) == 1 else 1))
-    return instance_graph(partition, splits)
+    results = set(partition.graph.outputs)
+    layers = tuple(tuple(layer_of([n], results) for n in s.nodes) for s in partition.subgraphs)
+    return instance_graph(replace(partition, layers=layers), splits)
 
 
 def random_order(graph: InstanceGraph, rng: random.Random) -> tuple[int, ...]:

@@ -51,13 +51,14 @@ def _cluster_bytes(machine: Machine, level: Level, kind: TensorKind) -> int | No
 
 
 def element_sizes(
-    dtypes: Iterable[DType], machine: Machine, float_bytes: int | None = None
+    dtypes: Iterable[DType], machine: Machine | None, float_bytes: int | None = None
 ) -> Mapping[str, int]:
     """Bytes of an element of each of these types, by its name; `float_bytes` replaces those of floats.
 
     A machine without a rate for a floating-point type keeps it in the widest that it has one for.
     """
-    rated = {name for unit in machine.units for name in (*unit.macs_per_cycle, *unit.ops_per_cycle)}
+    units = () if machine is None else machine.units
+    rated = {name for unit in units for name in (*unit.macs_per_cycle, *unit.ops_per_cycle)}
     widest = max((d.size_bytes for d in _FLOATS if str(d) in rated), default=None)
 
     def size(dtype: DType) -> int:

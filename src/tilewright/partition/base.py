@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tilewright.cost.base import UNITS, CostModel, Estimate, Objective
 from tilewright.cost.roofline import NOMINAL
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.region import Region, volume
 from tilewright.partition.form import Blockwise
+from tilewright.partition.layers import Layer, layers_within
+from tilewright.partition.split import WHOLE, Split, WeighedSplits
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
 from tilewright.progress import checkpoint
 
@@ -139,17 +142,50 @@ class Subgraph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Subgraphs in a topological order of the quotient graph; `subgraphs[i].id == i`."""
+    """Subgraphs in a topological order of the quotient graph; `subgraphs[i].id == i`.
+
+    `splits[i]` is into which instances `subgraphs[i]` may run, whole unless a partitioner says so;
+    `weighed` how that was chosen. `layers[i]` are its layers in the order in which an instance runs them,
+    None: derived where they are asked for. `element_bytes` is how large the machine keeps an element, by the
+    name of its type, None: as the type says. `in_place`: layers may write in place of an operand that dies.
+    """
 
     graph: Graph
     subgraphs: tuple[Subgraph, ...]
     decisions: tuple[EdgeDecision, ...]
     quality: Quality
     provenance: Provenance
+    splits: tuple[Split, ...] = ()
+    layers: tuple[tuple[Layer, ...], ...] | None = None
+    element_bytes: Mapping[str, int] | None = None
+    in_place: bool = True
+    weighed: WeighedSplits | None = None
     _home: dict[Node, Subgraph] = field(init=False, repr=False)
+    _derived: list[tuple[Layer, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_home", {n: s for s in self.subgraphs for n in s.nodes})
+        object.__setattr__(self, "_derived", [])
+        if not self.splits:
+            object.__setattr__(self, "splits", (WHOLE,) * len(self.subgraphs))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether some subgraph may run as several instances."""
+        return any(split.num_instances > 1 for split in self.splits)
+
+    def layers_of(self, subgraph: Subgraph) -> tuple[Layer, ...]:
+        """The layers of a subgraph in the order in which its instances run them."""
+        if self.layers is not None:
+            return self.layers[subgraph.id]
+        if not self._derived:
+            self._derived.extend(layers_within(self.graph, [s.nodes for s in self.subgraphs]))
+        return self._derived[subgraph.id]
+
+    def bytes_of(self, value: Value, region: Region) -> int:
+        """Bytes of a region of a value as the machine keeps it."""
+        sizes = self.element_bytes
+        return volume(region) * (value.dtype.size_bytes if sizes is None else sizes[str(value.dtype)])
 
     def subgraph_of(self, node: Node) -> Subgraph:
         """The subgraph that holds a node. O(1)."""
@@ -265,7 +301,19 @@ def build_partition(
         for producer, consumer, value in data_edges(graph)
     )
     quality = problem.quality_of(subgraphs, cut_off=cut_off)
-    return Partition(graph, subgraphs, decisions, quality, provenance)
+    partition = Partition(graph, subgraphs, decisions, quality, provenance)
+    return partition if problem.machine is None else kept_by(partition, problem.machine)
+
+
+def kept_by(partition: Partition, machine: Machine) -> Partition:
+    """The partition with its elements as a machine keeps them, where it does not say how large they are."""
+    from tilewright.hardware.capacity import element_sizes
+
+    if partition.element_bytes is not None:
+        return partition
+    dtypes = dict.fromkeys(v.dtype for v in partition.graph.values())
+    # Peaks that were weighed without a machine count other bytes.
+    return replace(partition, element_bytes=element_sizes(dtypes, machine), weighed=None)
 
 
 def _topological(

@@ -89,6 +89,24 @@ def cut_layers(graph: Graph, *, fuse_joins: bool = False) -> tuple[Layer, ...]:
     return tuple(_layer(nodes, results, kinds) for nodes in members)
 
 
+def layers_within(graph: Graph, groups: Sequence[Sequence[Node]]) -> list[tuple[Layer, ...]]:
+    """The layers of each of these groups of nodes: what of each of the graph's layers lies in it.
+
+    A group's nodes are in topological order; each of its layers stands where its last node does.
+    """
+    home = {node: number for number, layer in enumerate(cut_layers(graph)) for node in layer.nodes}
+    results = frozenset(graph.outputs)
+    layers: list[tuple[Layer, ...]] = []
+    for group in groups:
+        members: dict[int, list[Node]] = {}
+        for node in group:
+            members.setdefault(home[node], []).append(node)
+        place = {node: i for i, node in enumerate(group)}
+        ordered = sorted(members.values(), key=lambda nodes: place[nodes[-1]])
+        layers.append(tuple(layer_of(nodes, results) for nodes in ordered))
+    return layers
+
+
 def layer_of(nodes: Sequence[Node], results: Collection[Value]) -> Layer:
     """These nodes, given in order, as a layer of a network with these results."""
     return _layer(nodes, results, {node: OperationClass.of(node) for node in nodes})

@@ -16,6 +16,8 @@ from tilewright.partition.base import (
     make_subgraph,
 )
 from tilewright.partition.form import Blockwise
+from tilewright.partition.layers import Layer
+from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Status
 
 
@@ -41,7 +43,7 @@ def is_read_only_by(partition: Partition, first: int, second: int) -> bool:
 def merge_chains(problem: PartitionProblem, partition: Partition, chains: Iterable[Chain]) -> Partition:
     """The partition with each chain as one subgraph, in the place of the chain's last one.
 
-    The decisions of edges that were cut within a chain become `Reason.BLOCKWISE`.
+    The decisions of edges that were cut within a chain become `Reason.BLOCKWISE`; a chain runs whole.
 
     Raises:
         ValueError: the subgraphs of a chain do not follow one another.
@@ -51,6 +53,8 @@ def merge_chains(problem: PartitionProblem, partition: Partition, chains: Iterab
         return partition
     absorbed = {i for chain in ending.values() for i in chain.subgraph_ids[:-1]}
     subgraphs: list[Subgraph] = []
+    splits: list[Split] = []
+    layers: list[tuple[Layer, ...]] = []
     for subgraph in partition.subgraphs:
         if subgraph.id in absorbed:
             continue
@@ -59,6 +63,9 @@ def merge_chains(problem: PartitionProblem, partition: Partition, chains: Iterab
         if not all(is_read_only_by(partition, a, b) for a, b in itertools.pairwise(ids)):
             raise ValueError(f"subgraphs {ids} do not follow one another")
         nodes = [node for i in ids for node in partition.subgraphs[i].nodes]
+        splits.append(partition.splits[subgraph.id] if len(ids) == 1 else WHOLE)
+        if partition.layers is not None:
+            layers.append(tuple(layer for i in ids for layer in partition.layers[i]))
         merged = make_subgraph(len(subgraphs), nodes, partition.graph)
         subgraphs.append(replace(merged, form=subgraph.form if chain is None else chain.form))
     home = {node: s.id for s in subgraphs for node in s.nodes}
@@ -68,6 +75,9 @@ def merge_chains(problem: PartitionProblem, partition: Partition, chains: Iterab
         subgraphs=tuple(subgraphs),
         decisions=tuple(_decision(d, home) for d in partition.decisions),
         quality=problem.quality_of(subgraphs, cut_off=cut_off),
+        splits=tuple(splits),
+        layers=None if partition.layers is None else tuple(layers),
+        weighed=None,
     )
 
 

@@ -94,3 +94,40 @@ def instances_meeting(shape: tuple[int, ...], split: Split, region: Region) -> I
         meeting = [i for i in near if slice_of(extent, factor, i)[1] > start]
         found = [outer * factor + i for outer in found for i in meeting]
     yield from found
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOption:
+    """One way to split that fits: GraphTurbo's tuple (n, f, d) with the peak of an instance.
+
+    `num_ops` counts the operators that the split divides, at least 1 for the output. `recompute` is the work
+    of all instances over the work of the whole.
+    """
+
+    num_ops: int
+    split: Split
+    peak_bytes: int
+    recompute: float
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """What Eq. 1 of GraphTurbo maximises: more operators, then fewer instances, then an outer axis."""
+        return self.num_ops, -self.split.num_instances, -(self.split.dim or 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeighedSplits:
+    """How the splits of a partition were chosen, subgraph by subgraph.
+
+    `options[i]` are those that fit; none: nothing does, and the subgraph runs whole, tiled inside its one
+    layer. `peak_bytes[i]` is the most that an instance holds at once, its inputs included; `capacity_bytes`
+    what it was planned to fit.
+    """
+
+    options: tuple[tuple[SplitOption, ...], ...]
+    peak_bytes: tuple[int, ...]
+    capacity_bytes: int
+
+    def is_feasible(self, subgraph_id: int) -> bool:
+        """Whether an instance of the subgraph fits the planning capacity."""
+        return bool(self.options[subgraph_id])

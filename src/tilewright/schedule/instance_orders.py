@@ -12,9 +12,8 @@ from typing import ClassVar
 
 from tilewright.ir.graph import Value
 from tilewright.partition.footprint import Footprints, joined, single
-from tilewright.partition.graphturbo import SplitPartition, is_in_place
-from tilewright.partition.layers import LayerRegions, layer_of
-from tilewright.partition.split import WHOLE, Split, instance_region
+from tilewright.partition.layers import LayerRegions
+from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import UNLIMITED, Budget, Provenance, option
 from tilewright.schedule.base import (
     Group,
@@ -34,8 +33,8 @@ from tilewright.schedule.orders import Demand, Order, breadth_first, depth_first
 def peaks_of(graph: InstanceGraph) -> dict[int, int]:
     """The most that an instance of each subgraph holds, its inputs included.
 
-    What a split partition states is of the slices that it asks for. Of others it is worked out here: the
-    most of all instances. O(instances * layers).
+    What a partition states is of the slices that it asks for. Of others it is worked out here: the most of
+    all instances. O(instances * layers).
     """
     partition = graph.partition
     instances: dict[int, list[InstanceNode]] = {}
@@ -44,28 +43,23 @@ def peaks_of(graph: InstanceGraph) -> dict[int, int]:
             instances.setdefault(node.subgraph_id, []).append(node)
     found: dict[int, int] = {}
     for number, nodes in instances.items():
-        if isinstance(partition, SplitPartition) and _are_split_as(nodes, partition.splits[number].split):
-            found[number] = partition.splits[number].peak_bytes
+        if partition.weighed is not None and graph.splits[number] == partition.splits[number]:
+            found[number] = partition.weighed.peak_bytes[number]
         else:
             found[number] = _peak_bytes(graph, nodes)
     return found
 
 
-def _are_split_as(nodes: Sequence[InstanceNode], split: Split) -> bool:
-    first = nodes[0]
-    return len(nodes) == split.num_instances and first.region == instance_region(first.value.shape, split, 0)
-
-
 def _peak_bytes(graph: InstanceGraph, nodes: Sequence[InstanceNode]) -> int:
     """The peak of instances of one subgraph."""
     subgraph = graph.partition.subgraphs[nodes[0].subgraph_id]
-    layers = (layer_of(group, graph.results) for group in graph.layers_of(subgraph))
+    layers = graph.partition.layers_of(subgraph)
     part = joined([single(layer, place) for place, layer in enumerate(layers)], tuple(nodes[0].outputs))
 
     def element_bytes(value: Value) -> int:
         return graph.bytes_of(value, ((0, 1),) * len(value.shape))
 
-    footprints = Footprints(LayerRegions(graph.maps), element_bytes, in_place=is_in_place(graph.partition))
+    footprints = Footprints(LayerRegions(graph.maps), element_bytes, in_place=graph.partition.in_place)
     return max(footprints.of(part, tuple(node.outputs.values())).peak_bytes for node in nodes)
 
 
@@ -165,8 +159,8 @@ class ExactOrder:
         graph = instance_graph(problem.partition, None if self.split else _whole(problem))
         capacity = self.capacity_bytes
         if capacity is None:
-            partition = problem.partition
-            capacity = partition.capacity_bytes if isinstance(partition, SplitPartition) else 0
+            weighed = problem.partition.weighed
+            capacity = 0 if weighed is None else weighed.capacity_bytes
         meter = replace(budget, max_evaluations=UNLIMITED).start()
         found = exact_order(demand_of(graph), capacity, meter, max_states=MAX_STATES)
         note = f"{found.cost.overflow_bytes} bytes over, {'proven' if found.is_exact else 'not proven'}"

@@ -1,4 +1,4 @@
-"""The graph of a split partition's instances: who reads which part of what, with exact edges.
+"""The graph of a partition's instances: who reads which part of what, with exact edges.
 
 A subgraph that is split into F slices has F instances. An instance depends on those of a producer whose
 slices meet the region it reads, and on no others. Where it takes several pieces of one value, a concatenation
@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
-from tilewright.ir.region import Region, intersect, volume
+from tilewright.ir.region import Region, intersect
 from tilewright.partition.base import Partition, Subgraph
-from tilewright.partition.graphturbo import SplitPartition
-from tilewright.partition.split import WHOLE, Split, instance_region, instances_meeting
+from tilewright.partition.split import Split, instance_region, instances_meeting
 
 
 class Kind(StrEnum):
@@ -119,27 +118,7 @@ class InstanceGraph:
 
     def bytes_of(self, value: Value, region: Region) -> int:
         """Bytes of a piece as the machine keeps it."""
-        if isinstance(self.partition, SplitPartition):
-            return self.partition.bytes_of(value, region)
-        return volume(region) * value.dtype.size_bytes
-
-    def layers_of(self, subgraph: Subgraph) -> tuple[tuple[Node, ...], ...]:
-        """Layers of a subgraph in the order in which its instances run them: without a split one per node."""
-        return layers_of(self.partition, subgraph)
-
-
-def splits_of(partition: Partition) -> tuple[Split, ...]:
-    """How each subgraph is split: not at all, unless the partitioner said so."""
-    if isinstance(partition, SplitPartition):
-        return tuple(s.split for s in partition.splits)
-    return (WHOLE,) * len(partition.subgraphs)
-
-
-def layers_of(partition: Partition, subgraph: Subgraph) -> tuple[tuple[Node, ...], ...]:
-    """See `InstanceGraph.layers_of`."""
-    if isinstance(partition, SplitPartition):
-        return partition.splits[subgraph.id].layers
-    return tuple((n,) for n in subgraph.nodes)
+        return self.partition.bytes_of(value, region)
 
 
 def instance_graph(
@@ -149,7 +128,7 @@ def instance_graph(
 
     `maps` are regions through the graph's nodes that are known. O(instances * nodes of their subgraphs).
     """
-    chosen = splits_of(partition) if splits is None else tuple(splits)
+    chosen = partition.splits if splits is None else tuple(splits)
     return _Builder(partition, chosen, RegionMaps() if maps is None else maps).build()
 
 

@@ -12,10 +12,11 @@ from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node
 from tilewright.partition import PartitionProblem, Reason, check_partition
-from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
-from tilewright.partition.graphturbo.check import check_splits
+from tilewright.partition.base import Partition
+from tilewright.partition.check_splits import check_splits
+from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.layers import canonical_order, cut_layers
-from tilewright.partition.split import Split
+from tilewright.partition.split import WHOLE, Split, WeighedSplits
 from tilewright.planning import Budget, Status
 from tilewright.schedule.check_instances import check_instances
 from tilewright.schedule.instances import instance_graph
@@ -23,7 +24,12 @@ from tilewright.schedule.instances import instance_graph
 UNBOUNDED = 1 << 60
 
 
-def partition_of(graph: Graph, capacity_bytes: int, **options: object) -> SplitPartition:
+def weighed(partition: Partition) -> WeighedSplits:
+    assert partition.weighed is not None
+    return partition.weighed
+
+
+def partition_of(graph: Graph, capacity_bytes: int, **options: object) -> Partition:
     problem = PartitionProblem(graph)
     planner = GraphTurbo(capacity_bytes=capacity_bytes, element_bytes=4, **options)  # type: ignore[arg-type]
     partition = planner.solve(problem, Budget())
@@ -36,24 +42,24 @@ def test_the_peak_counts_inputs_results_and_what_waits() -> None:
     """Stem [4,8,6,6] of 4608 bytes: the block holds the stem, one result and the next one at once."""
     _, graph = residual()
     tensor = graph.outputs[0].size_bytes
-    (split,) = partition_of(graph, UNBOUNDED).splits
-    assert split.split.factor == 1
-    assert split.peak_bytes == 3 * tensor
+    partition = partition_of(graph, UNBOUNDED)
+    assert partition.splits == (WHOLE,)
+    assert weighed(partition).peak_bytes == (3 * tensor,)
 
 
 def test_without_writing_in_place_a_sum_needs_a_third_tensor() -> None:
     b = GraphBuilder()
     x, y = b.input(4, 4), b.input(4, 4)
     graph = b.finish(b.op("Add", x, y))
-    assert partition_of(graph, UNBOUNDED).splits[0].peak_bytes == 2 * x.size_bytes
-    assert partition_of(graph, UNBOUNDED, in_place=False).splits[0].peak_bytes == 3 * x.size_bytes
+    assert weighed(partition_of(graph, UNBOUNDED)).peak_bytes == (2 * x.size_bytes,)
+    assert weighed(partition_of(graph, UNBOUNDED, in_place=False)).peak_bytes == (3 * x.size_bytes,)
 
 
 @pytest.mark.parametrize(("share", "factor"), [(1, 1), (2, 2), (4, 4)])
 def test_the_least_factor_that_fits_is_taken(share: int, factor: int) -> None:
     _, graph = residual()
     partition = partition_of(graph, 3 * graph.outputs[0].size_bytes // share)
-    assert [s.split for s in partition.splits] == [Split(0, factor) if factor > 1 else Split(None, 1)]
+    assert partition.splits == (Split(0, factor) if factor > 1 else WHOLE,)
 
 
 def masked_blocks(num_blocks: int, *, has_mask: bool) -> Graph:
@@ -74,7 +80,7 @@ def test_a_mask_that_all_blocks_read_does_not_keep_them_apart() -> None:
         partition_of(masked_blocks(3, has_mask=m), 5 * b_bytes, side_inputs=True).splits
         for m in (False, True)
     ]
-    assert [[s.split.factor for s in splits] for splits in found] == [[2], [2]]
+    assert [[s.factor for s in splits] for splits in found] == [[2], [2]]
     apart = partition_of(masked_blocks(3, has_mask=True), 5 * b_bytes)
     assert len(apart.subgraphs) > 3
 
@@ -83,7 +89,8 @@ def test_what_fits_in_no_way_stays_a_layer_of_its_own() -> None:
     _, graph = residual()
     partition = partition_of(graph, 0)
     assert len(partition.subgraphs) == len(cut_layers(graph))
-    assert all(s.split.factor == 1 and not s.is_feasible for s in partition.splits)
+    assert set(partition.splits) == {WHOLE}
+    assert not any(weighed(partition).options)
     assert {d.reason for d in partition.decisions if not d.reason.is_fused} <= {
         Reason.CAPACITY,
         Reason.ESCAPES,
@@ -94,10 +101,10 @@ def test_one_image_is_split_along_its_rows_where_it_does_not_fit() -> None:
     b = GraphBuilder()
     graph = b.finish(convolution(b, b.input(1, 4, 32, 32), 4, 3))
     whole = 2 * graph.outputs[0].size_bytes
-    assert not partition_of(graph, whole * 2 // 3, dims="batch").splits[0].is_feasible
-    (split,) = partition_of(graph, whole * 2 // 3).splits
-    assert split.split == Split(2, 2)
-    assert split.peak_bytes == (16 + 17) * 32 * 4 * 4
+    assert not weighed(partition_of(graph, whole * 2 // 3, dims="batch")).is_feasible(0)
+    partition = partition_of(graph, whole * 2 // 3)
+    assert partition.splits == (Split(2, 2),)
+    assert weighed(partition).peak_bytes == ((16 + 17) * 32 * 4 * 4,)
 
 
 def test_where_one_image_of_several_does_not_fit_it_is_cut_again() -> None:
@@ -107,17 +114,14 @@ def test_where_one_image_of_several_does_not_fit_it_is_cut_again() -> None:
     graph = b.finish(convolution(b, b.op("Relu", convolution(b, x, 4, 3)), 4, 3))
     image = x.size_bytes // 3
     (split,) = partition_of(graph, 3 * image).splits
-    assert str(split.split) == "axis 0 by 3"
-    (split,) = partition_of(graph, image * 3 // 2).splits
-    assert str(split.split) == "axis 0 by 3, axis 2 by 2"
-    assert 1 < split.options[0].recompute <= 1.25
-    (whole, *_) = partition_of(graph, image * 3 // 2, dims="batch").splits
-    assert not whole.is_feasible
+    assert str(split) == "axis 0 by 3"
+    partition = partition_of(graph, image * 3 // 2)
+    assert [str(split) for split in partition.splits] == ["axis 0 by 3, axis 2 by 2"]
+    assert 1 < weighed(partition).options[0][0].recompute <= 1.25
+    assert not weighed(partition_of(graph, image * 3 // 2, dims="batch")).is_feasible(0)
     b = GraphBuilder()
     graph = b.finish(convolution(b, b.input(3, 4, 16, 16), 4, 3))
-    found = [
-        partition_of(graph, image * 3 // 2, dims=dims).splits[0].split for dims in ("batch-first", "any")
-    ]
+    found = [partition_of(graph, image * 3 // 2, dims=dims).splits[0] for dims in ("batch-first", "any")]
     assert [str(split) for split in found] == ["axis 0 by 3, axis 1 by 2", "axis 2 by 8"]
 
 
@@ -126,7 +130,7 @@ def test_one_axis_in_single_rows_is_cut_along_another_one() -> None:
     x = b.input(1, 1, 4, 4)
     graph = b.finish(b.op("MaxPool", x, kernel_shape=(1, 1)))
     splits = partition_of(graph, 4 * 4).splits
-    assert [s.split.cuts for s in splits] == [((2, 4), (3, 2))], "two elements and their results"
+    assert [s.cuts for s in splits] == [((2, 4), (3, 2))], "two elements and their results"
 
 
 def test_an_opaque_operator_stays_alone() -> None:
@@ -143,7 +147,7 @@ def test_unlimited_buffers_leave_one_subgraph_without_a_cut() -> None:
         graph = graph.extract(lambda n, live=live: n in live)
         partition = partition_of(graph, UNBOUNDED)
         assert len(partition.subgraphs) == 1
-        assert partition.splits[0].split.factor == 1
+        assert partition.splits[0] == WHOLE
 
 
 def _num_reaching(graph: Graph) -> int:
@@ -192,8 +196,8 @@ def test_a_chain_of_thousands_is_no_recursion() -> None:
     x = b.input(4, 4)
     for _ in range(1500):
         x = b.op("Softmax", x)
-    (split,) = partition_of(b.finish(x), 3 * x.size_bytes).splits
-    assert len(split.layers) == 1500
+    partition = partition_of(b.finish(x), 3 * x.size_bytes)
+    assert [len(partition.layers_of(s)) for s in partition.subgraphs] == [1500]
 
 
 @pytest.mark.parametrize("extent", [1, 3, 7, 197])
@@ -227,9 +231,9 @@ def test_a_small_image_is_not_cut_as_finely_as_the_one_made_of_it() -> None:
     graph = enlarging()
     capacity = graph.outputs[0].size_bytes // 2  # a quarter of the large image, twice
     (plain,) = partition_of(graph, capacity, upsampling=False).splits
-    assert plain.split == Split(0, 4)
+    assert plain == Split(0, 4)
     partition = partition_of(graph, capacity)
-    assert [str(s.split) for s in partition.splits] == ["whole", "axis 0 by 4"]
+    assert [str(s) for s in partition.splits] == ["whole", "axis 0 by 4"]
     instances = instance_graph(partition)
     assert check_instances(instances) == ()
     assert [instances.predecessors(i) for i in range(5)] == [(), (0,), (0,), (0,), (0,)]
@@ -240,26 +244,31 @@ def test_images_of_one_size_are_joined_whether_or_not_another_is_enlarged() -> N
     assert len(partition.subgraphs) == 1
     _, graph = residual()
     capacity = graph.outputs[0].size_bytes
-    assert [s.split for s in partition_of(graph, capacity).splits] == [
-        s.split for s in partition_of(graph, capacity, upsampling=False).splits
-    ]
+    assert partition_of(graph, capacity).splits == partition_of(graph, capacity, upsampling=False).splits
 
 
 def test_without_grouping_every_layer_is_split_on_its_own() -> None:
     _, graph = residual()
     partition = partition_of(graph, graph.outputs[0].size_bytes, group=False)
     assert len(partition.subgraphs) == len(cut_layers(graph))
-    assert [s.split for s in partition.splits] == [Split(0, 2)] * 4
+    assert partition.splits == (Split(0, 2),) * 4
 
 
 def test_the_machine_says_how_much_fits_and_how_large_an_element_is() -> None:
     _, graph = residual()
     problem = PartitionProblem(graph, load_preset("stcp920"))
     partition = GraphTurbo(alpha=0.5).solve(problem, Budget())
-    assert partition.capacity_bytes == 8 * (1 << 20) // 2
-    assert partition.element_bytes["float32"] == 2
-    (split,) = partition.splits
-    assert split.peak_bytes == 3 * graph.outputs[0].size_bytes // 2
+    assert weighed(partition).capacity_bytes == 8 * (1 << 20) // 2
+    assert partition.bytes_of(graph.outputs[0], ((0, 1),) * 4) == 2
+    assert weighed(partition).peak_bytes == (3 * graph.outputs[0].size_bytes // 2,)
+
+
+def test_without_a_machine_the_error_says_what_to_give() -> None:
+    _, graph = residual()
+    with pytest.raises(UsageError, match=r"^graphturbo: no machine .*--target stcp920\), or capacity_bytes"):
+        GraphTurbo().solve(PartitionProblem(graph), Budget())
+    partition = GraphTurbo(capacity_bytes=1 << 20).solve(PartitionProblem(graph), Budget())
+    assert partition.bytes_of(graph.outputs[0], ((0, 1),) * 4) == 4, "elements are as their types say"
 
 
 def test_a_machine_without_local_buffers_runs_layer_by_layer() -> None:
@@ -268,12 +277,12 @@ def test_a_machine_without_local_buffers_runs_layer_by_layer() -> None:
     assert machine.local is None
     partition = GraphTurbo().solve(PartitionProblem(graph, machine), Budget())
     assert check_splits(partition) == ()
-    assert not any(s.is_feasible for s in partition.splits)
+    assert not any(weighed(partition).options)
 
 
 def test_a_deadline_leaves_a_valid_partition_that_says_so() -> None:
     graph = stack(20)
-    problem = PartitionProblem(graph)
+    problem = PartitionProblem(graph, load_preset("stcp920"))
     partition = GraphTurbo(element_bytes=4).solve(problem, Budget(deadline_s=1e-9))
     assert check_partition(problem, partition) == ()
     assert check_splits(partition) == ()
@@ -283,9 +292,9 @@ def test_a_deadline_leaves_a_valid_partition_that_says_so() -> None:
 def test_a_stated_peak_that_is_wrong_is_found() -> None:
     _, graph = residual()
     partition = partition_of(graph, UNBOUNDED)
-    (split,) = partition.splits
-    for peak in (split.peak_bytes - 1, 10 * split.peak_bytes):
-        options = (replace(split.options[0], peak_bytes=peak),)
-        damaged = replace(split, peak_bytes=peak, options=options)
-        rules = {v.rule for v in check_splits(replace(partition, splits=(damaged,)))}
+    stated = weighed(partition)
+    for peak in (stated.peak_bytes[0] - 1, 10 * stated.peak_bytes[0]):
+        options = (replace(stated.options[0][0], peak_bytes=peak),)
+        damaged = replace(stated, peak_bytes=(peak,), options=(options,))
+        rules = {v.rule for v in check_splits(replace(partition, weighed=damaged))}
         assert rules == {"peak"}

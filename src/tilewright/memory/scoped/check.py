@@ -59,7 +59,8 @@ def _needed_layers(plan: ScopePlan, place: int) -> list[int]:
 
 
 def _layers(plan: ScopePlan, node: InstanceNode) -> Sequence[Sequence[Node]]:
-    return plan.graph.layers_of(plan.graph.partition.subgraphs[node.subgraph_id])
+    partition = plan.graph.partition
+    return [layer.nodes for layer in partition.layers_of(partition.subgraphs[node.subgraph_id])]
 
 
 def _touched(plan: ScopePlan, node: InstanceNode) -> dict[Value, Region]:

@@ -10,8 +10,7 @@ from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, volume
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, aligned
 from tilewright.memory.scoped.base import Read, Step
-from tilewright.partition.graphturbo import is_in_place
-from tilewright.partition.layers import Layer, LayerRegions, layer_of
+from tilewright.partition.layers import LayerRegions
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
 
@@ -61,9 +60,8 @@ class _Expander:
         self.drafts: list[Draft] = []
         self.made: dict[tuple[int, Value], int] = {}
         self.overwritten: dict[int, tuple[int, ...]] = {}
-        self.layers: dict[int, tuple[Layer, ...]] = {}
         self.layer_regions = LayerRegions(graph.maps)
-        self.in_place = is_in_place(graph.partition)
+        self.in_place = graph.partition.in_place
 
     def run(self, order: Sequence[int]) -> Timeline:
         for place in order:
@@ -89,11 +87,10 @@ class _Expander:
         self._add_step(Step(node.id, 0, (), reads, writes))
 
     def _add_instance(self, node: InstanceNode) -> None:
-        layers = self._layers_of(node.subgraph_id)
         subgraph = self.graph.partition.subgraphs[node.subgraph_id]
         regions = value_regions(subgraph.nodes, node.outputs, self.graph.maps)
         sources = {e.value: self.made[e.producer, e.value] for e in self.graph.reads(node.id)}
-        for number, layer in enumerate(layers):
+        for number, layer in enumerate(self.graph.partition.layers_of(subgraph)):
             outputs = [v for v in layer.outputs if v in regions]
             if not outputs:
                 continue
@@ -107,14 +104,6 @@ class _Expander:
                     r.piece for r in reads if r.piece is not None and r.value in layer.overwrites
                 )
             self._add_step(Step(node.id, number, layer.nodes, reads, writes))
-
-    def _layers_of(self, subgraph_id: int) -> tuple[Layer, ...]:
-        found = self.layers.get(subgraph_id)
-        if found is None:
-            subgraph = self.graph.partition.subgraphs[subgraph_id]
-            groups = self.graph.layers_of(subgraph)
-            found = self.layers[subgraph_id] = tuple(layer_of(g, self.graph.results) for g in groups)
-        return found
 
     def _add_piece(self, node: InstanceNode, value: Value, region: Region, step: int) -> int:
         scope = Scope.LOCAL

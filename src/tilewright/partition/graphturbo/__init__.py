@@ -6,13 +6,6 @@ what is joined (Algorithm 2). `check.py` recomputes all of it.
 
 from __future__ import annotations
 
-from tilewright.partition.graphturbo.base import SplitOption, SplitPartition, SubgraphSplit, is_in_place
 from tilewright.partition.graphturbo.planner import GraphTurbo
 
-__all__ = [
-    "GraphTurbo",
-    "SplitOption",
-    "SplitPartition",
-    "SubgraphSplit",
-    "is_in_place",
-]
+__all__ = ["GraphTurbo"]

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from tilewright.ir.graph import Graph, Value
 from tilewright.partition.footprint import Part, joined, single
-from tilewright.partition.graphturbo.base import SplitOption
 from tilewright.partition.graphturbo.split import Splitter, best_of
 from tilewright.partition.layers import Layer
-from tilewright.partition.split import Split, instance_region
+from tilewright.partition.split import Split, SplitOption, instance_region
 
 _MAX_INTERIOR = 6
 

@@ -9,20 +9,16 @@ from typing import ClassVar
 from tilewright.errors import UsageError
 from tilewright.hardware.capacity import element_sizes, local_capacity_bytes
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.partition.axes import IndependentAxes
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.footprint import Footprints
-from tilewright.partition.graphturbo.base import SplitPartition, SubgraphSplit
 from tilewright.partition.graphturbo.merge import Grouping, Member, MergeRules
 from tilewright.partition.graphturbo.split import Dims, SplitRules, Splitter
 from tilewright.partition.layers import Layer, LayerRegions, cut_layers
-from tilewright.partition.split import WHOLE
+from tilewright.partition.split import WHOLE, WeighedSplits
 from tilewright.planning import UNLIMITED, Budget, Provenance, option
-
-DEFAULT_MACHINE = "stcp920"
 
 
 class Analysis:
@@ -41,11 +37,11 @@ class Analysis:
             self._layers[fuse_joins] = cut_layers(self.graph, fuse_joins=fuse_joins)
         return self._layers[fuse_joins]
 
-    def cuts_samples(self, partition: SplitPartition) -> bool:
+    def cuts_samples(self, partition: Partition) -> bool:
         """Whether slices of independent axes alone are too large somewhere."""
         return any(
-            not split.is_feasible
-            or any(self.axes.units_of(v, dim) == 1 for v in subgraph.outputs for dim, _ in split.split.cuts)
+            (partition.weighed is not None and not partition.weighed.is_feasible(subgraph.id))
+            or any(self.axes.units_of(v, dim) == 1 for v in subgraph.outputs for dim, _ in split.cuts)
             for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True)
         )
 
@@ -54,8 +50,8 @@ class Analysis:
 class GraphTurbo:
     """Subgraphs whose instances fit the local buffers of a cluster's cores together.
 
-    The machine is the problem's, else the paper's (`stcp920`). The switches of the algorithms are said in
-    more words in `SplitRules` and `MergeRules`.
+    The capacity is the problem's machine's. The switches of the algorithms are said in more words in
+    `SplitRules` and `MergeRules`.
     """
 
     alpha: float = option(1.0, "Scales the local capacity that is planned with.")
@@ -86,19 +82,19 @@ class GraphTurbo:
         if self.element_bytes is not None and self.element_bytes < 1:
             raise UsageError(f"graphturbo: elements of {self.element_bytes} bytes hold nothing.")
 
-    def solve(
-        self, problem: PartitionProblem, budget: Budget, analysis: Analysis | None = None
-    ) -> SplitPartition:
+    def solve(self, problem: PartitionProblem, budget: Budget, analysis: Analysis | None = None) -> Partition:
         """Cut and group the graph; after the deadline, what is there stays as it is.
 
         Evaluations are not counted against the budget: their number is bounded by the graph. `analysis` is
         what earlier partitions of the same graph found out about it.
+
+        Raises:
+            UsageError: the problem has no machine, and no capacity is given instead.
         """
         graph = problem.graph
         known = analysis or Analysis(graph)
-        machine = problem.machine or load_preset(DEFAULT_MACHINE)
         layers = known.layers(fuse_joins=self.fuse_joins)
-        splitter = self.splitter(known, machine)
+        splitter = self.splitter(known, problem.machine)
         footprints = splitter.footprints
         meter = replace(budget, max_evaluations=UNLIMITED).start()
         merges = MergeRules(self.ascending, self.upsampling, self.side_inputs)
@@ -109,22 +105,34 @@ class GraphTurbo:
         partition = build_partition(
             problem, [nodes_of(m) for m in members], Reasons(members), provenance, cut_off=meter.cut_off
         )
-        return with_splits(partition, members, splitter, self._element_sizes(graph, machine))
+        return with_splits(partition, members, splitter, self.element_sizes(graph, problem.machine))
 
-    def splitter(self, known: Analysis, machine: Machine) -> Splitter:
-        """What says how parts of a graph are split under these rules."""
-        sizes = self._element_sizes(known.graph, machine)
-        footprints = Footprints(known.regions, lambda v: sizes[str(v.dtype)], in_place=self.in_place)
+    def splitter(self, known: Analysis, machine: Machine | None) -> Splitter:
+        """What says how parts of a graph are split under these options."""
+        sizes = self.element_sizes(known.graph, machine)
+
+        def element_bytes(value: Value) -> int:
+            return value.dtype.size_bytes if sizes is None else sizes[str(value.dtype)]
+
+        footprints = Footprints(known.regions, element_bytes, in_place=self.in_place)
         rules = SplitRules(self.capacity_for(machine), self.dims, self.recompute_limit, self.all_factors)
         return Splitter(footprints, known.axes, rules)
 
-    def _element_sizes(self, graph: Graph, machine: Machine) -> Mapping[str, int]:
+    def element_sizes(self, graph: Graph, machine: Machine | None) -> Mapping[str, int] | None:
+        """Bytes of an element of each type of the graph's values; None: as the types say."""
+        if machine is None and self.element_bytes is None:
+            return None
         return element_sizes((v.dtype for v in graph.values()), machine, self.element_bytes)
 
-    def capacity_for(self, machine: Machine) -> int:
+    def capacity_for(self, machine: Machine | None) -> int:
         """Bytes that an instance may hold: the data part of the local buffers of one cluster's cores."""
         if self.capacity_bytes is not None:
             return self.capacity_bytes
+        if machine is None:
+            raise UsageError(
+                "graphturbo: no machine says how much its local buffers hold; "
+                "give one (--target stcp920), or capacity_bytes."
+            )
         return int(self.alpha * local_capacity_bytes(machine))
 
 
@@ -137,32 +145,26 @@ def with_splits(
     partition: Partition,
     members: Sequence[Member],
     splitter: Splitter,
-    sizes: Mapping[str, int],
-) -> SplitPartition:
+    sizes: Mapping[str, int] | None,
+) -> Partition:
     """A partition whose subgraphs are these members, split as they are."""
     home = {m.part.layers[0].nodes[0]: m for m in members}
-    splits: list[SubgraphSplit] = []
-    for subgraph in partition.subgraphs:
-        member = next(home[n] for n in subgraph.nodes if n in home)
-        best = member.best
-        splits.append(
-            SubgraphSplit(
-                WHOLE if best is None else best.split,
-                tuple(layer.nodes for layer in member.part.layers),
-                member.options,
-                splitter.footprints.whole(member.part).peak_bytes if best is None else best.peak_bytes,
-            )
-        )
-    return SplitPartition(
-        partition.graph,
-        partition.subgraphs,
-        partition.decisions,
-        partition.quality,
-        partition.provenance,
-        tuple(splits),
+    chosen = [next(home[n] for n in subgraph.nodes if n in home) for subgraph in partition.subgraphs]
+    weighed = WeighedSplits(
+        tuple(member.options for member in chosen),
+        tuple(
+            splitter.footprints.whole(m.part).peak_bytes if m.best is None else m.best.peak_bytes
+            for m in chosen
+        ),
         splitter.rules.capacity_bytes,
-        sizes,
-        splitter.footprints.in_place,
+    )
+    return replace(
+        partition,
+        splits=tuple(WHOLE if m.best is None else m.best.split for m in chosen),
+        layers=tuple(m.part.layers for m in chosen),
+        element_bytes=sizes,
+        in_place=splitter.footprints.in_place,
+        weighed=weighed,
     )
 
 

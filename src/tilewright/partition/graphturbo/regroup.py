@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewright.hardware.capacity import element_sizes
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
-from tilewright.partition.base import PartitionProblem, build_partition
+from tilewright.partition.base import Partition, PartitionProblem, build_partition
 from tilewright.partition.footprint import Part, joined, single
-from tilewright.partition.graphturbo.base import SplitPartition
 from tilewright.partition.graphturbo.merge import Member
 from tilewright.partition.graphturbo.planner import (
-    DEFAULT_MACHINE,
     Analysis,
     GraphTurbo,
     Reasons,
@@ -47,9 +43,8 @@ class Regrouper:
 
     def __init__(self, graph: Graph, machine: Machine | None, planner: GraphTurbo, known: Analysis) -> None:
         self.problem = PartitionProblem(graph, machine)
-        dtypes = (v.dtype for v in graph.values())
-        self.sizes = element_sizes(dtypes, machine or load_preset(DEFAULT_MACHINE), planner.element_bytes)
-        self.splitter = planner.splitter(known, machine or load_preset(DEFAULT_MACHINE))
+        self.sizes = planner.element_sizes(graph, machine)
+        self.splitter = planner.splitter(known, machine)
         self.layers = known.layers(fuse_joins=planner.fuse_joins)
         self.axes = known.axes
         self._singles = [single(layer, i) for i, layer in enumerate(self.layers)]
@@ -61,16 +56,16 @@ class Regrouper:
                 self._readers[maker] += (number,)
         self._members: dict[Group, Member | None] = {}
 
-    def groups_of(self, partition: SplitPartition) -> Groups:
+    def groups_of(self, partition: Partition) -> Groups:
         """The groups of a partition of the same layers."""
         number = {layer.nodes[0]: i for i, layer in enumerate(self.layers)}
         found = [
-            Group(tuple(sorted(number[layer[0]] for layer in split.layers)), split.split)
-            for split in partition.splits
+            Group(tuple(sorted(number[layer.nodes[0]] for layer in partition.layers_of(subgraph))), split)
+            for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True)
         ]
         return tuple(sorted(found, key=lambda group: group.layers))
 
-    def partition(self, groups: Groups) -> SplitPartition | None:
+    def partition(self, groups: Groups) -> Partition | None:
         """The partition with these groups; None where one has several results, does not fit, or they depend
         on each other in a circle."""
         members: list[Member] = []

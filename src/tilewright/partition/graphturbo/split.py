@@ -10,8 +10,7 @@ from typing import Literal
 from tilewright.ir.region import Region
 from tilewright.partition.axes import IndependentAxes
 from tilewright.partition.footprint import Footprint, Footprints, Part
-from tilewright.partition.graphturbo.base import SplitOption
-from tilewright.partition.split import WHOLE, Split, instance_region, split_of
+from tilewright.partition.split import WHOLE, Split, SplitOption, instance_region, split_of
 
 Dims = Literal["batch", "batch-first", "any"]
 Cuts = tuple[tuple[int, int], ...]

@@ -15,7 +15,7 @@ from itertools import groupby
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.ir.derive import macs
 from tilewright.partition.axes import Axis, IndependentAxes
-from tilewright.partition.graphturbo import SplitPartition
+from tilewright.partition.base import Partition
 
 MOST_SAMPLES = 256
 """The largest batch that is considered: throughput of a network that always fits grows without a bound."""
@@ -24,7 +24,7 @@ _SHARE_OF_WORK = 0.05  # of the subgraphs that hold more samples, below which th
 
 
 def samples_of_instances(
-    partition: SplitPartition, axes: IndependentAxes, batched: Collection[Axis], samples: int
+    partition: Partition, axes: IndependentAxes, batched: Collection[Axis], samples: int
 ) -> tuple[int | None, ...]:
     """How many of `samples` an instance of each subgraph makes; 1 where not even one fits.
 
@@ -33,19 +33,19 @@ def samples_of_instances(
     """
     found: list[int | None] = []
     for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True):
-        outputs = subgraph.outputs or tuple(split.layers[-1][-1].results())
+        outputs = subgraph.outputs or tuple(subgraph.nodes[-1].results())
         axis = next((i for v in outputs for i in range(len(v.shape)) if axes.class_of(v, i) in batched), None)
         if axis is None:
             found.append(None)
-        elif split.is_feasible:
-            found.append(-(-samples // dict(split.split.cuts).get(axis, 1)))
+        elif partition.weighed is None or partition.weighed.is_feasible(subgraph.id):
+            found.append(-(-samples // dict(split.cuts).get(axis, 1)))
         else:
             found.append(1)
     return tuple(found)
 
 
 def candidates(
-    partition: SplitPartition, axes: IndependentAxes, batched: Collection[Axis], most: int
+    partition: Partition, axes: IndependentAxes, batched: Collection[Axis], most: int
 ) -> tuple[int, ...]:
     """Batches worth planning, ascending: powers of two up to what subgraphs with a share of the work hold.
 

@@ -18,14 +18,14 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.memory.scoped import ScopePlan, place
 from tilewright.partition.base import Partition, PartitionProblem
-from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
+from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.graphturbo.planner import Analysis
 from tilewright.partition.split import WHOLE
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Bindings, Scope, bind
 from tilewright.schedule.exact_order import exact_order
 from tilewright.schedule.instance_orders import demand_of
-from tilewright.schedule.instances import InstanceGraph, instance_graph, layers_of, splits_of
+from tilewright.schedule.instances import InstanceGraph, instance_graph
 from tilewright.schedule.orders import breadth_first, depth_first, min_delta
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
 from tilewright.targets.npu.steps import lower
@@ -107,7 +107,7 @@ class Planner:
         self.graph, self.machine = graph, machine
         self.analysis = Analysis(graph)
         self.num_simulated = 0
-        self._solved: dict[GraphTurbo, SplitPartition] = {}
+        self._solved: dict[GraphTurbo, Partition] = {}
         self._instances: dict[Hashable, InstanceGraph] = {}
         self._orders: dict[tuple[InstanceGraph, OrderName], tuple[int, ...]] = {}
         self._planned: dict[Hashable, Planned] = {}
@@ -133,7 +133,7 @@ class Planner:
         """Seconds that each unit takes at least, in any plan."""
         return _least_seconds(self.graph, self.machine, self.analysis.maps)
 
-    def partition(self, partitioner: GraphTurbo) -> SplitPartition:
+    def partition(self, partitioner: GraphTurbo) -> Partition:
         """What a partitioner makes of the network."""
         if partitioner not in self._solved:
             problem = PartitionProblem(self.graph, self.machine)
@@ -143,9 +143,9 @@ class Planner:
     def instances(self, recipe: Recipe) -> InstanceGraph:
         """The instances of a recipe's subgraphs: the same object for the same cuts."""
         partition = self.partition(recipe.partitioner)
-        splits = splits_of(partition) if recipe.splits else (WHOLE,) * len(partition.subgraphs)
+        splits = partition.splits if recipe.splits else (WHOLE,) * len(partition.subgraphs)
         # The same layers in the same slices are the same instances, whatever was planned for.
-        layers = tuple(layers_of(partition, s) for s in partition.subgraphs)
+        layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
         key = (layers, splits, recipe.partitioner.in_place)
         if key not in self._instances:
             self._instances[key] = instance_graph(partition, splits, self.analysis.maps)

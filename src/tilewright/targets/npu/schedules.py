@@ -9,7 +9,6 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
 from tilewright.memory.scoped import DEFAULT_POLICY
 from tilewright.partition import PARTITIONERS, PartitionProblem
-from tilewright.partition.graphturbo import SplitPartition
 from tilewright.planning import Budget, Infeasible, Limits
 from tilewright.schedule import SCHEDULERS, ScheduleProblem
 from tilewright.schedule.base import Schedule
@@ -56,7 +55,7 @@ def plan_by_name(
         raise UsageError(f"partitioner {partition}: {cut}")
     scheduler = SCHEDULERS.get(schedule)
     if isinstance(scheduler, BreadthFirst | DepthFirst | MinDelta | ExactOrder):
-        scheduler = replace(scheduler, split=isinstance(cut, SplitPartition))
+        scheduler = replace(scheduler, split=cut.is_split)
     found = scheduler.solve(ScheduleProblem(cut, limits=Limits(machine.num_cores_per_cluster)), Budget())
     if isinstance(found, Infeasible):
         raise UsageError(f"scheduler {schedule}: {found}")

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.errors import InternalError, TilewrightError
-from tilewright.partition.graphturbo import SplitPartition
+from tilewright.partition.base import Partition
 from tilewright.partition.graphturbo.regroup import Group, Groups, Regrouper
 from tilewright.partition.split import Split
 from tilewright.planning import Budget
@@ -79,7 +79,7 @@ class _Search:
             self.refused.add(move)
         return None
 
-    def _is_faster(self, move: Move, partition: SplitPartition) -> bool:
+    def _is_faster(self, move: Move, partition: Partition) -> bool:
         """Plan and simulate; the plan is kept if it is the best so far."""
         if self.update is not None:
             self.update(f"search: {move.what}", self.meter.num_evaluations, self.budget.max_evaluations)

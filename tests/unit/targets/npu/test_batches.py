@@ -17,7 +17,8 @@ from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
 from tilewright.partition import PartitionProblem
 from tilewright.partition.axes import Axis, IndependentAxes
-from tilewright.partition.graphturbo import GraphTurbo, SplitPartition
+from tilewright.partition.base import Partition
+from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.graphturbo.planner import Analysis
 from tilewright.partition.split import WHOLE
 from tilewright.passes import run_passes
@@ -68,10 +69,10 @@ def test_batches_end_where_subgraphs_only_run_more_often(name: str, largest: int
     assert candidates(partition, axes, batched, 64) == tuple(2**i for i in range(largest.bit_length()))
     held = samples_of_instances(partition, axes, batched, 64)
     counts = zip(held, partition.splits, strict=True)
-    assert all(m is not None and m * s.split.num_instances == 64 for m, s in counts)
+    assert all(m is not None and m * s.num_instances == 64 for m, s in counts)
 
 
-def partitioned(proto: onnx.ModelProto) -> tuple[SplitPartition, IndependentAxes, list[Axis]]:
+def partitioned(proto: onnx.ModelProto) -> tuple[Partition, IndependentAxes, list[Axis]]:
     """The partition of a network for as many samples as its first input has, and the class of their axis."""
     graph = load_onnx(proto)
     run_passes(graph)
@@ -97,7 +98,7 @@ def test_samples_are_counted_where_they_stand(wide: int) -> None:
     partition, axes, batched = partitioned(small(nodes, [64, 4, wide], [4, 64, 8], [wide, 8]))
     (subgraph,), (split,) = partition.subgraphs, partition.splits
     assert [value.shape for value in subgraph.outputs] == [(4, 64, 8)]
-    held = 64 // dict(split.split.cuts).get(1, 1)
+    held = 64 // dict(split.cuts).get(1, 1)
     assert samples_of_instances(partition, axes, batched, 64) == (held,)
     assert candidates(partition, axes, batched, 64)[-1] == held
     assert (held < 64) == (wide == 1 << 16), "only there a slice of all samples is too large"
@@ -116,8 +117,9 @@ def test_subgraphs_without_samples_decide_nothing() -> None:
 
 def test_where_not_one_sample_fits_no_more_are_planned() -> None:
     partition, axes, batched = partitioned(zoo.build("resnet50", batch=64))
-    nothing = tuple(replace(s, split=WHOLE, options=()) for s in partition.splits)
-    partition = replace(partition, splits=nothing)
+    assert partition.weighed is not None
+    nothing = replace(partition.weighed, options=((),) * len(partition.splits))
+    partition = replace(partition, splits=(WHOLE,) * len(partition.splits), weighed=nothing)
     assert candidates(partition, axes, batched, 64) == (1,)
 
 

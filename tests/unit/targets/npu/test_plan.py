@@ -208,11 +208,13 @@ def test_layers_alone_compute_nothing_twice_and_joined_ones_do() -> None:
         found[joins] = planned
         assert len(planned.instances.nodes) > len(planned.partition.subgraphs)
     assert found[False].simulation.macs == work
-    splits = found[True].partition.splits  # type: ignore[attr-defined]
-    assert any(s.options[0].recompute > 1 for s in splits)
+    partition = found[True].partition
+    assert partition.weighed is not None
+    best = [options[0].recompute for options in partition.weighed.options]
+    assert max(best) > 1
     stated = sum(
-        s.options[0].recompute * sum(macs(n) for n in g.nodes)
-        for g, s in zip(found[True].partition.subgraphs, splits, strict=True)
+        recompute * sum(macs(n) for n in g.nodes)
+        for g, recompute in zip(partition.subgraphs, best, strict=True)
     )
     assert found[True].simulation.macs == pytest.approx(stated), "as much more as the partition says"
 
@@ -299,7 +301,7 @@ def test_slices_of_channels_fetch_their_own_weights() -> None:
     graph = b.finish(b.op("MatMul", b.input(64, 32), b.constant(32, 64), shape=(64, 64)))
     weights = {w.num_elements * 2 for n in graph.nodes for w in n.operands() if w.is_constant}
     for dim, share in ((1, 4), (0, 1)):
-        partition = GraphTurbo().solve(PartitionProblem(graph), Budget())
+        partition = GraphTurbo().solve(PartitionProblem(graph, MACHINE), Budget())
         instances = instance_graph(partition, [Split(dim, 4)])
         order = tuple(range(len(instances.nodes)))
         bindings = bind(instances, order, 8)

@@ -1,4 +1,4 @@
-"""Independent check of a split partition: everything is recomputed instance by instance, from nodes alone."""
+"""Independent check of a partition's splits: all is recomputed instance by instance, from nodes alone."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from math import inf
 from tilewright.ir.derive import is_complex, macs
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region, hull, input_regions, volume
-from tilewright.partition.base import Subgraph
-from tilewright.partition.graphturbo.base import SplitPartition, SubgraphSplit
-from tilewright.partition.split import Split
+from tilewright.partition.base import Partition, Subgraph
+from tilewright.partition.split import Split, WeighedSplits
 from tilewright.planning import Violation
 
 _TOLERANCE = 1e-9
 
+Layers = Sequence[Sequence[Node]]
 
-def check_splits(partition: SplitPartition, *, recompute_limit: float = inf) -> tuple[Violation, ...]:
+
+def check_splits(partition: Partition, *, recompute_limit: float = inf) -> tuple[Violation, ...]:
     """Everything wrong with the splits: nothing, if they are valid.
 
     Checked for every subgraph: layers hold its nodes once, in an order in which they can run, and nothing but
-    a layer's end is read elsewhere; one output, unless it is a single layer; the split is the best option; of
-    every instance, that it fits and that the stated peak is right; how much is computed twice.
+    a layer's end is read elsewhere; the split can be made; how much is computed twice. Where splits were
+    weighed: one output, unless it is a single layer; the split is the best option; of every instance, that
+    it fits and that the stated peak is right.
     """
     if len(partition.splits) != len(partition.subgraphs):
         return (
@@ -30,14 +32,16 @@ def check_splits(partition: SplitPartition, *, recompute_limit: float = inf) -> 
         )
     found: list[Violation] = []
     for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True):
-        found += _check_layers(subgraph, split)
-        found += _check_choice(subgraph, split)
+        layers = [layer.nodes for layer in partition.layers_of(subgraph)]
+        found += _check_layers(subgraph, layers)
+        if partition.weighed is not None:
+            found += _check_choice(subgraph, split, layers, partition.weighed)
         found += _check_instances(partition, subgraph, split, recompute_limit)
     return tuple(found)
 
 
-def _check_layers(subgraph: Subgraph, split: SubgraphSplit) -> Iterator[Violation]:
-    nodes = [n for layer in split.layers for n in layer]
+def _check_layers(subgraph: Subgraph, layers: Layers) -> Iterator[Violation]:
+    nodes = [n for layer in layers for n in layer]
     if len(nodes) != len(subgraph.nodes) or {id(n) for n in nodes} != {id(n) for n in subgraph.nodes}:
         yield Violation("layers", f"{subgraph!r}: its layers do not hold its nodes once each")
     seen: set[int] = set()
@@ -47,34 +51,37 @@ def _check_layers(subgraph: Subgraph, split: SubgraphSplit) -> Iterator[Violatio
             if id(value.producer) in inside and id(value.producer) not in seen:
                 yield Violation("layers", f"{subgraph!r}: {node!r} comes before what it reads")
         seen.add(id(node))
-    for layer in split.layers:
+    for layer in layers:
         members = {id(n) for n in layer}
         for node in layer[:-1]:
             if any(id(u) not in members for v in node.results() for u in v.users):
                 yield Violation("layers", f"{subgraph!r}: {node!r} lies inside a layer but is read outside")
-    if len(subgraph.outputs) > 1 and len(split.layers) > 1:
+
+
+def _check_choice(
+    subgraph: Subgraph, split: Split, layers: Layers, weighed: WeighedSplits
+) -> Iterator[Violation]:
+    if len(subgraph.outputs) > 1 and len(layers) > 1:
         yield Violation("outputs", f"{subgraph!r}: {len(subgraph.outputs)} outputs")
-
-
-def _check_choice(subgraph: Subgraph, split: SubgraphSplit) -> Iterator[Violation]:
-    if not split.options:
-        if split.split.cuts or len(split.layers) != 1:
-            yield Violation("choice", f"{subgraph!r} does not fit, yet is {split.split}")
+    options = weighed.options[subgraph.id]
+    if not options:
+        if split.cuts or len(layers) != 1:
+            yield Violation("choice", f"{subgraph!r} does not fit, yet is {split}")
         return
-    best = max(split.options, key=lambda o: (o.num_ops, -o.split.num_instances, -(o.split.dim or 0)))
-    if best.split != split.split or best.peak_bytes != split.peak_bytes:
-        yield Violation("choice", f"{subgraph!r}: {split.split} is not the best of its options")
+    best = max(options, key=lambda o: (o.num_ops, -o.split.num_instances, -(o.split.dim or 0)))
+    if best.split != split or best.peak_bytes != weighed.peak_bytes[subgraph.id]:
+        yield Violation("choice", f"{subgraph!r}: {split} is not the best of its options")
 
 
 def _check_instances(
-    partition: SplitPartition, subgraph: Subgraph, split: SubgraphSplit, recompute_limit: float
+    partition: Partition, subgraph: Subgraph, split: Split, recompute_limit: float
 ) -> Iterator[Violation]:
-    cuts = list(_cuts(split.split))
-    outputs = subgraph.outputs or tuple(split.layers[-1][-1].results())
+    cuts = list(_cuts(split))
+    outputs = subgraph.outputs or tuple(subgraph.nodes[-1].results())
     if len({dim for dim, _ in cuts}) < len(cuts) or any(
         not 0 <= dim < len(v.shape) or v.shape[dim] < factor for v in outputs for dim, factor in cuts
     ):
-        yield Violation("split", f"{subgraph!r} cannot be cut: {split.split}")
+        yield Violation("split", f"{subgraph!r} cannot be split: {split}")
         return
     factors = [range(factor) for _, factor in cuts]
     least = most = 0
@@ -82,16 +89,24 @@ def _check_instances(
     for indices in product(*factors):
         slices = [(dim, factor, i) for (dim, factor), i in zip(cuts, indices, strict=True)]
         regions = _regions(subgraph, outputs, slices)
-        low, high = _peaks(partition, subgraph, split, outputs, regions)
+        low, high = _peaks(partition, subgraph, outputs, regions)
         least, most = max(least, low), max(most, high)
         work += sum(macs(n) * _share(n, regions) for n in subgraph.nodes)
-    if not least <= split.peak_bytes <= most:
-        yield Violation("peak", f"{subgraph!r}: stated {split.peak_bytes}, it is from {least} to {most}")
-    if split.options and least > partition.capacity_bytes:
-        yield Violation("capacity", f"{subgraph!r} holds {least} of {partition.capacity_bytes} bytes")
+    yield from _check_peak(partition, subgraph, least, most)
     whole = sum(macs(n) for n in subgraph.nodes)
     if cuts and whole and work > whole * recompute_limit * (1 + _TOLERANCE):
         yield Violation("recompute", f"{subgraph!r} does {work / whole:.3g} times its work")
+
+
+def _check_peak(partition: Partition, subgraph: Subgraph, least: int, most: int) -> Iterator[Violation]:
+    weighed = partition.weighed
+    if weighed is None:
+        return
+    peak_bytes = weighed.peak_bytes[subgraph.id]
+    if not least <= peak_bytes <= most:
+        yield Violation("peak", f"{subgraph!r}: stated {peak_bytes}, it is from {least} to {most}")
+    if weighed.is_feasible(subgraph.id) and least > weighed.capacity_bytes:
+        yield Violation("capacity", f"{subgraph!r} holds {least} of {weighed.capacity_bytes} bytes")
 
 
 def _share(node: Node, regions: Mapping[Value, Region]) -> float:
@@ -142,14 +157,14 @@ def _read(node: Node, regions: Mapping[Value, Region]) -> Iterator[Value]:
 
 
 def _peaks(
-    partition: SplitPartition,
+    partition: Partition,
     subgraph: Subgraph,
-    split: SubgraphSplit,
     outputs: tuple[Value, ...],
     regions: Mapping[Value, Region],
 ) -> tuple[int, int]:
     """The peak if every result that could be written over an operand is, and if none is."""
-    needed = [[n for n in layer if any(v in regions for v in n.results())] for layer in split.layers]
+    layers = [layer.nodes for layer in partition.layers_of(subgraph)]
+    needed = [[n for n in layer if any(v in regions for v in n.results())] for layer in layers]
     reads = [{v for n in layer for v in _read(n, regions)} for layer in needed]
     makes = [
         {
