@@ -96,12 +96,20 @@ def test_a_part_of_a_machine_is_named() -> None:
 
 
 def test_a_machine_without_units_says_what_it_lacks(tmp_path: Path) -> None:
-    path = tmp_path / "host.yaml"
-    path.write_text(tilewright("targets", "host").out)
+    path = tmp_path / "memory.yaml"
+    path.write_text("name: memory\nlevels: [{name: DRAM}]\nunits: []\n")
     result = tilewright("map", "3_14_64_64_1", "-t", path)
     assert result.code == 2
     assert "units: none multiplies and accumulates" in result.complaint
-    assert result.complaint == tilewright("map", "3_14_64_64_1", "-t", "host").complaint
+
+
+def test_the_host_is_a_machine_as_others_are(tmp_path: Path) -> None:
+    path = tmp_path / "host.yaml"
+    path.write_text(tilewright("targets", "host").out)
+    for name in (path, "host"):
+        mapped = tilewright("map", "1_4_4_4_1", "-t", name, "--mapper", "cosa")
+        assert "multiply-accumulates of float32 per cycle by vector" in mapped.out
+    assert "instructions" in tilewright("targets", "host", "--table").out
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ def _energy(energy_pj: float | None) -> str:
 def _unit(machine: Machine, unit: Unit) -> tuple[str, ...]:
     rates = [f"{r:g} {t} multiply-adds" for t, r in unit.macs_per_cycle.items()]
     rates += [f"{r:g} {t} operations" for t, r in unit.ops_per_cycle.items()]
+    if unit.vector_bytes:
+        rates.append(f"vectors of {' or '.join(map(str, unit.vector_bytes))} bytes")
     if unit.between is not None:
         rates.append(f"{' and '.join(unit.between)}: {_rate(unit.bytes_per_s, unit.bytes_per_cycle)}")
     clock = machine.clock_hz
@@ -78,6 +80,9 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
     if machine.num_cores > 1:
         clusters = f"{machine.num_clusters} clusters of " if machine.num_clusters > 1 else ""
         facts.append(("cores", f"{clusters}{machine.num_cores_per_cluster:,}"))
+    if machine.instructions is not None:
+        executes = machine.instructions
+        facts.append(("instructions", f"{executes.processor}, {len(executes.features)} features"))
     if machine.clock_hz is not None:
         facts.append(("clock", f"{format_count(machine.clock_hz)}Hz"))
     if machine.max_power_w is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.parts import Level, Network, Overheads, Part, Share, Threads, Unit
+from tilewright.hardware.parts import Instructions, Level, Network, Overheads, Part, Share, Threads, Unit
 from tilewright.suggestions import likely
 
 PARTS: Mapping[str, type[Part]] = {
@@ -20,6 +20,7 @@ PARTS: Mapping[str, type[Part]] = {
     "network": Network,
     "overheads": Overheads,
     "threads": Threads,
+    "instructions": Instructions,
 }
 """All parts, by the word for one of them."""
 
@@ -30,6 +31,7 @@ _UNDER: Mapping[str, str] = {
     "networks": "network",
     "overheads": "overheads",
     "threads": "threads",
+    "instructions": "instructions",
 }
 _EXPECTED: Mapping[str, str] = {
     "int_type": "a whole number",

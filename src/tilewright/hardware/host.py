@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tilewright.hardware.machine import Level, Machine
-from tilewright.hardware.probe import CacheInfo, HostFacts, probe_host
+from tilewright.hardware.machine import Instructions, Level, Machine
+from tilewright.hardware.probe import CacheInfo, HostFacts, ProcessorFacts, probe_host, processor_facts
+from tilewright.hardware.processor import described_units, rate_sources
+
+# Elements of operators mapped onto the host are float32.
+_WORD_BITS = 32
 
 
 def host_machine(facts: HostFacts | None = None) -> Machine:
-    """Caches and memory of this host, one cluster of its usable cores.
+    """What this host executes, its units, caches and memory: one cluster of its usable cores.
 
-    Bandwidths, clock and rates depend on the state of the host and are left out; only measuring gives them.
+    Bandwidths and clock depend on the state of the host and are left out; only measuring gives them.
     """
     facts = probe_host() if facts is None else facts
     cores = facts.num_threads
@@ -22,13 +26,37 @@ def host_machine(facts: HostFacts | None = None) -> Machine:
         _cache_level(cache, inner // outer, per_core=inner == cores)
         for cache, (inner, outer) in zip(caches, pairwise(counts), strict=True)
     ]
-    memory = Level(name="DRAM", capacity_bytes=facts.memory_limit_bytes, per="machine", managed_by="hardware")
+    memory = Level(
+        name="DRAM",
+        capacity_bytes=facts.memory_limit_bytes,
+        per="machine",
+        managed_by="hardware",
+        word_bits=_WORD_BITS,
+    )
+    instructions = None if facts.processor is None else _instructions(facts.processor)
+    units = () if instructions is None else described_units(instructions, cores // counts[0])
     return Machine(
         name="host",
         description=f"{facts.cpu_name} ({facts.architecture})",
         levels=(*levels, memory),
-        units=(),
+        units=units,
         num_cores_per_cluster=cores,
+        instructions=instructions,
+        sources={} if instructions is None else rate_sources(instructions, units),
+    )
+
+
+def host_instructions() -> Instructions:
+    """What this process may execute."""
+    return _instructions(processor_facts())
+
+
+def _instructions(processor: ProcessorFacts) -> Instructions:
+    return Instructions(
+        triple=processor.triple,
+        processor=processor.name,
+        features=processor.features,
+        missing_features=processor.missing_features,
     )
 
 
@@ -53,5 +81,6 @@ def _cache_level(cache: CacheInfo, fan_out: int, *, per_core: bool) -> Level:
         num_instances_per_parent=fan_out,
         managed_by="hardware",
         line_bytes=cache.line_bytes or None,
+        word_bits=_WORD_BITS,
         per="core" if per_core else None,
     )

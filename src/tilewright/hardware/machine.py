@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Field, model_validator
 from tilewright.errors import MachineError
 from tilewright.hardware.parts import (
     ALL_KINDS,
+    Instructions,
     Level,
     Name,
     Network,
@@ -36,6 +37,7 @@ from tilewright.suggestions import closest, likely
 
 __all__ = [
     "ALL_KINDS",
+    "Instructions",
     "Level",
     "Machine",
     "Network",
@@ -85,6 +87,8 @@ class Machine(Part):
     """Fixed costs of the runtime."""
     threads: Threads | None = None
     """Limits of thread blocks, for a GPU."""
+    instructions: Instructions | None = None
+    """What processors execute, for a machine that code is generated for."""
     energy_source: str | None = None
     """Where all energies without a citation of their own come from."""
     sources: dict[str, str] = Field(default_factory=dict)

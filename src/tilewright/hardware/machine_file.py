@@ -103,7 +103,7 @@ def machine_text(machine: Machine) -> str:
     """A machine as YAML text that `parse_machine` reads back as the same machine."""
     document = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     document.setdefault("units", [])
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
 
 
 class PlainLoader(yaml.SafeLoader):

@@ -203,6 +203,8 @@ class Unit(Part):
     """Operations that one element of an operator's output costs, by ONNX operator; others cost 1."""
     efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the rates that real kernels reach."""
+    vector_bytes: tuple[Count, ...] = ()
+    """Widths of the vectors that code uses, the widest first; of a `vector` unit of a processor."""
     tile: tuple[Count, ...] = ()
     """Shape of what one issue works on; extents that do not fill it waste the rest."""
     between: tuple[Name, Name] | None = None
@@ -302,6 +304,27 @@ class Threads(Part):
     """Bytes of registers of one block; left out: all that the core has."""
     max_shared_bytes_per_block: Bytes | None = None
     """Bytes of shared memory of one block; left out: all that the core has."""
+
+
+Word = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class Instructions(Part):
+    """What the processors of a machine execute, in LLVM's words: for machines that code is generated for."""
+
+    triple: Word
+    """Architecture, vendor and system, as in `x86_64-unknown-linux-gnu`."""
+    processor: Word
+    """LLVM's name of the processor, or of a family, as in `x86-64-v3`."""
+    features: tuple[Word, ...] = ()
+    """What it has, beside what its name says."""
+    missing_features: tuple[Word, ...] = ()
+    """What it lacks, although processors of the name may have it."""
+
+    @property
+    def architecture(self) -> str:
+        """First word of the triple."""
+        return self.triple.split("-", 1)[0]
 
 
 class Overheads(Part):

@@ -1,4 +1,4 @@
-"""Facts about this host that need no measurement: usable cores, quotas, names, caches, load.
+"""Facts about this host that need no measurement: usable cores, quotas, names, instructions, caches, load.
 
 Every function takes the paths it reads, so that tests and containers can show it other machines. A file that
 does not exist or cannot be parsed means "not known here" (None), never an error: no probe may stop a compile.
@@ -7,6 +7,7 @@ does not exist or cannot be parsed means "not known here" (None), never an error
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import mmap
 import os
@@ -30,6 +31,16 @@ class CacheInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessorFacts:
+    """What this process may execute, in the words of LLVM: features by name, sorted."""
+
+    triple: str
+    name: str
+    features: tuple[str, ...]
+    missing_features: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """What this process may use of this host, and the state the host is in."""
 
@@ -42,6 +53,7 @@ class HostFacts:
     memory_limit_bytes: int | None
     caches: tuple[CacheInfo, ...]
     load_average_1min: float | None
+    processor: ProcessorFacts | None = None
 
 
 def probe_host(root: Path = _ROOT) -> HostFacts:
@@ -56,6 +68,7 @@ def probe_host(root: Path = _ROOT) -> HostFacts:
         memory_limit_bytes=memory_limit_bytes(root),
         caches=caches(root),
         load_average_1min=load_average_1min(),
+        processor=processor_facts(),
     )
 
 
@@ -112,6 +125,38 @@ def cpu_name(root: Path = _ROOT) -> str:
         if key.strip() in ("model name", "Hardware", "cpu model") and value.strip():
             return value.strip()
     return platform.processor() or platform.machine() or "unknown processor"
+
+
+@functools.cache
+def processor_facts() -> ProcessorFacts:
+    """The processor as LLVM knows it, less the tile registers where the system does not give them."""
+    import llvmlite.binding as llvm
+
+    known: dict[str, bool] = dict(llvm.get_host_cpu_features())
+    has_tiles = allow_tile_registers()
+    present = {name for name, has in known.items() if has and (has_tiles or not name.startswith("amx"))}
+    return ProcessorFacts(
+        triple=llvm.get_process_triple(),
+        name=llvm.get_host_cpu_name(),
+        features=tuple(sorted(present)),
+        missing_features=tuple(sorted(known.keys() - present)),
+    )
+
+
+@functools.cache
+def allow_tile_registers() -> bool:
+    """Ask Linux for AMX's tile registers, which every process must before it uses them. Cheap."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    try:
+        asked = ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA)
+        return int(asked) == 0
+    except (AttributeError, OSError):
+        return False
+
+
+# Linux's numbers on x86-64 (asm/unistd_64.h, asm/prctl.h) and the processor's for tile data.
+_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 
 def caches(root: Path = _ROOT) -> tuple[CacheInfo, ...]:

@@ -1,12 +1,13 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tilewright.errors import MachineError
 from tilewright.hardware.host import host_machine
-from tilewright.hardware.machine import Machine, TensorKind
-from tilewright.hardware.machine_file import MAX_FILE_BYTES, load_machine, parse_machine
-from tilewright.hardware.probe import CacheInfo, HostFacts
+from tilewright.hardware.machine import Machine, TensorKind, Unit
+from tilewright.hardware.machine_file import MAX_FILE_BYTES, load_machine, machine_text, parse_machine
+from tilewright.hardware.probe import CacheInfo, HostFacts, ProcessorFacts
 from tilewright.hardware.quantity import UNITS, parse_quantity
 
 CHIP = """
@@ -279,7 +280,33 @@ def test_caches_that_the_cores_do_not_fill_evenly_still_nest(cores: int, sharing
         assert 1 <= machine.num_instances(level) <= max(1, cores // n)
 
 
+def test_the_units_of_the_host_follow_its_features() -> None:
+    amx = ("amx-bf16", "amx-int8", "amx-tile")
+    features = ("avx2", "avx512bf16", "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl", "avx512vnni")
+    has = (*amx, *features, "bmi", "bmi2", "f16c", "fma")
+    caches = (CacheInfo(1, "Data", 48 << 10, 64, 1), CacheInfo(2, "Unified", 2 << 20, 64, 2))
+
+    def units(name: str, features: tuple[str, ...]) -> tuple[Unit, ...]:
+        processor = ProcessorFacts("x86_64-unknown-linux-gnu", name, features, ())
+        machine = host_machine(replace(host_facts(caches), processor=processor))
+        assert all(machine.num_units(unit) == machine.num_cores for unit in machine.units)
+        assert all(machine.source_of(f"units[{n}].macs_per_cycle") for n in range(len(machine.units)))
+        return machine.units
+
+    vector, matrix = units("sapphirerapids", has)
+    assert vector.vector_bytes == (64, 32, 16)
+    assert vector.macs_per_cycle == {"float32": 32, "float64": 16, "int8": 128}
+    assert (matrix.kind, matrix.macs_per_cycle["bfloat16"], matrix.tile) == ("matrix", 512, (16, 16, 32))
+    (halved,) = units("znver4", has[3:])
+    assert halved.macs_per_cycle["float32"] == 16, "its pipes take half a vector"
+    (narrow,) = units("haswell", ("avx2", "bmi", "bmi2", "f16c", "fma"))
+    assert (narrow.vector_bytes, narrow.macs_per_cycle["float32"]) == ((32, 16), 16)
+    assert units("i486", ()) == ()
+
+
 def test_this_host_is_a_machine() -> None:
     machine = host_machine()
     assert machine.outermost.name == "DRAM"
     assert machine.num_cores >= 1
+    assert machine.instructions is not None
+    assert parse_machine(machine_text(machine), "text") == machine

@@ -1,25 +1,30 @@
-"""What kernel generators must know of an instruction set: vectors, registers, register tiles, caches."""
+"""What kernel generators must know of a machine's processors: vectors, registers, register tiles, caches."""
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import platform
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import llvmlite.binding as llvm
 
 from tilewright.errors import UsageError
+from tilewright.hardware.host import host_instructions, host_machine
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.processor import (
+    AMX_NEEDS,
+    INSTRUCTION_SETS,
+    InstructionSet,
+    narrowed,
+    widest_in,
+)
 from tilewright.targets.cpu.values import ELEMENT_BYTES
-
-_CACHE_ROOT = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """Per-core data caches in bytes."""
+    """Data caches in bytes, as a core sees them; what a machine's description leaves out is assumed."""
 
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 1024 * 1024
@@ -51,7 +56,7 @@ class Isa:
     @property
     def has_matrix_unit(self) -> bool:
         """Whether tiles of bfloat16 can be multiplied: the processor's AMX, allowed to this process."""
-        return all(f"+{need}" in self.features.split(",") for need in _AMX_NEEDS)
+        return all(f"+{need}" in self.features.split(",") for need in AMX_NEEDS)
 
     @property
     def fingerprint(self) -> str:
@@ -107,7 +112,7 @@ class Isa:
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
         """Register tiles (rows, vectors) with the preferred number of accumulators, best measured first."""
-        return _TILES[self.name]
+        return _REGISTER_USE[self.name].tiles
 
     def target_machine(self, *, opt_level: int = 2, jit: bool = False) -> llvm.TargetMachine:
         """LLVM's code generator for this instruction set; `jit` when the code runs in this process."""
@@ -123,23 +128,24 @@ class Isa:
         )
 
 
-# Best measured first; NEON's leave room for by-lane FMAs (spec/cpu.md section 1).
-_TILES = {
-    "avx512": ((8, 3), (12, 2), (6, 4), (24, 1)),
-    "avx2": ((4, 3), (6, 2), (12, 1)),
-    "neon": ((8, 3), (12, 2), (6, 4), (24, 1)),
+@dataclass(frozen=True, slots=True)
+class _RegisterUse:
+    """How kernels use the vector registers of an instruction set; tiles are the best measured first."""
+
+    num_spare_registers: int
+    preferred_accumulators: int
+    tiles: tuple[tuple[int, int], ...]
+
+
+# NEON's tiles leave free registers for by-lane FMAs (spec/cpu.md section 1).
+_REGISTER_USE = {
+    "avx512": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
+    "avx2": _RegisterUse(0, 12, ((4, 3), (6, 2), (12, 1))),
+    "neon": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
 }
-_AVX2_NEEDS = ("avx2", "fma", "f16c", "bmi", "bmi2")
-_AVX512_NEEDS = (*_AVX2_NEEDS, "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd")
-_AMX_NEEDS = ("amx-tile", "amx-bf16", "avx512bf16")
-_X86_TRIPLE = "x86_64-unknown-linux-gnu"
-_ARM_TRIPLE = "aarch64-unknown-linux-gnu"
-_KINDS = {
-    "avx512": Isa("avx512", _X86_TRIPLE, "x86-64-v4", "", (64, 32, 16), 32, 1, 24, CacheSizes(), False),
-    "avx2": Isa("avx2", _X86_TRIPLE, "x86-64-v3", "", (32, 16), 16, 0, 12, CacheSizes(), False),
-    "neon": Isa("neon", _ARM_TRIPLE, "generic", "", (16,), 32, 1, 24, CacheSizes(), False),
-}
-ISA_NAMES = tuple(_KINDS)
+_BY_NAME = {known.name: known for known in INSTRUCTION_SETS}
+ISA_NAMES = tuple(_BY_NAME)
+HOST = "host"
 
 
 @functools.cache
@@ -150,6 +156,32 @@ def initialize_llvm() -> None:
     llvm.initialize_native_asmparser()
 
 
+def isa_of(machine: Machine, name: str | None = None) -> Isa:
+    """What code for a machine may use: every feature of its processor, or what an instruction set promises.
+
+    Raises:
+        UsageError: an unknown name, one that the machine lacks, or a machine without a processor that
+            kernels are generated for.
+    """
+    instructions = machine.instructions
+    widest = None if instructions is None else widest_in(instructions)
+    if instructions is None or widest is None:
+        raise UsageError(
+            f"machine {machine.name!r} has none of {', '.join(ISA_NAMES)}: "
+            "use --target interpreter, or compile for another machine"
+        )
+    if name in (None, HOST):
+        return _isa(machine, widest)
+    wanted = _instruction_set(name)
+    narrow = narrowed(machine, wanted)
+    if narrow is None:
+        raise UsageError(
+            f"machine {machine.name!r} ({instructions.processor}) cannot run {wanted.name} code: "
+            f"pick --isa {widest.name}, or only emit an object for it"
+        )
+    return _isa(narrow, wanted)
+
+
 @functools.cache
 def host_isa() -> Isa:
     """This machine, with every feature its processor has.
@@ -157,61 +189,64 @@ def host_isa() -> Isa:
     Raises:
         UsageError: a processor without a vector unit that kernels are generated for.
     """
-    for name in ISA_NAMES:
-        kind = isa_by_name(name)
-        if kind.runs_on_host:
-            return replace(
-                kind,
-                triple=llvm.get_process_triple(),
-                cpu=llvm.get_host_cpu_name(),
-                features=_host_features(),
-            )
-    raise UsageError(
-        f"this {platform.machine()} processor has none of {', '.join(ISA_NAMES)}: "
-        "use --target interpreter, or compile for another machine"
-    )
-
-
-def _host_features() -> str:
-    """LLVM's list for this processor, less the tile registers where the system does not give them."""
-    features: str = llvm.get_host_cpu_features().flatten()
-    if allow_tile_registers():
-        return features
-    return ",".join(f"-{f[1:]}" if f.startswith("+amx") else f for f in features.split(","))
-
-
-@functools.cache
-def allow_tile_registers() -> bool:
-    """Ask Linux for AMX's tile registers, which every process must before it uses them. Cheap."""
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
-        return False
-    try:
-        asked = ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA)
-        return int(asked) == 0
-    except (AttributeError, OSError):
-        return False
-
-
-# Linux's numbers on x86-64 (asm/unistd_64.h, asm/prctl.h) and the processor's for tile data.
-_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+    return isa_of(host_machine())
 
 
 @functools.cache
 def isa_by_name(name: str) -> Isa:
-    """The generic record of an instruction set, whether or not this machine runs it; `host` is `host_isa()`.
+    """What an instruction set promises, on this machine if it has it; `host` is `host_isa()`.
 
     Raises:
         UsageError: an unknown name.
     """
-    if name == "host":
+    if name == HOST:
         return host_isa()
-    kind = _KINDS.get(name)
-    if kind is None:
-        raise UsageError(f"unknown instruction set {name!r}: expected host, {', '.join(ISA_NAMES)}")
-    runs = _host_runs(kind)
-    if not runs:
-        return kind
-    return replace(kind, triple=llvm.get_process_triple(), caches=read_cache_sizes(), runs_on_host=True)
+    wanted = _instruction_set(name)
+    return _isa(narrowed(host_machine(), wanted) or wanted.machine, wanted)
+
+
+def _instruction_set(name: str | None) -> InstructionSet:
+    wanted = _BY_NAME.get(name or "")
+    if wanted is None:
+        raise UsageError(f"unknown instruction set {name!r}: expected {HOST}, {', '.join(ISA_NAMES)}")
+    return wanted
+
+
+def _isa(machine: Machine, instruction_set: InstructionSet) -> Isa:
+    """The record of a machine whose code keeps to an instruction set that it has."""
+    instructions = machine.instructions
+    assert instructions is not None
+    use = _REGISTER_USE[instruction_set.name]
+    signs = {**dict.fromkeys(instructions.features, "+"), **dict.fromkeys(instructions.missing_features, "-")}
+    widths = {width for unit in machine.units for width in unit.vector_bytes}
+    return Isa(
+        name=instruction_set.name,
+        triple=instructions.triple,
+        cpu=instructions.processor,
+        features=",".join(signs[feature] + feature for feature in sorted(signs)),
+        vector_bytes=tuple(w for w in instruction_set.vector_bytes if w in widths or not widths),
+        num_vector_registers=instruction_set.num_vector_registers,
+        num_spare_registers=use.num_spare_registers,
+        preferred_accumulators=use.preferred_accumulators,
+        caches=_caches(machine),
+        runs_on_host=_host_runs(instruction_set, instructions.features),
+    )
+
+
+def _caches(machine: Machine) -> CacheSizes:
+    """The levels that are caches, by their names; a level that is not described is as large as usual."""
+    sizes: dict[str, int] = {}
+    for level in machine.levels:
+        if level.managed_by == "hardware" and level.capacity_bytes:
+            sizes[f"{level.name.lower()}_bytes"] = level.capacity_bytes
+            sizes["line_bytes"] = level.line_bytes or sizes.get("line_bytes", 0)
+    return replace(CacheSizes(), **{key: sizes[key] for key in CacheSizes.__slots__ if sizes.get(key)})
+
+
+def _host_runs(instruction_set: InstructionSet, features: tuple[str, ...]) -> bool:
+    """Whether this host has what an instruction set promises, and these features."""
+    instructions = host_instructions()
+    return instruction_set.is_in(instructions) and set(features) <= set(instructions.features)
 
 
 # What else people call the instruction sets.
@@ -252,48 +287,3 @@ def require_host(isa: Isa) -> Isa:
             f"pick --isa {host_isa().name}, or only emit an object for it"
         )
     return isa
-
-
-def _host_runs(kind: Isa) -> bool:
-    host_arch = llvm.get_process_triple().split("-", 1)[0]
-    arm = ("aarch64", "arm64")
-    if kind.name == "neon":
-        return host_arch in arm
-    if host_arch != "x86_64":
-        return False
-    features = llvm.get_host_cpu_features()
-    return all(
-        features.get(need, False) for need in (_AVX512_NEEDS if kind.name == "avx512" else _AVX2_NEEDS)
-    )
-
-
-def read_cache_sizes(root: Path = _CACHE_ROOT) -> CacheSizes:
-    """Data caches of the first core as Linux lists them under `root`; defaults for what is not listed."""
-    found: dict[str, int] = {}
-    for entry in sorted(root.glob("index*")):
-        facts = {key: _read(entry / key) for key in ("level", "type", "size", "coherency_line_size")}
-        if facts["type"] not in ("Data", "Unified") or not facts["size"]:
-            continue
-        found[f"l{facts['level']}_bytes"] = _parse_size_bytes(facts["size"])
-        if facts["coherency_line_size"]:
-            found["line_bytes"] = int(facts["coherency_line_size"])
-    known = {key: found[key] for key in CacheSizes.__slots__ if found.get(key)}
-    return replace(CacheSizes(), **known)
-
-
-def _read(path: Path) -> str:
-    """Content of a one-line file, empty when the kernel does not provide it."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
-def _parse_size_bytes(text: str) -> int:
-    """`48K` or `2M` in bytes.
-
-    >>> _parse_size_bytes("48K"), _parse_size_bytes("2M")
-    (49152, 2097152)
-    """
-    factor = {"K": 1024, "M": 1024**2, "G": 1024**3}.get(text[-1])
-    return int(text) if factor is None else int(text[:-1]) * factor

@@ -1,11 +1,14 @@
 """Instruction-set records: register tiles, caches, what this machine runs."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tilewright.errors import UsageError
+from tilewright.hardware.host import host_machine
+from tilewright.hardware.machine import Instructions, Level, Machine
+from tilewright.hardware.machine_file import machine_text, parse_machine
+from tilewright.hardware.presets import load_preset
 from tilewright.targets.cpu.codegen import compile_object
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import (
@@ -14,7 +17,7 @@ from tilewright.targets.cpu.isa import (
     Isa,
     host_isa,
     isa_by_name,
-    read_cache_sizes,
+    isa_of,
     require_host,
 )
 from tilewright.targets.cpu.values import PTR, vec
@@ -106,26 +109,56 @@ def test_unknown_instruction_set_lists_the_known_ones() -> None:
         isa_by_name("sse2")
 
 
-def write_cache(root: Path, index: int, **facts: str) -> None:
-    folder = root / f"index{index}"
-    folder.mkdir()
-    for name, value in facts.items():
-        (folder / name).write_text(value + "\n")
+def machine(*levels: Level, processor: str = "x86-64-v4", **instructions: tuple[str, ...]) -> Machine:
+    described = Instructions(triple="x86_64-unknown-linux-gnu", processor=processor, **instructions)
+    dram = Level(name="DRAM", managed_by="hardware")
+    return Machine(name="m", levels=(*levels, dram), units=(), instructions=described)
 
 
-def test_cache_sizes_come_from_the_listed_data_caches(tmp_path: Path) -> None:
-    write_cache(tmp_path, 0, level="1", type="Data", size="48K", coherency_line_size="128")
-    write_cache(tmp_path, 1, level="1", type="Instruction", size="64K", coherency_line_size="128")
-    write_cache(tmp_path, 2, level="2", type="Unified", size="2M", coherency_line_size="128")
-    defaults = CacheSizes()
-    expected = CacheSizes(48 * 1024, 2 * 1024**2, defaults.l3_bytes, line_bytes=128)
-    assert read_cache_sizes(tmp_path) == expected
+def cache(name: str, capacity_bytes: int) -> Level:
+    return Level(name=name, capacity_bytes=capacity_bytes, managed_by="hardware", line_bytes=128)
 
 
-def test_cache_sizes_fall_back_to_defaults_where_nothing_is_listed(tmp_path: Path) -> None:
-    write_cache(tmp_path, 0, level="1", type="Data")
-    assert read_cache_sizes(tmp_path) == CacheSizes()
-    assert read_cache_sizes(tmp_path / "absent") == CacheSizes()
+def test_cache_sizes_are_those_of_the_machine() -> None:
+    isa = isa_of(machine(cache("L1", 48 << 10), cache("L2", 2 << 20)))
+    assert isa.caches == CacheSizes(48 << 10, 2 << 20, CacheSizes().l3_bytes, line_bytes=128)
+
+
+def test_cache_sizes_are_assumed_where_the_machine_has_none() -> None:
+    assert isa_of(machine()).caches == CacheSizes()
+    scratchpad = Level(name="L1", capacity_bytes=1 << 20)
+    assert isa_of(machine(scratchpad)).caches == CacheSizes(), "no cache: the schedule fills it"
+
+
+def test_an_instruction_set_is_the_same_machine_with_narrower_vectors() -> None:
+    wide = machine(cache("L2", 3 << 20))
+    narrow = isa_of(wide, "avx2")
+    assert (isa_of(wide).name, narrow.name) == ("avx512", "avx2")
+    assert narrow.caches == isa_of(wide).caches
+    assert narrow.vector_bytes == isa_of(wide).vector_bytes[1:]
+    assert replace(narrow, caches=CacheSizes()) == replace(isa_by_name("avx2"), caches=CacheSizes())
+
+
+def test_what_a_processor_lacks_counts_more_than_its_name() -> None:
+    assert isa_of(machine(missing_features=("avx512bw",))).name == "avx2"
+    with pytest.raises(UsageError, match="'m' \\(x86-64-v4\\) cannot run avx512 code: pick --isa avx2"):
+        isa_of(machine(missing_features=("avx512bw",)), "avx512")
+
+
+def test_features_reach_the_code_generator_with_their_signs() -> None:
+    isa = isa_of(machine(features=("fma", "avx512vnni"), missing_features=("avx512fp16",)))
+    assert isa.features == "-avx512fp16,+avx512vnni,+fma"
+
+
+def test_only_machines_with_a_processor_have_an_instruction_set() -> None:
+    for other in (load_preset("stcp920"), machine(processor="i486")):
+        with pytest.raises(UsageError, match="has none of avx512, avx2, neon"):
+            isa_of(other)
+
+
+def test_the_record_of_this_host_is_that_of_its_machine() -> None:
+    assert isa_of(host_machine()) == host_isa()
+    assert isa_of(parse_machine(machine_text(host_machine()), "text")) == host_isa()
 
 
 def test_function_attributes_keep_the_widest_vectors_whole() -> None:
