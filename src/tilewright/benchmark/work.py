@@ -12,11 +12,12 @@ from math import prod
 
 import numpy as np
 
-from tilewright.ir.derive import access_dims, nest_flops
+from tilewright.ir.contraction import contraction_of
+from tilewright.ir.derive import nest_flops
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Iter, Read, fold
 from tilewright.ir.graph import Value
-from tilewright.ir.nest import Access, Affine, Nest
+from tilewright.ir.nest import Access, Affine, Nest, access_dims
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, PackedTensor, Reports, Storage, Table
 
@@ -43,7 +44,7 @@ class Work:
     @classmethod
     def of(cls, launch: KernelLaunch, lowered: LoweredModel) -> Work:
         """Count."""
-        products = [nest for nest in launch.nests if _is_product(nest)]
+        products = [nest for nest in launch.nests if contraction_of(nest) is not None]
         planned = sum(nest.num_iterations for nest in products)
         needed = sum(nest.num_iterations * needed_share(nest) for nest in products)
         constants: dict[str, int] = {}
@@ -76,15 +77,10 @@ def total_constant_bytes(works: Iterable[Work]) -> int:
     return sum(largest.values())
 
 
-def _is_product(nest: Nest) -> bool:
-    """Whether kernels count its iterations as multiply-accumulates."""
-    return nest.combine == "sum" and isinstance(nest.body, Call) and nest.body.function == "mul"
-
-
 def _other_flop(nest: Nest) -> int:
     """Operations that are no products: of a sum of products those of its finish."""
     whole = nest_flops(nest)
-    return whole - nest_flops(replace(nest, finish=None)) if _is_product(nest) else whole
+    return whole if contraction_of(nest) is None else whole - nest_flops(replace(nest, finish=None))
 
 
 def _vector_flop(nest: Nest) -> float:
@@ -94,7 +90,7 @@ def _vector_flop(nest: Nest) -> float:
     share a vector.
     """
     operations = 0 if nest.finish is None else _hoisted_flop(nest.finish, nest)
-    if not _is_product(nest):
+    if contraction_of(nest) is None:
         operations += _hoisted_flop(nest.body, nest)
         if nest.combine is not None:
             operations += round(nest.num_iterations * needed_share(nest))

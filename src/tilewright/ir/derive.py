@@ -9,9 +9,10 @@ from __future__ import annotations
 from enum import Enum
 from math import prod
 
-from tilewright.ir.expr import FUNCTIONS, Call, Expr, reads_of
+from tilewright.ir.contraction import ContractionForm, contractions
+from tilewright.ir.expr import FUNCTIONS, Call, Expr
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Affine, Dim, Indirect, Lookup, Nest, Nests, Opaque
+from tilewright.ir.nest import Access, Affine, Dim, Indirect, Lookup, Nest, Nests, Opaque, access_dims
 from tilewright.ir.ops.registry import describe
 from tilewright.ir.region import Region, full_region, hull, input_regions, volume
 
@@ -36,29 +37,9 @@ def nests_of(node: Node) -> Nests:
 # Work ------------------------------------------------------------------------------------------------
 
 
-def is_contraction(nest: Nest) -> bool:
-    """Whether the nest sums products of two reads that both vary along a reduce dim.
-
-    These are the nests a matrix unit can run, and the ones that CoSA maps.
-    """
-    reduced = {d.name for d in nest.reduce_dims}
-    if nest.combine != "sum" or not reduced:
-        return False
-    varying = {i for i, a in enumerate(nest.reads) if reduced & set(access_dims(nest, a))}
-    return any(
-        isinstance(e, Call) and e.function == "mul" and _distinct_operands(e, varying)
-        for e in nest.body.walk()
-    )
-
-
-def _distinct_operands(product: Call, varying: set[int]) -> bool:
-    left, right = (reads_of(a) & varying for a in product.args)
-    return bool(left and right and len(left | right) > 1)
-
-
 def macs(node: Node) -> int:
     """Multiply-accumulates: the iterations of the node's contractions, padding included."""
-    return sum(n.num_iterations for n in nests_of(node) if is_contraction(n))
+    return sum(form.nest.num_iterations for form in contractions(nests_of(node)))
 
 
 def flops(node: Node) -> int:
@@ -155,15 +136,6 @@ def loops(node: Node) -> tuple[tuple[Dim, ...], ...]:
     return tuple(tuple(d for d in n.dims if d.extent > 1) for n in nests_of(node))
 
 
-def access_dims(nest: Nest, access: Access) -> tuple[str, ...]:
-    """Dims an address depends on, those behind an index that is data included."""
-    names = dict.fromkeys(access.dims())
-    for index in access.index:
-        if isinstance(index, Indirect):
-            names.update(dict.fromkeys(access_dims(nest, nest.reads[index.read])))
-    return tuple(names)
-
-
 def relevant_dims(nest: Nest) -> tuple[frozenset[str], ...]:
     """For each read and last the write, the dims its address depends on.
 
@@ -187,7 +159,7 @@ def reuse_dims(nest: Nest) -> tuple[frozenset[str], ...]:
 
 def is_complex(node: Node) -> bool:
     """Whether the operator contains a contraction."""
-    return any(is_contraction(n) for n in nests_of(node))
+    return bool(contractions(nests_of(node)))
 
 
 def is_injective(node: Node) -> bool:
@@ -261,9 +233,9 @@ def operator_class(node: Node) -> OperatorClass:
     written = [n.write.operand.key for n in nests if n.write.operand.kind == "output"]
     if len(set(written)) < len(written) and all(n.combine is None for n in nests):
         return OperatorClass.INFUSIBLE
-    contractions = [n for n in nests if is_contraction(n)]
-    if contractions:
-        pointwise = len(contractions) == 1 and _is_pointwise_convolution(contractions[0])
+    products = contractions(nests)
+    if products:
+        pointwise = len(products) == 1 and _is_pointwise_convolution(products[0])
         return OperatorClass.TWO_PHASE if pointwise else OperatorClass.COMPLEX
     accumulating = [n for n in nests if n.combine is not None]
     if any(has_window(n) for n in accumulating):
@@ -284,13 +256,14 @@ def _is_index(nest: Nest, access: Access) -> bool:
     return any(nest.reads[i] is access for i in used)
 
 
-def _is_pointwise_convolution(nest: Nest) -> bool:
+def _is_pointwise_convolution(form: ContractionForm) -> bool:
     """A contraction without window whose data has spatial axes inside the reduced one."""
+    nest = form.nest
     if has_window(nest) or any(isinstance(i, Lookup) for a in nest.reads for i in a.index):
         return False
-    reduced = {d.name for d in nest.reduce_dims if d.extent > 1}
-    data = nest.reads[0]
-    reduced_axes = [
-        axis for axis, i in enumerate(data.index) if isinstance(i, Affine) and reduced & set(i.dims())
+    summed = {name for name in form.summed if nest.extents[name] > 1}
+    data, _ = form.accesses
+    summed_axes = [
+        axis for axis, i in enumerate(data.index) if isinstance(i, Affine) and summed & set(i.dims())
     ]
-    return len(data.index) > 2 and reduced_axes == [1] and len(nest.write.index) == len(data.index)
+    return len(data.index) > 2 and summed_axes == [1] and len(nest.write.index) == len(data.index)

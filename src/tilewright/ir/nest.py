@@ -225,6 +225,15 @@ def affine(*terms: str | int | tuple[str, int]) -> Affine:
     return Affine(tuple(sorted((n, c) for n, c in coefficients.items() if c)), offset)
 
 
+def access_dims(nest: Nest, access: Access) -> tuple[str, ...]:
+    """Dims an address depends on, those behind an index that is data included."""
+    names = dict.fromkeys(access.dims())
+    for index in access.index:
+        if isinstance(index, Indirect):
+            names.update(dict.fromkeys(access_dims(nest, nest.reads[index.read])))
+    return tuple(names)
+
+
 def row_major_address(access: Access) -> Affine | None:
     """Row-major address of an access, in elements; None where it is not affine or may lie outside."""
     if access.fill is not None:

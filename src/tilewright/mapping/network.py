@@ -14,8 +14,8 @@ from math import ceil, prod
 from tilewright.cost.bound import num_mac_units, transfer_cycles
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine, TensorKind
-from tilewright.ir.derive import is_contraction, nest_flops, nests_of
-from tilewright.ir.expr import Call, reads_of
+from tilewright.ir.contraction import contraction_of
+from tilewright.ir.derive import nest_flops, nests_of
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
 from tilewright.loops.problem import Operand, Problem, Term
@@ -67,27 +67,24 @@ def _listed(names: Sequence[str]) -> str:
 def _layers(nodes: Sequence[Node]) -> Iterator[Layer]:
     for node in nodes:
         for nest in nests_of(node):
-            if is_contraction(nest):
-                yield Layer(node.name, node.op_type, nest, problem_of(node, nest))
-            elif nest_flops(nest) > 0:
-                yield Layer(node.name, node.op_type, nest, None)
+            problem = problem_of(node, nest)
+            if problem is not None or nest_flops(nest) > 0:
+                yield Layer(node.name, node.op_type, nest, problem)
 
 
 def problem_of(node: Node, nest: Nest) -> Problem | None:
-    """A sum of products of two tensors as a mapper sees it; None if data decide where it reads.
+    """A contraction as a mapper sees it; None for other nests, and where data decide what is read.
 
     The weights are the operand that is a constant of the model, of two activations the right one. Loops of a
     convolution get the letters that the field uses; what an operand is padded with is not left out.
     """
-    pair = _factors(nest)
-    if pair is None:
+    form = contraction_of(nest)
+    if form is None:
         return None
-    reduced = {dim.name for dim in nest.reduce_dims}
-    batch = frozenset.intersection(
-        *(frozenset(nest.reads[i].dims()) for i in pair), frozenset(nest.write.dims())
-    )
+    reduced, batch = set(form.summed), frozenset(form.batch)
     names = _names(nest, batch)
-    accesses = {"left": nest.reads[pair[0]], "right": nest.reads[pair[1]], "out": nest.write}
+    left, right = form.accesses
+    accesses = {"left": left, "right": right, "out": nest.write}
     axes: dict[str, tuple[tuple[Term, ...], ...]] = {}
     for side, access in accesses.items():
         own = _axes(access, nest.extents, reduced, batch)
@@ -106,22 +103,6 @@ def problem_of(node: Node, nest: Nest) -> Problem | None:
             Operand("Outputs", TensorKind.OUTPUT, axes["out"]),
         ),
     )
-
-
-def _factors(nest: Nest) -> tuple[int, int] | None:
-    """The two reads whose products are summed."""
-    reduced = {dim.name for dim in nest.reduce_dims}
-    for expr in nest.body.walk():
-        if isinstance(expr, Call) and expr.function == "mul":
-            left, right = (_varying(nest, reads_of(a), reduced) for a in expr.args)
-            if left is not None and right is not None and left != right:
-                return left, right
-    return None
-
-
-def _varying(nest: Nest, reads: frozenset[int], reduced: set[str]) -> int | None:
-    varying = [i for i in sorted(reads) if reduced & set(nest.reads[i].dims())]
-    return varying[0] if varying else None
 
 
 def _names(nest: Nest, batch: frozenset[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.ir.expr import Acc, Expr, cast
 from tilewright.ir.graph import Node, Shape
-from tilewright.ir.nest import Access, Description, Dim, Index, Nest, affine
+from tilewright.ir.nest import Access, Description, Dim, Index, Nest, Operand, affine
 from tilewright.ir.ops.build import (
     broadcast,
     broadcast_shape,
@@ -201,13 +201,12 @@ def einsum(node: Node) -> Description:
             problem = f"{name!r} stands for axes of {known} and of {extent} elements"
             require(node, extent == known or 1 in (extent, known), problem)
             extents[name] = extent if known == 1 else known
-    reads = tuple(
-        Access(
-            operand,
-            tuple(affine() if e == 1 else affine(n) for n, e in zip(names, operand.shape, strict=True)),
-        )
-        for names, operand in zip(equation.inputs, operands, strict=True)
-    )
+
+    def walked(operand: Operand, names: Sequence[str]) -> Access:
+        axes = zip(names, operand.shape, strict=True)
+        return Access(operand, tuple(affine(n) if e == extents[n] else affine() for n, e in axes))
+
+    reads = tuple(walked(o, names) for o, names in zip(operands, equation.inputs, strict=True))
     compute = out.dtype.compute
     product = cast(read(0, reads[0]), compute)
     for position in range(1, len(reads)):

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Call, Read
+from tilewright.ir.contraction import contraction_of
+from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Indirect, Lookup, Nest, Operand
-from tilewright.targets.cpu.integer import product_of
 from tilewright.targets.cpu.kernel import Layout
 
 # A tensor of the whole model: a graph value, or a temporary of one group.
@@ -131,11 +131,8 @@ def _join_aligned(owner: GroupTensors, nest: Nest, components: _Components, pinn
 
 
 def _factors(nest: Nest) -> tuple[int, ...]:
-    match nest.combine, nest.body:
-        case "sum", Call("mul", (Read(a), Read(b))) if a != b:
-            return a, b
-    centred = product_of(nest)
-    return () if centred is None else tuple(factor.read for factor in centred)
+    form = contraction_of(nest)
+    return () if form is None else form.reads
 
 
 def _is_windowed(nest: Nest, factors: Sequence[int]) -> bool:

@@ -12,12 +12,13 @@ from math import ceil, prod
 
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine, Unit, Work
-from tilewright.ir.derive import is_contraction, macs, nest_flops, nests_of
+from tilewright.ir.contraction import ContractionForm, contraction_of, contractions
+from tilewright.ir.derive import macs, nest_flops, nests_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Read
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.graph_regions import RegionMaps, value_regions
-from tilewright.ir.nest import Affine, Indirect, Nest, row_major_address
+from tilewright.ir.nest import Indirect, Nest, row_major_address
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.targets.npu.ports import MOVER, ports_of
 
@@ -208,15 +209,16 @@ def is_table(node: Node, position: int) -> bool:
 def work_of(node: Node) -> Work:
     """The sort of work that takes most of a node's time."""
     nests = nests_of(node)
-    if any(is_contraction(nest) for nest in nests):
-        main = max((n for n in nests if is_contraction(n)), key=lambda n: n.num_iterations)
-        return Work.CONTRACTION if shape_of_nest(main).columns or _is_small(main) else Work.DEPTHWISE
-    return _work_without_products(nests)
+    products = contractions(nests)
+    if not products:
+        return _work_without_products(nests)
+    main = max(products, key=lambda form: form.nest.num_iterations)
+    return Work.DEPTHWISE if main.is_depthwise else Work.CONTRACTION
 
 
 def rest_of(node: Node) -> Rest | None:
     """What the nests that multiply no matrices compute: the softmax of attention, the gates of an LSTM."""
-    nests = [n for n in nests_of(node) if not is_contraction(n) and nest_flops(n)]
+    nests = [n for n in nests_of(node) if contraction_of(n) is None and nest_flops(n)]
     if not nests:
         return None
     return Rest(_work_without_products(nests), sum(n.num_iterations for n in nests))
@@ -232,19 +234,6 @@ def _work_without_products(nests: Sequence[Nest]) -> Work:
     return Work.ELEMENTWISE
 
 
-def _is_small(nest: Nest) -> bool:
-    """Whether channels are summed over: a layer of one output channel has no columns but is not depthwise."""
-    pair = [set(access.dims()) for access in nest.reads[:2]]
-    window = {
-        d
-        for access in nest.reads[:1]
-        for i in access.index
-        if isinstance(i, Affine) and len(i.terms) > 1
-        for d in i.dims()
-    }
-    return any(dim.name not in window and all(dim.name in own for own in pair) for dim in nest.reduce_dims)
-
-
 def _calls_function(nest: Nest) -> bool:
     parts = [part for part in (nest.body, nest.finish) if part is not None]
     calls = (e for part in parts for e in part.walk() if isinstance(e, Call))
@@ -253,27 +242,15 @@ def _calls_function(nest: Nest) -> bool:
 
 def shape_of(node: Node) -> Shape:
     """Rows and columns of a node's largest contraction, as axes of its result."""
-    found = [n for n in nests_of(node) if is_contraction(n)]
-    if not found:
+    products = contractions(nests_of(node))
+    if not products:
         return Shape(frozenset(), frozenset())
-    return shape_of_nest(max(found, key=lambda n: (n.write.operand.kind == "output", n.num_iterations)))
 
+    def size(form: ContractionForm) -> tuple[bool, int]:
+        return form.nest.write.operand.kind == "output", form.nest.num_iterations
 
-def shape_of_nest(nest: Nest) -> Shape:
-    """Axes of the result along which only the left operand moves are rows, only the right one columns."""
-    reduced = {dim.name for dim in nest.reduce_dims}
-    moving = [set(access.dims()) for access in nest.reads if reduced & set(access.dims())]
-    if len(moving) < 2:
-        return Shape(frozenset(), frozenset())
-    left, right = moving[0], moving[1]
-    rows, columns = set(), set()
-    for axis, index in enumerate(nest.write.index):
-        dims = set(index.dims()) if isinstance(index, Affine) else set()
-        if dims & (left - right):
-            rows.add(axis)
-        elif dims & (right - left):
-            columns.add(axis)
-    return Shape(frozenset(rows), frozenset(columns))
+    main = max(products, key=size)
+    return Shape(main.result_axes(main.rows), main.result_axes(main.columns))
 
 
 def _filled(unit: Unit, shape: Shape, region: Region, binding: tuple[int, ...]) -> float:

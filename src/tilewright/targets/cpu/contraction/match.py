@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tilewright.ir.contraction import contraction_of
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Call, Iter, Read, reads_of
+from tilewright.ir.expr import Iter, reads_of
 from tilewright.ir.nest import Access, Affine, Nest
 from tilewright.targets.cpu.addresses import Walk, access_walk
 from tilewright.targets.cpu.kernel import Declined, Layouts
@@ -145,15 +146,14 @@ def match_contraction(
 
 
 def _factors(nest: Nest) -> tuple[int, int] | Declined:
-    if nest.combine != "sum":
-        return Declined("not a sum")
-    match nest.body:
-        case Call("mul", (Read(a), Read(b))) if a != b:
-            used = reads_of(nest.init, nest.finish)
-            if a in used or b in used:
-                return Declined("a factor is also read by the epilogue")
-            return a, b
-    return Declined("the body is not a product of two reads")
+    form = contraction_of(nest)
+    if form is None:
+        return Declined("not a sum of products of two reads")
+    if not form.is_plain:
+        return Declined("the factors are not multiplied as they are read")
+    if not reads_of(nest.init, nest.finish).isdisjoint(form.reads):
+        return Declined("a factor is also read by the epilogue")
+    return form.reads
 
 
 def _classify(

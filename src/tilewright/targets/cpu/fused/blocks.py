@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.bounds import require_bounded_part
-from tilewright.ir.derive import is_contraction, reuse_dims
+from tilewright.ir.contraction import contractions
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Nest, Operand, operands_of
 from tilewright.ir.region import Region, intersect
@@ -84,7 +84,7 @@ def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: in
 
 def passed_on(group: NestGroup) -> frozenset[OperandKey]:
     """Temporaries that one kernel writes and another reads: products are kernels of their own."""
-    products = [n for n in group.nests if is_dense_product(n)]
+    products = [form.nest for form in contractions(group.nests) if form.is_dense]
     return frozenset(
         a.operand.key for n in products for a in (*n.reads, n.write) if a.operand.kind == "local"
     )
@@ -109,14 +109,6 @@ def _moves(
         source, target = common[axis][0] - old[axis][0], common[axis][0] - new[axis][0]
         moves.append(Move(key, source * line, target * line, extents[axis] * line))
     return tuple(moves)
-
-
-def is_dense_product(nest: Nest) -> bool:
-    """Whether every factor is used again along a parallel dim: a depthwise convolution's input is not."""
-    if not is_contraction(nest):
-        return False
-    parallel = {d.name for d in nest.parallel_dims}
-    return all(reused & parallel for reused in reuse_dims(nest)[:2])
 
 
 def _text(nests: Sequence[Nest], moves: Sequence[Move]) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tilewright.ir.derive import is_contraction, nests_of
+from tilewright.ir.contraction import contractions
+from tilewright.ir.derive import nests_of
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.nest import Opaque
 from tilewright.partition.base import Partition
@@ -70,7 +71,7 @@ def _estimate_chain(partition: Partition, ids: Sequence[int], isa: Isa) -> Estim
     between = [s.outputs[0].size_bytes for s in subgraphs[:-1]]
     if between and min(saved_cycles(size, isa) for size in (between[0], between[-1])) < _MIN_SAVED_CYCLES:
         return None  # without its first or its last subgraph the chain saves as much
-    if not between and sum(is_contraction(n) for node in subgraphs[0].nodes for n in nests_of(node)) < 2:
+    if not between and sum(len(contractions(nests_of(node))) for node in subgraphs[0].nodes) < 2:
         return None
     group = fuse_nodes([n for s in subgraphs for n in s.nodes], subgraphs[-1].outputs)
     return None if isinstance(group, Opaque) else choose_blocking(group, isa)

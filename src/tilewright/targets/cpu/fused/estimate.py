@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
-from tilewright.ir.derive import is_contraction
+from tilewright.ir.contraction import contraction_of, contractions
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Affine, Nest, operands_of
 from tilewright.ir.region import Region, dim_intervals, full_region, intersect, volume
 from tilewright.ir.restrict import missing, windows_of
 from tilewright.partition.form import MAX_BLOCKS, Blocking, Blockwise
-from tilewright.targets.cpu.fused.blocks import RESULT, is_dense_product, passed_on
+from tilewright.targets.cpu.fused.blocks import RESULT, passed_on
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import OperandKey
 
@@ -98,7 +98,7 @@ class Work:
         self._cycles = [_cycles(n, isa) / max(1, n.num_iterations) for n in group.nests]
         self._whole = sum(c * n.num_iterations for c, n in zip(self._cycles, group.nests, strict=True))
         # Products, and at most one kernel for the loops around each.
-        self._num_kernels = min(len(group.nests), 2 * sum(map(is_contraction, group.nests)))
+        self._num_kernels = min(len(group.nests), 2 * len(contractions(group.nests)))
         weights = sum(v.size_bytes for v in self._constants.values())
         self._block_start = self._num_kernels * _START_CYCLES + weights / _PRIVATE_CACHE_BYTES_PER_CYCLE
 
@@ -198,7 +198,8 @@ class Work:
 
 def _cycles(nest: Nest, isa: Isa) -> float:
     """Rough time of a nest whose operands are at hand."""
-    if not is_dense_product(nest):
+    form = contraction_of(nest)
+    if form is None or not form.is_dense:
         return nest.num_iterations / _LOOP_RATE
     depth = max(1, prod(d.extent for d in nest.reduce_dims))
     finish = nest.num_iterations / depth * _FINISH_CYCLES

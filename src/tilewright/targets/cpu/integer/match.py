@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright.ir.contraction import Centred, contraction_of
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Call, Const, Expr, Read, cast, reads_of, select
+from tilewright.ir.expr import Expr, Read, cast, reads_of, select
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
 from tilewright.ir.ops.integer import inside
 from tilewright.targets.cpu.addresses import access_walk, walk
@@ -32,55 +33,13 @@ _MAX_TAPS = 81
 _SLACK_BYTES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Centred:
-    """A factor `value - zero`: the read of the value, and the zero point as a number or as another read.
-
-    `guarded` factors are zero outside the tensor: padding reads as the zero point, whatever that is.
-    """
-
-    read: int
-    zero: int = 0
-    zero_read: int | None = None
-    guarded: bool = False
-
-
 def product_of(nest: Nest) -> tuple[Centred, Centred] | None:
-    """Both factors of a nest that sums products of centred bytes in int32."""
-    if nest.combine != "sum" or nest.body.result is not DType.INT32:
+    """Both factors of a contraction that multiplies centred bytes in int32."""
+    form = contraction_of(nest)
+    if form is None or form.dtype is not DType.INT32 or form.centred is None:
         return None
-    match nest.body:
-        case Call("mul", (left, right)):
-            first, second = _centred(left, nest), _centred(right, nest)
-            if first is not None and second is not None and first.read != second.read:
-                return first, second
-    return None
-
-
-def _centred(expr: Expr, nest: Nest) -> Centred | None:
-    match expr:
-        case Call("cast", (Read(index, dtype),)) if (
-            dtype in BYTES and nest.reads[index].operand.dtype is dtype
-        ):
-            return Centred(index)
-        case Call("select", (condition, value, Const(0, _))):
-            inner = _centred(value, nest)
-            if inner is None or not _is_inside(condition, nest.reads[inner.read]):
-                return None
-            return replace(inner, guarded=True)
-        case Call("sub", (value, Const(number, _))):
-            inner = _centred(value, nest)
-            return None if inner is None else replace(inner, zero=int(number))
-        case Call("sub", (value, Call("cast", (Read(index, dtype),)))) if dtype in BYTES:
-            inner, zero = _centred(value, nest), nest.reads[index]
-            if inner is None or any(not isinstance(i, Affine) or i.terms or i.offset for i in zero.index):
-                return None
-            return replace(inner, zero_read=index)
-    return None
-
-
-def _is_inside(condition: Expr, access: Access) -> bool:
-    return all(isinstance(i, Affine) for i in access.index) and condition == inside(access)
+    used = [i for f in form.centred for i in (f.read, f.zero_read) if i is not None]
+    return form.centred if all(nest.reads[i].operand.dtype in BYTES for i in used) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,6 +276,8 @@ def _sides(
     a = factors[1] if b is factors[0] else factors[0]
     if b.zero_read is not None:
         return Declined("the zero point of the constant factor differs by column")
+    if a.zero_read is not None and any(i != Affine() for i in nest.reads[a.zero_read].index):
+        return Declined("the zero point of the factor that is not constant differs by row")
     access = nest.reads[a.read]
     if access.view is not None or any(not isinstance(i, Affine) for i in access.index):
         return Declined("a factor read through a reshape or a table")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tilewright.ir.contraction import contractions
 from tilewright.ir.nest import Access, Index, Indirect, Nest
 from tilewright.progress import checkpoint
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
@@ -54,7 +55,8 @@ def lower_nests(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> tuple[Kern
     waiting_nests: list[Nest] = []
 
     def finish() -> None:
-        kernels.append(replace(regions_kernel(waiting, isa), nests=tuple(waiting_nests)))
+        macs = sum(form.nest.num_iterations for form in contractions(waiting_nests))
+        kernels.append(replace(regions_kernel(waiting, isa), nests=tuple(waiting_nests), macs=macs))
 
     for group in form_groups(work):
         checkpoint()

@@ -250,10 +250,7 @@ def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
 
         from_region(0, 0)
     symbol, text = name_by_content(e.text(), "nest")
-    macs = sum(_macs(n) for r in regions for n in r.nests)
-    return Kernel(
-        symbol, text, sum(chunks), tuple(operands.values()), scratch_bytes, macs=macs, checks=checks
-    )
+    return Kernel(symbol, text, sum(chunks), tuple(operands.values()), scratch_bytes, checks=checks)
 
 
 def _checks(regions: Sequence[Region]) -> tuple[IndexCheck, ...]:
@@ -328,13 +325,3 @@ def _items(
     low = e.udiv(e.mul(chunk, total), num_chunks)
     high = e.udiv(e.mul(e.add(chunk, 1), total), num_chunks)
     e.loop(low, high, 1, item, nonempty=True)
-
-
-def _macs(nest: LinearNest) -> int:
-    """Multiply-accumulates of a sum of products."""
-    if nest.combine != "sum" or not isinstance(nest.body, Call) or nest.body.function != "mul":
-        return 0
-    product = 1
-    for d in nest.dims:
-        product *= d.extent
-    return product
