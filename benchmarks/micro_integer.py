@@ -18,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.support.kernel_runner import KernelRunner
+from harness.kernel_runner import KernelRunner
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value

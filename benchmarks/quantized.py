@@ -1,7 +1,7 @@
 """Quantised networks of the zoo beside ONNX Runtime and OpenVINO, interleaved in one process.
 
 Run: `python benchmarks/quantized.py [threads] [network[@size] ...]`. Every contestant gets the same model in
-QDQ form (tests/support/quantize.py, seeded ranges) and the same number of threads; minima and medians of the
+QDQ form (harness/quantize.py, seeded ranges) and the same number of threads; minima and medians of the
 rounds. The last columns are the largest differences of the outputs from ours.
 """
 
@@ -20,7 +20,7 @@ import onnxruntime
 import openvino
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.support.quantize import quantize
+from harness.quantize import quantize
 
 import tilewright as tw
 from tilewright import zoo

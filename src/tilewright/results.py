@@ -1,7 +1,7 @@
 """What results have in common: JSON that follows from their fields, tables for people, a readable text.
 
 A result is a frozen dataclass. Its JSON has a key for each field and for each property that is marked
-`in_json`; `about` says of a field what its name and type do not. The schema of the JSON (`cli/schemas.py`)
+`in_json`; `about` says of a field what its name and type do not. The schema of the JSON (`cli/schemas`)
 is made from the same fields, annotations and docstrings, so that neither is written by hand.
 """
 

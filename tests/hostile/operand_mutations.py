@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+from harness.guarded import guarded
 from onnx import ModelProto, TypeProto, numpy_helper
-from tests.support.guarded import guarded
 
 import tilewright as tw
 from tilewright.backend import as_array

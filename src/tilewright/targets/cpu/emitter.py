@@ -1,7 +1,7 @@
 """Writes LLVM IR as text: structured control flow, explicit vectors, one method per instruction.
 
-Text is emitted because building the same module through `llvmlite.ir` costs over twenty times more per line
-(spec/cpu.md section 8). Accumulators are carried through loops as phis, never through memory, so the text
+Text is emitted because building the same module through `llvmlite.ir` costs over twenty times more per line.
+Accumulators are carried through loops as phis, never through memory, so the text
 needs no optimisation passes. Two families of arithmetic share the class:
 
 * index arithmetic (`add`, `mul`, `minimum_index` ...) on `Int`: Python ints fold while emitting;

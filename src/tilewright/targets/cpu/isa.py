@@ -86,7 +86,7 @@ class Isa:
 
         Beside the accumulators live `num_vectors` loaded operands and one broadcast. With 32 registers one
         stays free: tiles that fill the file spill at some unroll factors and then lose half their speed. With
-        16 none does: 4x3 uses them all and is the fastest measured (spec/cpu.md section 1).
+        16 none does: 4x3 uses them all and is the fastest that `benchmarks/micro_contraction.py` measured.
         """
         used = rows * num_vectors + num_vectors + 1
         return used <= self.num_vector_registers - self.num_spare_registers
@@ -137,7 +137,7 @@ class _RegisterUse:
     tiles: tuple[tuple[int, int], ...]
 
 
-# NEON's tiles leave free registers for by-lane FMAs (spec/cpu.md section 1).
+# NEON's tiles leave free registers for by-lane FMAs.
 _REGISTER_USE = {
     "avx512": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
     "avx2": _RegisterUse(0, 12, ((4, 3), (6, 2), (12, 1))),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.guarded import guarded
+from harness.guarded import guarded
 from tests.support.run_time import Case
 
 import tilewright as tw

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.kernel_runner import KernelRunner
+from harness.kernel_runner import KernelRunner
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, call, cast, evaluate

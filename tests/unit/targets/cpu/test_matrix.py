@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.kernel_runner import KernelRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.kernel_runner import KernelRunner
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes

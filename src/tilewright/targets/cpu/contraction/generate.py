@@ -1,7 +1,7 @@
 """The contraction micro-kernel: one register tile of accumulators over nested summed loops.
 
 GEMM, pointwise and k×k convolution, grouped convolution, the stem that reads channels-first, the two
-products of attention: all are this kernel with other strides (spec/cpu.md section 10, item 3). Padding
+products of attention: all are this kernel with other strides. Padding
 is never copied and never multiplied: taps outside the input are skipped, by loop bounds where the
 output position is a loop, by straight code for the rows of the register tile that touch an edge.
 """

@@ -2,7 +2,7 @@
 
 The tile is chosen by counting, for one step of the summed loop, the issue slots its FMAs and its loads
 take; tail vectors and tail rows count in full. Two FMAs and two loads a cycle describe every core this
-target generates for closely enough to rank tiles (spec/cpu.md section 1 has the measured ones).
+target generates for closely enough to rank tiles; `benchmarks/micro_contraction.py` measures them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Condition of use: 3x3, steps of one, float32, constant weights, channels contiguous on both sides. It beats
 the direct kernel where (tile + 2)² / tile² products instead of 9 outweigh the transforms and the larger
 weights: `winograd_gain` estimates that. F(2, 3) errs as the direct kernel does, F(4, 3) about three times as
-much (spec/cpu.md section 3 measured more, with longer sums), and a NaN or an infinity reaches all outputs of
-the tiles that read it: a caller chooses.
+much, more with longer sums (`benchmarks/micro_winograd.py` measures it), and a NaN or an infinity reaches all
+outputs of the tiles that read it: a caller chooses.
 
 A chunk is one block of output tiles and one group of panels of output channels. Its scratch area holds V
 [matrix][tile][input channel], M [matrix][tile][panel column] and one patch for tiles that reach outside the

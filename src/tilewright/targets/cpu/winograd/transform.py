@@ -22,7 +22,7 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 NUM_TAPS = 3
 # For tiles of four, ±3/4 and ±3/2 leave about a quarter of the error of the textbook's ±1 and ±2
-# (spec/cpu.md section 3); every constant of the transforms is exact in float.
+# (`benchmarks/micro_winograd.py` measures it); every constant of the transforms is exact in float.
 PAIRS = {2: (Fraction(1),), 4: (Fraction(3, 4), Fraction(3, 2))}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tests.support.guarded import guarded
 
+from harness.guarded import guarded
 from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.isa import Isa

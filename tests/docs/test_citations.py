@@ -1,0 +1,82 @@
+"""What comments, docstrings and pages cite is in the repository: files by path, modules by `python -m`."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("src", "tests", "benchmarks", "harness", "examples", "requirements")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FILE = re.compile(r"(?<![\w/.<-])((?:[\w.-]+/)*[\w-]+\.(?:py|md|sh))\b(?!\w)")
+FOLDER = re.compile(
+    r"(?<![\w./-])((?:spec|shared|papers|docs|tests|src|benchmarks|harness|requirements)/[\w./-]*)"
+)
+MODULE = re.compile(r"python -m ((?:tests|tilewright|benchmarks|harness)[\w.]*)")
+WRITTEN_BY_A_USER = {"out.md", "OUTPUT.md"}
+"""What a command that is shown writes."""
+
+
+def prose(path: Path) -> Iterator[str]:
+    """Comments and docstrings of a source file."""
+    text = path.read_text()
+    if not any(pattern.search(text) for pattern in (FILE, FOLDER, MODULE)):
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(text)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield node.value.value
+
+
+def missing(path: Path, text: str, names: frozenset[str]) -> Iterator[str]:
+    """What a text cites and the repository lacks. A path begins at any folder around the file that cites it,
+    at the package or at the tests; a name alone may be that of any file."""
+    places = [*path.parents[: len(path.relative_to(ROOT).parts)], ROOT / "src" / "tilewright", ROOT / "tests"]
+    for cited in (*FILE.findall(text), *(folder.rstrip(".") for folder in FOLDER.findall(text))):
+        if "/" not in cited:
+            if cited not in names and cited not in WRITTEN_BY_A_USER:
+                yield cited
+        elif not any((place / cited).exists() for place in places):
+            yield cited
+    for module in MODULE.findall(text):
+        stem = ROOT.joinpath(*module.rstrip(".").split("."))
+        stem = ROOT / "src" / stem.relative_to(ROOT) if module.startswith("tilewright") else stem
+        if not stem.with_suffix(".py").exists() and not (stem / "__main__.py").exists():
+            yield f"python -m {module}"
+
+
+@pytest.fixture(scope="module")
+def names() -> frozenset[str]:
+    return frozenset(path.name for path in (*SOURCES, *PAGES, *(ROOT / "requirements").iterdir()))
+
+
+def test_what_sources_cite_is_in_the_repository(names: frozenset[str]) -> None:
+    cited = {
+        (str(p.relative_to(ROOT)), c) for p in SOURCES for text in prose(p) for c in missing(p, text, names)
+    }
+    assert sorted(cited) == []
+
+
+def test_what_pages_cite_is_in_the_repository(names: frozenset[str]) -> None:
+    cited = {(str(p.relative_to(ROOT)), c) for p in PAGES for c in missing(p, p.read_text(), names)}
+    assert sorted(cited) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["spec/cpu.md section 3", "nowhere.py", "tests/none/x.py", "python -m tests.none"]
+)
+def test_what_is_not_there_is_named(text: str, names: frozenset[str]) -> None:
+    assert list(missing(SOURCES[0], text, names))
