@@ -20,8 +20,8 @@ FOLDER = re.compile(
     r"(?<![\w./-])((?:spec|shared|papers|docs|tests|src|benchmarks|harness|requirements)/[\w./-]*)"
 )
 MODULE = re.compile(r"python -m ((?:tests|tilewright|benchmarks|harness)[\w.]*)")
-WRITTEN_BY_A_USER = {"out.md", "OUTPUT.md"}
-"""What a command that is shown writes."""
+PLACEHOLDER = re.compile(r"[A-Z]+\.\w+|out\.md")
+"""A file of the reader's."""
 
 
 def prose(path: Path) -> Iterator[str]:
@@ -47,7 +47,7 @@ def missing(path: Path, text: str, names: frozenset[str]) -> Iterator[str]:
     places = [*path.parents[: len(path.relative_to(ROOT).parts)], ROOT / "src" / "tilewright", ROOT / "tests"]
     for cited in (*FILE.findall(text), *(folder.rstrip(".") for folder in FOLDER.findall(text))):
         if "/" not in cited:
-            if cited not in names and cited not in WRITTEN_BY_A_USER:
+            if cited not in names and not PLACEHOLDER.fullmatch(cited):
                 yield cited
         elif not any((place / cited).exists() for place in places):
             yield cited
