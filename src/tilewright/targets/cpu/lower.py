@@ -6,8 +6,7 @@ Nothing here knows in which order subgraphs will run. Copies that move nothing u
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -234,11 +233,11 @@ class _Lowering:
         assert isinstance(group, NestGroup)
         if unit.blocking is not None:
             self.declined.add(self.partition.subgraph_of(unit.nodes[0]).id)
-        touched = Counter(t for launch in launches for t in {*launch.reads, *launch.writes})
-        for tensor, count in touched.items():
-            value = tensor if isinstance(tensor, Value) else _held(group, tensor[1])
-            if count > 1 and value is not None and value.producer in unit.nodes:
-                self.separate.add(value)
+        written = {t for launch in launches for t in launch.writes}
+        for tensor in (t for launch in launches for t in launch.reads if t not in launch.writes):
+            if tensor in written:
+                value = tensor if isinstance(tensor, Value) else _held(group, tensor[1])
+                self.separate.update(v for v in [value] if v is not None)
 
     def _fused(self, group: NestGroup, blocking: Blocking, names: Names) -> Kernel | None:
         """One kernel that computes the group block by block, if there is one."""
@@ -267,10 +266,12 @@ class _Lowering:
         """
         segments: list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]] = []
         users: dict[OperandKey, set[int]] = {}
+        memory = _SharedMemory()
         for nest in group.nests:
             checkpoint()
             touched = [a.operand.key for a in (*nest.reads, nest.write) if a.operand.kind == "local"]
             if make_alias(nest, names, self.tensors):
+                memory.join(nest)
                 for key in touched:
                     users.setdefault(key, set()).add(-1)
                 continue
@@ -283,12 +284,15 @@ class _Lowering:
                 segments[-1] = ((*segments[-1][0], nest), None)
             else:
                 segments.append(((nest,), None))
+            memory.use(nest, len(segments))
             for key in touched:
                 users.setdefault(key, set()).add(len(segments))
         for key, numbers in users.items():
             if len(numbers) > 1:
                 names.mark_escaping(key)
-                self.separate.update(v for v in [_held(group, key[1])] if v is not None)
+        for key in memory.passed_on():
+            value = group.outputs[key[1]] if key[0] == "output" else _held(group, key[1])
+            self.separate.update(v for v in [value] if v is not None)
         return segments
 
     def _product(
@@ -354,6 +358,48 @@ class _Lowering:
 def _reports(kernel: Kernel, nodes: Sequence[Node]) -> Reports:
     labels = [f"{node.op_type} {node.name!r}" for node in nodes]
     return Reports(tuple(CheckedIndex(labels[c.node], c.axis, c.extent) for c in kernel.checks))
+
+
+class _SharedMemory:
+    """Which results of a group one segment writes and another reads, under whatever name."""
+
+    def __init__(self) -> None:
+        self._parent: dict[OperandKey, OperandKey] = {}
+        self._writers: dict[OperandKey, set[int]] = {}
+        self._readers: dict[OperandKey, set[int]] = {}
+
+    def join(self, nest: Nest) -> None:
+        """The operands of a copy that moves nothing lie in the same memory."""
+        (read,) = nest.reads
+        if read.operand.kind != "input":
+            source, target = self._root(read.operand.key), self._root(nest.write.operand.key)
+            if source != target:
+                self._parent[target] = source
+
+    def use(self, nest: Nest, segment: int) -> None:
+        """A segment has this nest."""
+        self._writers.setdefault(self._root(nest.write.operand.key), set()).add(segment)
+        for access in nest.reads:
+            self._readers.setdefault(self._root(access.operand.key), set()).add(segment)
+
+    def passed_on(self) -> Iterator[OperandKey]:
+        """All names of results that lie between segments."""
+        writers, readers = self._by_root(self._writers), self._by_root(self._readers)
+        for key in {**self._writers, **self._readers, **self._parent}:
+            root = self._root(key)
+            if root in writers and root in readers and len(writers[root] | readers[root]) > 1:
+                yield key
+
+    def _by_root(self, users: Mapping[OperandKey, set[int]]) -> dict[OperandKey, set[int]]:
+        by_root: dict[OperandKey, set[int]] = {}
+        for key, segments in users.items():
+            by_root.setdefault(self._root(key), set()).update(segments)
+        return by_root
+
+    def _root(self, key: OperandKey) -> OperandKey:
+        while key in self._parent:
+            key = self._parent[key]
+        return key
 
 
 def _held(group: NestGroup, position: int) -> Value | None:

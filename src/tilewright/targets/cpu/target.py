@@ -167,10 +167,12 @@ class CpuTarget:
         profile: bool = False,
         progress: Progress | None = None,
         arrangements: Arrangements | None = None,
+        lowering: LoweredPartition | None = None,
     ) -> CpuCode:
         """Lower, place and compile a program.
 
-        `arrangements` are shared by calls for the same graph that rearrange its constants alike.
+        `arrangements` are shared by calls for the same graph that rearrange its constants alike. `lowering`
+        is that of the program's partition, where another schedule of it was lowered before.
 
         Raises:
             UnsupportedOp: a node that this target declines.
@@ -178,7 +180,7 @@ class CpuTarget:
         """
         options = program.options
         isa = require_host(isa_by_name(options.isa) if options.isa else host_isa())
-        placed = self.place(program, isa, progress=progress, arrangements=arrangements)
+        placed = self.place(program, isa, progress=progress, arrangements=arrangements, lowering=lowering)
         lowered, weights, plan = placed.lowered, placed.weights, placed.memory
         main = build_main(placed.steps, isa, profile=profile)
         kernels = placed.kernels
@@ -218,11 +220,11 @@ class CpuTarget:
         *,
         progress: Progress | None = None,
         arrangements: Arrangements | None = None,
-        kernels: LoweredPartition | None = None,
+        lowering: LoweredPartition | None = None,
     ) -> PlacedModel:
         """Lower a program for an instruction set and give every tensor its address; nothing is compiled.
 
-        `kernels` are those of the program's partition, where another schedule of it was lowered before.
+        `lowering` is that of the program's partition, where another schedule of it was lowered before.
 
         Raises:
             UsageError: the hint is energy, which this target cannot tell.
@@ -236,11 +238,11 @@ class CpuTarget:
             support = self.supports(node)
             if not support:
                 raise UnsupportedOp(f"{node.op_type} {node.name!r}: {support.reason}.")
-        if kernels is None:
-            kernels = lower_partition(
+        if lowering is None:
+            lowering = lower_partition(
                 program.partition, isa, progress, accuracy=options.accuracy, choices=program.choices
             )
-        lowered = arrange(kernels, program.schedule)
+        lowered = arrange(lowering, program.schedule)
         problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
         plan = MEMORY_PLANNERS.get(options.memory).solve(problem, options.search_budget)
         if isinstance(plan, Infeasible):
@@ -255,7 +257,7 @@ class CpuTarget:
         homes, reports = caller_homes(lowered, graph), place_reports(lowered, arena_bytes(plan.peak_bytes))
         placement = Placement(lowered, bases, plan.offsets, names, homes, weights, reports)
         steps, host_steps = _main_steps(lowered, placement)
-        program = program.with_partition(kernels.partition)
+        program = program.with_partition(lowering.partition)
         return PlacedModel(program, lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
 
     def tune(
