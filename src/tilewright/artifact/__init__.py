@@ -25,12 +25,12 @@ from typing import Any
 from tilewright.artifact.constants import named_constants, resolved_constants
 from tilewright.artifact.container import MANIFEST, TABLES, Archive, Member, write_archive
 from tilewright.artifact.facts import decode_facts, encode_facts
-from tilewright.artifact.fields import FieldError, field_of
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.artifact.tensors import decode_tensors, encode_tensors
 from tilewright.artifact.trust import is_ours, remember
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
 from tilewright.errors import ArtifactCorrupt, UsageError
+from tilewright.fields import FieldError, field_of
 from tilewright.forks import ForkSafeLock
 from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.graph import Graph

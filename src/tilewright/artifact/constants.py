@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.artifact.fields import FieldError, decoded, parsed_json
+from tilewright.fields import FieldError, decoded, parsed_json
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import constants_of

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tilewright.artifact.fields import MAX_DOCUMENT_BYTES, FieldError, field_of, parsed_json
 from tilewright.errors import ArtifactCorrupt, BudgetExceeded, UnsupportedOp, UsageError
+from tilewright.fields import MAX_DOCUMENT_BYTES, FieldError, field_of, parsed_json
 from tilewright.files import NotRegularFile, open_regular, write_atomically
 from tilewright.parallel import map_on_cores
 

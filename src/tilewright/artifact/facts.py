@@ -8,9 +8,9 @@ from dataclasses import asdict, fields
 from functools import cache, partial
 from typing import Any, get_type_hints
 
-from tilewright.artifact.fields import FieldError, field_of, inside, sha256_text
 from tilewright.compiled import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.explain import NodeOrigin
+from tilewright.fields import FieldError, field_of, inside, sha256_text
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.steps import MemoryInfo, StepInfo

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.artifact.container import TABLES, Archive, Member
-from tilewright.artifact.fields import FieldError, decoded
 from tilewright.compiled import CompiledFacts
+from tilewright.fields import FieldError, decoded
 from tilewright.ir.graph import Graph, Node
 from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage

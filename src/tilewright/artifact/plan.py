@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tilewright.artifact.fields import FieldError, decoded
+from tilewright.fields import FieldError, decoded
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.artifact.container import Bytes
-from tilewright.artifact.fields import FieldError, decoded, parsed_json
+from tilewright.fields import FieldError, decoded, parsed_json
 
 Array = np.ndarray[Any, Any]
 

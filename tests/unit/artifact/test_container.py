@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tilewright.artifact.container import PIECE_BYTES, Archive, Entry, Member, write_archive
-from tilewright.artifact.fields import FieldError, decoded
 from tilewright.errors import ArtifactCorrupt, UsageError
+from tilewright.fields import FieldError, decoded
 
 MEMBERS = [
     Member("b/two.bin", (bytes(range(200)), b"tail")),

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tilewright.artifact.fields import parsed_json
+from tilewright.fields import parsed_json
 
 
 def test_a_key_that_is_there_twice_is_named_however_many_there_are() -> None:

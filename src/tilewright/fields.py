@@ -86,7 +86,7 @@ def decoded(kind: type[T], document: Any) -> T:
     (1, 2)
     >>> decoded(tuple[int, ...], [1, "2"])
     Traceback (most recent call last):
-    tilewright.artifact.fields.FieldError: [1]: expected a whole number from 0 to 2^63-1, found '2'
+    tilewright.fields.FieldError: [1]: expected a whole number from 0 to 2^63-1, found '2'
     """
     return cast(T, _decoder(cast(Any, kind))(document))
 
