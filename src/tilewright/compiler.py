@@ -1,6 +1,7 @@
-"""The whole flow on one screen: bytes → graph → passes → partition → schedule → program → executable.
+"""The whole flow on one screen: graph → optimise → partition → schedule → place → generate, for every target.
 
-Each step is one call with a typed result that can be printed; this is the only place where they meet.
+Each step is one call with a typed result that can be printed; this is the only place where they meet. What
+work costs, and what memory there is, says the target, which is made for a machine.
 """
 
 from __future__ import annotations
@@ -16,54 +17,53 @@ from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, PartitionProblem, check_partition
 from tilewright.partition.base import Partition
 from tilewright.passes import PassReport, run_passes
-from tilewright.planning import Infeasible, Limits
+from tilewright.planning import Infeasible
+from tilewright.planning.portfolio import Attempt, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule
-from tilewright.steps import StepInfo, TuningInfo, planned_steps
-from tilewright.targets import TARGETS
-from tilewright.targets.base import Code, Executable, GeneratingTarget, RefiningTarget, TuningTarget
+from tilewright.steps import StepInfo, TuningInfo
+from tilewright.targets import find_target
+from tilewright.targets.base import Backend, Code, Target
 
 Tuning = Literal["stored", "anew", "afresh"]
-
-DEFAULT_PARTITION = "layerwise"
-DEFAULT_SCHEDULE = "sequential"
-# Groups of a stage share one pool of threads: a few suffice to fill it, more only lengthen live ranges. A
-# constant, so that the schedule does not depend on the machine that compiles.
-MAX_GROUPS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A program with the report of the passes that led to it."""
+    """A program, the report of the passes that led to it, and the recipes that were compared."""
 
     program: Program
     passes: PassReport
+    recipe: Recipe
+    attempts: tuple[Attempt, ...]
+    backend: Backend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compilation:
     """A program and what its target made of it.
 
-    `code` is there for targets that generate code, which loads into an executable; other targets give the
-    executable itself. `tuning` says how kernels were chosen, where measurements had a say. `phase_s` holds
-    the time of each step of the flow.
+    `tuning` says how kernels were chosen, where measurements had a say. `phase_s` holds the time of each step
+    of the flow.
     """
 
+    planned: Planned
     program: Program
-    passes: PassReport
-    code: Code | None
-    executable: Executable | None
+    code: Code
     phase_s: Mapping[str, float]
     tuning: TuningInfo | None = None
 
     @property
+    def passes(self) -> PassReport:
+        """What the passes did."""
+        return self.planned.passes
+
+    @property
     def steps(self) -> tuple[StepInfo, ...]:
         """What runs, in order."""
-        if self.code is not None:
-            return self.code.steps
-        return planned_steps(self.program.schedule, self.program.options.target)
+        return self.code.steps
 
 
 def compile_graph(
@@ -80,75 +80,133 @@ def compile_graph(
         BudgetExceeded: `options.timeout_s` or `options.max_memory_bytes` would be passed.
     """
     clock = PhaseClock(options.timeout_s, progress)
-    planned = plan(graph, options, clock)
-    target = TARGETS.get(options.target)
-    program, code, executable, info = planned.program, None, None, None
+    target = find_target(options.target)
+    planned = plan(graph, options, clock, target=target)
+    backend, program, info = planned.backend, planned.program, None
     with clock.phase("generate"):
-        if isinstance(target, GeneratingTarget):
-            code = target.generate(program, progress=clock.report)
-            program = code.program
-        else:
-            executable = target.compile(program)
-    if isinstance(target, TuningTarget):
+        code = backend.generate(program, progress=clock.report)
+        program = code.program
+    if target.is_measurable:
         with clock.phase("tune"):
-            info = target.tune(code, anew=tuning == "anew", afresh=tuning == "afresh", progress=clock.report)
+            info = backend.tune(code, anew=tuning == "anew", afresh=tuning == "afresh", progress=clock.report)
             if info is not None and info.choices:
                 program = replace(program, choices=info.choices)
-                code = target.generate(program, progress=clock.report)
+                code = backend.generate(program, progress=clock.report)
                 program = code.program
-    return Compilation(program, planned.passes, code, executable, clock.phase_s, info)
+    return Compilation(planned, program, code, clock.phase_s, info)
 
 
-def plan(graph: Graph, options: Options, clock: PhaseClock | None = None) -> Planned:
-    """Optimise, cut and order a graph. The graph given is not changed.
+def plan(
+    graph: Graph, options: Options, clock: PhaseClock | None = None, *, target: Target | None = None
+) -> Planned:
+    """Optimise, cut, order and place a graph, as the options say or as is best. The graph is not changed.
 
     Raises:
         InfeasibleMapping: a planner found no solution; says what is too small.
         InternalError: a planner's answer failed its independent check.
     """
     clock = clock or PhaseClock(options.timeout_s, None)
+    target = target or find_target(options.target)
     with clock.phase("passes"):
-        graph = graph.clone()
-        report = run_passes(
-            graph,
-            disabled=options.disabled_passes,
-            dump_after=options.dump_after,
-            accuracy=options.accuracy,
+        graph, report = optimise(graph, options)
+    backend = target.backend(graph, options)
+    planner = Planner(graph, target, backend, options, clock)
+    best = best_of(planner.recipes(), planner.program, lambda p: p.schedule.quality.cost, clock.report)
+    return Planned(best.plan, report, best.recipe, best.attempts, backend)
+
+
+def optimise(graph: Graph, options: Options) -> tuple[Graph, PassReport]:
+    """The graph after the passes, and what they did. The graph given is not changed."""
+    graph = graph.clone()
+    report = run_passes(
+        graph,
+        disabled=options.disabled_passes,
+        dump_after=options.dump_after,
+        accuracy=options.accuracy,
+    )
+    require_bounded_graph(graph, "the passes")
+    return graph, report
+
+
+class Planner:
+    """Plans of one graph on one target. What recipes have in common is done once."""
+
+    def __init__(
+        self, graph: Graph, target: Target, backend: Backend, options: Options, clock: PhaseClock
+    ) -> None:
+        self.graph, self.target, self.backend, self.options, self.clock = (
+            graph, target, backend, options, clock,
+        )  # fmt: skip
+        self._partitions: dict[str, Partition] = {}
+
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipe that the options name, what they leave open being the target's default; or, where they
+        name nothing, all that the target finds worth trying."""
+        asked = (self.options.partition, self.options.schedule, self.options.memory)
+        offered = tuple(self.backend.recipes())
+        if asked == (AUTO, AUTO, AUTO):
+            return offered
+        default = (offered[0].partition, offered[0].schedule, offered[0].memory)
+        named = (known if name == AUTO else name for name, known in zip(asked, default, strict=True))
+        return (Recipe(*named),)
+
+    def program(self, recipe: Recipe) -> Program:
+        """Every decision of a recipe.
+
+        Raises:
+            InfeasibleMapping: a planner found no solution; says what is too small.
+            InternalError: a planner's answer failed its independent check.
+        """
+        with self.clock.phase("partition"):
+            partition = self.partition(recipe.partition)
+        with self.clock.phase("schedule"):
+            schedule = self.schedule(partition, recipe)
+        program = Program(self.graph, partition, schedule, self.options, recipe=recipe)
+        with self.clock.phase("place"):
+            placement = self.backend.place(program, progress=self.clock.report)
+        if placement is None:
+            return program
+        return replace(program, memory=placement.plan, memory_problem=placement.problem)
+
+    def partition(self, name: str) -> Partition:
+        """What a partitioner makes of the graph, with what the target decides about it."""
+        if name not in self._partitions:
+            problem = PartitionProblem(
+                self.graph,
+                self.target.machine,
+                self.backend.costs,
+                self.options.objective,
+                self.backend.limits,
+                self.options.seed,
+            )
+            solution = PARTITIONERS.get(name).solve(problem, self.options.search_budget)
+            if isinstance(solution, Infeasible):
+                raise InfeasibleMapping(str(solution))
+            violations = check_partition(problem, solution)
+            if violations:
+                raise InternalError(f"partitioner {name!r}: {violations[0]}")
+            refined = self.backend.refine(problem, solution)
+            violations = () if refined is solution else check_partition(problem, refined)
+            if violations:
+                raise InternalError(f"target {self.target.name!r} refined the partition: {violations[0]}")
+            self._partitions[name] = refined
+        return self._partitions[name]
+
+    def schedule(self, partition: Partition, recipe: Recipe) -> Schedule:
+        """A partition in order."""
+        problem = ScheduleProblem(
+            partition,
+            self.target.machine,
+            self.backend.costs,
+            self.options.objective,
+            self.backend.limits,
+            self.options.seed,
+            self.backend.price(recipe),
         )
-        require_bounded_graph(graph, "the passes")
-    with clock.phase("partition"):
-        partition = _partition(graph, options)
-    with clock.phase("schedule"):
-        schedule = _schedule(partition, options)
-    return Planned(Program(graph, partition, schedule, options), report)
-
-
-def _partition(graph: Graph, options: Options) -> Partition:
-    name = DEFAULT_PARTITION if options.partition == AUTO else options.partition
-    problem = PartitionProblem(graph)
-    solution = PARTITIONERS.get(name).solve(problem, options.search_budget)
-    if isinstance(solution, Infeasible):
-        raise InfeasibleMapping(str(solution))
-    violations = check_partition(problem, solution)
-    if violations:
-        raise InternalError(f"partitioner {name!r}: {violations[0]}")
-    target = TARGETS.get(options.target)
-    if not isinstance(target, RefiningTarget):
+        solution = SCHEDULERS.get(recipe.schedule).solve(problem, self.options.search_budget)
+        if isinstance(solution, Infeasible):
+            raise InfeasibleMapping(str(solution))
+        violations = check_schedule(problem, solution)
+        if violations:
+            raise InternalError(f"scheduler {recipe.schedule!r}: {violations[0]}")
         return solution
-    refined = target.refine(problem, solution, options)
-    violations = check_partition(problem, refined)
-    if violations:
-        raise InternalError(f"target {options.target!r} refined the partition: {violations[0]}")
-    return refined
-
-
-def _schedule(partition: Partition, options: Options) -> Schedule:
-    name = DEFAULT_SCHEDULE if options.schedule == AUTO else options.schedule
-    problem = ScheduleProblem(partition, limits=Limits(MAX_GROUPS))
-    solution = SCHEDULERS.get(name).solve(problem, options.search_budget)
-    if isinstance(solution, Infeasible):
-        raise InfeasibleMapping(str(solution))
-    violations = check_schedule(problem, solution)
-    if violations:
-        raise InternalError(f"scheduler {name!r}: {violations[0]}")
-    return solution

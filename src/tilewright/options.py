@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from tilewright.arguments import argument
+from tilewright.cost.base import Objective
 from tilewright.errors import UsageError
 from tilewright.planning import UNLIMITED, Budget
 
-Hint = Literal["latency", "throughput", "energy"]
+Hint = Literal["latency", "throughput", "energy", "edp"]
 Accuracy = Literal["strict", "default", "fast"]
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -46,7 +47,10 @@ class Options:
         default_factory=dict, metadata=_about("Shape of each input whose sizes the model leaves open.")
     )
     hint: Hint = field(
-        default="latency", metadata=_about("What to optimise for: throughput is many runs at a time.")
+        default="latency",
+        metadata=_about(
+            "What to optimise for: throughput is many runs at a time, edp the product of energy and delay."
+        ),
     )
     effort: int = field(default=2, metadata=_about("How hard planners search: 0 to 3."))
     budget: Budget | None = field(
@@ -59,7 +63,7 @@ class Options:
     )
     partition: str = field(default=AUTO, metadata=_about("How to cut the graph into kernels."))
     schedule: str = field(default=AUTO, metadata=_about("How to order the kernels."))
-    memory: str = field(default="arena", metadata=_about("How to place buffers in the arena."))
+    memory: str = field(default=AUTO, metadata=_about("How to place values in memory."))
     disabled_passes: tuple[str, ...] = field(default=(), metadata=_about("Graph passes to leave out."))
     accuracy: Accuracy = field(default="default", metadata=_about("How exactly to compute."))
     seed: int = field(default=0, metadata=_about("Seed of every search."))
@@ -109,6 +113,15 @@ class Options:
         (1, 2)
         """
         return 1 if self.threads is None and self.hint == "throughput" else self.threads
+
+    @property
+    def objective(self) -> Objective:
+        """What planners minimise.
+
+        >>> Options(hint="throughput").objective
+        'latency'
+        """
+        return "latency" if self.hint == "throughput" else self.hint
 
     @property
     def search_budget(self) -> Budget:

@@ -8,6 +8,7 @@ from tilewright.ir.graph import Graph
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition
+from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.schedule.base import Schedule
 from tilewright.tuning.choice import Choices
 
@@ -18,7 +19,7 @@ class Program:
 
     `memory` is None where the target plans its own memory, because only it knows its workspaces and layouts;
     `memory_problem` is what the plan solves. `choices` are ways to make kernels that measurements picked.
-    `remarks` are lines for the report, in the order of the flow.
+    `remarks` are lines for the report, in the order of the flow; `recipe` names the planners.
     """
 
     graph: Graph
@@ -29,6 +30,7 @@ class Program:
     memory_problem: MemoryProblem | None = None
     remarks: tuple[str, ...] = ()
     choices: Choices = field(default_factory=dict)
+    recipe: Recipe = PLAIN_RECIPE
 
     def __post_init__(self) -> None:
         if self.partition.graph is not self.graph or self.schedule.partition is not self.partition:

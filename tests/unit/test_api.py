@@ -290,7 +290,15 @@ def test_the_time_limit_reaches_into_code_generation() -> None:
 
     with pytest.raises(tw.BudgetExceeded, match="stop"):
         tw.compile(small_net(seed=11, channels=13), no_cache=True, progress=slow)
-    assert list(dict.fromkeys(seen)) == ["passes", "partition", "schedule", "generate", "lower", "kernels"]
+    assert list(dict.fromkeys(seen)) == [
+        "passes",
+        "partition",
+        "schedule",
+        "place",
+        "lower",
+        "generate",
+        "kernels",
+    ]
 
 
 def test_a_closed_model_says_so(net) -> None:
@@ -353,7 +361,7 @@ def test_json_holds_what_was_asked_and_what_was_done(compiled: tw.CompiledModel)
     assert document["memory"]["peak_bytes"] == compiled.memory.peak
     assert document["memory"]["peak_bytes"] >= document["memory"]["lower_bound_bytes"] > 0
     assert len(document["steps"]) == len(compiled.steps)
-    assert set(compiled.phase_s) == {"passes", "partition", "schedule", "generate", "tune"}
+    assert set(compiled.phase_s) == {"passes", "partition", "schedule", "place", "generate", "tune"}
 
 
 # The stand-in for onnxruntime.

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.support.graphs import feed_of, random_graph
@@ -11,7 +13,7 @@ from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
 from tilewright.planning import Budget
 from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem
-from tilewright.targets.base import Support, describe_unsupported
+from tilewright.targets.base import Support, Target, describe_unsupported
 from tilewright.targets.interpreter import InterpreterTarget
 from tilewright.targets.null import NullTarget
 
@@ -30,10 +32,15 @@ def program_of(seed: int, *, planned: bool = True) -> Program:
     return Program(graph, partition, schedule, Options(), memory, problem)
 
 
+def made_by(target: Target, program: Program) -> Any:
+    """The code that a target makes of a program."""
+    return target.backend(program.graph, program.options).generate(program)
+
+
 def test_the_interpreter_computes_the_reference() -> None:
     program = program_of(1)
     feed = feed_of(program.graph)
-    results = InterpreterTarget().compile(program).run(feed)
+    results = made_by(InterpreterTarget(), program).load(None).run(feed)
     expected = run_graph(program.graph, feed)
     assert list(results) == [v.name for v in program.graph.outputs]
     for name, array in expected.items():
@@ -42,18 +49,18 @@ def test_the_interpreter_computes_the_reference() -> None:
 
 def test_the_null_target_counts() -> None:
     program = program_of(2)
-    counts = NullTarget().compile(program).counts
+    counts = made_by(NullTarget(), program).counts
     assert program.memory is not None
     assert counts.num_kernels == len(program.partition.subgraphs) == counts.num_instances
     assert counts.macs == sum(macs(n) for n in program.graph.nodes)
     assert counts.external_bytes == sum(s.external_bytes for s in program.partition.subgraphs)
     assert counts.arena_bytes == program.memory.peak_bytes
-    assert NullTarget().compile(program_of(2, planned=False)).counts.arena_bytes is None
+    assert made_by(NullTarget(), program_of(2, planned=False)).counts.arena_bytes is None
 
 
 def test_the_null_target_gives_no_results() -> None:
     with pytest.raises(UsageError, match="runs nothing"):
-        NullTarget().compile(program_of(3)).run({})
+        made_by(NullTarget(), program_of(3)).load(None).run({})
 
 
 def test_targets_refuse_wrong_plans() -> None:
@@ -69,7 +76,7 @@ def test_targets_refuse_wrong_plans() -> None:
         with pytest.raises(
             InternalError, match=r"the plan of 'random4' is wrong: order: .* more; please report"
         ):
-            target.compile(broken)
+            made_by(target, broken)
 
 
 def test_parts_of_different_programs_do_not_mix() -> None:

@@ -16,7 +16,7 @@ from tilewright.options import Options
 from tilewright.progress import PhaseClock, checkpoint
 
 LENGTH = 200
-PHASES = ("passes", "partition", "schedule", "generate")
+PHASES = ("passes", "partition", "schedule", "place")
 
 
 def long_graph() -> Graph:

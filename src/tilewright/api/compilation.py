@@ -17,8 +17,7 @@ from tilewright.options import Options, parse_shapes
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
 from tilewright.sizes import parse_bytes
-from tilewright.targets import TARGETS
-from tilewright.targets.base import TuningTarget
+from tilewright.targets import find_target
 from tilewright.version import __version__
 
 DEFAULT_TUNING_BUDGET = Budget(UNLIMITED, 60.0)
@@ -70,7 +69,7 @@ def tune_model(
         UsageError: a target without anything to measure; as `compile`.
     """
     model, options = compilation_request(model, target, shapes, options, settings)
-    if not isinstance(TARGETS.get(options.target), TuningTarget):
+    if not find_target(options.target).is_measurable:
         raise UsageError(f"target {options.target}: nothing can be measured there; tune for cpu.")
     if options.budget is None:
         options = dataclasses.replace(options, budget=DEFAULT_TUNING_BUDGET)
@@ -97,8 +96,7 @@ def compilation_request(
 
 
 def _compiled_model(model: Model, options: Options, compilation: Compilation) -> CompiledModel:
-    code, executable = compilation.code, compilation.executable
-    program = compilation.program
+    code, program = compilation.code, compilation.program
     origins = origins_of(model.graph, program.graph, compilation.passes)
     facts = CompiledFacts(
         target=options.target,
@@ -108,14 +106,11 @@ def _compiled_model(model: Model, options: Options, compilation: Compilation) ->
         inputs=tuple(TensorInfo.of(v) for v in program.graph.inputs),
         outputs=tuple(TensorInfo.of(v) for v in program.graph.outputs),
         steps=compilation.steps,
-        memory=None if code is None else code.memory_info,
+        memory=code.memory_info,
         origins=with_loaded_nodes(origins, model.listed, model.graph),
     )
 
-    def start(num_threads: int | None) -> Any:
-        return executable if code is None else code.load(num_threads)
-
-    body = Body(lambda: program, lambda: getattr(code, "image", None), start)
+    body = Body(lambda: program, lambda: getattr(code, "image", None), code.load)
     return CompiledModel(
         facts,
         body,

@@ -11,7 +11,7 @@ from tilewright.arguments import checked
 from tilewright.frontend.onnx import Source
 from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.printable import html_text, printable
-from tilewright.targets import TARGETS
+from tilewright.targets import find_target
 from tilewright.targets.base import Support
 
 
@@ -86,7 +86,7 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
         ModelRejected: the model itself cannot be loaded. An unsupported operator raises nothing.
     """
     model = as_model(model, shapes)
-    asked = TARGETS.get(target)
+    asked = find_target(target)
     found: dict[tuple[str, int, str, str], list[str]] = {}
     for node in model.graph.nodes:
         support = asked.supports(node)

@@ -38,8 +38,8 @@ from tilewright.ir.text import parse_graph, print_graph
 from tilewright.ir.verify import require_valid
 from tilewright.printable import printable
 from tilewright.program import Program
-from tilewright.targets import TARGETS
-from tilewright.targets.base import Executable, GeneratingTarget
+from tilewright.targets import find_target
+from tilewright.targets.base import Executable
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.pool import resolve_threads
 from tilewright.targets.validate import require_valid_program
@@ -136,10 +136,10 @@ class _NativeFields:
 def _require_target(archive: Archive, name: str, *, has_code: bool) -> None:
     """That the target is known here, and that there is code exactly if the target makes any."""
     try:
-        target = TARGETS.get(name)
+        target = find_target(name)
     except UsageError as error:
         raise UsageError(f"{archive.path}: {MANIFEST}: target: {error}") from error
-    if isinstance(target, GeneratingTarget) != has_code:
+    if target.has_native_code != has_code:
         has = "has native parts, which" if has_code else "lacks the native parts that"
         makes = "makes none" if has_code else "makes"
         raise archive.corrupt(f"{MANIFEST}: native: it {has} target {name} {makes}")
@@ -190,13 +190,12 @@ def _generated_again(
 
     start_s, path = time.monotonic(), stored.archive.path
     options = replace(stored.facts.options, isa=None, cache_dir=cache_dir, max_memory_bytes=None)
-    target = TARGETS.get(stored.facts.target)
-    assert isinstance(target, GeneratingTarget)
+    target = find_target(stored.facts.target)
     program = replace(stored.bounded_program(), options=options)
     if native.isa != host_isa().name:  # what was measured there says nothing here
         program = replace(program, choices=NO_CHOICES)
     with stored.archive.decoding():
-        code = target.generate(program)
+        code = target.backend(program.graph, options).generate(program)
     remark = f"{path}: {reason}; generated again here in {time.monotonic() - start_s:.1f} s."
     logger.warning("%s", printable(remark))
     facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
@@ -267,8 +266,9 @@ class _Stored:
         return self.image().load(num_threads)
 
     def compile(self, num_threads: int | None) -> Executable:
-        """For targets that generate nothing."""
-        return TARGETS.get(self.facts.target).compile(self.bounded_program())
+        """For targets whose code is not stored."""
+        program, target = self.bounded_program(), find_target(self.facts.target)
+        return target.backend(program.graph, self.facts.options).generate(program).load(num_threads)
 
     def _graph(self, text: str, constants: Mapping[str, Any]) -> Graph:
         graph = parse_graph(text, constants=constants)

@@ -14,7 +14,7 @@ from onnx import NodeProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from tilewright.compiler import compile_graph
-from tilewright.errors import InternalError, UnsupportedOp, UsageError
+from tilewright.errors import UnsupportedOp, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
@@ -156,13 +156,7 @@ def _compiled(graph: Graph, target: str) -> Run:
     """The one place that knows how a graph becomes something that runs."""
     if target == "interpreter":
         return lambda feed: run_graph(graph, feed)
-    compilation = compile_graph(graph, Options(target=target))
-    executable = compilation.executable
-    if compilation.code is not None:
-        executable = compilation.code.load(None)
-    if executable is None:
-        raise InternalError(f"target {target!r} gave neither code nor an executable for {graph.name!r}.")
-    return executable.run
+    return compile_graph(graph, Options(target=target)).code.load(None).run
 
 
 is_compatible = TilewrightBackend.is_compatible

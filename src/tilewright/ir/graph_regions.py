@@ -41,7 +41,7 @@ class RegionMaps:
         """The region of each input that a region of one output needs, as `input_regions` says."""
         found = self._of_node.get(node)
         if found is None:
-            found = self._of_node[node] = self._maps.setdefault(_structure(node), _NodeMap(node))
+            found = self._of_node[node] = self._maps.setdefault(node_structure(node), _NodeMap(node))
         return found(output, region)
 
     def macs_of(self, node: Node) -> int:
@@ -76,7 +76,7 @@ def value_regions(
     return regions
 
 
-def _structure(node: Node) -> Hashable:
+def node_structure(node: Node) -> Hashable:
     """Everything that regions through a node depend on."""
     shapes = tuple(None if v is None else v.shape for v in (*node.inputs, *node.outputs))
     nests = describe(node)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedOp, UsageError
+from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.partition.base import EdgeDecision, make_subgraph
 from tilewright.program import Program
-from tilewright.targets import TARGETS
+from tilewright.targets import find_target
 
 if TYPE_CHECKING:
     from tilewright.compiled import CompiledModel
@@ -106,13 +106,10 @@ def compare_layers(
     """
     program = compiled.program
     tapped = _with_boundaries_as_outputs(program)
-    target = TARGETS.get(compiled.target)
-    if compiled.target in ("interpreter", "null"):
+    target = find_target(compiled.target)
+    if not target.has_native_code:
         raise UsageError(f"{compiled.target}: has no kernels to look between; leave out --layers.")
-    generate = getattr(target, "generate", None)
-    if generate is None:
-        raise UnsupportedOp(f"{compiled.target}: does not show what passes between its kernels.")
-    code = generate(tapped)
+    code = target.backend(tapped.graph, tapped.options).generate(tapped)
     ours = {_identity(k) for step in compiled.steps for k in step.kernels}
     kernels = [k for step in code.steps for k in step.kernels]
     changed = tuple(", ".join(k.nodes) for k in kernels if k.nodes and _identity(k) not in ours)

@@ -1,13 +1,46 @@
-"""Targets: each turns a `Program` into something that runs, or is simulated. `TARGETS` names them."""
+"""Targets: each turns a `Program` into something that runs, or is simulated, on the machine it is made for.
+
+`TARGETS` names those that run here; any described machine is one too, by the name of its preset or its file.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tilewright import families
+from tilewright.errors import UsageError
+from tilewright.planning import Spec
+from tilewright.planning.member_options import with_options
+from tilewright.planning.spec import shown
 from tilewright.registry import Registry
+from tilewright.suggestions import likely
 
 if TYPE_CHECKING:
     from tilewright.targets.base import Target
 
 TARGETS: Registry[Target] = families.TARGETS
+
+
+def find_target(text: str) -> Target:
+    """The target that a text names: one of `TARGETS`, or a machine by its preset or YAML file, with options.
+
+    Raises:
+        UsageError: there is none, or no such option; says what was likely meant.
+        MachineError: a file that describes no machine.
+    """
+    from tilewright.hardware.presets import find_machine, is_file, preset_names
+    from tilewright.targets.npu.target import NpuTarget
+
+    spec = Spec.parse(text)
+    if spec.name in TARGETS.names():
+        return TARGETS.get(spec)
+    if spec.name == NpuTarget.family:
+        raise UsageError(
+            f"target {spec.name}: needs a machine; give a YAML file or a preset: {', '.join(preset_names())}."
+        )
+    if spec.name not in preset_names() and not is_file(spec.name):
+        known = (*TARGETS.names(), *preset_names())
+        guess = likely(spec.name, known)
+        hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Known: {', '.join(known)}, or a YAML file."
+        raise UsageError(f"Unknown target {shown(spec.name)}. {hint}")
+    return with_options(NpuTarget(find_machine(spec.name)), spec)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tilewright.ir.graph import Node
+from tilewright.cost.base import CostModel
+from tilewright.cost.roofline import NOMINAL
+from tilewright.errors import BudgetExceeded, UnsupportedOp
+from tilewright.hardware.machine import Machine
+from tilewright.ir.graph import Graph, Node
+from tilewright.memory import MEMORY_PLANNERS, memory_problem
+from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.planning import Infeasible, Limits
+from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.schedule.base import PriceSchedule
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 
 Array = np.ndarray[Any, Any]
@@ -66,9 +75,17 @@ class Executable(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Give back what it holds; later runs are refused. To close once more does nothing.
+
+        Raises:
+            UsageError: the calling thread is in the middle of a run.
+        """
+        ...
+
 
 class Code(Protocol):
-    """Code generated for a program, before it is loaded: what an artifact stores."""
+    """What a target made of a program, before it is loaded."""
 
     @property
     def program(self) -> Program:
@@ -81,8 +98,8 @@ class Code(Protocol):
         ...
 
     @property
-    def memory_info(self) -> MemoryInfo:
-        """What memory it needs."""
+    def memory_info(self) -> MemoryInfo | None:
+        """What memory it needs; None where nothing is planned."""
         ...
 
     def load(self, num_threads: int | None) -> Executable:
@@ -90,40 +107,51 @@ class Code(Protocol):
         ...
 
 
-@runtime_checkable
-class Target(Protocol):
-    """One way to run programs."""
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the values between kernels lie: what was asked, and the answer."""
+
+    problem: MemoryProblem
+    plan: MemoryPlan
+
+
+class Backend(Protocol):
+    """One graph on its way through one target, under some options.
+
+    What several plans of the graph share is done once; the graph must not change meanwhile.
+    """
 
     @property
-    def name(self) -> str:
-        """The name in the registry."""
+    def costs(self) -> CostModel:
+        """What work costs there."""
         ...
 
-    def supports(self, node: Node) -> Support:
-        """Whether the target runs this node; never raises for a valid node."""
+    @property
+    def limits(self) -> Limits:
+        """What a schedule may not exceed."""
         ...
 
-    def compile(self, program: Program) -> Executable:
-        """Make the program run.
+    def price(self, recipe: Recipe) -> PriceSchedule | None:
+        """What whole schedules cost that are placed as a recipe says; None where stages add up."""
+        ...
+
+    def recipes(self) -> Sequence[Recipe]:
+        """What is worth trying, the default first; layerwise and sequential is among it."""
+        ...
+
+    def refine(self, problem: PartitionProblem, partition: Partition) -> Partition:
+        """The partition with what the target decides about it: which subgraphs one kernel computes."""
+        ...
+
+    def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
+        """Place a program's values in memory; None where there is nothing to place.
 
         Raises:
             UnsupportedOp: a node is not supported; names it and says why.
+            InfeasibleMapping: they do not fit; says what is too small.
+            BudgetExceeded: more memory than `options.max_memory_bytes`.
         """
         ...
-
-
-@runtime_checkable
-class RefiningTarget(Target, Protocol):
-    """A target that decides which subgraphs of a partition one kernel computes block by block."""
-
-    def refine(self, problem: PartitionProblem, partition: Partition, options: Options) -> Partition:
-        """The partition with these decisions in it: chains of subgraphs merged, their forms and reasons."""
-        ...
-
-
-@runtime_checkable
-class GeneratingTarget(Target, Protocol):
-    """A target that generates code first and loads it later, here or in another process."""
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> Code:
         """Generate everything.
@@ -134,11 +162,6 @@ class GeneratingTarget(Target, Protocol):
         """
         ...
 
-
-@runtime_checkable
-class TuningTarget(GeneratingTarget, Protocol):
-    """A target whose kernels can be made in several ways, of which measurements know the best."""
-
     def tune(
         self, code: Any, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
     ) -> TuningInfo | None:
@@ -148,6 +171,97 @@ class TuningTarget(GeneratingTarget, Protocol):
         earlier one's measurements, or `afresh` for one that measures all again.
         """
         ...
+
+
+@runtime_checkable
+class Target(Protocol):
+    """One way to run programs on one machine."""
+
+    @property
+    def name(self) -> str:
+        """What names it on the command line: the registry's name, a machine's preset or its file."""
+        ...
+
+    @property
+    def machine(self) -> Machine:
+        """What it compiles for."""
+        ...
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether kernels can be made in several ways, of which measurements find the best."""
+        ...
+
+    @property
+    def has_native_code(self) -> bool:
+        """Whether its code is machine code, which an artifact stores."""
+        ...
+
+    def supports(self, node: Node) -> Support:
+        """Whether the target runs this node; never raises for a valid node."""
+        ...
+
+    def backend(self, graph: Graph, options: Options) -> Backend:
+        """What plans and compiles a graph.
+
+        Raises:
+            UsageError: the options ask for what the target cannot do.
+        """
+        ...
+
+
+class PlainBackend:
+    """What a target has that runs kernel after kernel, of which it needs to say no more than how to generate.
+
+    Values between kernels get an arena. A subclass replaces what its machine does in another way.
+    """
+
+    costs: CostModel = NOMINAL
+    limits = Limits(num_groups=4)
+
+    def __init__(self, target: Target, graph: Graph, options: Options) -> None:
+        self.target, self.graph, self.options = target, graph, options
+
+    def price(self, recipe: Recipe) -> PriceSchedule | None:
+        """Stages add up."""
+        return None
+
+    def recipes(self) -> Sequence[Recipe]:
+        """The one that any graph has."""
+        return (PLAIN_RECIPE,)
+
+    def refine(self, problem: PartitionProblem, partition: Partition) -> Partition:
+        """As it is."""
+        return partition
+
+    def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
+        """One arena for the values that pass between subgraphs.
+
+        Raises:
+            BudgetExceeded: it would be larger than `options.max_memory_bytes`.
+        """
+        problem = memory_problem(program.schedule, capacity_bytes=self.options.max_memory_bytes)
+        plan = MEMORY_PLANNERS.get(program.recipe.memory).solve(problem, self.options.search_budget)
+        if isinstance(plan, Infeasible):
+            raise BudgetExceeded(str(plan))
+        return Placement(problem, plan)
+
+    def tune(
+        self, code: Any, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
+    ) -> TuningInfo | None:
+        """There is nothing to choose."""
+        return None
+
+
+def require_supported(target: Target, node: Node) -> None:
+    """Raise if a target declines a node.
+
+    Raises:
+        UnsupportedOp: it does; names the node and says why.
+    """
+    support = target.supports(node)
+    if not support:
+        raise UnsupportedOp(f"{node.op_type} {node.name!r}: {support.reason}.")
 
 
 def describe_unsupported(target: Target, program: Program) -> tuple[str, ...]:

@@ -89,15 +89,20 @@ def test_one_wrong_kernel_is_the_first_that_differs(victim: int, monkeypatch: py
     target = TARGETS.get("cpu")
 
     class Wrong:
+        has_native_code = True
+
+        def backend(self, graph: object, options: object) -> object:
+            return self
+
         def generate(self, program: object) -> object:
             node = next(n for n in program.graph.nodes if n.name == name)  # type: ignore[attr-defined]
             bias = node.inputs[2]
             wrong = program.graph.constant(bias.data + np.float32(0.25), "wrong")  # type: ignore[attr-defined]
             program.graph.set_inputs(node, [*node.inputs[:2], wrong])  # type: ignore[attr-defined]
             fresh = comparison._with_boundaries_as_outputs(program)  # type: ignore[arg-type]
-            return target.generate(fresh)  # type: ignore[union-attr]
+            return target.backend(fresh.graph, fresh.options).generate(fresh)
 
-    monkeypatch.setattr(comparison, "TARGETS", {"cpu": Wrong()})
+    monkeypatch.setattr(comparison, "find_target", lambda name: Wrong())
     found = compare_layers(compiled, tw.zoo.example_inputs(proto), Tolerance())
     first = first_difference(found.tensors)
     assert first is not None

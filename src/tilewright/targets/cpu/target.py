@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.errors import BudgetExceeded, InternalError, UnsupportedOp, UsageError
+from tilewright.errors import BudgetExceeded, InternalError, UsageError
+from tilewright.hardware.host import host_machine
+from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
@@ -23,8 +25,10 @@ from tilewright.planning import Infeasible
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.schedule.base import Schedule
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
-from tilewright.targets.base import Support
+from tilewright.targets import base
+from tilewright.targets.base import PlainBackend, Support, require_supported
 from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
@@ -138,6 +142,25 @@ class CpuTarget:
     """Generated code on the processor of this machine."""
 
     name: ClassVar[str] = "cpu"
+    is_measurable: ClassVar[bool] = True
+    has_native_code: ClassVar[bool] = True
+
+    @property
+    def machine(self) -> Machine:
+        """This host."""
+        return host_machine()
+
+    def backend(self, graph: Graph, options: Options) -> CpuBackend:
+        """What plans and compiles a graph.
+
+        Raises:
+            UsageError: the hint needs energies, which this target cannot tell.
+        """
+        if options.hint in ("energy", "edp"):
+            raise UsageError(
+                f"hint {options.hint}: the cpu target knows no energies; give latency or throughput."
+            )
+        return CpuBackend(self, graph, options)
 
     def supports(self, node: Node) -> Support:
         """Operators without nests run on the host, and say so."""
@@ -151,15 +174,6 @@ class CpuTarget:
             return Support.on_host(f"runs on the host: {description.reason}")
         return Support.yes()
 
-    def refine(self, problem: PartitionProblem, partition: Partition, options: Options) -> Partition:
-        """Chains of subgraphs that one kernel is estimated to compute faster block by block become one."""
-        isa = isa_by_name(options.isa) if options.isa else host_isa()
-        return merge_chains(problem, partition, find_chains(partition, isa))
-
-    def compile(self, program: Program) -> CpuExecutable:
-        """Generate, load and return the executable."""
-        return self.generate(program).load(program.options.num_threads)
-
     def generate(
         self,
         program: Program,
@@ -168,11 +182,13 @@ class CpuTarget:
         progress: Progress | None = None,
         arrangements: Arrangements | None = None,
         lowering: LoweredPartition | None = None,
+        placed: PlacedModel | None = None,
     ) -> CpuCode:
         """Lower, place and compile a program.
 
         `arrangements` are shared by calls for the same graph that rearrange its constants alike. `lowering`
-        is that of the program's partition, where another schedule of it was lowered before.
+        is that of the program's partition, where another schedule of it was lowered before; `placed` is the
+        program itself, where that was lowered and placed.
 
         Raises:
             UnsupportedOp: a node that this target declines.
@@ -180,7 +196,9 @@ class CpuTarget:
         """
         options = program.options
         isa = require_host(isa_by_name(options.isa) if options.isa else host_isa())
-        placed = self.place(program, isa, progress=progress, arrangements=arrangements, lowering=lowering)
+        placed = placed or self.place(
+            program, isa, progress=progress, arrangements=arrangements, lowering=lowering
+        )
         lowered, weights, plan = placed.lowered, placed.weights, placed.memory
         main = build_main(placed.steps, isa, profile=profile)
         kernels = placed.kernels
@@ -227,24 +245,19 @@ class CpuTarget:
         `lowering` is that of the program's partition, where another schedule of it was lowered before.
 
         Raises:
-            UsageError: the hint is energy, which this target cannot tell.
             UnsupportedOp: a node that this target declines.
             BudgetExceeded: the arena would be larger than `options.max_memory_bytes`.
         """
         graph, options = program.graph, program.options
-        if options.hint == "energy":
-            raise UsageError("hint energy: the cpu target knows no energies; give latency or throughput.")
         for node in graph.nodes:
-            support = self.supports(node)
-            if not support:
-                raise UnsupportedOp(f"{node.op_type} {node.name!r}: {support.reason}.")
+            require_supported(self, node)
         if lowering is None:
             lowering = lower_partition(
                 program.partition, isa, progress, accuracy=options.accuracy, choices=program.choices
             )
         lowered = arrange(lowering, program.schedule)
         problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
-        plan = MEMORY_PLANNERS.get(options.memory).solve(problem, options.search_budget)
+        plan = MEMORY_PLANNERS.get(program.recipe.memory).solve(problem, options.search_budget)
         if isinstance(plan, Infeasible):
             raise BudgetExceeded(str(plan))
         violations = check_memory(problem, plan)
@@ -265,6 +278,50 @@ class CpuTarget:
     ) -> TuningInfo | None:
         """How to make the kernels of a model for which the estimates made `code`: see `tune.tune`."""
         return tune(Tuner.of(self, code), anew=anew, afresh=afresh, progress=progress or _silent)
+
+
+class CpuBackend(PlainBackend):
+    """Kernels are lowered before values are placed: only then is known what memory they need."""
+
+    def __init__(self, target: CpuTarget, graph: Graph, options: Options) -> None:
+        super().__init__(target, graph, options)
+        self.cpu = target
+        self.isa = require_host(isa_by_name(options.isa) if options.isa else host_isa())
+        self._kernels: dict[Partition, LoweredPartition] = {}
+        self._placed: dict[Schedule, PlacedModel] = {}
+
+    def refine(self, problem: PartitionProblem, partition: Partition) -> Partition:
+        """Chains of subgraphs that one kernel is estimated to compute faster block by block become one."""
+        return merge_chains(problem, partition, find_chains(partition, self.isa))
+
+    def place(self, program: Program, *, progress: Progress | None = None) -> base.Placement:
+        """Lower the partition, once for all its schedules, and place its tensors in one arena."""
+        if program.schedule not in self._placed:
+            lowering = self._lowered(program.partition, progress)
+            placed = self.cpu.place(program, self.isa, progress=progress, lowering=lowering)
+            self._placed[program.schedule] = placed
+        placed = self._placed[program.schedule]
+        return base.Placement(placed.problem, placed.memory)
+
+    def _lowered(self, partition: Partition, progress: Progress | None) -> LoweredPartition:
+        if partition not in self._kernels:
+            for node in self.graph.nodes:
+                require_supported(self.cpu, node)
+            self._kernels[partition] = lower_partition(
+                partition, self.isa, progress, accuracy=self.options.accuracy
+            )
+        return self._kernels[partition]
+
+    def generate(self, program: Program, *, progress: Progress | None = None) -> CpuCode:
+        """Compile a program; one with choices, or another's plan, is lowered and placed first."""
+        placed = None if program.choices else self._placed.get(program.schedule)
+        return self.cpu.generate(program, progress=progress, placed=placed)
+
+    def tune(
+        self, code: Any, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
+    ) -> TuningInfo | None:
+        """Measure how to make the kernels."""
+        return self.cpu.tune(code, anew=anew, afresh=afresh, progress=progress)
 
 
 def _silent(what: str, done: int, total: int) -> None:

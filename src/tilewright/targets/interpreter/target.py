@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.ir.graph import Node
+from tilewright.hardware.host import host_machine
+from tilewright.hardware.machine import Machine
+from tilewright.ir.graph import Graph, Node
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.ops import find_operator
+from tilewright.options import Options
 from tilewright.program import Program
-from tilewright.targets.base import Array, Support
+from tilewright.progress import Progress
+from tilewright.steps import StepInfo, planned_steps
+from tilewright.targets.base import Array, PlainBackend, Support
 from tilewright.targets.validate import require_valid_program
 
 
@@ -19,18 +24,54 @@ class InterpreterTarget:
     """Any valid program, node after node in numpy. Results do not depend on partition and schedule."""
 
     name: ClassVar[str] = "interpreter"
+    is_measurable: ClassVar[bool] = False
+    has_native_code: ClassVar[bool] = False
+
+    @property
+    def machine(self) -> Machine:
+        """This host."""
+        return host_machine()
 
     def supports(self, node: Node) -> Support:
         """Everything that has a reference; the rest runs through onnx.reference, if that knows it."""
-        found = find_operator(node)
-        if found is not None and found.reference is not None:
+        operator = find_operator(node)
+        if operator is not None and operator.reference is not None:
             return Support.yes()
         return Support.yes("runs through the ONNX reference implementation")
 
-    def compile(self, program: Program) -> InterpreterExecutable:
+    def backend(self, graph: Graph, options: Options) -> InterpreterBackend:
+        """What plans a graph and checks its programs."""
+        return InterpreterBackend(self, graph, options)
+
+
+class InterpreterBackend(PlainBackend):
+    """Plans are made and checked, and change nothing but the order of work."""
+
+    def generate(self, program: Program, *, progress: Progress | None = None) -> InterpreterCode:
         """Check the program; there is nothing to generate."""
         require_valid_program(program)
-        return InterpreterExecutable(program)
+        return InterpreterCode(program)
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterCode:
+    """A checked program."""
+
+    program: Program
+
+    @property
+    def steps(self) -> tuple[StepInfo, ...]:
+        """One for each stage."""
+        return planned_steps(self.program.schedule, InterpreterTarget.name)
+
+    @property
+    def memory_info(self) -> None:
+        """Arrays are numpy's."""
+        return None
+
+    def load(self, num_threads: int | None) -> InterpreterExecutable:
+        """Make it run."""
+        return InterpreterExecutable(self.program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +83,6 @@ class InterpreterExecutable:
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name, computed by `run_graph`."""
         return run_graph(self.program.graph, feed)
+
+    def close(self) -> None:
+        """Nothing is held."""

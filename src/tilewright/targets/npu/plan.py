@@ -187,7 +187,7 @@ def placed(
 
 
 def _least_seconds(graph: Graph, machine: Machine, maps: RegionMaps) -> Mapping[str, float]:
-    return Works(machine, computing_dtype(machine)).least_seconds(graph, maps)
+    return Works(machine, computing_dtype(machine)).least_seconds(graph.nodes, graph.outputs, maps)
 
 
 def weight_room_bytes(machine: Machine, scopes: ScopePlan) -> int:

@@ -16,7 +16,7 @@ from tilewright.ir.contraction import ContractionForm, contraction_of, contracti
 from tilewright.ir.derive import macs, nest_flops, nests_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Read
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.nest import Indirect, Nest, row_major_address
 from tilewright.ir.region import Region, full_region, volume
@@ -91,12 +91,17 @@ class Works:
         ops = self._operations(node, unit, share, elements)
         return (self._plain(unit, rate, ops, cores),)
 
-    def least_seconds(self, graph: Graph, maps: RegionMaps) -> dict[str, float]:
-        """Seconds that each unit takes at least for what a graph's results need, however it is cut."""
-        wanted = {value: full_region(value.shape) for value in graph.outputs}
-        regions = value_regions(graph.nodes, wanted, maps)
+    def least_seconds(
+        self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps
+    ) -> dict[str, float]:
+        """Seconds that each unit takes at least for what results of nodes need, however these are cut.
+
+        The nodes are in topological order.
+        """
+        wanted = {value: full_region(value.shape) for value in outputs}
+        regions = value_regions(nodes, wanted, maps)
         found: dict[str, float] = {}
-        for node in graph.nodes:
+        for node in nodes:
             region = regions.get(node.output)
             for work in () if region is None else self.of(node, region, None):
                 found[work.unit] = found.get(work.unit, 0.0) + work.seconds

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.errors import UsageError
+from tilewright.hardware.host import host_machine
+from tilewright.hardware.machine import Machine
 from tilewright.ir.derive import flops, macs
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Graph, Node
+from tilewright.options import Options
 from tilewright.program import Program
-from tilewright.targets.base import Array, Support
+from tilewright.progress import Progress
+from tilewright.steps import StepInfo, planned_steps
+from tilewright.targets.base import Array, PlainBackend, Support
 from tilewright.targets.validate import require_valid_program
 
 
@@ -33,12 +38,27 @@ class NullTarget:
     """Accepts everything and runs nothing: for tests and for comparing plans."""
 
     name: ClassVar[str] = "null"
+    is_measurable: ClassVar[bool] = False
+    has_native_code: ClassVar[bool] = False
+
+    @property
+    def machine(self) -> Machine:
+        """This host."""
+        return host_machine()
 
     def supports(self, node: Node) -> Support:
         """Every node."""
         return Support.yes()
 
-    def compile(self, program: Program) -> NullExecutable:
+    def backend(self, graph: Graph, options: Options) -> NullBackend:
+        """What plans a graph and counts what its programs do."""
+        return NullBackend(self, graph, options)
+
+
+class NullBackend(PlainBackend):
+    """Plans are made and checked, and that is all."""
+
+    def generate(self, program: Program, *, progress: Progress | None = None) -> NullCode:
         """Check the program and count it."""
         require_valid_program(program)
         nodes = program.graph.nodes
@@ -52,7 +72,29 @@ class NullTarget:
             external_bytes=sum(s.external_bytes for s in program.partition.subgraphs),
             arena_bytes=None if program.memory is None else program.memory.peak_bytes,
         )
-        return NullExecutable(program, counts)
+        return NullCode(program, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class NullCode:
+    """A checked program and its counts."""
+
+    program: Program
+    counts: Counts
+
+    @property
+    def steps(self) -> tuple[StepInfo, ...]:
+        """One for each stage."""
+        return planned_steps(self.program.schedule, NullTarget.name)
+
+    @property
+    def memory_info(self) -> None:
+        """Nothing is allocated."""
+        return None
+
+    def load(self, num_threads: int | None) -> NullExecutable:
+        """What refuses to run."""
+        return NullExecutable(self.program, self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +111,6 @@ class NullExecutable:
             UsageError: always.
         """
         raise UsageError("The null target runs nothing; compile for cpu or interpreter to get results.")
+
+    def close(self) -> None:
+        """Nothing is held."""

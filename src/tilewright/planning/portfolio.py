@@ -1,0 +1,89 @@
+"""Recipes, which say how to plan, and the one loop that takes the best of several.
+
+A recipe is a value of the options that choose planners. What serves one target serves all: who can make a
+plan of a recipe and price it can have the best of any number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tilewright.errors import InternalError, TilewrightError
+from tilewright.progress import Progress
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A partitioner, a scheduler and a memory planner by name and options.
+
+    >>> print(Recipe("graphturbo{alpha=1.25}", "depth-first", "longest-liveness"))
+    graphturbo{alpha=1.25}, depth-first, longest-liveness
+    """
+
+    partition: str
+    schedule: str
+    memory: str
+
+    def __str__(self) -> str:
+        return f"{self.partition}, {self.schedule}, {self.memory}"
+
+
+PLAIN_RECIPE = Recipe("layerwise", "sequential", "arena")
+"""What every target can run, and what nothing may be slower than."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A recipe and the cost of its plan, or why there is none."""
+
+    recipe: Recipe
+    cost: float | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Best(Generic[T]):
+    """The plan of least cost, the first of equals, and everything that was tried."""
+
+    plan: T
+    recipe: Recipe
+    attempts: tuple[Attempt, ...]
+
+
+def best_of(
+    recipes: Sequence[Recipe],
+    make: Callable[[Recipe], T],
+    cost: Callable[[T], float],
+    report: Progress | None = None,
+) -> Best[T]:
+    """Make and price a plan of each recipe. A recipe of which none can be made is an attempt that failed.
+
+    Raises:
+        TilewrightError: none can be made of any; the error of the first.
+    """
+    best: tuple[float, T, Recipe] | None = None
+    attempts: list[Attempt] = []
+    first_error: TilewrightError | None = None
+    for number, recipe in enumerate(recipes):
+        if report is not None and len(recipes) > 1:
+            report(str(recipe), number, len(recipes))
+        try:
+            plan = make(recipe)
+            price = cost(plan)
+        except InternalError:
+            raise
+        except TilewrightError as error:
+            first_error = first_error or error
+            attempts.append(Attempt(recipe, None, str(error)))
+            continue
+        attempts.append(Attempt(recipe, price))
+        if best is None or price < best[0]:
+            best = (price, plan, recipe)
+    if best is None:
+        assert first_error is not None
+        raise first_error
+    return Best(best[1], best[2], tuple(attempts))

@@ -1,0 +1,132 @@
+"""What work costs on a described accelerator: parts of a network are simulated alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from tilewright.cost.base import Estimate, KernelWork
+from tilewright.errors import MachineError
+from tilewright.hardware.machine import Machine
+from tilewright.ir.extract import extract
+from tilewright.ir.graph import Value
+from tilewright.ir.graph_regions import RegionMaps, node_structure
+from tilewright.partition.base import PartitionProblem, Reason, build_partition
+from tilewright.planning import Provenance
+from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule, single
+from tilewright.targets.npu.ports import ports_of
+from tilewright.targets.npu.simulate import Simulation
+from tilewright.targets.npu.work import Works
+
+SOURCE = "simulator"
+
+
+def estimate_of(simulation: Simulation) -> Estimate:
+    """The simulated time and energy of one cluster."""
+    return Estimate(
+        simulation.time_s * 1e9,
+        simulation.lower_bound_s * 1e9,
+        SOURCE,
+        sum(simulation.energy_pj.values()),
+    )
+
+
+Simulate = Callable[[Schedule], Simulation]
+
+
+@dataclass(frozen=True, slots=True)
+class NpuCosts:
+    """Kernels and stages as networks of their own, from main memory to main memory; see `CostModel`."""
+
+    machine: Machine
+    works: Works
+    maps: RegionMaps
+    simulate: Simulate
+    source: str = SOURCE
+    proves_bounds: bool = True
+    _known: dict[Hashable, Estimate] = field(init=False, repr=False, default_factory=dict)
+
+    def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
+        """A kernel alone. How many cores it gets is for the binding to say, which uses as many as help.
+
+        Raises:
+            InfeasibleMapping: it does not fit the machine's main memory.
+        """
+        return self.stage([[work]])
+
+    def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
+        """Groups that run at the same time: kernels follow each other as listed, units overlap what they can.
+
+        Raises:
+            InfeasibleMapping: they do not fit the machine's main memory.
+        """
+        kernels = [work for group in groups for work in group]
+        key = tuple(_structure(work) for work in kernels)
+        if key not in self._known:
+            self._known[key] = estimate_of(self.simulate(_alone(kernels)))
+        return self._known[key]
+
+    def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
+        """A copy between levels at the rate of the slowest part of the way.
+
+        Raises:
+            MachineError: there is no such level, or nothing moves data between the two.
+        """
+        ports = ports_of(self.machine)
+        names = [self.machine.level(name).name for name in (source_level, target_level)]
+        ends = {names[0], names[1]}
+        rates = []
+        if ports.main.name in ends:
+            rates.append(ports.main_bytes_per_s)
+        if ports.local.name in ends:
+            rates.append(ports.local_bytes_per_s)
+        if not rates:
+            raise MachineError(
+                f"machine {self.machine.name!r}: nothing moves data from {names[0]!r} to {names[1]!r}."
+            )
+        time_ns = size_bytes / min(rates) * 1e9
+        return Estimate(time_ns, time_ns, self.source)
+
+    def least(self, kernels: Sequence[KernelWork], num_groups: int = 1) -> Estimate:
+        """The busiest unit's work, on all cores with full tiles. Groups share the units."""
+        nodes = [node for work in kernels for node in work.nodes]
+        inside = set(nodes)
+        # Of what another of the kernels reads, only that part need be made.
+        outputs = [v for w in kernels for v in w.outputs if not v.users or not inside.issuperset(v.users)]
+        seconds = self.works.least_seconds(nodes, outputs, self.maps)
+        bound_ns = max(seconds.values(), default=0.0) * 1e9
+        return Estimate(bound_ns, bound_ns, self.source, 0.0)
+
+
+def _alone(kernels: Sequence[KernelWork]) -> Schedule:
+    """Kernels as a network of their own, in which they run in this order."""
+    nodes = [node for work in kernels for node in work.nodes]
+    inside = set(nodes)
+    read_inside = {v for w in kernels for v in w.outputs if v.users and inside.issuperset(v.users)}
+    outputs = [v for w in kernels for v in w.outputs if v not in read_inside]
+    wanted = dict.fromkeys(outputs or kernels[-1].outputs or kernels[-1].nodes[-1].results())
+    graph, twins = extract(nodes, tuple(wanted))
+    problem = PartitionProblem(graph)
+    clusters = [[twins[node] for node in work.nodes] for work in kernels]
+    partition = build_partition(
+        problem, clusters, lambda producer, consumer, value, fused: _REASONS[fused], Provenance(SOURCE)
+    )
+    place = {cluster[0]: number for number, cluster in enumerate(clusters)}
+    order = sorted(partition.subgraphs, key=lambda s: min(place[n] for n in s.nodes if n in place))
+    stages = tuple(single(subgraph.id) for subgraph in order)
+    return build_schedule(ScheduleProblem(partition), stages, Provenance(SOURCE))
+
+
+_REASONS = {True: Reason.CLUSTER, False: Reason.NO_FUSION}
+
+
+def _structure(work: KernelWork) -> Hashable:
+    """What the cost of a kernel depends on: operators, what they touch, and how they are connected."""
+    numbers: dict[Value, int] = {}
+    facts: list[Hashable] = []
+    for node in work.nodes:
+        operands = (*node.inputs, *node.captures, *node.outputs)
+        places = tuple(None if v is None else numbers.setdefault(v, len(numbers)) for v in operands)
+        kinds = tuple(None if v is None else (v.dtype, v.is_constant) for v in operands)
+        facts.append((node.op_type, node_structure(node), places, kinds))
+    return tuple(facts), tuple(numbers[v] for v in work.outputs if v in numbers)

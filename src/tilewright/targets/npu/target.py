@@ -1,0 +1,48 @@
+"""A described accelerator as a target: networks are planned for its buffers, and simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tilewright.hardware.machine import Machine
+from tilewright.ir.graph import Graph, Node
+from tilewright.options import Options
+from tilewright.targets.base import Support
+from tilewright.targets.npu.backend import NpuBackend
+from tilewright.targets.npu.simulate import Overlap, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class NpuTarget:
+    """One cluster of a machine whose buffers the schedule fills.
+
+    `overlap`: what of loading, computing and storing overlaps. `keeps_weights`: whether the shared buffer
+    keeps weights from step to step. `launches`: whether there is one kernel, or one for each step.
+    """
+
+    machine: Machine
+    overlap: Overlap = "layers"
+    keeps_weights: bool = True
+    launches: Literal["once", "each step"] = "once"
+    family: ClassVar[str] = "npu"
+    is_measurable: ClassVar[bool] = False
+    has_native_code: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The machine's."""
+        return self.machine.name
+
+    def supports(self, node: Node) -> Support:
+        """Whatever the interpreter computes."""
+        return Support.yes()
+
+    def backend(self, graph: Graph, options: Options) -> NpuBackend:
+        """What plans and simulates a graph.
+
+        Raises:
+            MachineError: the machine has no buffers of cores, or no rate for what it has to do.
+        """
+        policy = Policy(self.overlap, self.keeps_weights, self.launches)
+        return NpuBackend(self.machine, policy, graph, options)
