@@ -49,7 +49,9 @@ def missing(path: Path, text: str, names: frozenset[str]) -> Iterator[str]:
         if "/" not in cited:
             if cited not in names and not PLACEHOLDER.fullmatch(cited):
                 yield cited
-        elif not any((place / cited).exists() for place in places):
+        elif not any((place / cited).exists() for place in places) and not PLACEHOLDER.fullmatch(
+            Path(cited).name
+        ):
             yield cited
     for module in MODULE.findall(text):
         stem = ROOT.joinpath(*module.rstrip(".").split("."))

@@ -16,6 +16,7 @@ from tilewright.registry import Registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+INDEX = ROOT / "docs" / "index.md"
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 MAP = ROOT / "docs" / "architecture.md"
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -33,9 +34,17 @@ def quotes(page: Path) -> Iterator[str]:
         yield textwrap.dedent("\n".join(line.removeprefix(indent) for line in code.rstrip().splitlines()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links(page) if not link.exists()] == []
+
+
+def test_the_index_has_every_page_in_one_line_and_the_readme_leads_to_it() -> None:
+    lines = [line for line in INDEX.read_text().splitlines() if line.startswith("| [")]
+    linked = [(INDEX.parent / target).resolve() for line in lines for target in LINK.findall(line)]
+    assert sorted(linked) == sorted({*PAGES, ROOT / "CONTRIBUTING.md"} - {INDEX})
+    assert all(line.count("|") == 3 for line in lines)
+    assert INDEX in links(ROOT / "README.md")
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)

@@ -1,7 +1,7 @@
 """What people read at the command line, word for word.
 
 Each file holds one command after `$` and what it prints: standard output, then standard error. Write them
-anew with `python -m tests.golden.test_cli` and read the difference.
+anew with `python -m tests.golden.rewrite` and read the difference.
 """
 
 from __future__ import annotations
@@ -77,7 +77,3 @@ def write() -> None:
         os.chdir(folder)
         for name, command in COMMANDS.items():
             (FOLDER / f"{name}.txt").write_text(transcript(command))
-
-
-if __name__ == "__main__":
-    write()

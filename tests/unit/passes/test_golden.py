@@ -1,7 +1,7 @@
 """What each pass does to small graphs, as text: `tests/golden/passes/<pass>.txt`.
 
 A file holds cases of three sections: `before` is written by hand, `after` and `remarks` are what the pass
-makes of it. `python tests/unit/passes/test_golden.py` rewrites those two; read the difference.
+makes of it. `python -m tests.golden.rewrite` rewrites those two; read the difference.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def test_every_pass_has_cases() -> None:
     assert {case.pass_name for case in CASES} == set(PASSES.names())
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Write what the passes make of all cases anew."""
     for path in sorted(FOLDER.glob("*.txt")):
         path.write_text("".join(case.run()[2].text() for case in read(path)), encoding="utf-8")

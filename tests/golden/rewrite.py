@@ -1,0 +1,10 @@
+"""Writes every golden text anew: `python -m tests.golden.rewrite`, then read the difference."""
+
+from __future__ import annotations
+
+from tests.golden import test_cli, test_errors, test_ir
+from tests.unit.passes import test_golden
+
+if __name__ == "__main__":
+    for module in (test_cli, test_errors, test_ir, test_golden):
+        module.write()
