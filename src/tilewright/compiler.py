@@ -202,6 +202,7 @@ class Planner:
             self.backend.limits,
             self.options.seed,
             self.backend.price(recipe),
+            self.target.runs_slices,
         )
         solution = SCHEDULERS.get(recipe.schedule).solve(problem, self.options.search_budget)
         if isinstance(solution, Infeasible):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import random
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -22,6 +20,7 @@ from tilewright.memory.scoped import POLICIES, check_scopes
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
 from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Budget, Limits, Provenance
 from tilewright.schedule import (
     SCHEDULERS,
@@ -29,8 +28,6 @@ from tilewright.schedule import (
     Instance,
     Schedule,
     ScheduleProblem,
-    Scheduler,
-    Slice,
     Stage,
     check_schedule,
 )
@@ -75,13 +72,6 @@ def partitions(name: str, graph: Graph) -> Iterator[Partition]:
         yield GraphTurbo(capacity_bytes=largest // 2, dims="any").solve(PartitionProblem(graph), Budget())
 
 
-def schedulers(name: str) -> list[Scheduler]:
-    """A registered scheduler, and where it can, the same one for slices."""
-    own = SCHEDULERS.get(name)
-    has_slices = "split" in inspect.signature(type(own)).parameters
-    return [own, replace(own, split=True)] if has_slices else [own]  # type: ignore[type-var]
-
-
 def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, spill: str) -> Planned:
     """The plan of a schedule: valid, with the network's values, above its bound."""
     planned = plan_schedule(schedule, machine, spill=spill)
@@ -105,9 +95,9 @@ def test_whatever_is_registered_runs(partitioner: str, scheduler: str, spill: st
     for number, (graph, feed) in enumerate(networks()):
         machine = small(MACHINES[number % 2], 64)
         for partition in partitions(partitioner, graph):
-            problem = ScheduleProblem(partition, limits=Limits(3))
-            for one in schedulers(scheduler):
-                schedule = one.solve(problem, Budget(100))
+            for allows_slices in (False, True) if partition.is_split else (False,):
+                problem = ScheduleProblem(partition, limits=Limits(3), allows_slices=allows_slices)
+                schedule = SCHEDULERS.get(scheduler).solve(problem, Budget(100))
                 assert isinstance(schedule, Schedule)
                 planned = right(schedule, feed, machine, spill)
                 again = plan_schedule(schedule, machine, spill=spill)
@@ -142,22 +132,23 @@ def test_subgraphs_of_several_results_run(seed: int) -> None:
         right(schedule, integer_feed(graph), machine, "longest-liveness")
 
 
-def sliced(cuts: tuple[tuple[int, int], ...], *, is_turned: bool = False) -> tuple[Schedule, Graph]:
-    """A pointwise operator in these slices, side by side in one stage, before one that reads all of them."""
+def sliced(indices: Sequence[int], *, is_turned: bool = False) -> tuple[Schedule, Graph]:
+    """A pointwise operator in three slices, side by side in one stage, before one that reads all of them."""
     b = GraphBuilder()
     graph = b.finish(b.op("Transpose", b.op("Neg", b.input(7, 6)), shape=(6, 7), perm=(1, 0)))
     partition = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
     assert isinstance(partition, Partition)
-    problem = ScheduleProblem(partition, limits=Limits(4))
-    groups = tuple(Group((Instance(0, Slice(0, *cut)),)) for cut in cuts)
+    problem = ScheduleProblem(partition, limits=Limits(4), allows_slices=True)
+    groups = tuple(Group((Instance(0, index),)) for index in indices)
     stages = (Stage(groups), Stage((Group((Instance(1),)),)))
-    schedule = build_schedule(problem, stages[::-1] if is_turned else stages, Provenance("by hand"))
-    assert bool(check_schedule(problem, schedule)) == is_turned
+    splits = (Split(0, 3), WHOLE)
+    schedule = build_schedule(problem, stages[::-1] if is_turned else stages, Provenance("by hand"), splits)
+    assert bool(check_schedule(problem, schedule)) == (is_turned or sorted(indices) != [0, 1, 2])
     return schedule, graph
 
 
 def test_slices_side_by_side_are_put_together_for_their_reader() -> None:
-    schedule, graph = sliced(((2, 4), (0, 2), (4, 7)))
+    schedule, graph = sliced((1, 0, 2))
     planned = right(schedule, feed_of(graph), MACHINES[0], "longest-liveness")
     ran = [str(planned.instances.nodes[place]) for place in planned.order]
     assert ran == ["0.1", "0.0", "0.2", "concat(neg)->1.0", "1.0"]
@@ -169,14 +160,11 @@ def test_slices_side_by_side_are_put_together_for_their_reader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cuts", "is_turned", "said"),
-    [
-        (((0, 1), (1, 7)), False, r"0\[axis 0 \[0, 1\)\] is none of equal parts of subgraph 0"),
-        (((0, 3), (3, 7)), True, "runs before"),
-    ],
+    ("indices", "is_turned", "said"),
+    [((0, 1, 2, 3), False, r"0\.3 is no instance"), ((0, 1, 2), True, "runs before")],
 )
-def test_what_cannot_run_is_one_line(cuts: tuple[tuple[int, int], ...], is_turned: bool, said: str) -> None:
-    schedule, _ = sliced(cuts, is_turned=is_turned)
+def test_what_cannot_run_is_one_line(indices: tuple[int, ...], is_turned: bool, said: str) -> None:
+    schedule, _ = sliced(indices, is_turned=is_turned)
     with pytest.raises(UsageError, match=said) as raised:
         plan_schedule(schedule, MACHINES[0])
     assert len(str(raised.value).splitlines()) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,9 +11,11 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
 from tilewright.partition.form import MAX_BLOCKS, Blocking, Blockwise
+from tilewright.partition.layers import Layer, layer_of
+from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planning import Provenance, Quality
 from tilewright.program import Program
-from tilewright.schedule.base import Group, Instance, Schedule, Slice, Stage, slice_of_cuts
+from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.tuning import Choice
 
 
@@ -33,11 +35,13 @@ def encode_plan(program: Program) -> dict[str, Any]:
                 for s in partition.subgraphs
                 if s.form is not None
             ],
+            **_split_fields(partition, position),
             "quality": _quality(partition.quality),
             "provenance": _provenance(partition.provenance),
         },
         "schedule": {
             "stages": [[_group(group) for group in stage.groups] for stage in schedule.stages],
+            **({"splits": _splits(schedule.splits)} if schedule.splits != partition.splits else {}),
             "quality": _quality(schedule.quality),
             "provenance": _provenance(schedule.provenance),
         },
@@ -53,6 +57,10 @@ class _PartitionFields:
     quality: Quality
     provenance: Provenance
     forms: tuple[tuple[int, tuple[int, ...], int, float], ...] = ()  # the first artifacts have none
+    splits: tuple[tuple[int, ...], ...] = ()
+    layers: tuple[tuple[tuple[int, ...], ...], ...] | None = None
+    element_bytes: Mapping[str, int] | None = None
+    in_place: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,7 @@ class _ScheduleFields:
     stages: tuple[tuple[_GroupFields, ...], ...]
     quality: Quality
     provenance: Provenance
+    splits: tuple[tuple[int, ...], ...] | None = None  # those of the partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +124,16 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
         ),
         stored.partition.quality,
         stored.partition.provenance,
+        _read_splits(stored.partition.splits, subgraphs, ".partition.splits"),
+        _read_layers(stored.partition.layers, subgraphs, node, graph),
+        _read_sizes(stored.partition.element_bytes, graph),
+        stored.partition.in_place,
     )
-    num_subgraphs = len(partition.subgraphs)
-    stages = tuple(
-        Stage(tuple(_read_group(g, num_subgraphs) for g in stage)) for stage in stored.schedule.stages
-    )
-    schedule = Schedule(partition, stages, stored.schedule.quality, stored.schedule.provenance)
+    splits = partition.splits
+    if stored.schedule.splits is not None:
+        splits = _read_splits(stored.schedule.splits, subgraphs, ".schedule.splits")
+    stages = tuple(Stage(tuple(_read_group(g, splits) for g in stage)) for stage in stored.schedule.stages)
+    schedule = Schedule(partition, stages, stored.schedule.quality, stored.schedule.provenance, splits)
     choices = {s: _read_choice(s, choice) for s, choice in stored.choices.items()}
     return Program(graph, partition, schedule, options, remarks=stored.remarks, choices=choices)
 
@@ -153,29 +166,94 @@ def _provenance(provenance: Provenance) -> dict[str, Any]:
     }
 
 
+def _split_fields(partition: Partition, position: Mapping[Node, int]) -> dict[str, Any]:
+    """What a partition says of instances, layers and sizes; nothing of what follows from the graph."""
+    fields: dict[str, Any] = {}
+    if partition.is_split:
+        fields["splits"] = _splits(partition.splits)
+    if partition.layers is not None:
+        fields["layers"] = [
+            [[position[n] for n in layer.nodes] for layer in layers] for layers in partition.layers
+        ]
+    if partition.element_bytes is not None:
+        fields["element_bytes"] = dict(partition.element_bytes)
+    if not partition.in_place:
+        fields["in_place"] = False
+    return fields
+
+
+def _splits(splits: Sequence[Split]) -> list[list[int]]:
+    """Of each subgraph that is split: its number, then axis and factor of each cut, one after another."""
+    stated = [(i, split) for i, split in enumerate(splits) if split.num_instances > 1]
+    return [[i, *(number for cut in split.cuts for number in cut)] for i, split in stated]
+
+
+def _read_splits(
+    stored: Sequence[Sequence[int]], subgraphs: Sequence[Subgraph], path: str
+) -> tuple[Split, ...]:
+    splits = [WHOLE] * len(subgraphs)
+    for numbers in stored:
+        if len(numbers) % 2 != 1 or numbers[0] >= len(subgraphs):
+            raise FieldError(
+                f"{list(numbers[:10])} is no subgraph (of {len(subgraphs)}) with axes and factors", path
+            )
+        number, *rest = numbers
+        cuts = list(zip(rest[::2], rest[1::2], strict=True))
+        shapes = [v.shape for v in subgraphs[number].outputs]
+        if len({dim for dim, _ in cuts}) != len(cuts) or any(
+            dim >= len(shape) or not 1 <= factor <= shape[dim] for shape in shapes for dim, factor in cuts
+        ):
+            raise FieldError(f"results {shapes} of subgraph {number} cannot be split by {cuts[:5]}", path)
+        splits[number] = split_of(cuts)
+    return tuple(splits)
+
+
+def _read_layers(
+    stored: Sequence[Sequence[Sequence[int]]] | None,
+    subgraphs: Sequence[Subgraph],
+    node: Callable[[int], Node],
+    graph: Graph,
+) -> tuple[tuple[Layer, ...], ...] | None:
+    if stored is None:
+        return None
+    layers = [[[node(p) for p in layer] for layer in layers] for layers in stored]
+    members = [[n for layer in of_subgraph for n in layer] for of_subgraph in layers]
+    if [set(nodes) for nodes in members] != [set(s.nodes) for s in subgraphs] or any(
+        not layer for of_subgraph in layers for layer in of_subgraph
+    ):
+        raise FieldError("the layers are not those of the subgraphs", ".partition.layers")
+    for nodes in members:
+        seen: set[Node] = set()
+        for member in nodes:
+            if member in seen or any(v.producer in set(nodes) - seen for v in member.operands()):
+                raise FieldError(f"node {member.name!r} is out of order", ".partition.layers")
+            seen.add(member)
+    results = frozenset(graph.outputs)
+    return tuple(tuple(layer_of(nodes, results) for nodes in of_subgraph) for of_subgraph in layers)
+
+
+def _read_sizes(stored: Mapping[str, int] | None, graph: Graph) -> Mapping[str, int] | None:
+    missing = {str(v.dtype) for v in graph.values()} - stored.keys() if stored is not None else set()
+    if missing or (stored is not None and not all(stored.values())):
+        raise FieldError(f"no size of {sorted(missing) or 'some type'}", ".partition.element_bytes")
+    return stored
+
+
 def _group(group: Group) -> dict[str, Any]:
-    instances = [
-        [i.subgraph_id, *(number for cut in (() if i.slice is None else i.slice.cuts) for number in cut)]
-        for i in group.instances
-    ]
+    """An instance is its subgraph and its index; the index is left out where it is 0."""
+    instances = [[i.subgraph_id, i.index] if i.index else [i.subgraph_id] for i in group.instances]
     return {"instances": instances, "num_cores": group.num_cores}
 
 
-def _read_group(stored: _GroupFields, num_subgraphs: int) -> Group:
+def _read_group(stored: _GroupFields, splits: Sequence[Split]) -> Group:
     for numbers in stored.instances:
-        if len(numbers) % 3 != 1 or numbers[0] >= num_subgraphs:
+        number, *index = numbers or (len(splits),)
+        if len(index) > 1 or number >= len(splits) or max(index, default=0) >= splits[number].num_instances:
             raise FieldError(
-                f"{list(numbers[:10])} is no subgraph (of {num_subgraphs}) with axes, starts and ends",
+                f"{list(numbers[:10])} is no subgraph (of {len(splits)}) with the index of an instance",
                 ".schedule.stages",
             )
-    instances = tuple(Instance(number, _read_slice(rest)) for number, *rest in stored.instances)
-    return Group(instances, stored.num_cores)
-
-
-def _read_slice(numbers: Sequence[int]) -> Slice | None:
-    """Axis, start and end of each cut one after another."""
-    places = iter(numbers)
-    return slice_of_cuts(list(zip(places, places, places, strict=True)))
+    return Group(tuple(Instance(*numbers) for numbers in stored.instances), stored.num_cores)
 
 
 def _read_choice(signature: str, document: Mapping[str, str | int]) -> Choice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright import families
 from tilewright.registry import Registry
-from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Scheduler, Slice, Stage
+from tilewright.schedule.base import Group, Instance, Schedule, ScheduleProblem, Scheduler, Stage
 from tilewright.schedule.check import check_schedule
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Schedule",
     "ScheduleProblem",
     "Scheduler",
-    "Slice",
     "Stage",
     "check_schedule",
 ]

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tilewright.cost.base import UNITS, CostModel, Estimate, Objective
 from tilewright.cost.roofline import NOMINAL
+from tilewright.ir.region import volume
 from tilewright.partition.base import Partition
+from tilewright.partition.split import WHOLE, Split, instance_region
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
 
 if TYPE_CHECKING:
@@ -23,45 +25,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """Elements [start, end) of an axis of a subgraph's outputs; of these `inner`, cut along another one."""
-
-    axis: int
-    start: int
-    end: int
-    inner: Slice | None = None
-
-    @property
-    def cuts(self) -> tuple[tuple[int, int, int], ...]:
-        """Axis, start and end of each cut, the outer first."""
-        return ((self.axis, self.start, self.end), *(() if self.inner is None else self.inner.cuts))
-
-    def __str__(self) -> str:
-        own = f"axis {self.axis} [{self.start}, {self.end})"
-        return own if self.inner is None else f"{own} {self.inner}"
-
-
-def slice_of_cuts(cuts: Sequence[tuple[int, int, int]]) -> Slice | None:
-    """The slice with these cuts, the outer first; None where there are none.
-
-    >>> str(slice_of_cuts([(0, 1, 2), (2, 0, 4)]))
-    'axis 0 [1, 2) axis 2 [0, 4)'
-    """
-    found: Slice | None = None
-    for axis, start, end in reversed(cuts):
-        found = Slice(axis, start, end, found)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
 class Instance:
-    """One execution of a subgraph's code: all of its output, or one slice."""
+    """One execution of a subgraph's code: the `index`-th part of its outputs, as the schedule splits them."""
 
     subgraph_id: int
-    slice: Slice | None = None
+    index: int = 0
 
     def __str__(self) -> str:
-        return f"{self.subgraph_id}" if self.slice is None else f"{self.subgraph_id}[{self.slice}]"
+        return f"{self.subgraph_id}.{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +57,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Stages in sequence."""
+    """Stages in sequence. `splits[i]` says in which instances subgraph `i` runs: whole by default."""
 
     partition: Partition
     stages: tuple[Stage, ...]
     quality: Quality
     provenance: Provenance
+    splits: tuple[Split, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.splits:
+            object.__setattr__(self, "splits", whole(self.partition))
 
     def instances(self) -> Iterator[Instance]:
         """All instances in an order in which one worker may run them."""
@@ -99,7 +75,12 @@ class Schedule:
             yield from stage.instances()
 
 
-PriceSchedule = Callable[[Partition, Sequence[Stage]], Estimate]
+def whole(partition: Partition) -> tuple[Split, ...]:
+    """The splits with which every subgraph runs once."""
+    return (WHOLE,) * len(partition.subgraphs)
+
+
+PriceSchedule = Callable[[Partition, Sequence[Stage], Sequence[Split]], Estimate]
 """What a whole schedule costs, for machines on which stages overlap and so do not add up."""
 
 
@@ -108,7 +89,8 @@ class ScheduleProblem:
     """A partition to put in order, for a machine on which work costs what a model says.
 
     The cost of a schedule is that of its stages one after another, under an objective; `price` takes the
-    place of that sum where a machine does more than one stage at a time.
+    place of that sum where a machine does more than one stage at a time. `allows_slices`: subgraphs may run
+    as the instances that the partition splits them into, which not every target can do.
     """
 
     partition: Partition
@@ -118,6 +100,7 @@ class ScheduleProblem:
     limits: Limits = NO_LIMITS
     seed: int = 0
     price: PriceSchedule | None = None
+    allows_slices: bool = False
     _kernels: dict[int, Estimate] = field(init=False, repr=False, default_factory=dict)
 
     def kernel(self, subgraph_id: int) -> Estimate:
@@ -126,26 +109,29 @@ class ScheduleProblem:
             self._kernels[subgraph_id] = self.cost.kernel(self.partition.subgraphs[subgraph_id])
         return self._kernels[subgraph_id]
 
-    def estimate(self, stages: Sequence[Stage]) -> Estimate:
-        """What these stages cost, one after another, and what any schedule does at least."""
+    def estimate(self, stages: Sequence[Stage], splits: Sequence[Split] = ()) -> Estimate:
+        """What these stages of subgraphs split so cost, one after another, and what any schedule does."""
+        splits = splits or whole(self.partition)
         bound = self.cost.least(self.partition.subgraphs, self.limits.num_groups)
         if self.price is not None:
-            total = self.price(self.partition, stages)
+            total = self.price(self.partition, stages, splits)
             return replace(
                 total,
                 bound_ns=max(total.bound_ns, bound.bound_ns),
                 bound_pj=max(total.bound_pj, bound.bound_pj),
             )
-        costs = [self._stage(stage) for stage in stages]
+        costs = [self._stage(stage, splits) for stage in stages]
         total = functools.reduce(Estimate.then, costs) if costs else bound
-        is_sliced = any(i.slice is not None for stage in stages for i in stage.instances())
+        is_sliced = any(split.num_instances > 1 for split in splits)
         # Slices of a subgraph may run at the same time, so a chain of subgraphs bounds no schedule with any.
         chain_ns = 0.0 if is_sliced else critical_path(self.partition, lambda i: self.kernel(i).bound_ns)
         return replace(total, bound_ns=max(chain_ns, bound.bound_ns), bound_pj=bound.bound_pj)
 
-    def quality_of(self, stages: Sequence[Stage], *, cut_off: bool = False) -> Quality:
+    def quality_of(
+        self, stages: Sequence[Stage], splits: Sequence[Split] = (), *, cut_off: bool = False
+    ) -> Quality:
         """Cost of a schedule of these stages, beside what any schedule costs at least."""
-        total = self.estimate(stages)
+        total = self.estimate(stages, splits)
         return Quality.of(
             total.cost(self.objective),
             bound=total.bound(self.objective),
@@ -153,24 +139,26 @@ class ScheduleProblem:
             cut_off=cut_off,
         )
 
-    def _stage(self, stage: Stage) -> Estimate:
+    def _stage(self, stage: Stage, splits: Sequence[Split]) -> Estimate:
         """Of one stage: instances that are slices cost their share of the whole subgraph."""
         instances = list(stage.instances())
         if len(instances) == 1:
-            return self._instance(instances[0])
-        if all(i.slice is None for i in instances):
+            return self._instance(instances[0], splits)
+        if all(splits[i.subgraph_id].num_instances == 1 for i in instances):
             subgraphs = self.partition.subgraphs
             return self.cost.stage([[subgraphs[i.subgraph_id] for i in g.instances] for g in stage.groups])
-        groups = [functools.reduce(Estimate.then, map(self._instance, g.instances)) for g in stage.groups]
+        groups = [
+            functools.reduce(Estimate.then, [self._instance(i, splits) for i in g.instances])
+            for g in stage.groups
+        ]
         return max(groups, key=lambda estimate: estimate.time_ns)
 
-    def _instance(self, instance: Instance) -> Estimate:
-        whole = self.kernel(instance.subgraph_id)
-        if instance.slice is None:
-            return whole
+    def _instance(self, instance: Instance, splits: Sequence[Split]) -> Estimate:
+        kernel, split = self.kernel(instance.subgraph_id), splits[instance.subgraph_id]
+        if split.num_instances == 1:
+            return kernel
         shape = self.partition.subgraphs[instance.subgraph_id].outputs[0].shape
-        share = prod((end - start) / shape[axis] for axis, start, end in instance.slice.cuts)
-        return whole.scaled(share)
+        return kernel.scaled(volume(instance_region(shape, split, instance.index)) / prod(shape))
 
 
 def critical_path(partition: Partition, duration: Callable[[int], float]) -> float:
@@ -197,11 +185,16 @@ class Scheduler(Protocol):
 
 
 def build_schedule(
-    problem: ScheduleProblem, stages: tuple[Stage, ...], provenance: Provenance, *, cut_off: bool = False
+    problem: ScheduleProblem,
+    stages: tuple[Stage, ...],
+    provenance: Provenance,
+    splits: tuple[Split, ...] = (),
+    *,
+    cut_off: bool = False,
 ) -> Schedule:
-    """The schedule of these stages, with its quality."""
-    quality = problem.quality_of(stages, cut_off=cut_off)
-    return Schedule(problem.partition, stages, quality, provenance)
+    """The schedule of these stages of subgraphs split so, with its quality."""
+    quality = problem.quality_of(stages, splits, cut_off=cut_off)
+    return Schedule(problem.partition, stages, quality, provenance, splits)
 
 
 def single(subgraph_id: int) -> Stage:

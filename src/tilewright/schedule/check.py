@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from math import prod
 
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, hull, input_regions
 from tilewright.partition.base import Subgraph
+from tilewright.partition.split import Split
 from tilewright.planning import Violation
 from tilewright.progress import checkpoint
-from tilewright.schedule.base import Instance, Schedule, ScheduleProblem, Slice
+from tilewright.schedule.base import Instance, Schedule, ScheduleProblem
 
 
 def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violation, ...]:
     """Everything wrong with a schedule: nothing, if it is valid.
 
-    Checked: the slices of every subgraph cover its output exactly once; no instance starts before everything
-    that it reads is finished, where groups of one stage count as unordered; no empty stage or group, no
-    more groups than the machine runs; the stated cost.
+    Checked: subgraphs are split as their outputs and the problem allow, and every instance runs exactly once;
+    no instance starts before everything that it reads is finished, where groups of one stage count as
+    unordered; no empty stage or group, no more groups than the machine runs; the stated cost.
     """
-    return (
-        *_check_form(problem, schedule),
-        *_check_cover(schedule),
-        *_check_order(schedule),
-        *_check_quality(problem, schedule),
-    )
+    form = (*_check_form(problem, schedule), *_check_splits(problem, schedule), *_check_cover(schedule))
+    if any(violation.rule in ("splits", "cover") for violation in form):
+        return form
+    return (*form, *_check_order(schedule), *_check_quality(problem, schedule))
 
 
 def _check_form(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violation]:
@@ -40,52 +40,39 @@ def _check_form(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violat
             )
 
 
-def _check_cover(schedule: Schedule) -> Iterator[Violation]:
+def _check_splits(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violation]:
     subgraphs = schedule.partition.subgraphs
-    by_subgraph: dict[int, list[Instance]] = {s.id: [] for s in subgraphs}
-    for stage in schedule.stages:
-        for group in stage.groups:
-            for instance in group.instances:
-                if instance.subgraph_id not in by_subgraph:
-                    yield Violation("cover", f"instance {instance} is of no subgraph")
-                    continue
-                by_subgraph[instance.subgraph_id].append(instance)
-    for subgraph_id, instances in by_subgraph.items():
-        yield from _check_slices(schedule, subgraph_id, instances)
+    if len(schedule.splits) != len(subgraphs):
+        yield Violation("splits", f"{len(schedule.splits)} splits for {len(subgraphs)} subgraphs")
+    for subgraph, split in zip(subgraphs, schedule.splits, strict=False):
+        cuts = list(_cuts(split))
+        if cuts and not problem.allows_slices:
+            yield Violation("slices", f"subgraph {subgraph.id} is split, which the problem does not allow")
+        shapes = [v.shape for v in subgraph.outputs]
+        is_valid = len({dim for dim, _ in cuts}) == len(cuts) and all(
+            0 <= dim < len(shape) and 1 <= factor <= shape[dim] for dim, factor in cuts for shape in shapes
+        )
+        if not is_valid:
+            yield Violation("splits", f"subgraph {subgraph.id}: outputs {shapes} cannot be split, {split}")
 
 
-def _check_slices(schedule: Schedule, subgraph_id: int, instances: list[Instance]) -> Iterator[Violation]:
-    if len(instances) == 1 and instances[0].slice is None:
-        return
-    slices = [i.slice for i in instances if i.slice is not None]
-    if not instances or len(slices) != len(instances):
-        yield Violation("cover", f"subgraph {subgraph_id} runs {len(instances)} times")
-        return
-    outputs = schedule.partition.subgraphs[subgraph_id].outputs
-    yield from _check_tiling(subgraph_id, slices, outputs)
-
-
-def _check_tiling(subgraph_id: int, slices: Sequence[Slice], outputs: Sequence[Value]) -> Iterator[Violation]:
-    """Slices follow each other along one axis; parts of one slice do so along their own."""
-    axis = slices[0].axis
-    extents = {v.shape[axis] if axis < len(v.shape) else -1 for v in outputs}
-    parts: dict[tuple[int, int, int], list[Slice | None]] = {}
-    for s in slices:
-        parts.setdefault((s.start, s.end, s.axis), []).append(s.inner)
-    end = 0
-    for (start, stop, own), inner in sorted(parts.items(), key=lambda item: item[0]):
-        whole = inner == [None]
-        if own != axis or start != end or stop <= start or not (whole or None not in inner):
-            piece = Slice(own, start, stop)
-            yield Violation(
-                "cover", f"subgraph {subgraph_id}: slice {piece} leaves a gap or an overlap at {end}"
-            )
-            return
-        if not whole:
-            yield from _check_tiling(subgraph_id, [part for part in inner if part is not None], outputs)
-        end = stop
-    if extents != {end}:
-        yield Violation("cover", f"subgraph {subgraph_id}: slices end at {end}, outputs at {sorted(extents)}")
+def _check_cover(schedule: Schedule) -> Iterator[Violation]:
+    missing = {
+        Instance(subgraph.id, index)
+        for subgraph, split in zip(schedule.partition.subgraphs, schedule.splits, strict=False)
+        for index in range(prod(factor for _, factor in _cuts(split)))
+    }
+    seen: set[Instance] = set()
+    for instance in schedule.instances():
+        if instance in seen:
+            yield Violation("cover", f"instance {instance} runs twice")
+        elif instance not in missing:
+            yield Violation("cover", f"there is no instance {instance}")
+        seen.add(instance)
+        missing.discard(instance)
+    if missing:
+        first = min(missing, key=lambda i: (i.subgraph_id, i.index))
+        yield Violation("cover", f"{len(missing)} instances never run: {first} is the first")
 
 
 def _check_order(schedule: Schedule) -> Iterator[Violation]:
@@ -99,14 +86,16 @@ def _check_order(schedule: Schedule) -> Iterator[Violation]:
             done: set[Instance] = set()
             for instance in group.instances:
                 subgraph = schedule.partition.subgraphs[instance.subgraph_id]
+                split = schedule.splits[subgraph.id]
                 regions: dict[int, Region] | None = None
                 for value in subgraph.inputs:
                     late = pending.get(maker.get(id(value), -1), set()) - done
-                    if late and (instance.slice is not None or any(i.slice is not None for i in late)):
-                        regions = _touched(subgraph, instance.slice) if regions is None else regions
-                        late = {i for i in late if _meets(i.slice, regions.get(id(value)))}
+                    source = maker.get(id(value), -1)
+                    if late and any(True for s in (split, schedule.splits[source]) for _ in _cuts(s)):
+                        regions = _touched(subgraph, split, instance.index) if regions is None else regions
+                        made = {i: _box(value, schedule.splits[source], i.index) for i in late}
+                        late = {i for i in late if _meet(made[i], regions.get(id(value)))}
                     if late:
-                        source = maker[id(value)]
                         yield Violation(
                             "order", f"stage {number}: {instance} runs before subgraph {source} is finished"
                         )
@@ -115,14 +104,28 @@ def _check_order(schedule: Schedule) -> Iterator[Violation]:
             pending[instance.subgraph_id].discard(instance)
 
 
-def _touched(subgraph: Subgraph, cut: Slice | None) -> dict[int, Region]:
-    """Regions of all values that one slice of a subgraph's outputs needs, by the value's identity."""
-    regions: dict[int, Region] = {}
-    for output in subgraph.outputs:
-        box = [(0, extent) for extent in output.shape]
-        for axis, start, end in () if cut is None else cut.cuts:
-            box[axis] = (start, end)
-        regions[id(output)] = tuple(box)
+def _cuts(split: Split) -> Iterator[tuple[int, int]]:
+    """Axes that are really cut with their factors, the outer first."""
+    rest: Split | None = split
+    while rest is not None:
+        if rest.factor != 1:
+            yield -1 if rest.dim is None else rest.dim, rest.factor
+        rest = rest.inner
+
+
+def _box(value: Value, split: Split, index: int) -> Region:
+    """What an instance makes of a value: digits of its index, the innermost cut's last."""
+    box = [(0, extent) for extent in value.shape]
+    for dim, factor in reversed(list(_cuts(split))):
+        index, digit = divmod(index, factor)
+        extent = value.shape[dim]
+        box[dim] = (extent * digit // factor, extent * (digit + 1) // factor)
+    return tuple(box)
+
+
+def _touched(subgraph: Subgraph, split: Split, index: int) -> dict[int, Region]:
+    """Regions of all values that one instance of a subgraph needs, by the value's identity."""
+    regions: dict[int, Region] = {id(v): _box(v, split, index) for v in subgraph.outputs}
     for node in reversed(subgraph.nodes):
         for position, value in enumerate(node.outputs):
             if value is None or id(value) not in regions:
@@ -137,16 +140,15 @@ def _touched(subgraph: Subgraph, cut: Slice | None) -> dict[int, Region]:
     return regions
 
 
-def _meets(cut: Slice | None, region: Region | None) -> bool:
-    """Whether a slice of a value has something of a region of it."""
-    if region is None or any(start >= stop for start, stop in region):
-        return False
-    cuts = () if cut is None else cut.cuts
-    return all(start < region[axis][1] and region[axis][0] < end for axis, start, end in cuts)
+def _meet(made: Region, read: Region | None) -> bool:
+    """Whether two regions of a value have an element in common."""
+    return read is not None and all(
+        max(m[0], r[0]) < min(m[1], r[1]) for m, r in zip(made, read, strict=True)
+    )
 
 
 def _check_quality(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violation]:
-    cost = problem.estimate(schedule.stages).cost(problem.objective)
+    cost = problem.estimate(schedule.stages, schedule.splits).cost(problem.objective)
     quality = schedule.quality
     if abs(cost - quality.cost) > 1e-9 * max(1.0, abs(cost)):
         yield Violation("cost", f"stated {quality.cost:g} {quality.unit}, recomputed {cost:g}")

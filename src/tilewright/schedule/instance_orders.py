@@ -1,7 +1,7 @@
 """The orders of `orders.py` and `exact_order.py` as schedulers: one stage per instance.
 
-They order instances where `split` is set and the partition is split, else whole subgraphs, which any target
-runs.
+They order the instances that the partition splits its subgraphs into where the problem allows slices, else
+whole subgraphs, which any target runs.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from tilewright.errors import UsageError
 from tilewright.ir.graph import Value
 from tilewright.partition.footprint import Footprints, joined, single
 from tilewright.partition.layers import LayerRegions
-from tilewright.partition.split import WHOLE, Split
+from tilewright.partition.split import Split
 from tilewright.planning import UNLIMITED, Budget, Provenance, option
 from tilewright.schedule.base import (
     Group,
     Instance,
     Schedule,
     ScheduleProblem,
-    Slice,
     Stage,
     build_schedule,
-    slice_of_cuts,
+    whole,
 )
 from tilewright.schedule.exact_order import MAX_STATES, exact_order
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind, instance_graph
@@ -81,38 +81,40 @@ def schedule_of(
     for place in order:
         node = graph.nodes[place]
         if node.kind is Kind.INSTANCE:
-            stages.append(Stage((Group((Instance(node.subgraph_id, slice_in(graph, place)),)),)))
-    return build_schedule(problem, tuple(stages), provenance, cut_off=cut_off)
-
-
-def slice_in(graph: InstanceGraph, place: int) -> Slice | None:
-    """The slice that an instance makes, None for all of its subgraph's output."""
-    node = graph.nodes[place]
-    shape, region = node.value.shape, node.region
-    sides = enumerate(zip(region, shape, strict=True))
-    return slice_of_cuts([(d, *interval) for d, (interval, extent) in sides if interval != (0, extent)])
+            stages.append(Stage((Group((Instance(node.subgraph_id, node.index),)),)))
+    return build_schedule(problem, tuple(stages), provenance, graph.splits, cut_off=cut_off)
 
 
 def _ordered(
     name: str,
     problem: ScheduleProblem,
     find: Callable[[Demand], Order],
-    split: bool,
+    split: bool | None,
 ) -> Schedule:
-    graph = instance_graph(problem.partition, None if split else _whole(problem))
+    graph = instance_graph(problem.partition, _splits(name, problem, split))
     order = find(demand_of(graph))
     return schedule_of(problem, graph, order, Provenance(name, num_evaluations=1))
 
 
-def _whole(problem: ScheduleProblem) -> tuple[Split, ...]:
-    return (WHOLE,) * len(problem.partition.subgraphs)
+def _splits(name: str, problem: ScheduleProblem, split: bool | None) -> tuple[Split, ...]:
+    """How subgraphs run: split as the partition says where the problem allows it and nobody wants otherwise.
+
+    Raises:
+        UsageError: slices are wanted where the problem does not allow them.
+    """
+    if split and not problem.allows_slices:
+        raise UsageError(f"{name}: split is set, but the target runs whole subgraphs only; leave it out.")
+    is_split = problem.allows_slices if split is None else split
+    return problem.partition.splits if is_split else whole(problem.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class BreadthFirst:
     """Subgraph after subgraph, as the partition numbers them."""
 
-    split: bool = option(False, "Order the slices of a split partition, not whole subgraphs.")
+    split: bool | None = option(
+        None, "Order the slices of subgraphs, or whole ones; none: slices where the target runs them."
+    )
     name: ClassVar[str] = "breadth-first"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
@@ -124,7 +126,9 @@ class BreadthFirst:
 class DepthFirst:
     """GraphTurbo's Algorithm 3: what became possible last runs first."""
 
-    split: bool = option(False, "Order the slices of a split partition, not whole subgraphs.")
+    split: bool | None = option(
+        None, "Order the slices of subgraphs, or whole ones; none: slices where the target runs them."
+    )
     name: ClassVar[str] = "depth-first"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
@@ -136,7 +140,9 @@ class DepthFirst:
 class MinDelta:
     """What adds least to the memory that is in use runs first."""
 
-    split: bool = option(False, "Order the slices of a split partition, not whole subgraphs.")
+    split: bool | None = option(
+        None, "Order the slices of subgraphs, or whole ones; none: slices where the target runs them."
+    )
     name: ClassVar[str] = "min-delta"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
@@ -148,7 +154,9 @@ class MinDelta:
 class ExactOrder:
     """The order that overflows the local buffers least, then holds least at its peak."""
 
-    split: bool = option(False, "Order the slices of a split partition, not whole subgraphs.")
+    split: bool | None = option(
+        None, "Order the slices of subgraphs, or whole ones; none: slices where the target runs them."
+    )
     capacity_bytes: int | None = option(
         None, "Capacity of the local buffers; none: what the partition was planned for."
     )
@@ -156,7 +164,7 @@ class ExactOrder:
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
         """The best order among at most 50 000 sets of finished instances, else a good one."""
-        graph = instance_graph(problem.partition, None if self.split else _whole(problem))
+        graph = instance_graph(problem.partition, _splits(self.name, problem, self.split))
         capacity = self.capacity_bytes
         if capacity is None:
             weighed = problem.partition.weighed

@@ -193,6 +193,11 @@ class Target(Protocol):
         ...
 
     @property
+    def runs_slices(self) -> bool:
+        """Whether subgraphs may run as the instances that a partition splits them into."""
+        ...
+
+    @property
     def has_native_code(self) -> bool:
         """Whether its code is machine code, which an artifact stores."""
         ...

@@ -15,11 +15,12 @@ from tilewright.schedule.check import check_schedule
 def program_violations(program: Program) -> tuple[Violation, ...]:
     """Everything wrong with a program's plans, apart from their stated costs.
 
-    Costs are checked against the planner's own problem, which a program does not carry.
+    Costs, and whether slices are allowed, are checked against the planner's problem, which a program does
+    not carry.
     """
     partition_problem = PartitionProblem(program.graph)
     max_groups = max((len(stage.groups) for stage in program.schedule.stages), default=1)
-    schedule_problem = ScheduleProblem(program.partition, limits=Limits(max_groups))
+    schedule_problem = ScheduleProblem(program.partition, limits=Limits(max_groups), allows_slices=True)
     found = [
         *check_partition(partition_problem, program.partition),
         *check_schedule(schedule_problem, program.schedule),

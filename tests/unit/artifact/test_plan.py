@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -11,6 +12,7 @@ from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem
 from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.split import WHOLE
 from tilewright.planning import Budget
 from tilewright.program import Program
 from tilewright.schedule import ScheduleProblem
@@ -24,7 +26,7 @@ def split_program() -> Program:
     graph = b.finish(b.op("Conv", x, b.constant(4, 4, 3, 3), pads=(1,) * 4))
     planner = GraphTurbo(capacity_bytes=x.size_bytes * 3 // 4, element_bytes=4)
     partition = planner.solve(PartitionProblem(graph), Budget())
-    schedule = DepthFirst(split=True).solve(ScheduleProblem(partition), Budget())
+    schedule = DepthFirst().solve(ScheduleProblem(partition, allows_slices=True), Budget())
     return Program(graph, partition, schedule, Options())
 
 
@@ -33,13 +35,50 @@ def test_slices_are_read_as_they_were_written() -> None:
     document = json.loads(json.dumps(encode_plan(program)))
     read = decode_plan(document, program.graph, program.options)
     written = list(program.schedule.instances())
-    assert [len(i.slice.cuts) for i in written if i.slice is not None] == [2] * 4
+    assert sorted(i.index for i in written) == [0, 1, 2, 3]
     assert list(read.schedule.instances()) == written
+    assert [len(split.cuts) for split in program.partition.splits] == [2]
+    assert read.schedule.splits == read.partition.splits == program.partition.splits
+    for ours, theirs in zip(program.partition.subgraphs, read.partition.subgraphs, strict=True):
+        layers = [layer.nodes for layer in program.partition.layers_of(ours)]
+        assert [layer.nodes for layer in read.partition.layers_of(theirs)] == layers
+    assert read.partition.element_bytes == program.partition.element_bytes
+    assert encode_plan(read) == document
 
 
-def test_half_a_slice_is_refused() -> None:
+def test_whole_subgraphs_of_a_split_partition_are_read_as_such() -> None:
+    program = split_program()
+    schedule = DepthFirst().solve(ScheduleProblem(program.partition), Budget())
+    program = replace(program, schedule=schedule)
+    document = json.loads(json.dumps(encode_plan(program)))
+    read = decode_plan(document, program.graph, program.options)
+    assert read.schedule.splits == (WHOLE,) != read.partition.splits
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        (("schedule", "stages", 0, 0, "instances", 0), [0, 4], "with the index of an instance"),
+        (("schedule", "stages", 0, 0, "instances", 0), [1], "with the index of an instance"),
+        (("schedule", "stages", 0, 0, "instances", 0), [], "with the index of an instance"),
+        (("schedule", "stages", 0, 0, "instances", 0), [0, 1, 2], "with the index of an instance"),
+        (("partition", "splits", 0), [0, 0], "with axes and factors"),
+        (("partition", "splits", 0), [1, 0, 2], "with axes and factors"),
+        (("partition", "splits", 0), [0, 9, 2], "cannot be split"),
+        (("partition", "splits", 0), [0, 0, 3], "cannot be split"),
+        (("partition", "splits", 0), [0, 0, 2, 0, 2], "cannot be split"),
+        (("partition", "layers"), [[[]]], "layers are not those"),
+        (("partition", "layers"), [], "layers are not those"),
+        (("partition", "element_bytes"), {"int8": 1}, "no size of"),
+        (("partition", "element_bytes"), {"float32": 0}, "no size of"),
+    ],
+)
+def test_splits_that_do_not_fit_are_refused(where: tuple[str | int, ...], value: object, said: str) -> None:
     program = split_program()
     document = json.loads(json.dumps(encode_plan(program)))
-    document["schedule"]["stages"][0][0]["instances"][0].pop()
-    with pytest.raises(ValueError, match="axes, starts and ends"):
+    field = document
+    for step in where[:-1]:
+        field = field[step]
+    field[where[-1]] = value
+    with pytest.raises(ValueError, match=said):
         decode_plan(document, program.graph, program.options)

@@ -4,8 +4,9 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.memory import MemoryProblem, memory_problem
 from tilewright.partition import PARTITIONERS, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
+from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Budget, Limits, Provenance
-from tilewright.schedule import SCHEDULERS, Group, Instance, Schedule, ScheduleProblem, Slice, Stage
+from tilewright.schedule import SCHEDULERS, Group, Instance, Schedule, ScheduleProblem, Stage
 from tilewright.schedule.base import build_schedule, single
 
 
@@ -134,9 +135,10 @@ def test_slices_live_from_the_first_to_the_last() -> None:
     y = b.op("Softmax", b.input(4, 4), name="y")
     z = b.op("Relu", y, name="z")
     base = scheduled(b.finish(b.op("Softmax", z)))
-    halves = Stage((Group((Instance(1, Slice(0, 0, 2)), Instance(1, Slice(0, 2, 4)))),))
+    halves = Stage((Group((Instance(1, 0), Instance(1, 1))),))
     problem = ScheduleProblem(base.partition)
-    schedule = build_schedule(problem, (single(0), halves, single(2)), base.provenance)
+    splits = (WHOLE, Split(0, 2), WHOLE)
+    schedule = build_schedule(problem, (single(0), halves, single(2)), base.provenance, splits)
     found = memory_problem(schedule)
     assert spans(found) == {"y": (0, 2), "z": (1, 3)}
     buffers = found.by_name

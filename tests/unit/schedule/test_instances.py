@@ -1,6 +1,7 @@
 """Instance graphs, their orders and bindings, on graphs that fit on a page."""
 
 import random
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -8,17 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.graphs import GraphBuilder
 
+from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node
 from tilewright.partition import Partition, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
-from tilewright.partition.split import Split
+from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Budget, Provenance
-from tilewright.schedule import ScheduleProblem, Slice
+from tilewright.schedule import ScheduleProblem, check_schedule
 from tilewright.schedule.binding import Scope, bind, plain_binding, transfers
 from tilewright.schedule.check_instances import check_bindings, check_instances
 from tilewright.schedule.exact_order import exact_order
-from tilewright.schedule.instance_orders import DepthFirst, demand_of, schedule_of, slice_in
+from tilewright.schedule.instance_orders import (
+    BreadthFirst,
+    DepthFirst,
+    ExactOrder,
+    MinDelta,
+    demand_of,
+    schedule_of,
+)
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
 from tilewright.schedule.orders import Demand, OrderCost, breadth_first, depth_first, min_delta
 
@@ -136,17 +145,29 @@ def test_a_search_that_is_cut_short_says_so_and_still_answers() -> None:
 
 def test_slices_of_a_schedule_are_those_of_the_instances() -> None:
     graph = pair(Split(0, 2), Split(1, 2))
-    problem = ScheduleProblem(graph.partition)
-    order = depth_first(demand_of(graph))
-    instances = list(schedule_of(problem, graph, order, Provenance("test")).instances())
-    assert {str(i) for i in instances} == {
-        "0[axis 0 [0, 4)]",
-        "0[axis 0 [4, 8)]",
-        "1[axis 1 [0, 2)]",
-        "1[axis 1 [2, 4)]",
-    }
-    assert slice_in(graph, 0) == Slice(0, 0, 4)
-    assert [i.slice for i in DepthFirst().solve(problem, Budget()).instances()] == [None, None]
+    problem = ScheduleProblem(graph.partition, allows_slices=True)
+    schedule = schedule_of(problem, graph, depth_first(demand_of(graph)), Provenance("test"))
+    assert {str(i) for i in schedule.instances()} == {"0.0", "0.1", "1.0", "1.1"}
+    assert schedule.splits == (Split(0, 2), Split(1, 2))
+    assert check_schedule(problem, schedule) == ()
+
+
+@pytest.mark.parametrize("scheduler", [BreadthFirst, DepthFirst, MinDelta, ExactOrder])
+def test_orders_run_slices_where_the_problem_allows_them(scheduler: type[DepthFirst]) -> None:
+    partition = replace(pair(WHOLE, WHOLE).partition, splits=(Split(0, 2), Split(1, 2)))
+    whole_only, sliced = ScheduleProblem(partition), ScheduleProblem(partition, allows_slices=True)
+    for problem, split, num_instances in (
+        (whole_only, None, 2),
+        (whole_only, False, 2),
+        (sliced, None, 4),
+        (sliced, False, 2),
+        (sliced, True, 4),
+    ):
+        schedule = scheduler(split).solve(problem, Budget())
+        assert len(list(schedule.instances())) == num_instances
+        assert check_schedule(problem, schedule) == ()
+    with pytest.raises(UsageError, match="the target runs whole subgraphs only"):
+        scheduler(True).solve(whole_only, Budget())
 
 
 @pytest.mark.parametrize(

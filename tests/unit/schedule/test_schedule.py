@@ -1,6 +1,5 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
@@ -10,8 +9,9 @@ from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph
 from tilewright.partition import Partition, PartitionProblem
 from tilewright.partition.none import NonePartitioner
+from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Budget, Limits, Quality, Status
-from tilewright.schedule import Group, Instance, Schedule, ScheduleProblem, Slice, Stage, check_schedule
+from tilewright.schedule import Group, Instance, Schedule, ScheduleProblem, Stage, check_schedule
 from tilewright.schedule.base import critical_path, single
 from tilewright.schedule.greedy import Greedy
 from tilewright.schedule.random import RandomScheduler
@@ -34,14 +34,13 @@ def stage(*groups: tuple[int, ...]) -> Stage:
     return Stage(tuple(Group(tuple(Instance(i) for i in group)) for group in groups))
 
 
-def built(problem: ScheduleProblem, *stages: Stage) -> Schedule:
-    return replace(Sequential().solve(problem, Budget()), stages=stages, quality=cost_of(problem, *stages))
-
-
-def cost_of(problem: ScheduleProblem, *stages: Stage) -> Quality:
-    total = problem.estimate(stages)
+def built(problem: ScheduleProblem, stages: Sequence[Stage], splits: tuple[Split, ...] = ()) -> Schedule:
+    schedule = Sequential().solve(ScheduleProblem(problem.partition), Budget())
+    splits = splits or schedule.splits
+    total = problem.estimate(stages, splits)
     # What leaves subgraphs out may be below the bound of all of them.
-    return Quality.of(total.time_ns, bound=min(total.time_ns, total.bound_ns), unit="ns")
+    quality = Quality.of(total.time_ns, bound=min(total.time_ns, total.bound_ns), unit="ns")
+    return replace(schedule, stages=tuple(stages), quality=quality, splits=splits)
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ class Durations:
 DIAMOND = Durations({"Relu": 1.0, "Sigmoid": 5.0, "Softmax": 2.0, "Add": 1.0})
 
 
-def rules(problem: ScheduleProblem, *stages: Stage) -> set[str]:
-    return {v.rule for v in check_schedule(problem, built(problem, *stages))}
+def rules(problem: ScheduleProblem, *stages: Stage, splits: tuple[Split, ...] = ()) -> set[str]:
+    return {v.rule for v in check_schedule(problem, built(problem, stages, splits))}
 
 
 def test_sequential_runs_subgraphs_one_by_one(diamond: Partition) -> None:
@@ -143,7 +142,9 @@ def test_a_stage_costs_what_the_model_says(diamond: Partition) -> None:
 
 
 def test_a_machine_that_overlaps_stages_prices_whole_schedules(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond, price=lambda partition, stages: Estimate(1e9, 0.0, "all at once"))
+    problem = ScheduleProblem(
+        diamond, price=lambda partition, stages, splits: Estimate(1e9, 0.0, "all at once")
+    )
     quality = Sequential().solve(problem, Budget()).quality
     assert quality.cost == 1e9
     assert 0 < quality.bound < 1e9
@@ -191,55 +192,61 @@ def test_a_wrong_cost_or_bound_is_seen(diamond: Partition) -> None:
         assert rule in {v.rule for v in check_schedule(problem, replace(schedule, quality=wrong))}
 
 
-def sliced(subgraph_id: int, *cuts: int) -> Stage:
-    return Stage((Group(tuple(Instance(subgraph_id, Slice(0, a, b)) for a, b in pairwise(cuts))),))
+def split_diamond(diamond: Partition, split: Split, subgraph_id: int = 0) -> tuple[Split, ...]:
+    return tuple(split if s.id == subgraph_id else WHOLE for s in diamond.subgraphs)
 
 
-def test_slices_must_cover_the_output_once(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond)
-    rest = (single(1), single(2), single(3))
-    assert rules(problem, sliced(0, 0, 2, 4), *rest) == set()
-    assert rules(problem, sliced(0, 0, 1, 4), *rest) == set()
-    assert "cover" in rules(problem, sliced(0, 0, 2), *rest)
-    assert "cover" in rules(problem, sliced(0, 1, 4), *rest)
-    assert "cover" in rules(problem, sliced(0, 0, 2, 5), *rest)
-    overlap = Stage((Group((Instance(0, Slice(0, 0, 3)), Instance(0, Slice(0, 2, 4)))),))
-    assert "cover" in rules(problem, overlap, *rest)
-    mixed = Stage((Group((Instance(0, Slice(0, 0, 2)), Instance(0, Slice(1, 2, 4)))),))
-    assert "cover" in rules(problem, mixed, *rest)
+def instances(subgraph_id: int, *indices: int) -> Stage:
+    return Stage((Group(tuple(Instance(subgraph_id, i) for i in indices)),))
 
 
-def grid(*cells: tuple[int, int, int, int]) -> Stage:
-    """Instances of subgraph 0: [start, end) of axis 0, of these [start, end) of axis 1."""
-    instances = (Instance(0, Slice(0, a, b, Slice(1, c, d))) for a, b, c, d in cells)
-    return Stage((Group(tuple(instances)),))
-
-
-def test_slices_of_slices_must_cover_the_output_once(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond)
-    rest = (single(1), single(2), single(3))
-    cells = [(0, 2, 0, 2), (0, 2, 2, 4), (2, 4, 0, 2), (2, 4, 2, 4)]
-    assert rules(problem, grid(*cells), *rest) == set()
+@pytest.mark.parametrize("split", [Split(0, 4), Split(0, 3), Split(0, 2, Split(1, 2))], ids=str)
+def test_every_instance_must_run_once(diamond: Partition, split: Split) -> None:
+    problem = ScheduleProblem(diamond, allows_slices=True)
+    splits, rest = split_diamond(diamond, split), (single(1), single(2), single(3))
+    every = range(split.num_instances)
+    assert rules(problem, instances(0, *every), *rest, splits=splits) == set()
     rest_ns = problem.estimate(rest).time_ns
-    assert problem.estimate([grid(*cells), *rest]).time_ns - rest_ns == problem.kernel(0).time_ns
-    for number in range(4):
-        assert "cover" in rules(problem, grid(*cells[:number], *cells[number + 1 :]), *rest)
-        assert "cover" in rules(problem, grid(*cells, cells[number]), *rest)
-    assert "cover" in rules(problem, grid((0, 2, 0, 4), (2, 4, 0, 2), (2, 4, 3, 4)), *rest)
-    whole_and_part = Stage((Group((Instance(0, Slice(0, 0, 4)), *grid((0, 4, 0, 2)).instances())),))
-    assert "cover" in rules(problem, whole_and_part, *rest)
+    sliced_ns = problem.estimate([instances(0, *every), *rest], splits).time_ns
+    assert sliced_ns - rest_ns == pytest.approx(problem.kernel(0).time_ns)
+    for number in every:
+        others = [i for i in every if i != number]
+        assert "cover" in rules(problem, instances(0, *others), *rest, splits=splits)
+        assert "cover" in rules(problem, instances(0, *every, number), *rest, splits=splits)
+    assert "cover" in rules(problem, instances(0, *every, len(every)), *rest, splits=splits)
+    assert "cover" in rules(problem, instances(0, *every), *rest)
+
+
+def test_splits_that_outputs_or_the_problem_do_not_allow_are_seen(diamond: Partition) -> None:
+    problem = ScheduleProblem(diamond, allows_slices=True)
+    rest = (single(1), single(2), single(3))
+    schedule = built(problem, (single(0), *rest))
+    for split in (Split(2, 2), Split(0, 5), Split(0, 2, Split(0, 2)), Split(None, 2)):
+        stages = (instances(0, *range(split.num_instances)), *rest)
+        wrong = replace(schedule, stages=stages, splits=split_diamond(diamond, split))
+        assert {v.rule for v in check_schedule(problem, wrong)} == {"splits"}
+    assert {v.rule for v in check_schedule(problem, replace(schedule, splits=(WHOLE,)))} >= {"splits"}
+    splits = split_diamond(diamond, Split(0, 2))
+    assert rules(ScheduleProblem(diamond), instances(0, 0, 1), *rest, splits=splits) == {"slices"}
 
 
 def test_slices_share_their_subgraphs_duration(diamond: Partition) -> None:
     problem = ScheduleProblem(diamond, cost=DIAMOND)
-    assert problem.estimate([sliced(1, 0, 1)]).time_ns == 5 / 4
-    assert problem.estimate([sliced(1, 0, 1, 4)]).time_ns == 5
+    splits = split_diamond(diamond, Split(0, 4), 1)
+    assert problem.estimate([instances(1, 0)], splits).time_ns == 5 / 4
+    assert problem.estimate([instances(1, 0, 1, 2, 3)], splits).time_ns == 5
 
 
-def test_a_reader_must_wait_for_the_last_slice(diamond: Partition) -> None:
-    problem = ScheduleProblem(diamond)
-    early = Stage((Group((Instance(0, Slice(0, 0, 2)), Instance(1), Instance(0, Slice(0, 2, 4)))),))
-    assert "order" in rules(problem, early, single(2), single(3))
+def test_a_reader_must_wait_for_the_slices_that_it_reads(diamond: Partition) -> None:
+    problem = ScheduleProblem(diamond, allows_slices=True)
+    splits = split_diamond(diamond, Split(0, 2))
+    early = Stage((Group((Instance(0, 0), Instance(1), Instance(0, 1))),))
+    assert "order" in rules(problem, early, single(2), single(3), splits=splits)
+    both = (Split(0, 2), Split(0, 2), WHOLE, WHOLE)
+    order = (Instance(0, 0), Instance(1, 0), Instance(0, 1), Instance(1, 1))
+    assert rules(problem, Stage((Group(order),)), single(2), single(3), splits=both) == set()
+    order = (Instance(0, 0), Instance(1, 1), Instance(0, 1), Instance(1, 0))
+    assert "order" in rules(problem, Stage((Group(order),)), single(2), single(3), splits=both)
 
 
 def test_random_schedules_differ_by_seed_and_use_groups_of_several() -> None:

@@ -144,6 +144,7 @@ class CpuTarget:
     name: ClassVar[str] = "cpu"
     is_measurable: ClassVar[bool] = True
     has_native_code: ClassVar[bool] = True
+    runs_slices: ClassVar[bool] = False
 
     @property
     def machine(self) -> Machine:

@@ -26,6 +26,7 @@ class InterpreterTarget:
     name: ClassVar[str] = "interpreter"
     is_measurable: ClassVar[bool] = False
     has_native_code: ClassVar[bool] = False
+    runs_slices: ClassVar[bool] = False
 
     @property
     def machine(self) -> Machine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from tilewright.cost.base import Estimate
 from tilewright.hardware.capacity import computing_dtype
@@ -11,6 +11,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.partition.split import Split
 from tilewright.planning import Limits, Provenance, Quality, Status
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
@@ -38,13 +39,13 @@ class NpuBackend:
         works = Works(machine, computing_dtype(machine))
         self.costs = NpuCosts(machine, works, self.maps, self._simulation)
         self.limits = Limits(num_groups=machine.num_cores_per_cluster, memory_bytes=options.max_memory_bytes)
-        self._plans: dict[tuple[Partition, tuple[Stage, ...], str], Planned] = {}
+        self._plans: dict[Hashable, Planned] = {}
 
     def price(self, recipe: Recipe) -> PriceSchedule:
         """The simulated time and energy of a whole schedule: units overlap what stages do."""
 
-        def estimate(partition: Partition, stages: Sequence[Stage]) -> Estimate:
-            return estimate_of(self.plan(partition, tuple(stages), recipe.memory).simulation)
+        def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
+            return estimate_of(self.plan(partition, tuple(stages), tuple(splits), recipe.memory).simulation)
 
         return estimate
 
@@ -58,13 +59,12 @@ class NpuBackend:
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
         """Which buffers live in which level, from when to when."""
-        self.plan(program.partition, program.schedule.stages, program.recipe.memory)
+        self._plan_of(program)
         return None
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> NpuCode:
         """The simulated plan."""
-        memory = program.recipe.memory
-        return NpuCode(program, self.plan(program.partition, program.schedule.stages, memory))
+        return NpuCode(program, self._plan_of(program))
 
     def tune(
         self, code: object, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
@@ -72,15 +72,21 @@ class NpuBackend:
         """There is nothing to measure."""
         return None
 
-    def plan(self, partition: Partition, stages: tuple[Stage, ...], memory: str) -> Planned:
+    def _plan_of(self, program: Program) -> Planned:
+        schedule = program.schedule
+        return self.plan(program.partition, schedule.stages, schedule.splits, program.recipe.memory)
+
+    def plan(
+        self, partition: Partition, stages: tuple[Stage, ...], splits: tuple[Split, ...], memory: str
+    ) -> Planned:
         """Bind, place and simulate.
 
         Raises:
             InfeasibleMapping: it fits nowhere; names level and bytes.
         """
-        key = (partition, stages, memory)
+        key = (partition, stages, splits, memory)
         if key not in self._plans:
-            schedule = Schedule(partition, stages, _UNPRICED, Provenance("to be priced"))
+            schedule = Schedule(partition, stages, _UNPRICED, Provenance("to be priced"), splits)
             self._plans[key] = plan_schedule(schedule, self.machine, spill=memory, policy=self.policy)
         return self._plans[key]
 

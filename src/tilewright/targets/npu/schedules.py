@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
@@ -12,7 +10,6 @@ from tilewright.partition import PARTITIONERS, PartitionProblem
 from tilewright.planning import Budget, Infeasible, Limits
 from tilewright.schedule import SCHEDULERS, ScheduleProblem
 from tilewright.schedule.base import Schedule
-from tilewright.schedule.instance_orders import BreadthFirst, DepthFirst, ExactOrder, MinDelta
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.npu.plan import Planned, Recipe, placed
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy
@@ -54,9 +51,9 @@ def plan_by_name(
     if isinstance(cut, Infeasible):
         raise UsageError(f"partitioner {partition}: {cut}")
     scheduler = SCHEDULERS.get(schedule)
-    if isinstance(scheduler, BreadthFirst | DepthFirst | MinDelta | ExactOrder):
-        scheduler = replace(scheduler, split=cut.is_split)
-    found = scheduler.solve(ScheduleProblem(cut, limits=Limits(machine.num_cores_per_cluster)), Budget())
+    found = scheduler.solve(
+        ScheduleProblem(cut, limits=Limits(machine.num_cores_per_cluster), allows_slices=True), Budget()
+    )
     if isinstance(found, Infeasible):
         raise UsageError(f"scheduler {schedule}: {found}")
     return plan_schedule(found, machine, spill=spill)

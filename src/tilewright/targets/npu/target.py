@@ -28,6 +28,7 @@ class NpuTarget:
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
     has_native_code: ClassVar[bool] = False
+    runs_slices: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

@@ -40,6 +40,7 @@ class NullTarget:
     name: ClassVar[str] = "null"
     is_measurable: ClassVar[bool] = False
     has_native_code: ClassVar[bool] = False
+    runs_slices: ClassVar[bool] = False
 
     @property
     def machine(self) -> Machine:
