@@ -52,7 +52,10 @@ MEMORY_PLANNERS = _family(
     "MemoryPlanner",
     {
         "arena": "arena:ArenaPlanner",
+        "first-fitting": "first_fitting:FirstFitting",
         "greedy-by-size": "greedy_by_size:GreedyBySize",
+        "largest-size": "largest_size:LargestSize",
+        "longest-liveness": "longest_liveness:LongestLiveness",
         "naive": "naive:NaivePlanner",
         "random": "random:RandomPlanner",
     },

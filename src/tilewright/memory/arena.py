@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.memory.base import MemoryPlan, MemoryProblem, finish
+from tilewright.memory.base import Buffer, MemoryPlan, MemoryProblem
 from tilewright.memory.bound import lower_bound_bytes
+from tilewright.memory.levels import place_levels
+from tilewright.memory.packing import Packing
 from tilewright.memory.placement import Fit, Item, Placer
-from tilewright.planning import Budget, Infeasible, Meter, Provenance, option
+from tilewright.planning import Budget, Infeasible, Meter, option
 
 _ORDERS: tuple[tuple[str, Callable[[Item, Placer], tuple[int, ...]]], ...] = (
     ("size", lambda i, _: (-i.size_bytes, i.first_step)),
@@ -39,13 +41,14 @@ class ArenaPlanner:
 
     def solve(self, problem: MemoryProblem, budget: Budget) -> MemoryPlan | Infeasible:
         """Stops as soon as the peak equals the lower bound."""
-        bound = lower_bound_bytes(problem)
-        search = _Search(Placer(problem), bound, budget.start())
+        return place_levels(problem, budget, self, seed=self.seed)
+
+    def pack(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
+        """The least peak that is found."""
+        search = _Search(Placer(buffers), lower_bound_bytes(buffers), meter)
         search.try_orders()
         search.improve(random.Random(self.seed), self.max_rounds)
-        offsets = search.placer.by_buffer(search.offsets)
-        provenance = Provenance(self.name, self.seed, search.meter.num_evaluations, search.found_by)
-        return finish(problem, offsets, bound, provenance, cut_off=search.meter.cut_off)
+        return Packing(search.placer.by_buffer(search.offsets), search.found_by)
 
 
 class _Search:

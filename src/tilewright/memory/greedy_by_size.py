@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.memory.base import MemoryPlan, MemoryProblem, finish
-from tilewright.memory.bound import lower_bound_bytes
+from tilewright.memory.base import Buffer, MemoryPlan, MemoryProblem
+from tilewright.memory.levels import place_levels
+from tilewright.memory.packing import Packing
 from tilewright.memory.placement import Placer
-from tilewright.planning import Budget, Infeasible, Provenance
+from tilewright.planning import Budget, Infeasible, Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,12 @@ class GreedyBySize:
     name: ClassVar[str] = "greedy-by-size"
 
     def solve(self, problem: MemoryProblem, budget: Budget) -> MemoryPlan | Infeasible:
+        """One placement of each level, as long as that fits."""
+        return place_levels(problem, budget, self)
+
+    def pack(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
         """One placement."""
-        placer = Placer(problem)
+        placer = Placer(buffers)
         order = sorted(range(len(placer.items)), key=lambda n: (-placer.items[n].size_bytes, n))
-        offsets = placer.by_buffer(placer.place(order))
-        provenance = Provenance(self.name, num_evaluations=1)
-        return finish(problem, offsets, lower_bound_bytes(problem), provenance)
+        meter.spend()
+        return Packing(placer.by_buffer(placer.place(order)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Opaque, row_major_address
 from tilewright.ir.ops import describe
-from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryProblem
+from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem
 from tilewright.partition.base import Subgraph
 from tilewright.schedule.base import Schedule
 
@@ -44,7 +44,7 @@ def memory_problem(
         if scratch:
             name = f"scratch:{subgraph.id}"
             buffers.append(Buffer(name, scratch, start, last[subgraph.id], alignment_bytes))
-    return MemoryProblem(tuple(buffers), capacity_bytes)
+    return MemoryProblem(tuple(buffers), (MemoryLevel("arena", capacity_bytes),))
 
 
 def _steps(schedule: Schedule) -> tuple[dict[int, int], dict[int, int]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.memory.base import Buffer, MemoryProblem, aligned
+from tilewright.memory.base import Buffer, aligned
 from tilewright.progress import checkpoint
 
 Fit = Literal["lowest", "tightest"]
@@ -21,13 +21,14 @@ MAX_KEPT_PAIRS = 1 << 20
 
 @dataclass(slots=True)
 class Placer:
-    """Places the buffers of one problem, in any order, as often as wanted.
+    """Places buffers of one level, in any order, as often as wanted.
 
-    Buffers joined in a chain of takeovers of equal size are placed as one, since sharing costs nothing
-    there. The neighbours in time are found once, so that a placement costs the sum of the items' overlaps.
+    A chain of buffers of equal size, each in place of the one before, is placed as one, since sharing costs
+    nothing there. The neighbours in time are found once, so that a placement costs the sum of the items'
+    overlaps. What a buffer may reuse counts as far as it is among the buffers.
     """
 
-    problem: MemoryProblem
+    buffers: Sequence[Buffer]
     items: list[Item] = field(init=False)
     num_pairs: int = field(init=False)
     _neighbours: list[list[int]] | None = field(init=False, default=None)
@@ -35,7 +36,7 @@ class Placer:
     _last: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.items = _join_chains(self.problem)
+        self.items = _join_chains(self.buffers)
         self._first = np.array([i.first_step for i in self.items], np.int64)
         self._last = np.array([i.last_step for i in self.items], np.int64)
         self.num_pairs = (sum(map(self.num_neighbours, range(len(self.items))))) // 2
@@ -57,8 +58,8 @@ class Placer:
         return live
 
     def _overlapping(self, number: int) -> Array:
-        found: Array = np.flatnonzero(self._is_live_with(number))
-        others: Array = found[found != number]
+        live: Array = np.flatnonzero(self._is_live_with(number))
+        others: Array = live[live != number]
         return others
 
     def place(self, order: Sequence[int], fit: Fit = "lowest") -> list[int]:
@@ -78,7 +79,7 @@ class Placer:
                 if offsets[n] >= 0
             )
             place = _find_gap(item, busy, fit)
-            shared = self._takeover(item, offsets)
+            shared = self._shared_offset(item, offsets)
             offsets[number] = place if shared is None else min(place, shared)
         return offsets
 
@@ -91,7 +92,7 @@ class Placer:
             item = self.items[number]
             together = placed[:2, (placed[2] <= item.last_step) & (placed[3] >= item.first_step)]
             place = _find_gap_of_many(item, together[0], together[1], fit)
-            shared = self._takeover(item, offsets)
+            shared = self._shared_offset(item, offsets)
             offsets[number] = place = place if shared is None else min(place, shared)
             column = (place, place + item.size_bytes, item.first_step, item.last_step)
             placed = np.insert(placed, np.searchsorted(placed[0], place), column, axis=1)
@@ -104,10 +105,10 @@ class Placer:
     def by_buffer(self, offsets: Sequence[int]) -> dict[str, int]:
         """Offset of every buffer, in the problem's order."""
         places = {b.name: offsets[item.number] for item in self.items for b in item.buffers}
-        return {b.name: places[b.name] for b in self.problem.buffers}
+        return {b.name: places[b.name] for b in self.buffers}
 
-    def _takeover(self, item: Item, offsets: Sequence[int]) -> int | None:
-        """The lowest offset at which it can share a place with one it takes over, or that takes it over."""
+    def _shared_offset(self, item: Item, offsets: Sequence[int]) -> int | None:
+        """The lowest offset at which it can lie in place of another item, or another in place of it."""
         best: int | None = None
         for number in item.shares:
             offset = offsets[number]
@@ -128,7 +129,7 @@ class Placer:
 
 @dataclass(slots=True)
 class Item:
-    """One buffer, or a chain of equal ones that take each other over."""
+    """One buffer, or a chain of equal ones, each in place of the one before."""
 
     number: int
     buffers: list[Buffer]
@@ -145,48 +146,49 @@ class Item:
         self.last_step = self.buffers[-1].last_step
 
 
-def _join_chains(problem: MemoryProblem) -> list[Item]:
-    successor = _equal_takeovers(problem)
-    taking_over = {b.name for b in successor.values()}
+def _join_chains(buffers: Sequence[Buffer]) -> list[Item]:
+    by_name = {b.name: b for b in buffers}
+    successor = _equal_successors(buffers, by_name)
+    in_place = {b.name for b in successor.values()}
     items: list[Item] = []
-    for buffer in problem.buffers:
-        if buffer.name not in taking_over:
+    for buffer in buffers:
+        if buffer.name not in in_place:
             chain = [buffer]
             while chain[-1].name in successor:
                 chain.append(successor[chain[-1].name])
             items.append(Item(len(items), chain))
-    _find_shares(problem, items)
+    _find_shares(by_name, items)
     return items
 
 
-def _equal_takeovers(problem: MemoryProblem) -> dict[str, Buffer]:
-    """For each buffer taken over by one of equal size, which that is: as many pairs as possible."""
+def _equal_successors(buffers: Sequence[Buffer], by_name: Mapping[str, Buffer]) -> dict[str, Buffer]:
+    """For each buffer in whose place one of equal size comes, which that is: as many pairs as possible."""
     successor: dict[str, Buffer] = {}
 
     def match(buffer: Buffer, visited: set[str]) -> bool:
         for name in buffer.may_reuse:
-            old = problem.by_name.get(name)
+            old = by_name.get(name)
             if name in visited or old is None or old.size_bytes != buffer.size_bytes:
                 continue
             visited.add(name)
-            if buffer.takes_over(old) and (name not in successor or match(successor[name], visited)):
+            if buffer.fits_in_place_of(old) and (name not in successor or match(successor[name], visited)):
                 successor[name] = buffer
                 return True
         return False
 
-    for buffer in problem.buffers:
+    for buffer in buffers:
         match(buffer, set())
     return successor
 
 
-def _find_shares(problem: MemoryProblem, items: Sequence[Item]) -> None:
-    """Which items may share a place although they meet at one step: takeovers by smaller buffers."""
+def _find_shares(by_name: Mapping[str, Buffer], items: Sequence[Item]) -> None:
+    """Which items may share a place although they meet at one step: smaller buffers in place of larger."""
     home = {b.name: item for item in items for b in item.buffers}
     for item in items:
         first = item.buffers[0]
         for name in first.may_reuse:
-            old = problem.by_name.get(name)
-            if old is not None and first.takes_over(old) and home[name].buffers[-1] is old:
+            old = by_name.get(name)
+            if old is not None and first.fits_in_place_of(old) and home[name].buffers[-1] is old:
                 item.shares.append(home[name].number)
                 home[name].shares.append(item.number)
 
@@ -196,12 +198,12 @@ def _find_gap(item: Item, busy: Sequence[tuple[int, int]], fit: Fit) -> int:
     offset = 0
     best: tuple[int, int] | None = None
     for start, end in busy:
-        room = start - offset - item.size_bytes
-        if room >= 0:
+        free_bytes = start - offset - item.size_bytes
+        if free_bytes >= 0:
             if fit == "lowest":
                 return offset
-            if best is None or room < best[0]:
-                best = (room, offset)
+            if best is None or free_bytes < best[0]:
+                best = (free_bytes, offset)
         offset = max(offset, aligned(end, item.alignment_bytes))
     return offset if best is None else best[1]
 
@@ -210,9 +212,9 @@ def _find_gap_of_many(item: Item, starts: Array, ends: Array, fit: Fit) -> int:
     """`_find_gap` between arrays."""
     mask = item.alignment_bytes - 1
     offsets = np.maximum.accumulate(np.append(0, (ends + mask) & ~mask))
-    room = starts - offsets[:-1] - item.size_bytes
-    fitting = np.flatnonzero(room >= 0)
+    free_bytes = starts - offsets[:-1] - item.size_bytes
+    fitting = np.flatnonzero(free_bytes >= 0)
     if not len(fitting):
         return int(offsets[-1])
-    chosen = fitting[0] if fit == "lowest" else fitting[np.argmin(room[fitting])]
+    chosen = fitting[0] if fit == "lowest" else fitting[np.argmin(free_bytes[fitting])]
     return int(offsets[chosen])

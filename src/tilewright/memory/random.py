@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.memory.base import MemoryPlan, MemoryProblem, finish
-from tilewright.memory.bound import lower_bound_bytes
+from tilewright.memory.base import Buffer, MemoryPlan, MemoryProblem
+from tilewright.memory.levels import place_levels
+from tilewright.memory.packing import Packing
 from tilewright.memory.placement import Placer
-from tilewright.planning import Budget, Infeasible, Provenance, option
+from tilewright.planning import Budget, Infeasible, Meter, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +22,13 @@ class RandomPlanner:
     name: ClassVar[str] = "random"
 
     def solve(self, problem: MemoryProblem, budget: Budget) -> MemoryPlan | Infeasible:
+        """One placement of each level, as long as that fits."""
+        return place_levels(problem, budget, self, seed=self.seed)
+
+    def pack(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
         """One placement."""
-        placer = Placer(problem)
+        placer = Placer(buffers)
         order = list(range(len(placer.items)))
         random.Random(self.seed).shuffle(order)
-        offsets = placer.by_buffer(placer.place(order))
-        return finish(problem, offsets, lower_bound_bytes(problem), Provenance(self.name, self.seed, 1))
+        meter.spend()
+        return Packing(placer.by_buffer(placer.place(order)))

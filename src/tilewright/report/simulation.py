@@ -14,12 +14,12 @@ from tilewright.targets.npu.execute import execute
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
-    from tilewright.memory.scoped import ScopePlan
+    from tilewright.memory.scopes import ScopePlan
     from tilewright.targets.npu.plan import Planned
 
 
 def compare_plan(plan: ScopePlan, tolerance: Tolerance) -> tuple[TensorDifference, ...]:
-    """The results of a plan, computed piece by piece, beside the interpreter's.
+    """The results of a plan, computed buffer by buffer, beside the interpreter's.
 
     Inputs are small integers, of which sums in any order are the same, and which are indices of any table.
     """
@@ -45,7 +45,7 @@ def buffer_page(planned: Planned, machine: Machine) -> str:
         points = sorted(
             (start * 1e3, size / 2**20) for start, size in zip(starts, live, strict=True) if start is not None
         )
-        capacity = planned.scopes.levels[scope].capacity_bytes
+        capacity = planned.scopes.levels[scope].level.capacity_bytes
         limit = None if capacity is None else capacity / 2**20
         series = [figure.Series(str(scope), tuple(points), limit)]
         charts.append(figure.step_chart(name.capitalize(), "ms", "MiB", found.time_s * 1e3, series))

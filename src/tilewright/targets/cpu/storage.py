@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.graph import Graph, Value
-from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryProblem, aligned
+from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem, aligned
 from tilewright.parallel import map_on_cores
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.layouts import Tensor
@@ -186,7 +186,7 @@ def memory_problem(
         )
         for root in first
     )
-    return MemoryProblem(buffers, capacity_bytes), names
+    return MemoryProblem(buffers, (MemoryLevel("arena", capacity_bytes),)), names
 
 
 def _touched(step: Step) -> Iterable[Tensor]:

@@ -1,4 +1,4 @@
-"""The values of a plan: every step computes its pieces from nothing but the pieces that it reads.
+"""The values of a plan: every step computes its buffers from nothing but the buffers that it reads.
 
 Whatever a step would need and does not have is an error, of any type of element, so that a wrong region never
 passes for a right one. This is how a plan is shown to be right; it takes the interpreter's time, not the
@@ -22,7 +22,8 @@ from tilewright.ir.nest_interpreter import run_nests
 from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region
 from tilewright.ir.restrict import Part, restrict
-from tilewright.memory.scoped import ScopePlan, Step
+from tilewright.memory.instances import Step
+from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.instances import Kind
 
 Array = np.ndarray[Any, Any]
@@ -30,11 +31,11 @@ Held = dict[Value, tuple[Region, Array]]
 
 
 def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """The network's outputs by name, put together from the pieces of the plan.
+    """The network's outputs by name, put together from the buffers of the plan.
 
     Raises:
         UsageError: an input is missing, has another shape, or holds what the graph was not made for.
-        InternalError: a step reads what no piece holds, or nothing makes a part of a result.
+        InternalError: a step reads what no buffer holds, or nothing makes a part of a result.
     """
     graph = plan.graph.partition.graph
     inputs: dict[Value, Array] = {}
@@ -43,40 +44,40 @@ def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
             raise UsageError(f"input {value.name!r}: expected an array of shape {list(value.shape)}.")
         inputs[value] = np.asarray(feed[value.name], value.dtype.numpy)
     run_checks(graph, feed)
-    pieces: dict[int, Array] = {}
+    arrays: dict[int, Array] = {}
     for number, step in enumerate(plan.steps):
         held: Held = {}
         for read in step.reads:
-            if read.piece is None:
+            if read.buffer is None:
                 held[read.value] = (read.region, inputs[read.value][_box(read.region)])
             elif not step.operators:
                 continue
             else:
-                source = plan.pieces[read.piece]
-                part = _cropped(source.region, pieces[read.piece], read.region, read.value)
+                source = plan.buffers[read.buffer]
+                part = _cropped(source.region, arrays[read.buffer], read.region, read.value)
                 held[read.value] = (read.region, part)
         if step.operators:
-            _compute(plan, step, held, pieces)
+            _compute(plan, step, held, arrays)
         else:
-            _collect(plan, step, pieces)
-        for source_id in {r.piece for r in step.reads if r.piece is not None}:
-            piece = plan.pieces[source_id]
-            if piece.last_step <= number and piece.value not in plan.graph.results:
-                pieces.pop(source_id, None)
-    return {v.name: _result(plan, v, inputs, pieces) for v in graph.outputs}
+            _collect(plan, step, arrays)
+        for source_id in {r.buffer for r in step.reads if r.buffer is not None}:
+            buffer = plan.buffers[source_id]
+            if buffer.last_step <= number and buffer.value not in plan.graph.results:
+                arrays.pop(source_id, None)
+    return {v.name: _result(plan, v, inputs, arrays) for v in graph.outputs}
 
 
-def _collect(plan: ScopePlan, step: Step, pieces: dict[int, Array]) -> None:
-    """A concatenation: parts of other pieces side by side."""
+def _collect(plan: ScopePlan, step: Step, arrays: dict[int, Array]) -> None:
+    """A concatenation: parts of other buffers beside each other."""
     for number in step.writes:
-        target = plan.pieces[number]
+        target = plan.buffers[number]
         parts = []
         for read in step.reads:
-            if read.piece is not None and read.value is target.value:
-                source = plan.pieces[read.piece]
-                part = _cropped(source.region, pieces[read.piece], read.region, read.value)
+            if read.buffer is not None and read.value is target.value:
+                source = plan.buffers[read.buffer]
+                part = _cropped(source.region, arrays[read.buffer], read.region, read.value)
                 parts.append((read.region, part))
-        pieces[number] = _joined(target.value, target.region, parts)
+        arrays[number] = _joined(target.value, target.region, parts)
 
 
 def _joined(value: Value, region: Region, parts: Sequence[tuple[Region, Array]]) -> Array:
@@ -92,18 +93,18 @@ def _joined(value: Value, region: Region, parts: Sequence[tuple[Region, Array]])
     return array
 
 
-def _compute(plan: ScopePlan, step: Step, held: Held, pieces: dict[int, Array]) -> None:
+def _compute(plan: ScopePlan, step: Step, held: Held, arrays: dict[int, Array]) -> None:
     """A layer's operators in order, each on its part of what is held."""
-    made = {plan.pieces[i].value: plan.pieces[i].region for i in step.writes}
+    made = {plan.buffers[i].value: plan.buffers[i].region for i in step.writes}
     wanted = value_regions(step.operators, made, plan.graph.maps)
     for node in step.operators:
         regions = {v: wanted[v] for v in node.results() if v in wanted}
         if regions:
             held.update(_run(node, regions, held))
     for number in step.writes:
-        piece = plan.pieces[number]
-        region, array = held[piece.value]
-        pieces[number] = _cropped(region, array, piece.region, piece.value)
+        buffer = plan.buffers[number]
+        region, array = held[buffer.value]
+        arrays[number] = _cropped(region, array, buffer.region, buffer.value)
 
 
 def _run(node: Node, regions: Mapping[Value, Region], held: Held) -> Held:
@@ -207,15 +208,15 @@ def _cropped(region: Region, array: Array, wanted: Region, value: Value) -> Arra
 
 
 def _result(
-    plan: ScopePlan, value: Value, inputs: Mapping[Value, Array], pieces: Mapping[int, Array]
+    plan: ScopePlan, value: Value, inputs: Mapping[Value, Array], arrays: Mapping[int, Array]
 ) -> Array:
     if value in inputs:
         return inputs[value]
     if value.data is not None:
         return value.data
     nodes = plan.graph.nodes
-    made = (p for p in plan.pieces if p.value is value and nodes[p.node].kind is Kind.INSTANCE)
-    return _joined(value, full_region(value.shape), [(p.region, pieces[p.id]) for p in made])
+    made = (p for p in plan.buffers if p.value is value and nodes[p.node].kind is Kind.INSTANCE)
+    return _joined(value, full_region(value.shape), [(p.region, arrays[p.id]) for p in made])
 
 
 def _box(region: Region, within: Region | None = None) -> tuple[slice, ...]:

@@ -16,7 +16,9 @@ from tilewright.hardware.capacity import computing_dtype, local_capacity_bytes, 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
 from tilewright.ir.graph_regions import RegionMaps
-from tilewright.memory.scoped import ScopePlan, place
+from tilewright.memory.base import MemoryPlanner
+from tilewright.memory.longest_liveness import LongestLiveness
+from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.graphturbo.planner import Analysis
@@ -38,16 +40,15 @@ OrderName = Literal["breadth-first", "depth-first", "min-delta", "exact"]
 class Recipe:
     """How to plan and run a network.
 
-    `splits`: whether subgraphs run as slices. `without`: scopes that nothing may live in. The partitioner's
-    `alpha` scales the local capacity that is planned with, not the one that is there.
+    `splits`: whether subgraphs run as slices. `memory` says what leaves a level that is too small. The
+    partitioner's `alpha` scales the local capacity that is planned with, not the one that is there.
     """
 
     name: str
     partitioner: GraphTurbo = field(default_factory=GraphTurbo)
     splits: bool = True
     order: OrderName = "depth-first"
-    spill: str = "longest-liveness"
-    without: tuple[Scope, ...] = ()
+    memory: MemoryPlanner = field(default_factory=LongestLiveness)
     policy: Policy = GRAPHTURBO
 
 
@@ -61,11 +62,15 @@ GRAPHTURBO_RECIPE = Recipe("graphturbo")
 
 BASELINES: Mapping[str, Recipe] = {
     "tvm": Recipe(
-        "tvm", _RELAY, False, "breadth-first", without=(Scope.LOCAL, Scope.SHARED),
+        "tvm", _RELAY, False, "breadth-first", memory=LongestLiveness(without=("local", "shared")),
         policy=Policy("none", keeps_weights=False, launches="each step"),
     ),
-    "astitch": Recipe("astitch", _RELAY, False, "breadth-first", without=(Scope.SHARED,), policy=_SERIAL),
-    "variant-1": Recipe("variant-1", _RELAY, False, "breadth-first", without=(Scope.LOCAL,), policy=_SERIAL),
+    "astitch": Recipe(
+        "astitch", _RELAY, False, "breadth-first", LongestLiveness(without=("shared",)), _SERIAL
+    ),
+    "variant-1": Recipe(
+        "variant-1", _RELAY, False, "breadth-first", LongestLiveness(without=("local",)), _SERIAL
+    ),
     "variant-2": Recipe("variant-2", _RELAY, False, "breadth-first", policy=_SERIAL),
     "variant-3": Recipe("variant-3", policy=_SERIAL),
     "variant-4": replace(GRAPHTURBO_RECIPE, name="variant-4"),
@@ -120,7 +125,7 @@ class Planner:
         """
         instances = self.instances(recipe)
         order = self._order(instances, recipe.order)
-        key = (instances, order, recipe.spill, recipe.without, recipe.policy)
+        key = (instances, order, recipe.memory, recipe.policy)
         found = self._planned.get(key)
         if found is None:
             found = placed(self.machine, recipe, instances, order, self.least_seconds)
@@ -173,9 +178,7 @@ def placed(
         InfeasibleMapping: not even main memory is large enough.
     """
     bindings = bind(instances, order, machine.num_cores_per_cluster)
-    scopes = place(
-        instances, order, bindings, machine, recipe.spill, capacities=dict.fromkeys(recipe.without, 0)
-    )
+    scopes = place(instances, order, bindings, machine, recipe.memory)
     steps = lower(scopes, bindings, machine, computing_dtype(machine))
     if least_seconds is None:
         least_seconds = _least_seconds(instances.partition.graph, machine, instances.maps)
@@ -191,13 +194,13 @@ def _least_seconds(graph: Graph, machine: Machine, maps: RegionMaps) -> Mapping[
 
 
 def weight_room_bytes(machine: Machine, scopes: ScopePlan) -> int:
-    """What pieces leave of the shared buffer: the vendor keeps a share for weights and sizes the rest by the
-    network, so weights have that share and whatever no piece ever lies on."""
+    """What values leave of the shared buffer: the vendor keeps a share for weights and sizes the rest by the
+    network, so weights have that share and whatever no buffer ever lies on."""
     shared = machine.shared
     if shared is None:
         return 0
     own = int((shared.capacity_bytes or 0) * machine.num_instances_per_cluster(shared))
-    return max(shared_weight_bytes(machine), own - scopes.levels[Scope.SHARED].used_bytes)
+    return max(shared_weight_bytes(machine), own - scopes.levels[Scope.SHARED].peak_bytes)
 
 
 def ordered(instances: InstanceGraph, name: OrderName, machine: Machine) -> Sequence[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.errors import InternalError, TilewrightError
+from tilewright.memory.largest_size import LargestSize
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.graphturbo.split import Dims
 from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, OrderName, Planned, Planner, Recipe
@@ -56,7 +57,7 @@ class Best:
 def recipes(planner: Planner) -> Iterator[Recipe]:
     """The recipes of the portfolio for a network; the paper's own is the first.
 
-    Axes beyond the batch are in question only where a slice of the batch is too large. Which pieces are
+    Axes beyond the batch are in question only where a slice of the batch is too large. What is
     spilled is asked of the best of them only: it rarely matters.
     """
     yield GRAPHTURBO_RECIPE
@@ -121,6 +122,6 @@ def best_plan(planner: Planner, update: Update | None = None) -> Best:
         assert first_error is not None
         raise first_error
     if best.recipe in listed:
-        last = replace(best.recipe, name=f"{best.recipe.name}, largest-size", spill="largest-size")
+        last = replace(best.recipe, name=f"{best.recipe.name}, largest-size", memory=LargestSize())
         attempt(last.name, partial(planner.plan, last))
     return Best(best, tried, planner.num_simulated + len(_SIMPLE))

@@ -1,11 +1,12 @@
-"""Any schedule of any partition on a described accelerator, under any spill policy."""
+"""Any schedule of any partition on a described accelerator, with any memory planner."""
 
 from __future__ import annotations
 
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
-from tilewright.memory.scoped import DEFAULT_POLICY
+from tilewright.memory import MEMORY_PLANNERS
+from tilewright.memory.scopes import DEFAULT_PLANNER
 from tilewright.partition import PARTITIONERS, PartitionProblem
 from tilewright.planning import Budget, Infeasible, Limits
 from tilewright.schedule import SCHEDULERS, ScheduleProblem
@@ -16,19 +17,20 @@ from tilewright.targets.npu.simulate import GRAPHTURBO, Policy
 
 
 def plan_schedule(
-    schedule: Schedule, machine: Machine, *, spill: str = DEFAULT_POLICY, policy: Policy = GRAPHTURBO
+    schedule: Schedule, machine: Machine, *, spill: str = DEFAULT_PLANNER, policy: Policy = GRAPHTURBO
 ) -> Planned:
     """Bind, place and simulate a schedule on one cluster of a machine.
 
     The plan's recipe says how it was named, spilled and run; its partition is the schedule's.
 
     Raises:
-        UsageError: the schedule is not legal, or there is no such spill policy.
+        UsageError: the schedule is not legal, or there is no such memory planner.
         InfeasibleMapping: it fits nowhere; names level and bytes.
     """
     graph, order = instances_of(schedule, machine)
     names = (schedule.partition.provenance.planner, schedule.provenance.planner, spill)
-    return placed(machine, Recipe(", ".join(names), spill=spill, policy=policy), graph, order)
+    recipe = Recipe(", ".join(names), memory=MEMORY_PLANNERS.get(spill), policy=policy)
+    return placed(machine, recipe, graph, order)
 
 
 def plan_by_name(
@@ -37,7 +39,7 @@ def plan_by_name(
     *,
     partition: str = "graphturbo",
     schedule: str = "depth-first",
-    spill: str = DEFAULT_POLICY,
+    spill: str = DEFAULT_PLANNER,
 ) -> Planned:
     """Cut, order, place and simulate a graph with what the registries have under these names.
 

@@ -10,8 +10,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, full_region, hull, volume
-from tilewright.memory.scoped import Piece, Read, ScopePlan
-from tilewright.memory.scoped import Step as PlannedStep
+from tilewright.memory.instances import Read
+from tilewright.memory.instances import Step as PlannedStep
+from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves
@@ -40,7 +41,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A piece that a step makes, where it goes."""
+    """What a step writes, and where it goes."""
 
     value: str
     size_bytes: int
@@ -65,7 +66,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One step with all that takes time. `after` are steps whose places in memory it takes over."""
+    """One step with all that takes time. `after` are steps whose places in memory it reuses."""
 
     number: int
     name: str
@@ -98,15 +99,15 @@ class _Lowering:
         self.dealt_anew: dict[Edge, int] = {}  # by which step
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
-        self.reused = _places_taken_over(plan)
+        self.reused = _reused_places(plan)
 
     def run(self) -> tuple[Step, ...]:
         return tuple(self._step(number, step) for number, step in enumerate(self.plan.steps))
 
     def _step(self, number: int, step: PlannedStep) -> Step:
         node = self.graph.nodes[step.node]
-        written = [self.plan.pieces[i] for i in step.writes]
-        made = {piece.value: piece.region for piece in written}
+        written = [self.plan.buffers[i] for i in step.writes]
+        made = {buffer.value: buffer.region for buffer in written}
         results = self.graph.results
         stores = tuple(
             Store(p.value.name, p.size_bytes, p.scope, p.value in results and node.kind is Kind.INSTANCE)
@@ -146,10 +147,10 @@ class _Lowering:
 
     def _movement(self, step: PlannedStep, main: Value) -> UnitWork:
         """A layer that only moves: what lies between its operators exists as tiles, its results move once."""
-        written = [self.plan.pieces[i] for i in step.writes]
-        elements = sum(volume(piece.region) for piece in written)
+        written = [self.plan.buffers[i] for i in step.writes]
+        elements = sum(volume(buffer.region) for buffer in written)
         return self.works.of_movement(
-            step.operators, main.dtype, elements, sum(piece.size_bytes for piece in written)
+            step.operators, main.dtype, elements, sum(buffer.size_bytes for buffer in written)
         )
 
     def _work(self, node: Node, regions: Mapping[Value, Region], own: Binding | None) -> tuple[UnitWork, ...]:
@@ -175,24 +176,24 @@ class _Lowering:
         regions: Mapping[Value, Region],
         tiles: int,
     ) -> Load:
-        value, region, source = read.value, read.region, read.piece
+        value, region, source = read.value, read.region, read.buffer
         size = self.graph.bytes_of(value, region)
         if source is None:
             return Load(value.name, region, size, Scope.MAIN, None, (), 0)
-        piece = self.plan.pieces[source]
-        edge = self.edges.get((step.node, value, piece.node))
+        buffer = self.plan.buffers[source]
+        edge = self.edges.get((step.node, value, buffer.node))
         if edge is None or all(t.kind is not Kind.REDISTRIBUTE for t in self.moves.get(edge, ())):
-            needs = self._tile_needs(step, value, main[0], regions, piece.region, tiles) if main else ()
-            return Load(value.name, region, size, piece.scope, piece.first_step, needs, 0)
-        if piece.scope is not Scope.LOCAL:
+            needs = self._tile_needs(step, value, main[0], regions, buffer.region, tiles) if main else ()
+            return Load(value.name, region, size, buffer.scope, buffer.first_step, needs, 0)
+        if buffer.scope is not Scope.LOCAL:
             # Each reader brings it anew, dealt as it wants it.
-            return Load(value.name, region, size, piece.scope, piece.first_step, (), 0)
+            return Load(value.name, region, size, buffer.scope, buffer.first_step, (), 0)
         # What changes cores is dealt anew as a whole, once for all layers of the instance.
         first = self.dealt_anew.setdefault(edge, number)
         if first != number:
-            return Load(value.name, region, size, piece.scope, first, (), 0)
+            return Load(value.name, region, size, buffer.scope, first, (), 0)
         moved = self.graph.bytes_of(value, edge.region)
-        return Load(value.name, region, size, piece.scope, piece.first_step, (), moved)
+        return Load(value.name, region, size, buffer.scope, buffer.first_step, (), moved)
 
     def _tile_needs(
         self,
@@ -203,7 +204,7 @@ class _Lowering:
         there: Region,
         tiles: int,
     ) -> tuple[int, ...]:
-        """Up to which tile of an operand's piece, `there`, each tile of the result needs it.
+        """Up to which tile of an operand's buffer, `there`, each tile of the result needs it.
 
         Tiles cut the axis that `_tiled_axis` says.
         """
@@ -273,32 +274,32 @@ class _Lowering:
         return found
 
 
-def _places_taken_over(plan: ScopePlan) -> list[tuple[int, ...]]:
-    """For each step those that wrote or read what lay where its own pieces come to lie.
+def _reused_places(plan: ScopePlan) -> list[tuple[int, ...]]:
+    """For each step those that wrote or read what lay where its own buffers come to lie.
 
     Every reader counts, not the last one only: steps on different units may end in any order.
     """
     after: list[set[int]] = [set() for _ in plan.steps]
-    users = [{piece.first_step} for piece in plan.pieces]
+    users = [{buffer.first_step} for buffer in plan.buffers]
     for number, step in enumerate(plan.steps):
         for read in step.reads:
-            if read.piece is not None:
-                users[read.piece].add(number)
+            if read.buffer is not None:
+                users[read.buffer].add(number)
     for scope in (Scope.LOCAL, Scope.SHARED):
-        own = sorted((p for p in plan.pieces if p.scope is scope), key=lambda p: p.first_step)
-        there: list[Piece] = []
-        for piece in own:
-            if piece.size_bytes == 0:
+        own = sorted((p for p in plan.buffers if p.scope is scope), key=lambda p: p.first_step)
+        there: list[PlacedBuffer] = []
+        for buffer in own:
+            if buffer.size_bytes == 0:
                 continue
             kept = []
             for other in there:
-                if other.offset_bytes >= piece.end_bytes or other.end_bytes <= piece.offset_bytes:
+                if other.offset_bytes >= buffer.end_bytes or other.end_bytes <= buffer.offset_bytes:
                     kept.append(other)
                     continue
-                after[piece.first_step] |= {u for u in users[other.id] if u < piece.first_step}
-                if other.offset_bytes < piece.offset_bytes or other.end_bytes > piece.end_bytes:
-                    kept.append(other)  # part of it is still to be taken over
-            there = [*kept, piece]
+                after[buffer.first_step] |= {u for u in users[other.id] if u < buffer.first_step}
+                if other.offset_bytes < buffer.offset_bytes or other.end_bytes > buffer.end_bytes:
+                    kept.append(other)  # part of it is still to be reused
+            there = [*kept, buffer]
     return [tuple(sorted(steps)) for steps in after]
 
 

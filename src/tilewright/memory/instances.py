@@ -1,0 +1,208 @@
+"""An order of instances as a memory problem: steps, and the buffers that they write and read.
+
+A step is one layer of an instance, or one concatenation, copy or redistribution. A buffer holds the region of
+one value that one step makes, and lives in one level for its whole life. Local buffers of a cluster's cores
+count as one level: a value is distributed over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph_regions import value_regions
+from tilewright.ir.region import Region, volume
+from tilewright.memory.base import Buffer, MemoryLevel, MemoryProblem
+from tilewright.partition.layers import LayerRegions
+from tilewright.schedule.binding import Bindings, Scope
+from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
+
+SCOPES = (Scope.LOCAL, Scope.SHARED, Scope.MAIN)
+"""What the levels of these problems are, innermost first."""
+REMEDIES = ("a smaller batch", "a machine with more memory")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Content:
+    """What a buffer holds: `region` of `value`, made by node `node` of the instance graph."""
+
+    node: int
+    value: Value
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """A region of a value that a step reads.
+
+    `buffer` is the number of the buffer that holds it; None for an input of the network.
+    """
+
+    value: Value
+    region: Region
+    buffer: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """What happens at one time. `layer` counts the layers of the node's subgraph, from 0.
+
+    `operators` are those of the layer; a concatenation, copy or redistribution has none. `writes` are the
+    numbers of the buffers that it makes.
+    """
+
+    node: int
+    layer: int
+    operators: tuple[Node, ...]
+    reads: tuple[Read, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """The steps of an order, and the problem of placing what they make.
+
+    `contents[i]` is what `problem.buffers[i]` holds; steps are numbered by their place.
+    """
+
+    graph: InstanceGraph
+    order: tuple[int, ...]
+    steps: tuple[Step, ...]
+    contents: tuple[Content, ...]
+    problem: MemoryProblem
+
+
+def expand(
+    graph: InstanceGraph, order: Sequence[int], bindings: Bindings, levels: Sequence[MemoryLevel]
+) -> Timeline:
+    """Steps and buffers of an order, in the scopes that the bindings ask for. O(steps + reads).
+
+    `levels` are those of the scopes. Results of the network live in main memory, to the end; what an instance
+    keeps to itself is local.
+    """
+    return _Expander(graph, bindings).run(order, tuple(levels))
+
+
+def is_result(graph: InstanceGraph, node: InstanceNode, value: Value) -> bool:
+    """Whether what a node makes of a value is a part of the network's results."""
+    return node.kind is Kind.INSTANCE and value in graph.results
+
+
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """A buffer whose readers are still to come."""
+
+    content: Content
+    size_bytes: int
+    first_step: int
+    scope: Scope
+    is_result: bool
+    read_steps: list[int]
+    operands: tuple[int, ...] = ()  # in whose place it might be written
+
+    @property
+    def last_read(self) -> int:
+        return self.read_steps[-1] if self.read_steps else self.first_step
+
+
+class _Expander:
+    def __init__(self, graph: InstanceGraph, bindings: Bindings) -> None:
+        self.graph = graph
+        self.bindings = bindings
+        self.steps: list[Step] = []
+        self.drafts: list[_Draft] = []
+        self.made: dict[tuple[int, Value], int] = {}
+        self.layer_regions = LayerRegions(graph.maps)
+        self.in_place = graph.partition.in_place
+
+    def run(self, order: Sequence[int], levels: tuple[MemoryLevel, ...]) -> Timeline:
+        for place in order:
+            node = self.graph.nodes[place]
+            if node.kind is Kind.INSTANCE:
+                self._add_instance(node)
+            else:
+                self._add_passage(node)
+        names = [f"{d.content.value.name}@{d.content.node}" for d in self.drafts]
+        buffers = tuple(self._buffer(draft, names) for draft in self.drafts)
+        return Timeline(
+            self.graph,
+            tuple(order),
+            tuple(self.steps),
+            tuple(d.content for d in self.drafts),
+            MemoryProblem(buffers, levels, REMEDIES),
+        )
+
+    def _add_passage(self, node: InstanceNode) -> None:
+        """A node that passes on what it reads: one step."""
+        reads = tuple(
+            Read(e.value, e.region, self.made[e.producer, e.value]) for e in self.graph.reads(node.id)
+        )
+        writes = tuple(self._add_buffer(node, v, r) for v, r in node.outputs.items())
+        self._add_step(Step(node.id, 0, (), reads, writes))
+
+    def _add_instance(self, node: InstanceNode) -> None:
+        subgraph = self.graph.partition.subgraphs[node.subgraph_id]
+        regions = value_regions(subgraph.nodes, node.outputs, self.graph.maps)
+        sources = {e.value: self.made[e.producer, e.value] for e in self.graph.reads(node.id)}
+        for number, layer in enumerate(self.graph.partition.layers_of(subgraph)):
+            outputs = [v for v in layer.outputs if v in regions]
+            if not outputs:
+                continue
+            needs = self.layer_regions.needs_of(layer, tuple(regions.get(v) for v in layer.outputs)).inputs
+            read = zip(layer.inputs, needs, strict=True)
+            reads = tuple(Read(v, r, sources.get(v)) for v, r in read if r is not None)
+            writes = tuple(self._add_buffer(node, v, regions[v]) for v in outputs)
+            sources.update(zip(outputs, writes, strict=True))
+            if len(writes) == 1 and self.in_place:
+                self.drafts[writes[0]].operands = tuple(
+                    r.buffer for r in reads if r.buffer is not None and r.value in layer.overwrites
+                )
+            self._add_step(Step(node.id, number, layer.nodes, reads, writes))
+
+    def _add_buffer(self, node: InstanceNode, value: Value, region: Region) -> int:
+        in_results = is_result(self.graph, node, value)
+        scope = Scope.LOCAL
+        if value in node.outputs:
+            scope = self.bindings.scopes[node.id]
+            if in_results:
+                scope = Scope.MAIN
+            elif scope is Scope.MAIN:
+                # Its node makes a result of the network too, which is what main memory was meant for.
+                scope = Scope.LOCAL
+        size = self.graph.bytes_of(value, region)
+        self.made[node.id, value] = len(self.drafts)
+        content = Content(node.id, value, region)
+        self.drafts.append(_Draft(content, size, len(self.steps), scope, in_results, []))
+        return len(self.drafts) - 1
+
+    def _add_step(self, step: Step) -> None:
+        for read in step.reads:
+            if read.buffer is not None:
+                self.drafts[read.buffer].read_steps.append(len(self.steps))
+        self.steps.append(step)
+
+    def _buffer(self, draft: _Draft, names: Sequence[str]) -> Buffer:
+        content = draft.content
+        return Buffer(
+            names[self.made[content.node, content.value]],
+            draft.size_bytes,
+            draft.first_step,
+            len(self.steps) - 1 if draft.is_result else draft.last_read,
+            may_reuse=tuple(names[old] for old in draft.operands if self._may_reuse(draft, self.drafts[old])),
+            level=SCOPES.index(draft.scope),
+            read_steps=tuple(dict.fromkeys(draft.read_steps)),
+        )
+
+    def _may_reuse(self, draft: _Draft, old: _Draft) -> bool:
+        """Whether an operand dies where a buffer is made, and no element is larger than the operand's.
+
+        An operand of which only a part is read lies no nearer to the beginning, element by element, than what
+        is written there, so that a writer that goes forward never meets what it still has to read.
+        """
+        return (
+            old.last_read == draft.first_step
+            and not old.is_result
+            and old.size_bytes >= draft.size_bytes
+            and old.size_bytes * volume(draft.content.region) >= draft.size_bytes * volume(old.content.region)
+        )
