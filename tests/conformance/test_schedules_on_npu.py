@@ -1,4 +1,4 @@
-"""The simulator runs every registered schedule of every registered partition under every spill policy."""
+"""The simulator runs every registered schedule of every registered partition with every memory planner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.interpret import run_graph
-from tilewright.memory.scoped import POLICIES, check_scopes
+from tilewright.memory import MEMORY_PLANNERS
+from tilewright.memory.check_scopes import check_scopes
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
 from tilewright.partition.graphturbo import GraphTurbo
@@ -88,7 +89,7 @@ def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, spi
     return planned
 
 
-@pytest.mark.parametrize("spill", sorted(POLICIES))
+@pytest.mark.parametrize("spill", ["largest-size", "longest-liveness"])
 @pytest.mark.parametrize("scheduler", SCHEDULERS.names())
 @pytest.mark.parametrize("partitioner", PARTITIONERS.names())
 def test_whatever_is_registered_runs(partitioner: str, scheduler: str, spill: str) -> None:
@@ -102,7 +103,18 @@ def test_whatever_is_registered_runs(partitioner: str, scheduler: str, spill: st
                 planned = right(schedule, feed, machine, spill)
                 again = plan_schedule(schedule, machine, spill=spill)
                 assert again.simulation.runs == planned.simulation.runs
-                assert planned.recipe.spill == spill
+                assert planned.scopes.memory.provenance.planner == spill
+
+
+@pytest.mark.parametrize("memory", MEMORY_PLANNERS.names())
+def test_whatever_places_buffers_runs(memory: str) -> None:
+    for number, (graph, feed) in enumerate(networks()):
+        machine = small(MACHINES[number % 2], 64)
+        for partition in partitions("graphturbo", graph):
+            schedule = SCHEDULERS.get("depth-first").solve(ScheduleProblem(partition), Budget())
+            assert isinstance(schedule, Schedule)
+            planned = right(schedule, feed, machine, memory)
+            assert planned.scopes.memory.provenance.planner == memory
 
 
 def by_hand(graph: Graph, seed: int) -> Partition:
@@ -180,7 +192,7 @@ def test_elements_are_as_wide_as_the_machine_keeps_them_whoever_cut_the_network(
         schedule = SCHEDULERS.get("sequential").solve(ScheduleProblem(partition), Budget())
         assert isinstance(schedule, Schedule)
         planned = plan_schedule(schedule, MACHINES[0])
-        sizes.add(sum(p.size_bytes for p in planned.scopes.pieces if p.scope is Scope.MAIN))
+        sizes.add(sum(p.size_bytes for p in planned.scopes.buffers if p.scope is Scope.MAIN))
         if name in ("layerwise", "graphturbo"):
             assert [s.name for s in planned.simulation.steps] == ["conv", "softmax"]
     assert sizes == {2 * 2 * 4 * 8 * 8}

@@ -7,7 +7,9 @@ import pytest
 from tilewright import zoo
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
-from tilewright.memory.scoped import check_scopes, place
+from tilewright.memory import MEMORY_PLANNERS
+from tilewright.memory.check_scopes import check_scopes
+from tilewright.memory.scopes import place
 from tilewright.partition import PARTITIONERS, PartitionProblem
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
@@ -43,11 +45,12 @@ def test_resnet50_has_296_buffers_and_spills_as_much_as_the_specification_says(
     assert callable(find)
     order = find(demand_of(graph))
     bindings = bind(graph, order, MACHINE.num_cores_per_cluster)
-    plan = place(graph, order, bindings, MACHINE, policy)
+    plan = place(graph, order, bindings, MACHINE, MEMORY_PLANNERS.get(policy))
     assert check_scopes(plan, bindings) == ()
-    assert plan.levels[Scope.LOCAL].capacity_bytes == 8 * MEBI
+    assert plan.levels[Scope.LOCAL].level.capacity_bytes == 8 * MEBI
     assert tuple(plan.num_buffers[s] for s in (Scope.MAIN, Scope.SHARED, Scope.LOCAL)) == buffers
-    assert len(plan.pieces) == len(plan.steps) == sum(buffers) == 296
+    assert len(plan.buffers) == len(plan.steps) == sum(buffers) == 296
+    assert plan.memory.quality.cost == plan.spilled_bytes
     assert round(plan.spilled_bytes / MEBI, 1) == spilled_mebibytes
 
 
@@ -57,7 +60,7 @@ def test_of_two_siblings_the_one_that_waits_lies_in_the_shared_buffer() -> None:
     order = depth_first(demand_of(graph))
     plan = place(graph, order, bind(graph, order, MACHINE.num_cores_per_cluster), MACHINE)
     when = {node: i for i, node in enumerate(order)}
-    waiting = {p.node for p in plan.pieces if p.scope is Scope.SHARED}
+    waiting = {p.node for p in plan.buffers if p.scope is Scope.SHARED}
     pairs = [{e.producer for e in graph.reads(n.id)} for n in graph.nodes if len(graph.reads(n.id)) == 2]
     assert len(waiting) == len(pairs) == 7
     assert waiting == {min(pair, key=when.__getitem__) for pair in pairs}

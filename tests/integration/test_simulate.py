@@ -16,7 +16,7 @@ from tests.support.models import small_net
 
 from tilewright.cli.schemas import violations
 from tilewright.hardware.presets import load_preset
-from tilewright.memory.scoped import ScopePlan
+from tilewright.memory.scopes import ScopePlan
 from tilewright.partition import PARTITIONERS
 from tilewright.schedule import SCHEDULERS
 from tilewright.targets.npu.execute import execute

@@ -77,7 +77,7 @@ buffer_shapes = st.tuples(
 
 @st.composite
 def memory_problems(draw: st.DrawFn) -> MemoryProblem:
-    """Random intervals; each may take over some of those that die where it begins, whatever their size."""
+    """Random intervals; each may reuse some of those that die where it begins, whatever their size."""
     shapes = draw(st.lists(buffer_shapes, max_size=14))
     spans = [
         (f"b{i}", size, first, first + length, align) for i, (size, first, length, align) in enumerate(shapes)
@@ -93,7 +93,7 @@ def memory_problems(draw: st.DrawFn) -> MemoryProblem:
 @given(memory_problems(), st.integers(0, 3))
 @settings(max_examples=150, deadline=None)
 def test_every_plan_is_valid_and_no_better_than_the_bound(problem: MemoryProblem, seed: int) -> None:
-    bound = lower_bound_bytes(problem)
+    bound = lower_bound_bytes(problem.buffers)
     for name in MEMORY_PLANNERS.names():
         plan = MEMORY_PLANNERS.get(name).solve(problem, Budget(30))
         assert isinstance(plan, MemoryPlan)

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from tests.support.graphs import random_graph
 from tests.support.integer_networks import integer_feed, integer_network
+from tests.support.scopes import levels, placed_in
 
-from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interpret import run_graph, run_node
 from tilewright.ir.region import Region
-from tilewright.memory.scoped import POLICIES, ScopePlan, check_scopes, place
-from tilewright.memory.scoped.expand import Timeline, expand
-from tilewright.memory.scoped.spill import spill
+from tilewright.memory.check_scopes import check_scopes
+from tilewright.memory.instances import Timeline, expand
+from tilewright.memory.scopes import ScopePlan
+from tilewright.memory.spill import Policy, Residence, largest_size, longest_liveness
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.layers import layer_of
@@ -30,8 +31,7 @@ from tilewright.schedule.orders import depth_first
 
 Array = np.ndarray[Any, Any]
 SEEDS = range(24)
-MACHINE = load_preset("stcp920")
-OUTWARDS = (Scope.LOCAL, Scope.SHARED, Scope.MAIN)
+POLICIES: Mapping[str, Policy] = {"longest-liveness": longest_liveness, "largest-size": largest_size}
 
 
 @cache
@@ -83,8 +83,7 @@ def plan_of(
     graph: InstanceGraph, order: tuple[int, ...], local: int | None, shared: int | None, policy: str
 ) -> tuple[ScopePlan, Bindings]:
     bindings = bind(graph, order, 8)
-    capacities = {Scope.LOCAL: local, Scope.SHARED: shared}
-    return place(graph, order, bindings, MACHINE, policy, capacities=capacities), bindings
+    return placed_in(levels(local, shared), graph, order, bindings, policy), bindings
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -126,36 +125,41 @@ def test_nothing_is_spilled_from_unlimited_buffers_and_nothing_stays_in_none(see
             if not results:
                 assert {p.scope for p in plan.outputs_of(node.id)} == {bindings.scopes[node.id]}
         none, _ = plan_of(graph, order, 0, None, "longest-liveness")
-        assert {p.scope for p in none.pieces if p.size_bytes} <= {Scope.SHARED, Scope.MAIN}
+        assert {p.scope for p in none.buffers if p.size_bytes} <= {Scope.SHARED, Scope.MAIN}
         nowhere, _ = plan_of(graph, order, 0, 0, "longest-liveness")
-        assert {p.scope for p in nowhere.pieces if p.size_bytes} == {Scope.MAIN}
+        assert {p.scope for p in nowhere.buffers if p.size_bytes} == {Scope.MAIN}
 
 
-def spill_literally(timeline: Timeline, scope: Scope, capacity: int, policy: str) -> None:
+def spill_literally(timeline: Timeline, homes: list[int], level: int, capacity: int, policy: str) -> None:
     """Section 3.10 of the specification, word by word."""
     key = {
-        "longest-liveness": lambda d: (d.last_step - d.first_step, d.size_bytes),
-        "largest-size": lambda d: (d.size_bytes, d.last_step - d.first_step),
+        "longest-liveness": lambda b: (b.last_step - b.first_step, b.size_bytes),
+        "largest-size": lambda b: (b.size_bytes, b.last_step - b.first_step),
     }[policy]
+    buffers = timeline.problem.buffers
 
     def rounded(size: int) -> int:
         return -(-size // 64) * 64
 
     while True:
         for number, step in enumerate(timeline.steps):
-            live = [d for d in timeline.drafts if d.scope is scope and d.first_step <= number <= d.last_step]
-            here = {d.id for d in live}
+            live = [
+                i
+                for i, b in enumerate(buffers)
+                if homes[i] == level and b.first_step <= number <= b.last_step
+            ]
+            here = {buffers[i].name for i in live}
             alias = sum(
-                rounded(d.size_bytes)
-                for d in live
-                if d.first_step == number and any(o in here for o in d.may_take_over)
+                rounded(buffers[i].size_bytes)
+                for i in live
+                if buffers[i].first_step == number and any(o in here for o in buffers[i].may_reuse)
             )
-            if sum(rounded(d.size_bytes) for d in live) - alias > capacity:
-                read = {r.piece for r in step.reads}
-                apart = [d for d in live if d.id not in read and d.first_step != number]
-                unwritten = [d for d in live if d.first_step != number]
-                victim = max(apart or unwritten or live, key=lambda d: (*key(d), -d.id))
-                victim.scope = OUTWARDS[OUTWARDS.index(scope) + 1]
+            if sum(rounded(buffers[i].size_bytes) for i in live) - alias > capacity:
+                read = {r.buffer for r in step.reads}
+                apart = [i for i in live if i not in read and buffers[i].first_step != number]
+                unwritten = [i for i in live if buffers[i].first_step != number]
+                victim = max(apart or unwritten or live, key=lambda i: (*key(buffers[i]), -i))
+                homes[victim] += 1
                 break
         else:
             return
@@ -169,11 +173,13 @@ def test_one_pass_spills_what_the_specification_spills(seed: int, policy: str) -
         bindings = bind(graph, order, 8)
         for share in (0.4, 1.0, 1.7):
             capacity = int(share * largest(seed))
-            fast, slow = expand(graph, order, bindings), expand(graph, order, bindings)
-            for scope in (Scope.LOCAL, Scope.SHARED):
-                spill(fast, scope, capacity, POLICIES[policy])
-                spill_literally(slow, scope, capacity, policy)
-            assert [d.scope for d in fast.drafts] == [d.scope for d in slow.drafts]
+            timeline = expand(graph, order, bindings, levels(capacity, capacity))
+            residence = Residence(timeline.problem)
+            literal = list(residence.levels)
+            for level in (0, 1):
+                residence.spill(level, capacity, POLICIES[policy])
+                spill_literally(timeline, literal, level, capacity, policy)
+            assert residence.levels == literal
 
 
 class Memory:
@@ -181,13 +187,13 @@ class Memory:
 
     def __init__(self, plan: ScopePlan) -> None:
         self.plan = plan
-        self.bytes = {scope: np.zeros(use.used_bytes, np.uint8) for scope, use in plan.levels.items()}
+        self.bytes = {scope: np.zeros(use.peak_bytes, np.uint8) for scope, use in plan.levels.items()}
 
     def at(self, number: int) -> Array:
-        piece = self.plan.pieces[number]
-        raw = self.bytes[piece.scope][piece.offset_bytes : piece.end_bytes]
-        shape = [stop - start for start, stop in piece.region]
-        return raw.view(piece.value.dtype.numpy).reshape(shape)
+        buffer = self.plan.buffers[number]
+        raw = self.bytes[buffer.scope][buffer.offset_bytes : buffer.end_bytes]
+        shape = [stop - start for start, stop in buffer.region]
+        return raw.view(buffer.value.dtype.numpy).reshape(shape)
 
 
 def within(outer: Region, inner: Region) -> tuple[slice, ...]:
@@ -209,11 +215,11 @@ def run_in_memory(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array
         values: dict[Value, Array] = {}
         for read in step.reads:
             array = values.setdefault(read.value, missing(read.value))
-            if read.piece is None:
+            if read.buffer is None:
                 array[box(read.region)] = feed[read.value.name][box(read.region)]
             else:
-                held = plan.pieces[read.piece].region
-                array[box(read.region)] = memory.at(read.piece)[within(held, read.region)]
+                held = plan.buffers[read.buffer].region
+                array[box(read.region)] = memory.at(read.buffer)[within(held, read.region)]
         for operator in step.operators:
             operands = []
             for value in operator.inputs:
@@ -221,13 +227,13 @@ def run_in_memory(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array
                 operands.append(value.data if value.is_constant else values.get(value, missing(value)))
             values.update(zip(operator.results(), run_node(operator, operands), strict=True))
         for number in step.writes:
-            piece = plan.pieces[number]
-            memory.at(number)[...] = values[piece.value][box(piece.region)]
+            buffer = plan.buffers[number]
+            memory.at(number)[...] = values[buffer.value][box(buffer.region)]
     results = {v.name: missing(v) for v in plan.graph.results}
-    for piece in plan.pieces:
-        made_here = plan.graph.nodes[piece.node].kind is Kind.INSTANCE
-        if piece.value in plan.graph.results and made_here:
-            results[piece.value.name][box(piece.region)] = memory.at(piece.id)
+    for buffer in plan.buffers:
+        made_here = plan.graph.nodes[buffer.node].kind is Kind.INSTANCE
+        if buffer.value in plan.graph.results and made_here:
+            results[buffer.value.name][box(buffer.region)] = memory.at(buffer.id)
     return results
 
 
@@ -244,28 +250,28 @@ def test_steps_on_the_planned_places_make_the_network_bit_for_bit(seed: int) -> 
             assert np.array_equal(found[name], array), name
 
 
-def test_places_are_taken_over_and_pieces_spilled_in_these_tests() -> None:
+def test_buffers_are_in_place_of_others_and_spilled_in_these_tests() -> None:
     taken = spilled = 0
     for seed in SEEDS:
         for graph in (planned(seed), wild(seed)):
             order = depth_first(demand_of(graph))
             plan, _ = plan_of(graph, order, int(largest(seed) * 0.8), largest(seed), "longest-liveness")
-            taken += sum(p.written_over is not None for p in plan.pieces)
-            spilled += sum(p.is_spilled for p in plan.pieces)
+            taken += sum(p.in_place_of is not None for p in plan.buffers)
+            spilled += sum(p.is_spilled for p in plan.buffers)
     assert taken > 100
     assert spilled > 100
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_very_many_pieces_are_placed_in_order_of_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.memory.scoped.pack.MAX_PAIRS", -1)
+def test_very_many_buffers_are_placed_in_order_of_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.memory.first_fitting.MAX_PAIRS", -1)
     for graph in (planned(seed), wild(seed)):
         order = random_order(graph, random.Random(seed))
         plan, bindings = plan_of(graph, order, largest(seed) * 2, largest(seed), "longest-liveness")
         assert check_scopes(plan, bindings) == ()
 
 
-def test_where_no_offsets_are_found_one_more_piece_leaves() -> None:
+def test_where_no_offsets_are_found_one_more_buffer_leaves() -> None:
     """All that is live fits at every step, but gaps between places are too small."""
     unplaced = 0
     for seed, quarters in ((0, 3), (39, 11), (60, 5), (74, 5)):
@@ -273,8 +279,8 @@ def test_where_no_offsets_are_found_one_more_piece_leaves() -> None:
         capacity = largest(seed) * quarters // 4
         plan, bindings = plan_of(wild(seed), order, capacity, None, "longest-liveness")
         assert check_scopes(plan, bindings) == ()
-        timeline = expand(wild(seed), order, bindings)
-        spill(timeline, Scope.LOCAL, capacity, POLICIES["longest-liveness"])
-        fitting = sum(d.scope is Scope.LOCAL for d in timeline.drafts)
+        residence = Residence(plan.timeline.problem)
+        residence.spill(0, capacity, longest_liveness)
+        fitting = len(residence.numbers_in(0))
         unplaced += fitting - plan.num_buffers[Scope.LOCAL]
     assert unplaced > 0

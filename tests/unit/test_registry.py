@@ -169,7 +169,19 @@ def test_what_is_wrong_with_a_text_is_one_line(text: str, message: str) -> None:
     [
         (PARTITIONERS, Partitioner, ("none", "layerwise", "random")),
         (SCHEDULERS, Scheduler, ("sequential", "greedy", "random")),
-        (MEMORY_PLANNERS, MemoryPlanner, ("arena", "greedy-by-size", "naive", "random")),
+        (
+            MEMORY_PLANNERS,
+            MemoryPlanner,
+            (
+                "arena",
+                "first-fitting",
+                "greedy-by-size",
+                "largest-size",
+                "longest-liveness",
+                "naive",
+                "random",
+            ),
+        ),
         (TARGETS, Target, ("interpreter", "null")),
     ],
 )

@@ -43,7 +43,7 @@ class ArenaPlanner:
         """Stops as soon as the peak equals the lower bound."""
         return place_levels(problem, budget, self, seed=self.seed)
 
-    def pack(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
+    def pack_level(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
         """The least peak that is found."""
         search = _Search(Placer(buffers), lower_bound_bytes(buffers), meter)
         search.try_orders()

@@ -199,10 +199,11 @@ def _check_reuse(plan: ScopePlan) -> Iterator[Violation]:
     for new, buffer in zip(plan.buffers, plan.timeline.problem.buffers, strict=True):
         for name in buffer.may_reuse:
             old = plan.buffers[numbers[name]]
-            step = plan.steps[new.first_step]
-            read = next((r for r in step.reads if r.buffer == old.id), None)
+            step = next(iter(plan.steps[new.first_step : new.first_step + 1]), None)
+            read = None if step is None else next((r for r in step.reads if r.buffer == old.id), None)
             fits = (
-                read is not None
+                step is not None
+                and read is not None
                 and volume(read.region) >= volume(new.region)
                 and old.last_step == new.first_step
                 and new.size_bytes <= old.size_bytes

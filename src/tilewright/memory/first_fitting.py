@@ -36,7 +36,7 @@ class FirstFitting:
         """Without a capacity, one placement."""
         return place_levels(problem, budget, self, seed=self.seed)
 
-    def pack(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
+    def pack_level(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
         """The first placement that fits the capacity, else the lowest one."""
         if count_pairs(buffers) > MAX_PAIRS:
             meter.spend()

@@ -26,7 +26,7 @@ class GreedyBySize:
         """One placement of each level, as long as that fits."""
         return place_levels(problem, budget, self)
 
-    def pack(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
+    def pack_level(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
         """One placement."""
         placer = Placer(buffers)
         order = sorted(range(len(placer.items)), key=lambda n: (-placer.items[n].size_bytes, n))

@@ -68,7 +68,7 @@ class _Levels:
         while True:
             numbers = self.residence.numbers_in(level)
             here = [self.problem.buffers[n] for n in numbers]
-            packing = self.packer.pack(here, capacity_bytes, self.meter)
+            packing = self.packer.pack_level(here, capacity_bytes, self.meter)
             peak_bytes = _peak_bytes(here, packing.offsets)
             if capacity_bytes is None or peak_bytes <= capacity_bytes:
                 return packing
@@ -99,7 +99,7 @@ class _Levels:
     def _too_small(
         self, level: int, here: Sequence[Buffer], peak_bytes: int, capacity_bytes: int
     ) -> Infeasible:
-        largest = sorted(here, key=lambda b: (-b.size_bytes, b.name))[:3]
+        largest = sorted(here, key=lambda b: -b.size_bytes)[:3]
         return Infeasible(
             self.problem.levels[level].name,
             peak_bytes,

@@ -22,7 +22,7 @@ class NaivePlanner:
         """No reuse, and so much spilling."""
         return place_levels(problem, budget, self)
 
-    def pack(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
+    def pack_level(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
         """Offsets in the order of the buffers."""
         meter.spend()
         offsets: dict[str, int] = {}

@@ -29,7 +29,7 @@ class Packer(Protocol):
         """The name in the registry."""
         ...
 
-    def pack(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
+    def pack_level(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
         """Offsets of all buffers, if possible below the capacity; one evaluation is one placement of all.
 
         There is always an answer: the first placement is made, whatever is left to spend.
@@ -45,5 +45,7 @@ def packer_of(spec: Spec) -> Packer:
     """
     planner = MEMORY_PLANNERS.get(spec)
     if not isinstance(planner, Packer):
-        raise UsageError(f"pack={spec}: finds no offsets; give one that does, such as arena or first-fitting.")
+        raise UsageError(
+            f"pack={spec}: finds no offsets; give one that does, such as arena or first-fitting."
+        )
     return planner

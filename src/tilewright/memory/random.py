@@ -25,7 +25,7 @@ class RandomPlanner:
         """One placement of each level, as long as that fits."""
         return place_levels(problem, budget, self, seed=self.seed)
 
-    def pack(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
+    def pack_level(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
         """One placement."""
         placer = Placer(buffers)
         order = list(range(len(placer.items)))

@@ -142,7 +142,7 @@ def test_slices_live_from_the_first_to_the_last() -> None:
     found = memory_problem(schedule)
     assert spans(found) == {"y": (0, 2), "z": (1, 3)}
     buffers = found.by_name
-    assert not buffers["z"].takes_over(buffers["y"])  # the second half is still to be read
+    assert not buffers["z"].fits_in_place_of(buffers["y"])  # the second half is still to be read
 
 
 def test_workspaces_live_while_their_kernel_runs() -> None:

@@ -3,13 +3,22 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.memory import Buffer, MemoryPlan, MemoryProblem, check_memory, lower_bound_bytes, placement
+from tilewright.memory import (
+    Buffer,
+    MemoryLevel,
+    MemoryPlan,
+    MemoryProblem,
+    check_memory,
+    lower_bound_bytes,
+    placement,
+    spill_bound_bytes,
+)
 from tilewright.memory.arena import ArenaPlanner
 from tilewright.memory.base import aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.memory.naive import NaivePlanner
 from tilewright.memory.placement import Fit, Placer
-from tilewright.planning import Budget, Infeasible, Status
+from tilewright.planning import Budget, Infeasible, Quality, Status
 
 KIB = 1024
 
@@ -19,7 +28,7 @@ def buffer(name: str, kib: int, first: int, last: int, *reuse: str) -> Buffer:
 
 
 def solve(*buffers: Buffer, capacity_bytes: int | None = None) -> MemoryPlan:
-    problem = MemoryProblem(buffers, capacity_bytes)
+    problem = MemoryProblem(buffers, (MemoryLevel("arena", capacity_bytes),))
     plan = ArenaPlanner().solve(problem, Budget())
     assert isinstance(plan, MemoryPlan)
     assert check_memory(problem, plan) == ()
@@ -39,13 +48,13 @@ def test_buffers_of_different_times_share_a_place() -> None:
     assert plan.status is Status.OPTIMAL
 
 
-def test_an_operand_that_dies_is_taken_over() -> None:
+def test_a_result_is_written_in_place_of_an_operand_that_dies() -> None:
     plan = solve(buffer("a", 1, 0, 1), buffer("b", 1, 1, 2, "a"), buffer("c", 1, 2, 3, "b"))
     assert plan.offsets == {"a": 0, "b": 0, "c": 0}
     assert plan.peak_bytes == plan.lower_bound_bytes == KIB
 
 
-def test_a_smaller_result_takes_over_the_beginning() -> None:
+def test_a_smaller_result_takes_the_beginning_of_its_operand() -> None:
     plan = solve(buffer("a", 4, 0, 1), buffer("b", 1, 1, 2, "a"))
     assert plan.offsets["a"] == plan.offsets["b"]
     assert plan.peak_bytes == plan.lower_bound_bytes == 4 * KIB
@@ -54,36 +63,36 @@ def test_a_smaller_result_takes_over_the_beginning() -> None:
 @pytest.mark.parametrize(
     "new",
     [
-        buffer("b", 2, 1, 2, "a"),  # larger than what it would take over
+        buffer("b", 2, 1, 2, "a"),  # larger than the operand
         buffer("b", 1, 0, 2, "a"),  # begins before the other dies
         buffer("b", 1, 1, 2),  # not allowed
     ],
 )
-def test_what_may_not_be_taken_over_is_not(new: Buffer) -> None:
+def test_what_may_not_be_written_in_place_is_not(new: Buffer) -> None:
     plan = solve(buffer("a", 1, 0, 1), new)
     assert plan.peak_bytes == KIB + new.size_bytes == plan.lower_bound_bytes
 
 
-def test_two_results_cannot_take_over_the_same_operand() -> None:
+def test_two_results_cannot_be_in_place_of_the_same_operand() -> None:
     plan = solve(buffer("a", 1, 0, 1), buffer("b", 1, 1, 2, "a"), buffer("c", 1, 1, 2, "a"))
     assert plan.peak_bytes == plan.lower_bound_bytes == 2 * KIB
 
 
-def test_the_bound_pairs_takeovers_as_well_as_any_plan_can() -> None:
-    """`b` could take either, `c` only `a`: the best pairing saves both."""
+def test_the_bound_pairs_results_with_operands_as_well_as_any_plan_can() -> None:
+    """`b` could lie in place of either, `c` only of `a`: the best pairing saves both."""
     buffers = (
         buffer("a", 1, 0, 1),
         buffer("z", 1, 0, 1),
         buffer("b", 1, 1, 2, "a", "z"),
         buffer("c", 1, 1, 2, "a"),
     )
-    assert lower_bound_bytes(MemoryProblem(buffers)) == 2 * KIB
+    assert lower_bound_bytes(buffers) == 2 * KIB
     assert solve(*buffers).peak_bytes == 2 * KIB
 
 
 def test_the_bound_counts_padding_under_all_but_the_top() -> None:
     buffers = tuple(Buffer(f"b{i}", 100, 0, 1) for i in range(3))
-    assert lower_bound_bytes(MemoryProblem(buffers)) == 2 * aligned(100, 64) + 100
+    assert lower_bound_bytes(buffers) == 2 * aligned(100, 64) + 100
     assert solve(*buffers).peak_bytes == 2 * 128 + 100
 
 
@@ -122,12 +131,28 @@ def test_without_reuse_everything_is_summed() -> None:
 
 
 def test_too_small_a_capacity_names_the_need_and_the_largest() -> None:
-    problem = MemoryProblem((buffer("small", 1, 0, 1), buffer("large", 7, 0, 1)), capacity_bytes=4 * KIB)
+    problem = MemoryProblem(
+        (buffer("small", 1, 0, 1), buffer("large", 7, 0, 1)), (MemoryLevel("arena", 4 * KIB),)
+    )
     answer = ArenaPlanner().solve(problem, Budget())
     assert isinstance(answer, Infeasible)
     assert (answer.need_bytes, answer.capacity_bytes) == (8 * KIB, 4 * KIB)
     assert answer.culprits[0].startswith("large")
     assert "--max-memory" in str(answer)
+
+
+def test_what_cannot_all_stay_inside_bounds_what_leaves() -> None:
+    """3 KiB are live together in levels of 1 KiB: 2 leave the first, 1 leaves both."""
+    buffers = tuple(buffer(f"b{i}", 1, 0, 1) for i in range(3))
+    levels = (MemoryLevel("a", KIB), MemoryLevel("b", KIB), MemoryLevel("c"))
+    problem = MemoryProblem(buffers, levels)
+    assert spill_bound_bytes(problem) == 2 * KIB
+    plan = ArenaPlanner().solve(problem, Budget())
+    assert isinstance(plan, MemoryPlan)
+    assert check_memory(problem, plan) == ()
+    assert (plan.quality.cost, plan.status) == (2 * KIB, Status.OPTIMAL)
+    assert [use.num_buffers for use in plan.uses] == [1, 1, 1]
+    assert [(use.num_spilled, use.spilled_bytes) for use in plan.uses] == [(2, 2 * KIB), (1, KIB), (0, 0)]
 
 
 def test_a_budget_of_nothing_still_gives_a_plan() -> None:
@@ -151,6 +176,8 @@ def test_names_must_be_unique_and_ranges_forward() -> None:
         MemoryProblem((buffer("a", 1, 0, 0), buffer("a", 1, 1, 1)))
     with pytest.raises(ValueError, match="live range"):
         buffer("a", 1, 2, 1)
+    with pytest.raises(ValueError, match="no level 1"):
+        MemoryProblem((Buffer("a", 1, 0, 0, level=1),))
     with pytest.raises(ValueError, match="power of two"):
         Buffer("a", 1, 0, 0, alignment_bytes=48)
 
@@ -163,36 +190,63 @@ class TestCheck:
     def rules(self, **changes: object) -> set[str]:
         plan = ArenaPlanner().solve(self.problem, Budget())
         assert isinstance(plan, MemoryPlan)
-        return {v.rule for v in check_memory(self.problem, replace(plan, **changes))}
+        return {v.rule for v in check_memory(self.problem, replace(plan, **changes))}  # type: ignore[arg-type]
+
+    def of_use(self, **changes: object) -> set[str]:
+        plan = ArenaPlanner().solve(self.problem, Budget())
+        assert isinstance(plan, MemoryPlan)
+        return self.rules(uses=(replace(plan.uses[0], **changes),))  # type: ignore[arg-type]
 
     def test_a_valid_plan_passes(self) -> None:
         assert self.rules() == set()
-        assert self.rules(offsets={"a": 0, "b": 0, "c": KIB}, peak_bytes=2 * KIB) == set()
+        assert self.rules(offsets={"a": 0, "b": 0, "c": KIB}) == set()
 
     def test_an_overlap_is_seen(self) -> None:
         assert "overlap" in self.rules(offsets={"a": 0, "b": KIB, "c": 0})
         assert "overlap" in self.rules(offsets={"a": 0, "b": KIB, "c": KIB + 64})
 
-    def test_a_takeover_from_another_offset_is_an_overlap(self) -> None:
-        assert "overlap" in self.rules(offsets={"a": 64, "b": 0, "c": 2 * KIB})
+    def test_a_buffer_in_place_of_another_at_another_offset_is_seen(self) -> None:
+        assert "in-place" in self.rules(offsets={"a": 64, "b": 0, "c": 2 * KIB})
 
-    def test_a_takeover_nobody_allowed_is_an_overlap(self) -> None:
+    def test_a_place_that_nobody_gave_up_is_an_overlap(self) -> None:
         assert "overlap" in self.rules(offsets={"a": 0, "c": 0, "b": KIB})
+        assert "in-place" in self.rules(in_place_of={"b": "a", "c": "a"})
+        assert "overlap" in self.rules(in_place_of={})
 
     def test_a_missing_or_foreign_buffer_is_seen(self) -> None:
         assert "place" in self.rules(offsets={"a": 0, "b": 0})
         assert "place" in self.rules(offsets={"a": 0, "b": 0, "c": KIB, "d": 0})
+        assert "place" in self.rules(levels={"a": 0, "b": 0})
+        assert "level" in self.rules(levels={"a": 0, "b": 0, "c": 1})
 
     def test_a_misaligned_or_negative_offset_is_seen(self) -> None:
         assert "align" in self.rules(offsets={"a": 0, "b": 0, "c": KIB + 8})
         assert "align" in self.rules(offsets={"a": 0, "b": 0, "c": -KIB})
 
     def test_planned_must_equal_used(self) -> None:
-        assert "peak" in self.rules(peak_bytes=3 * KIB)
-        assert "peak" in self.rules(peak_bytes=KIB)
+        assert "peak" in self.of_use(peak_bytes=3 * KIB)
+        assert "peak" in self.of_use(peak_bytes=KIB)
+        assert "summary" in self.of_use(live_bytes=KIB)
+        assert "summary" in self.of_use(num_buffers=2)
+        assert "summary" in self.of_use(level=MemoryLevel("other"))
+        assert "summary" in self.rules(uses=())
 
-    def test_a_bound_above_the_peak_is_seen(self) -> None:
-        assert "bound" in self.rules(lower_bound_bytes=3 * KIB)
+    def test_a_bound_above_the_peak_and_another_cost_are_seen(self) -> None:
+        assert "bound" in self.of_use(lower_bound_bytes=3 * KIB)
+        assert "cost" in self.rules(quality=Quality.of(KIB, bound=KIB, unit="bytes"))
+        assert "bound" in self.rules(quality=Quality(2 * KIB, 3 * KIB, "bytes", Status.FEASIBLE))
+
+    def test_inner_levels_hold_what_they_can_and_what_they_should(self) -> None:
+        levels = (MemoryLevel("inner", KIB), MemoryLevel("outer"))
+        problem = MemoryProblem((buffer("a", 1, 0, 1), replace(buffer("b", 1, 0, 1), level=1)), levels)
+        plan = ArenaPlanner().solve(problem, Budget())
+        assert isinstance(plan, MemoryPlan)
+        assert check_memory(problem, plan) == ()
+        assert plan.levels == {"a": 0, "b": 1}
+        inside = replace(plan, levels={"a": 1, "b": 0})
+        assert "level" in {v.rule for v in check_memory(problem, inside)}
+        small = replace(problem, levels=(MemoryLevel("inner", KIB - 1), MemoryLevel("outer")))
+        assert "capacity" in {v.rule for v in check_memory(small, plan)}
 
 
 @pytest.mark.parametrize("fit", ["lowest", "tightest"])
@@ -213,11 +267,10 @@ def test_many_buffers_are_placed_as_few_are(fit: Fit, monkeypatch: pytest.Monkey
                     tuple(rng.sample(dying, min(len(dying), 2))),
                 )
             )
-        problem = MemoryProblem(tuple(buffers))
-        few = Placer(problem)
+        few = Placer(buffers)
         with monkeypatch.context() as patch:
             patch.setattr(placement, "MAX_KEPT_PAIRS", -1)
-            many = Placer(problem)
+            many = Placer(buffers)
         order = list(range(len(few.items)))
         rng.shuffle(order)
         assert few.place(order, fit) == many.place(order, fit)

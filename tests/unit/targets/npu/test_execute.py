@@ -15,7 +15,8 @@ from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, Value
 from tilewright.ir.interpret import run_graph
-from tilewright.memory.scoped import ScopePlan, place
+from tilewright.memory.instances import Step
+from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
 from tilewright.partition.split import Split
 from tilewright.planning import Budget
@@ -48,6 +49,18 @@ def planned(graph: Graph, splits: Sequence[Split]) -> ScopePlan:
     return place(instances, order, bind(instances, order, 1), load_preset("stcp920"))
 
 
+def with_steps(plan: ScopePlan, *steps: Step) -> ScopePlan:
+    return replace(plan, timeline=replace(plan.timeline, steps=steps))
+
+
+def begun(plan: ScopePlan) -> ScopePlan:
+    """As if the plan ended after its first step, which makes one buffer."""
+    timeline = plan.timeline
+    problem = replace(timeline.problem, buffers=timeline.problem.buffers[:1])
+    first = replace(timeline, steps=timeline.steps[:1], contents=timeline.contents[:1], problem=problem)
+    return replace(plan, timeline=first)
+
+
 def nothing(graph: Graph) -> dict[str, np.ndarray]:
     """Zeros, which any memory may hold by chance."""
     return {v.name: np.zeros(v.shape, v.dtype.numpy) for v in graph.inputs}
@@ -63,9 +76,7 @@ def test_a_part_that_a_concatenation_does_not_collect_is_an_error(dtype: DType) 
     place_of = next(i for i, step in enumerate(plan.steps) if not step.operators)
     cut = replace(plan.steps[place_of], reads=plan.steps[place_of].reads[:1])
     with pytest.raises(InternalError, match="made by nothing"):
-        execute(
-            replace(plan, steps=(*plan.steps[:place_of], cut, *plan.steps[place_of + 1 :])), nothing(graph)
-        )
+        execute(with_steps(plan, *plan.steps[:place_of], cut, *plan.steps[place_of + 1 :]), nothing(graph))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -73,7 +84,7 @@ def test_a_result_of_which_a_part_is_not_made_is_an_error(dtype: DType) -> None:
     graph = chain(dtype, ("Identity", (4, 6), {}))
     plan = planned(graph, (Split(0, 2),))
     with pytest.raises(InternalError, match="of identity are made by nothing"):
-        execute(replace(plan, steps=plan.steps[:1], pieces=plan.pieces[:1]), nothing(graph))
+        execute(begun(plan), nothing(graph))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -90,7 +101,7 @@ def test_an_operator_that_needs_more_than_is_read_is_an_error(dtype: DType, valu
         less = replace(read, region=((rows[0], rows[1] - 1), columns))
         steps = (*plan.steps[:number], replace(step, reads=(less,)), *plan.steps[number + 1 :])
         with pytest.raises(InternalError, match="reshape"):
-            execute(replace(plan, steps=steps), feed)
+            execute(with_steps(plan, *steps), feed)
 
 
 def test_a_scalar_among_the_inputs_stays_one() -> None:

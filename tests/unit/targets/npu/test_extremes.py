@@ -21,7 +21,7 @@ from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
-from tilewright.memory.scoped import check_scopes
+from tilewright.memory.check_scopes import check_scopes
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.execute import execute
@@ -158,7 +158,7 @@ def test_buffers_of_cores_without_room_for_data(seed: int, data_bytes: int) -> N
     machine = with_level("L1", 2**18 + data_bytes, weight_bytes=2**18)
     for planned in right(integer_network(seed), machine):
         use = planned.scopes.levels[Scope.LOCAL]
-        assert use.capacity_bytes in (0, 8 * data_bytes)
+        assert use.level.capacity_bytes in (0, 8 * data_bytes)
         assert use.live_bytes <= 8 * data_bytes
 
 

@@ -19,7 +19,8 @@ from tilewright.ir.derive import macs
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
-from tilewright.memory.scoped import check_scopes, place
+from tilewright.memory.check_scopes import check_scopes
+from tilewright.memory.scopes import place
 from tilewright.partition import PartitionProblem
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.split import Split
@@ -98,10 +99,10 @@ def test_nothing_is_computed_where_something_is_still_read(seed: int) -> None:
     computing = [run for run in planned.simulation.runs if run.what == "compute"]
     starts = {n: min(r.start_s for r in computing if r.step == n) for n in {r.step for r in computing}}
     ends = {n: max(r.end_s for r in computing if r.step == n) for n in starts}
-    for piece in plans.pieces:
+    for piece in plans.buffers:
         for number, step in enumerate(plans.steps[: piece.first_step]):
-            read = [plans.pieces[r.piece] for r in step.reads if r.piece is not None]
-            held = [*read, *(plans.pieces[i] for i in step.writes)]
+            read = [plans.buffers[r.buffer] for r in step.reads if r.buffer is not None]
+            held = [*read, *(plans.buffers[i] for i in step.writes)]
             is_over = any(
                 p.scope is piece.scope is not Scope.MAIN
                 and p.offset_bytes < piece.end_bytes
@@ -260,7 +261,7 @@ def test_where_nothing_fits_everything_is_elsewhere_and_right(seed: int) -> None
     graph = integer_network(seed)
     feed = integer_feed(graph)
     planned = plan(graph, without_room(MACHINE))
-    big = [p for p in planned.scopes.pieces if p.size_bytes > 8]
+    big = [p for p in planned.scopes.buffers if p.size_bytes > 8]
     assert all(p.scope is not Scope.LOCAL for p in big)
     expected = run_graph(graph, feed)
     for name, array in execute(planned.scopes, feed).items():

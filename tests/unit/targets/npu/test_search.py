@@ -13,7 +13,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
-from tilewright.memory.scoped import check_scopes
+from tilewright.memory.check_scopes import check_scopes
 from tilewright.partition import PartitionProblem, check_partition
 from tilewright.partition.base import Partition
 from tilewright.partition.check_splits import check_splits

@@ -14,7 +14,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Value
-from tilewright.memory.scoped import Piece, capacities_of
+from tilewright.memory.scopes import PlacedBuffer, levels_of
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.schedule.binding import Scope, transfers
 from tilewright.schedule.instances import Kind
@@ -59,7 +59,7 @@ def test_clusters_that_share_a_memory_share_its_bandwidth_and_its_capacity() -> 
     graph = integer_network(1)
     own, planned = plan(graph, MACHINE), plan(graph, card)
     assert planned.simulation.time_s == own.simulation.time_s
-    assert capacities_of(planned.instances, card) == capacities_of(own.instances, MACHINE)
+    assert levels_of(planned.instances, card) == levels_of(own.instances, MACHINE)
     fourth = plan(graph, shared).simulation
     assert fourth.busy_s[DMA] == pytest.approx(4 * own.simulation.busy_s[DMA])
 
@@ -172,7 +172,7 @@ def test_no_policy_is_faster_than_the_bound(seed: int) -> None:
                         assert found.time_s >= max(found.busy_s.values()) * (1 - 1e-12)
 
 
-def bytes_of(planned: Planned, piece: Piece) -> int:
+def bytes_of(planned: Planned, piece: PlacedBuffer) -> int:
     return planned.instances.bytes_of(piece.value, piece.region)
 
 
@@ -185,7 +185,7 @@ def recounted(planned: Planned) -> dict[str, int]:
         is_concat = graph.nodes[step.node].kind is Kind.CONCAT
         for read in step.reads:
             size = graph.bytes_of(read.value, read.region)
-            scope = Scope.MAIN if read.piece is None else plan.pieces[read.piece].scope
+            scope = Scope.MAIN if read.buffer is None else plan.buffers[read.buffer].scope
             found["main_read"] += size * (scope is Scope.MAIN)
             found["shared_written"] += size * (scope is Scope.MAIN)
             found["shared_read"] += size * (scope is not Scope.LOCAL)
@@ -193,7 +193,7 @@ def recounted(planned: Planned) -> dict[str, int]:
             found["local_written"] += size * (scope is not Scope.LOCAL and not is_concat)
             found["local_read"] += size * (scope is Scope.LOCAL or not is_concat)
             found["between_cores"] += size * (scope is Scope.LOCAL and is_concat)
-        for piece in (plan.pieces[i] for i in step.writes):
+        for piece in (plan.buffers[i] for i in step.writes):
             size = bytes_of(planned, piece)
             found["local_written"] += size
             found["local_read"] += size * (piece.scope is not Scope.LOCAL)
@@ -202,7 +202,7 @@ def recounted(planned: Planned) -> dict[str, int]:
             found["main_written"] += size * (piece.scope is Scope.MAIN)
     for edge, inserted in moved.items():
         is_moved = any(t.kind is Kind.REDISTRIBUTE for t in inserted)
-        source = plan.piece_of(edge.producer, edge.value)
+        source = plan.buffer_of(edge.producer, edge.value)
         if is_moved and source.scope is Scope.LOCAL and graph.nodes[edge.consumer].kind is Kind.INSTANCE:
             size = graph.bytes_of(edge.value, edge.region)
             for name in ("between_cores", "local_read", "local_written"):
@@ -220,9 +220,9 @@ def num_read_by_two_layers(planned: Planned) -> int:
     moved = transfers(graph, planned.bindings, plan.scopes)
     count = 0
     for edge, inserted in moved.items():
-        piece = plan.piece_of(edge.producer, edge.value)
+        piece = plan.buffer_of(edge.producer, edge.value)
         readers = [
-            s for s in plan.steps_of(edge.consumer) for r in plan.steps[s].reads if r.piece == piece.id
+            s for s in plan.steps_of(edge.consumer) for r in plan.steps[s].reads if r.buffer == piece.id
         ]
         is_moved = any(t.kind is Kind.REDISTRIBUTE for t in inserted)
         count += is_moved and piece.scope is Scope.LOCAL and len(readers) > 1

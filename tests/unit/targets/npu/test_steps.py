@@ -15,7 +15,7 @@ from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, hull, input_regions, volume
-from tilewright.memory.scoped import ScopePlan, place
+from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
 from tilewright.partition.split import Split
 from tilewright.planning import Budget
@@ -81,12 +81,12 @@ def num_tiles_that_wait_for_less_than_they_read(plan: ScopePlan, steps: Sequence
     for step, planned in zip(steps, plan.steps, strict=True):
         if plan.graph.nodes[planned.node].kind is not Kind.INSTANCE:
             continue
-        written = max((plan.pieces[i] for i in planned.writes), key=lambda p: volume(p.region))
+        written = max((plan.buffers[i] for i in planned.writes), key=lambda p: volume(p.region))
         loads: list[Load] = list(step.loads)
         for load, read in zip(loads, planned.reads, strict=True):
-            if not load.tiles or read.piece is None:
+            if not load.tiles or read.buffer is None:
                 continue
-            made = cuts(plan.pieces[read.piece].region, NUM_TILES)
+            made = cuts(plan.buffers[read.buffer].region, NUM_TILES)
             for part, last in zip(cuts(written.region, step.num_tiles), load.tiles, strict=True):
                 need = needed(planned.operators, written.value, part, read.value)
                 if need is not None and volume(part):

@@ -13,7 +13,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interpret import run_graph
-from tilewright.memory.scoped import check_scopes
+from tilewright.memory.check_scopes import check_scopes
 from tilewright.partition.check_splits import check_splits
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.passes import run_passes
@@ -101,8 +101,8 @@ def test_a_coarse_piece_feeds_several_fine_ones_without_a_copy() -> None:
     assert_valid(planned, graph)
     assert [node.kind for node in planned.instances.nodes] == [Kind.INSTANCE] * 5
     (piece,) = planned.scopes.outputs_of(0)
-    readers = [s for s in planned.scopes.steps if any(r.piece == piece.id for r in s.reads)]
-    parts = [read.region for step in readers for read in step.reads if read.piece == piece.id]
+    readers = [s for s in planned.scopes.steps if any(r.buffer == piece.id for r in s.reads)]
+    parts = [read.region for step in readers for read in step.reads if read.buffer == piece.id]
     assert sorted(region[0] for region in parts) == [(0, 1), (1, 2), (2, 3), (3, 4)]
     assert piece.last_step == planned.scopes.steps.index(readers[-1]), "it stays until the last has read"
 
