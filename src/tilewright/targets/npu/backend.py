@@ -57,10 +57,10 @@ class NpuBackend:
         """As it is."""
         return partition
 
-    def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
+    def place(self, program: Program, *, progress: Progress | None = None) -> Placement:
         """Which buffers live in which level, from when to when."""
-        self._plan_of(program)
-        return None
+        scopes = self._plan_of(program).scopes
+        return Placement(scopes.timeline.problem, scopes.memory)
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> NpuCode:
         """The simulated plan."""
