@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tilewright.report.compilation import CompilationReport
     from tilewright.schedule.base import Schedule
     from tilewright.targets.base import Executable
-    from tilewright.targets.cpu.image import CpuImage
+    from tilewright.targets.stored import StoredCode
 
 SCHEMA_VERSION = 1
 
@@ -108,11 +108,11 @@ class CompiledFacts:
 class Body:
     """The parts of a compiled model that may still lie in a file: each is read when it is first called for.
 
-    `image` gives generated code where the target has any.
+    `stored` gives what an artifact keeps of the code; None where code is made again from the program.
     """
 
     program: Callable[[], Program]
-    image: Callable[[], CpuImage | None]
+    stored: Callable[[], StoredCode | None]
     load: Callable[[int | None], Executable]
 
 
@@ -297,11 +297,6 @@ class CompiledModel:
         return found
 
     @property
-    def image(self) -> CpuImage | None:
-        """The generated code; None for targets without."""
-        return self._body.image()
-
-    @property
     def num_threads(self) -> int:
         """Threads that share the work of a run."""
         return int(getattr(self.load(), "num_threads", 1))
@@ -325,6 +320,10 @@ class CompiledModel:
         return CompilationReport.of(self)
 
     # Leaving.
+
+    def stored_code(self) -> StoredCode | None:
+        """What an artifact keeps of the code; None where the target makes it again from the program."""
+        return self._body.stored()
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -319,8 +319,9 @@ def test_the_code_of_the_other_instruction_set_of_this_machine_is_run(tmp_path: 
     if not others:
         pytest.skip("this machine runs one instruction set only")
     compiled = tw.compile(small_net(), isa=others[0])
-    assert compiled.image is not None
-    assert compiled.image.isa_name == others[0]
+    code = compiled.stored_code()
+    assert code is not None
+    assert code.made_for["isa"] == others[0]
     assert tw.open(compiled.save(tmp_path / "m.tw")).remarks == ()
 
 

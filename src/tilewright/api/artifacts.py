@@ -62,8 +62,7 @@ def export_model(
         UsageError: an unknown instruction set, no such folder, a name that is too long, or a file in the way.
         UnsupportedOp: an operator without generated code.
     """
-    from tilewright.embed import export_object
-    from tilewright.targets.cpu.isa import isa_for_export
+    from tilewright.embed import export_object, isa_for_export
 
     record = isa_for_export(isa)
     if isinstance(model, CompiledModel):

@@ -109,8 +109,8 @@ def _compiled_model(model: Model, options: Options, compilation: Compilation) ->
         memory=code.memory_info,
         origins=with_loaded_nodes(origins, model.listed, model.graph),
     )
-
-    body = Body(lambda: program, lambda: getattr(code, "image", None), code.load)
+    store = find_target(options.target).code_store
+    body = Body(lambda: program, lambda: None if store is None else store.pack(code), code.load)
     return CompiledModel(
         facts,
         body,

@@ -4,12 +4,11 @@
     graph.txt            the optimised graph
     plan.json            how it is cut and in which order it runs
     weights.safetensors  its constants
-    native.json          which processor the code is for; the tables of the main
-    constants.bin        the constants as the kernels read them
-    objects/*.o          machine code
+    native.json          facts about its code
+    *                    parts of its code: of the processor's, objects/*.o and constants.bin
 
-The last three are there for targets that generate code. An artifact is a pure function of the model's
-bytes, the target, the options and the version.
+The last two are there for targets whose code is kept; what they mean, the target knows (`targets/stored.py`).
+An artifact is a pure function of the model's bytes, the target, the options and the version.
 """
 
 from __future__ import annotations
@@ -23,27 +22,26 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.artifact.constants import named_constants, resolved_constants
-from tilewright.artifact.container import MANIFEST, TABLES, Archive, Member, write_archive
+from tilewright.artifact.container import MANIFEST, TABLES, Archive, Member, is_member_name, write_archive
 from tilewright.artifact.facts import decode_facts, encode_facts
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.artifact.tensors import decode_tensors, encode_tensors
 from tilewright.artifact.trust import is_ours, remember
 from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
-from tilewright.errors import ArtifactCorrupt, UsageError
-from tilewright.fields import FieldError, field_of
+from tilewright.errors import ArtifactCorrupt, InternalError, UsageError
+from tilewright.fields import FieldError, field_of, inside
+from tilewright.files import Bytes
 from tilewright.forks import ForkSafeLock
-from tilewright.hardware.probe import num_threads_default
+from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.ir.verify import require_valid
 from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.targets import find_target
-from tilewright.targets.base import Executable
-from tilewright.targets.cpu.image import CpuImage
-from tilewright.targets.cpu.pool import resolve_threads
+from tilewright.targets.base import CodeStore, Executable, LoadableCode
+from tilewright.targets.stored import StoredCode
 from tilewright.targets.validate import require_valid_program
-from tilewright.tuning import NO_CHOICES
 
 __all__ = ["FORMAT_VERSION", "Archive", "read_artifact", "save_artifact"]
 
@@ -55,6 +53,7 @@ FORMAT_VERSION = 2
 GRAPH = "graph.txt"
 PLAN = "plan.json"
 WEIGHTS = "weights.safetensors"
+_RESERVED = (MANIFEST, GRAPH, PLAN, WEIGHTS, TABLES)
 
 
 def save_artifact(path: Path, compiled: CompiledModel) -> Path:
@@ -63,9 +62,7 @@ def save_artifact(path: Path, compiled: CompiledModel) -> Path:
     Raises:
         UsageError: the file cannot be written.
     """
-    from tilewright.artifact.native import native_members
-
-    program, image = compiled.program, compiled.image
+    program, code = compiled.program, compiled.stored_code()
     tensors, constants = named_constants(program.graph)
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -79,18 +76,24 @@ def save_artifact(path: Path, compiled: CompiledModel) -> Path:
         Member(PLAN, (_json(encode_plan(program)),)),
         Member(WEIGHTS, encode_tensors(tensors)),
     ]
-    if image is not None:
-        tables, native = native_members(image, program.graph)
-        members += [Member(TABLES, (_json(tables),)), *native]
-        manifest["native"] = {
-            "isa": image.isa_name,
-            "isa_fingerprint": image.isa_fingerprint,
-            "toolchain": image.toolchain,
-        }
+    if code is not None:
+        members += _code_members(code)
+        manifest["native"] = dict(code.made_for)
     digest = write_archive(path, manifest, members)
-    if image is not None:
+    if code is not None:
         remember(digest, compiled.options.cache_dir)
     return path
+
+
+def _code_members(code: StoredCode) -> list[Member]:
+    taken = next((name for name in code.parts if name in _RESERVED or not is_member_name(name)), None)
+    if taken is not None:
+        raise InternalError(
+            f"the target's code has a part {taken!r}, which no artifact can have: "
+            f"name it as objects/main.o is, and not {', '.join(_RESERVED)}."
+        )
+    parts = [Member(name, chunks) for name, chunks in code.parts.items()]
+    return [Member(TABLES, (_json(dict(code.facts)),)), *parts]
 
 
 def read_artifact(
@@ -112,39 +115,36 @@ def read_artifact(
         raise archive.corrupt(f"its format version is {archive.format_version}")
     with archive.decoding(MANIFEST):
         facts = decode_facts(archive.manifest)
-        native = field_of(archive.manifest, "native", _NativeFields | None)
-    _require_target(archive, facts.target, has_code=native is not None)
-    stored = _Stored(archive, facts)
+        made_for = field_of(archive.manifest, "native", dict[str, str] | None)
+    store = _code_store(archive, facts.target, has_code=made_for is not None)
+    stored = _Stored(archive, facts, store)
     num_threads, remarks = _threads(path, num_threads, facts)
-    if native is None:
-        body = Body(stored.program, lambda: None, stored.compile)
+    if store is None or made_for is None:
+        body = Body(stored.program, lambda: None, stored.generated)
         return CompiledModel(facts, body, remarks=remarks, num_threads=num_threads)
-    reason = _refusal(archive, native, trust, cache_dir)
+    with archive.decoding(MANIFEST), inside("native"):
+        reason = store.refusal(made_for)
+    if reason is None and not trust and not is_ours(archive.manifest_sha256, cache_dir):
+        reason = "this machine did not make its code, and it is not trusted (trust=True or --trust uses it)"
     if reason is None:
-        body = Body(stored.program, stored.image, stored.load_image)
+        body = Body(stored.program, lambda: stored.packed(made_for), stored.restored)
         return CompiledModel(facts, body, remarks=remarks, num_threads=num_threads)
-    return _generated_again(stored, native, reason, remarks, num_threads, cache_dir)
+    return _generated_again(stored, store, made_for, reason, remarks, num_threads, cache_dir)
 
 
-@dataclass(frozen=True, slots=True)
-class _NativeFields:
-    isa: str
-    isa_fingerprint: str
-    toolchain: str
-
-
-def _require_target(archive: Archive, name: str, *, has_code: bool) -> None:
-    """That the target is known here, and that there is code exactly if the target makes any."""
+def _code_store(archive: Archive, name: str, *, has_code: bool) -> CodeStore | None:
+    """What loads code of the target, which must be known here and keep code exactly if the file has any."""
     try:
-        target = find_target(name)
+        store = find_target(name).code_store
     except UsageError as error:
         raise UsageError(f"{archive.path}: {MANIFEST}: target: {error}") from error
-    if target.has_native_code != has_code:
+    if (store is not None) != has_code:
         has = "has native parts, which" if has_code else "lacks the native parts that"
         makes = "makes none" if has_code else "makes"
         raise archive.corrupt(f"{MANIFEST}: native: it {has} target {name} {makes}")
     if has_code and TABLES not in archive.names:
         raise archive.corrupt(f"member {TABLES!r} is missing")
+    return store
 
 
 def _threads(path: Path, asked: int | None, facts: CompiledFacts) -> tuple[int | None, tuple[str, ...]]:
@@ -160,46 +160,25 @@ def _threads(path: Path, asked: int | None, facts: CompiledFacts) -> tuple[int |
     return most, (remark,)
 
 
-def _refusal(archive: Archive, native: _NativeFields, trust: bool, cache_dir: Path | None) -> str | None:
-    """Why the machine code in the file is not to be used; None if it is."""
-    from tilewright.targets.cpu.codegen import toolchain_version
-    from tilewright.targets.cpu.isa import host_isa, isa_by_name
-
-    known = {host_isa().fingerprint: host_isa()}
-    for name in ("avx512", "avx2", "neon"):
-        known.setdefault(isa_by_name(name).fingerprint, isa_by_name(name))
-    isa = known.get(native.isa_fingerprint)
-    if isa is None or not isa.runs_on_host:
-        return f"its code is for another processor ({native.isa}, {native.isa_fingerprint})"
-    if native.toolchain != toolchain_version():
-        return f"its code is by another compiler ({native.toolchain})"
-    if not trust and not is_ours(archive.manifest_sha256, cache_dir):
-        return "this machine did not make its code, and it is not trusted (trust=True or --trust uses it)"
-    return None
-
-
 def _generated_again(
     stored: _Stored,
-    native: _NativeFields,
+    store: CodeStore,
+    made_for: Mapping[str, str],
     reason: str,
     remarks: tuple[str, ...],
     num_threads: int | None,
     cache_dir: Path | None,
 ) -> CompiledModel:
-    from tilewright.targets.cpu.isa import host_isa
-
     start_s, path = time.monotonic(), stored.archive.path
-    options = replace(stored.facts.options, isa=None, cache_dir=cache_dir, max_memory_bytes=None)
-    target = find_target(stored.facts.target)
-    program = replace(stored.bounded_program(), options=options)
-    if native.isa != host_isa().name:  # what was measured there says nothing here
-        program = replace(program, choices=NO_CHOICES)
+    options = replace(stored.facts.options, cache_dir=cache_dir, max_memory_bytes=None)
+    program = store.adapted(replace(stored.bounded_program(), options=options), made_for)
+    options = program.options
     with stored.archive.decoding():
-        code = target.backend(program.graph, options).generate(program)
+        code = find_target(stored.facts.target).backend(program.graph, options).generate(program)
     remark = f"{path}: {reason}; generated again here in {time.monotonic() - start_s:.1f} s."
     logger.warning("%s", printable(remark))
     facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
-    body = Body(lambda: program, lambda: getattr(code, "image", None), code.load)
+    body = Body(lambda: program, lambda: store.pack(code), code.load)
     return CompiledModel(facts, body, remarks=(*remarks, remark), num_threads=num_threads)
 
 
@@ -209,8 +188,9 @@ class _Stored:
 
     archive: Archive
     facts: CompiledFacts
+    store: CodeStore | None = None
     _program: Program | None = None
-    _image: CpuImage | None = None
+    _code: LoadableCode | None = None
     _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     def program(self) -> Program:
@@ -248,25 +228,24 @@ class _Stored:
             raise self.archive.corrupt(f"its program is invalid ({problem})")
         return program
 
-    def graph(self) -> Graph:
-        """The optimised graph."""
-        return self.program().graph
+    def packed(self, made_for: Mapping[str, str]) -> StoredCode:
+        """The code as it is in the file, every part verified."""
+        names = [name for name in self.archive.names if name not in _RESERVED]
+        parts = {name: (self.archive.read(name),) for name in names}
+        return StoredCode(made_for, self.archive.json(TABLES), parts)
 
-    def image(self) -> CpuImage:
-        """The generated code."""
-        from tilewright.artifact.native import read_image
-
+    def restored(self, num_threads: int | None) -> Executable:
+        """The stored code, loaded."""
+        assert self.store is not None
         with self._lock:
-            if self._image is None:
-                self._image = read_image(self.archive, self.graph, self.facts)
-            return self._image
+            if self._code is None:
+                with self.archive.decoding(TABLES):
+                    self._code = self.store.unpack(_Parts(self))
+            code = self._code
+        return code.load(num_threads)
 
-    def load_image(self, num_threads: int | None) -> Executable:
-        """Load the generated code."""
-        return self.image().load(num_threads)
-
-    def compile(self, num_threads: int | None) -> Executable:
-        """For targets whose code is not stored."""
+    def generated(self, num_threads: int | None) -> Executable:
+        """Code that is made again from the program, loaded."""
         program, target = self.bounded_program(), find_target(self.facts.target)
         return target.backend(program.graph, self.facts.options).generate(program).load(num_threads)
 
@@ -277,6 +256,37 @@ class _Stored:
             if infos != tuple(TensorInfo.of(v) for v in values):
                 raise FieldError("it has other inputs or outputs than the manifest says")
         return graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """See `StoredParts`."""
+
+    stored: _Stored
+
+    @property
+    def facts(self) -> Any:
+        return self.stored.archive.json(TABLES)
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        return self.stored.facts.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        return self.stored.facts.outputs
+
+    def graph(self) -> Graph:
+        return self.stored.program().graph
+
+    def size_bytes(self, name: str) -> int:
+        return self.stored.archive.size_of(name)
+
+    def read(self, name: str) -> bytes:
+        return self.stored.archive.read(name)
+
+    def read_into(self, name: str, target: Bytes) -> None:
+        self.stored.archive.read_into(name, target)
 
 
 def _require_operands(graph: Graph) -> None:

@@ -24,14 +24,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from tilewright.errors import ArtifactCorrupt, BudgetExceeded, UnsupportedOp, UsageError
 from tilewright.fields import MAX_DOCUMENT_BYTES, FieldError, field_of, parsed_json
-from tilewright.files import NotRegularFile, open_regular, write_atomically
+from tilewright.files import Bytes, NotRegularFile, open_regular, write_atomically
 from tilewright.parallel import map_on_cores
-
-Bytes: TypeAlias = bytes | bytearray | memoryview
 
 MANIFEST = "manifest.json"
 TABLES = "native.json"
@@ -83,7 +81,7 @@ class Entry:
         }
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not is_member_name(self.name):
             raise FieldError(f"{self.name[:40]!r} is no name of a member", ".name")
         if self.crc32 > _U32:
             raise FieldError(f"{self.crc32} has more than 32 bits", ".crc32")
@@ -100,6 +98,15 @@ class _Place:
     @property
     def data_offset(self) -> int:
         return self.header_offset + len(self.header)
+
+
+def is_member_name(name: str) -> bool:
+    """Whether a member may be called so.
+
+    >>> is_member_name("objects/main.o"), is_member_name("../main.o")
+    (True, False)
+    """
+    return _NAME.fullmatch(name) is not None
 
 
 def write_archive(path: Path, manifest: Mapping[str, Any], members: Sequence[Member]) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.artifact.container import Bytes
 from tilewright.fields import FieldError, decoded, parsed_json
+from tilewright.files import Bytes
 
 Array = np.ndarray[Any, Any]
 

@@ -6,5 +6,6 @@ times at once.
 """
 
 from tilewright.embed.package import ExportedModel, export_object
+from tilewright.targets.cpu.isa import isa_for_export
 
-__all__ = ["ExportedModel", "export_object"]
+__all__ = ["ExportedModel", "export_object", "isa_for_export"]

@@ -16,7 +16,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.errors import UsageError
+
 _ROOT = Path("/")
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,15 @@ def num_threads_default(root: Path = _ROOT) -> int:
     cores = affinity_cores()
     quota = cgroup_quota_cores(root)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def resolve_threads(num_threads: int | None) -> int:
+    """The number of threads to use: as asked, else what affinity and quota allow."""
+    if num_threads is None:
+        return min(num_threads_default(), MAX_THREADS)
+    if not 1 <= num_threads <= MAX_THREADS:
+        raise UsageError(f"--threads {num_threads}: give a number from 1 to {MAX_THREADS}.")
+    return num_threads
 
 
 def affinity_cores() -> int:

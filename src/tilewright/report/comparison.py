@@ -107,7 +107,7 @@ def compare_layers(
     program = compiled.program
     tapped = _with_boundaries_as_outputs(program)
     target = find_target(compiled.target)
-    if not target.has_native_code:
+    if target.code_store is None:
         raise UsageError(f"{compiled.target}: has no kernels to look between; leave out --layers.")
     code = target.backend(tapped.graph, tapped.options).generate(tapped)
     ours = {_identity(k) for step in compiled.steps for k in step.kernels}

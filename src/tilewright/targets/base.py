@@ -23,6 +23,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
+from tilewright.targets.stored import StoredCode, StoredParts
 
 Array = np.ndarray[Any, Any]
 
@@ -104,6 +105,42 @@ class Code(Protocol):
 
     def load(self, num_threads: int | None) -> Executable:
         """Make it run in this process."""
+        ...
+
+
+class LoadableCode(Protocol):
+    """Code that was stored."""
+
+    def load(self, num_threads: int | None) -> Executable:
+        """Make it run in this process."""
+        ...
+
+
+class CodeStore(Protocol):
+    """How code of one target is kept, and loaded again."""
+
+    def pack(self, code: Any) -> StoredCode:
+        """What is kept of code that the target generated."""
+        ...
+
+    def refusal(self, made_for: Mapping[str, str]) -> str | None:
+        """Why code made for this cannot be used here; None if it can.
+
+        Raises:
+            FieldError: something is missing in what it was made for.
+        """
+        ...
+
+    def adapted(self, program: Program, made_for: Mapping[str, str]) -> Program:
+        """The program as it is to be generated here, of code that was made for this."""
+        ...
+
+    def unpack(self, parts: StoredParts) -> LoadableCode:
+        """Code that may be loaded here. What runs is trusted, the facts about it are checked.
+
+        Raises:
+            FieldError: facts that are missing, of another type, or do not fit each other or the model.
+        """
         ...
 
 
@@ -198,8 +235,8 @@ class Target(Protocol):
         ...
 
     @property
-    def has_native_code(self) -> bool:
-        """Whether its code is machine code, which an artifact stores."""
+    def code_store(self) -> CodeStore | None:
+        """How an artifact keeps its code; None where that is made again from the program."""
         ...
 
     def supports(self, node: Node) -> Support:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.errors import UsageError
 from tilewright.hardware import probe
 
 
@@ -142,3 +143,9 @@ def test_this_host_can_be_probed() -> None:
 def test_unreadable_files_mean_unknown(tmp_path: Path) -> None:
     facts = probe.probe_host(tmp_path)
     assert (facts.quota_cores, facts.memory_limit_bytes, facts.caches) == (None, None, ())
+
+
+@pytest.mark.parametrize("number", [0, -1, probe.MAX_THREADS + 1])
+def test_impossible_thread_counts_are_refused(number: int) -> None:
+    with pytest.raises(UsageError, match="give a number from 1"):
+        probe.resolve_threads(number)

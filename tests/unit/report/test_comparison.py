@@ -89,7 +89,7 @@ def test_one_wrong_kernel_is_the_first_that_differs(victim: int, monkeypatch: py
     target = TARGETS.get("cpu")
 
     class Wrong:
-        has_native_code = True
+        code_store = target.code_store
 
         def backend(self, graph: object, options: object) -> object:
             return self

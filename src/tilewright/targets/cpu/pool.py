@@ -22,7 +22,7 @@ from typing import Any
 
 from tilewright.errors import BudgetExceeded, UsageError
 from tilewright.forks import ForkSafeLock
-from tilewright.hardware.probe import num_threads_default
+from tilewright.hardware.probe import MAX_THREADS
 from tilewright.targets.cpu import pool_ir
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob, JitLibrary, compile_objects
@@ -30,7 +30,6 @@ from tilewright.targets.cpu.isa import host_isa
 
 logger = logging.getLogger(__name__)
 
-MAX_THREADS = 1024
 IDLE_SPIN_NS = 1_000_000
 """How long an idle worker spins before it sleeps: covers the caller's own work between two inferences."""
 
@@ -232,15 +231,6 @@ def shared_pool(num_threads: int) -> WorkerPool | None:
             if pool is None:
                 pool = _pools[num_threads] = WorkerPool(num_threads)
     return pool
-
-
-def resolve_threads(num_threads: int | None) -> int:
-    """The number of threads to use: as asked, else what affinity and quota allow."""
-    if num_threads is None:
-        return min(num_threads_default(), MAX_THREADS)
-    if not 1 <= num_threads <= MAX_THREADS:
-        raise UsageError(f"--threads {num_threads}: give a number from 1 to {MAX_THREADS}.")
-    return num_threads
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.errors import InternalError, ModelClosed, UsageError
-from tilewright.hardware.probe import affinity_cores
+from tilewright.hardware.probe import affinity_cores, resolve_threads
 from tilewright.ir.nest import outside_axis
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
@@ -30,7 +30,6 @@ from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.pool import (
     AlignedBuffer,
     WorkerPool,
-    resolve_threads,
     runtime_code,
     shared_pool,
     ticks_per_ns,

@@ -52,6 +52,7 @@ from tilewright.targets.cpu.storage import (
     memory_problem,
     place_reports,
 )
+from tilewright.targets.cpu.stored import CpuStore
 from tilewright.targets.cpu.tune import Tuner, tune
 
 Array = np.ndarray[Any, Any]
@@ -143,8 +144,8 @@ class CpuTarget:
 
     name: ClassVar[str] = "cpu"
     is_measurable: ClassVar[bool] = True
-    has_native_code: ClassVar[bool] = True
     runs_slices: ClassVar[bool] = False
+    code_store: ClassVar[CpuStore] = CpuStore()
 
     @property
     def machine(self) -> Machine:

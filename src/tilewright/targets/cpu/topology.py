@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tilewright.hardware.probe import resolve_threads
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa, host_isa
@@ -28,7 +29,7 @@ from tilewright.targets.cpu.matrix.tiles import (
     multiply,
     release,
 )
-from tilewright.targets.cpu.pool import AlignedBuffer, resolve_threads
+from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.pool_ir import MAX_CHUNKS, pause_ir
 from tilewright.targets.cpu.runtime import ArgRef, Executor, Launch, build_main, link_main
 from tilewright.targets.cpu.values import I64, PTR, vec

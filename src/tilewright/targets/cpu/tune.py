@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp, UsageError
+from tilewright.hardware.probe import resolve_threads
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
@@ -24,7 +25,6 @@ from tilewright.targets.cpu.codegen import toolchain_version
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.lowered import LoweredModel
-from tilewright.targets.cpu.pool import resolve_threads
 from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.storage import Arrangements
 from tilewright.tuning import Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search

@@ -25,8 +25,8 @@ class InterpreterTarget:
 
     name: ClassVar[str] = "interpreter"
     is_measurable: ClassVar[bool] = False
-    has_native_code: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = False
+    code_store: ClassVar[None] = None
 
     @property
     def machine(self) -> Machine:

@@ -27,8 +27,8 @@ class NpuTarget:
     launches: Literal["once", "each step"] = "once"
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
-    has_native_code: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = True
+    code_store: ClassVar[None] = None
 
     @property
     def name(self) -> str:

@@ -39,8 +39,8 @@ class NullTarget:
 
     name: ClassVar[str] = "null"
     is_measurable: ClassVar[bool] = False
-    has_native_code: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = False
+    code_store: ClassVar[None] = None
 
     @property
     def machine(self) -> Machine:

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from tests.support.pool_kernels import executor, in_threads
 
-from tilewright.errors import UsageError
 from tilewright.targets.cpu import pool, pool_ir, runtime
 from tilewright.targets.cpu.codegen import emit_assembly
 from tilewright.targets.cpu.isa import isa_by_name
@@ -153,12 +152,6 @@ def test_stopping_a_pool_ends_its_threads_and_leaves_runs_correct() -> None:
         patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
         run._run_in(context, (counts.ctypes.data,))
     assert counts.tolist() == [5] * 8
-
-
-@pytest.mark.parametrize("number", [0, -1, pool.MAX_THREADS + 1])
-def test_impossible_thread_counts_are_refused(number: int) -> None:
-    with pytest.raises(UsageError, match="give a number from 1"):
-        pool.resolve_threads(number)
 
 
 def test_executors_of_equal_width_share_one_pool() -> None:

@@ -7,10 +7,11 @@ import ctypes
 import numpy as np
 import pytest
 
+from tilewright.hardware.probe import resolve_threads
 from tilewright.targets.cpu import topology
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object, emit_assembly
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.pool import AlignedBuffer, resolve_threads
+from tilewright.targets.cpu.pool import AlignedBuffer
 
 
 @pytest.fixture(autouse=True)

@@ -1,23 +1,27 @@
-"""Machine code and its tables in an artifact: `native.json`, `objects/*.o`, `constants.bin`."""
+"""Machine code and its tables as an artifact keeps them: facts, `objects/*.o` and `constants.bin`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.artifact.container import TABLES, Archive, Member
-from tilewright.compiled import CompiledFacts
 from tilewright.fields import FieldError, decoded
+from tilewright.files import Bytes
 from tilewright.ir.graph import Graph, Node
+from tilewright.program import Program
+from tilewright.targets.cpu.codegen import toolchain_version
 from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
+from tilewright.targets.cpu.isa import ISA_NAMES, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, MainCode
 from tilewright.targets.cpu.storage import FIRST_CALLER_BASE
+from tilewright.targets.stored import StoredCode, StoredParts
+from tilewright.tuning import NO_CHOICES
 
 Array = np.ndarray[Any, Any]
 
@@ -27,14 +31,86 @@ MAX_STEPS = 1 << 24
 """Of a main: more than any model has."""
 
 
-def native_members(image: CpuImage, graph: Graph) -> tuple[dict[str, Any], tuple[Member, ...]]:
-    """The tables as plain values, and the binary members."""
-    constants = np.zeros(image.constants.size_bytes, np.uint8)
-    image.constants.fill(constants)
-    names = [f"objects/{number:05d}.o" for number in range(len(image.objects) - 1)] + [_MAIN_OBJECT]
-    members = [Member(CONSTANTS, (constants.data,) if constants.size else ())]
-    members += [Member(name, (data,)) for name, data in zip(names, image.objects, strict=True)]
-    return _encode_tables(image, graph, names), tuple(members)
+class GeneratedCode(Protocol):
+    """What is kept of `CpuCode`."""
+
+    @property
+    def program(self) -> Program: ...  # noqa: D102
+
+    @property
+    def image(self) -> CpuImage: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class _MadeFor:
+    isa: str
+    isa_fingerprint: str
+    toolchain: str
+
+
+class CpuStore:
+    """See `CodeStore`. The code is trusted; its tables are checked against each other and the model."""
+
+    def pack(self, code: GeneratedCode) -> StoredCode:
+        """The objects, the constants as kernels read them, and the tables of the main."""
+        image = code.image
+        constants = np.zeros(image.constants.size_bytes, np.uint8)
+        image.constants.fill(constants)
+        names = [f"objects/{number:05d}.o" for number in range(len(image.objects) - 1)] + [_MAIN_OBJECT]
+        parts: dict[str, tuple[Bytes, ...]] = {CONSTANTS: (constants.data,) if constants.size else ()}
+        parts |= {name: (data,) for name, data in zip(names, image.objects, strict=True)}
+        made_for = _MadeFor(image.isa_name, image.isa_fingerprint, image.toolchain)
+        return StoredCode(asdict(made_for), _encode_tables(image, code.program.graph, names), parts)
+
+    def refusal(self, made_for: Mapping[str, str]) -> str | None:
+        """Why the code cannot run here: another processor, or another compiler made it."""
+        origin = decoded(_MadeFor, made_for)
+        known = {isa.fingerprint: isa for isa in (host_isa(), *map(isa_by_name, ISA_NAMES))}
+        isa = known.get(origin.isa_fingerprint)
+        if isa is None or not isa.runs_on_host:
+            return f"its code is for another processor ({origin.isa}, {origin.isa_fingerprint})"
+        if origin.toolchain != toolchain_version():
+            return f"its code is by another compiler ({origin.toolchain})"
+        return None
+
+    def adapted(self, program: Program, made_for: Mapping[str, str]) -> Program:
+        """For this host, with all that it has. What other instructions were measured at says nothing here."""
+        program = replace(program, options=replace(program.options, isa=None))
+        is_alike = decoded(_MadeFor, made_for).isa == host_isa().name
+        return program if is_alike else replace(program, choices=NO_CHOICES)
+
+    def unpack(self, parts: StoredParts) -> CpuImage:
+        """The image; the graph is read only for operators on the host and constant outputs."""
+        tables = decoded(_TablesFields, parts.facts)
+        constants = StoredConstants(parts)
+        sizes = _base_sizes(tables, constants.size_bytes)
+        _require_fitting(tables, parts, sizes)
+        objects = tuple(parts.read(name) for name in tables.objects)
+        nodes = parts.graph().nodes if tables.host_steps else ()
+        main = tables.main
+        return CpuImage(
+            isa_name=tables.isa,
+            isa_fingerprint=tables.isa_fingerprint,
+            toolchain=tables.toolchain,
+            inputs=tables.inputs,
+            outputs=tables.outputs,
+            passthrough=_read_passthrough(tables.passthrough, parts.graph),
+            main=MainCode(
+                ir_text="",
+                segments=tuple(s if isinstance(s, str) else HostCall(s) for s in main.segments),
+                kernel_symbols=main.kernel_symbols,
+                arg_table=tuple(ArgRef(*ref) for ref in main.arg_table),
+                num_bases=main.num_bases,
+                num_steps=main.num_steps,
+                profile=main.profile,
+            ),
+            objects=objects,
+            constants=constants,
+            host_steps=tuple(_host_step(i, step, nodes, sizes) for i, step in enumerate(tables.host_steps)),
+            arena_bytes=tables.arena_bytes,
+            scratch_bytes=tables.scratch_bytes,
+            index_checks=tables.index_checks,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,50 +146,11 @@ class _TablesFields:
     index_checks: tuple[CheckedIndex, ...] = ()  # the first artifacts have none
 
 
-def read_image(archive: Archive, graph: Callable[[], Graph], facts: CompiledFacts) -> CpuImage:
-    """The image of an artifact whose code may be loaded. `graph` is called only for host operators.
-
-    The code itself is trusted; its tables are checked, against each other and the manifest's `facts`.
-    """
-    document = archive.json(TABLES)
-    with archive.decoding(TABLES):
-        tables = decoded(_TablesFields, document)
-        constants = StoredConstants(archive)
-        sizes = _base_sizes(tables, constants.size_bytes)
-        _require_fitting(tables, facts, sizes)
-        objects = tuple(archive.read(name) for name in tables.objects)
-        nodes = graph().nodes if tables.host_steps else ()
-        main = tables.main
-        return CpuImage(
-            isa_name=tables.isa,
-            isa_fingerprint=tables.isa_fingerprint,
-            toolchain=tables.toolchain,
-            inputs=tables.inputs,
-            outputs=tables.outputs,
-            passthrough=_read_passthrough(tables.passthrough, graph),
-            main=MainCode(
-                ir_text="",
-                segments=tuple(s if isinstance(s, str) else HostCall(s) for s in main.segments),
-                kernel_symbols=main.kernel_symbols,
-                arg_table=tuple(ArgRef(*ref) for ref in main.arg_table),
-                num_bases=main.num_bases,
-                num_steps=main.num_steps,
-                profile=main.profile,
-            ),
-            objects=objects,
-            constants=constants,
-            host_steps=tuple(_host_step(i, step, nodes, sizes) for i, step in enumerate(tables.host_steps)),
-            arena_bytes=tables.arena_bytes,
-            scratch_bytes=tables.scratch_bytes,
-            index_checks=tables.index_checks,
-        )
-
-
-def _require_fitting(tables: _TablesFields, facts: CompiledFacts, sizes: Sequence[int]) -> None:
+def _require_fitting(tables: _TablesFields, parts: StoredParts, sizes: Sequence[int]) -> None:
     """That every address is within what it is of, and that names mean what the manifest says."""
     for name, infos, specs in (
-        ("inputs", facts.inputs, tables.inputs),
-        ("outputs", facts.outputs, tables.outputs),
+        ("inputs", parts.inputs, tables.inputs),
+        ("outputs", parts.outputs, tables.outputs),
     ):
         if [(i.name, i.dtype, i.shape) for i in infos] != [(s.name, s.dtype, s.shape) for s in specs]:
             raise FieldError("are not those of the manifest", f".{name}")
@@ -174,17 +211,17 @@ def _host_step(
 class StoredConstants:
     """The arena of constants, read straight to where it is used."""
 
-    archive: Archive
+    parts: StoredParts
 
     @property
     def size_bytes(self) -> int:
         """Its size."""
-        return self.archive.size_of(CONSTANTS)
+        return self.parts.size_bytes(CONSTANTS)
 
     def fill(self, target: Array) -> None:
         """Read all of it."""
         if self.size_bytes:
-            self.archive.read_into(CONSTANTS, target[: self.size_bytes].data)
+            self.parts.read_into(CONSTANTS, target[: self.size_bytes].data)
 
 
 def _encode_tables(image: CpuImage, graph: Graph, object_names: list[str]) -> dict[str, Any]:

@@ -1,0 +1,79 @@
+"""Code as an artifact keeps it: what it was made for, plain facts, and parts of bytes by name.
+
+A target with a `CodeStore` (`targets/base.py`) says what of its code is kept and loads it again. The
+artifact knows neither what the facts mean nor what the parts are: it keeps them, checks that they are whole,
+and asks whether code of this origin may be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilewright.files import Bytes
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredCode:
+    """Code of one program. `made_for` says where it can be used; each part may come in several pieces."""
+
+    made_for: Mapping[str, str]
+    facts: Mapping[str, Any]
+    parts: Mapping[str, tuple[Bytes, ...]]
+
+
+class TensorFacts(Protocol):
+    """A model input or output."""
+
+    @property
+    def name(self) -> str:  # noqa: D102
+        ...
+
+    @property
+    def dtype(self) -> DType:  # noqa: D102
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # noqa: D102
+        ...
+
+
+class StoredParts(Protocol):
+    """What an artifact gives back: each part is read, and verified, when it is asked for.
+
+    A file can say anything: facts are checked by whoever reads them, against the model's inputs and outputs.
+    """
+
+    @property
+    def facts(self) -> Any:
+        """The facts, as JSON has them."""
+        ...
+
+    @property
+    def inputs(self) -> Sequence[TensorFacts]:
+        """The model's inputs."""
+        ...
+
+    @property
+    def outputs(self) -> Sequence[TensorFacts]:
+        """The model's outputs."""
+        ...
+
+    def graph(self) -> Graph:
+        """The optimised graph, which takes time to read."""
+        ...
+
+    def size_bytes(self, name: str) -> int:
+        """Size of a part."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """A part."""
+        ...
+
+    def read_into(self, name: str, target: Bytes) -> None:
+        """Fill `target`, of the part's size."""
+        ...
