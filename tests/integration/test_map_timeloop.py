@@ -65,7 +65,7 @@ def test_a_mapping_onto_a_machine_of_ours(tmp_path: Path) -> None:
     result = tilewright("map", str(problem), "-t", str(machine), "--evaluate", str(maps), "--json")
     assert result.code == 0, result.err
     (case,) = result.document["cases"]
-    assert case["summary"]["cycles"] == 4 * 2 * 4 * 3  # all loops but the one that runs side by side
+    assert case["summary"]["cycles"] == 4 * 2 * 4 * 3  # all loops but the spatial one
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def damaged(draw: st.DrawFn) -> str:
     return text
 
 
-def complaint(text: str) -> str | None:
+def diagnostic(text: str) -> str | None:
     """What is said of a text, or nothing: then it is a machine, which is written and read as the same one."""
     try:
         machine = parse_machine(text, "mine.yaml")
@@ -61,7 +61,7 @@ def complaint(text: str) -> str | None:
 @settings(max_examples=150)
 @given(damaged())
 def test_a_damaged_file_is_a_machine_or_one_line(text: str) -> None:
-    said = complaint(text)
+    said = diagnostic(text)
     if said is not None:
         assert said.startswith(("mine.yaml", "machine '"))
         assert "\n" not in said

@@ -171,7 +171,7 @@ ODDITIES = [
 ]  # fmt: skip
 
 
-def complaint(sample: str, path: Path) -> str | None:
+def diagnostic(sample: str, path: Path) -> str | None:
     try:
         if sample == "MAPPING":
             product = path.with_name("product.yaml")
@@ -197,7 +197,7 @@ def test_a_mutated_file_is_read_or_refused_in_one_line(sample: str, data: st.Dat
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "mutated.yaml"
         path.write_text(text, encoding="utf-8")
-        found = complaint(sample, path)
+        found = diagnostic(sample, path)
     if found is not None:
         assert str(path) in found
         assert "\n" not in found

@@ -12,7 +12,7 @@ from tilewright.mapping.factors import prime_factors
 
 
 def all_mappings(problem: Problem, machine: Machine) -> Iterator[Mapping]:
-    """Every way to give every prime to a level, side by side or in sequence, in every order."""
+    """Every way to give every prime to a level, as a spatial or a temporal loop, in every order."""
     names = [level.name for level in reversed(machine.levels)]
     places = [(level, is_spatial) for level in range(len(names)) for is_spatial in (False, True)]
     primes = [

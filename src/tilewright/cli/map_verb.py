@@ -34,7 +34,7 @@ def map_(
         None,
         "--with",
         metavar="FILE",
-        help="More of a Timeloop architecture: constraints or a mapping (what passes by a memory), an ERT "
+        help="More of a Timeloop architecture: constraints or a mapping (what bypasses a memory), an ERT "
         "(energies). May be repeated.",
     ),
     mapper: str = typer.Option(

@@ -63,7 +63,7 @@ class Estimate:
         return energy_pj if objective == "energy" else energy_pj * time_ns
 
     def then(self, other: Estimate) -> Estimate:
-        """Of both, one after the other.
+        """Of both in sequence.
 
         >>> Estimate(2.0, 1.0, "by hand").then(Estimate(3.0, 3.0, "by hand")).time_ns
         5.0

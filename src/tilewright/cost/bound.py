@@ -70,11 +70,11 @@ def check_smallest_tiles(problem: Problem, machine: Machine, cost_options: CostO
     """
     for level in machine.levels:
         is_outermost = level is machine.outermost
-        for kinds, room, halves in level_rooms(machine, level, cost_options):
+        for kinds, capacity_words, halves in level_capacities(machine, level, cost_options):
             inside = [o for o in problem.operands if o.kind in kinds]
             words = {o.name: _least_words(problem, o, cost_options) if is_outermost else 1 for o in inside}
             needed = sum(words.values())
-            if needed <= room:
+            if needed <= capacity_words:
                 continue
             need_bytes = ceil(needed * halves * level.word_bits / 8)
             names = listed(words)
@@ -83,9 +83,9 @@ def check_smallest_tiles(problem: Problem, machine: Machine, cost_options: CostO
                 why, other = f", most {most} with {words[most]}", "leave capacity_bytes out"
             else:
                 passing = names if len(words) == 1 else "some of them"
-                why, other = " even for one iteration", f"let {passing} pass it by (holds)"
+                why, other = " even for one iteration", f"let {passing} bypass it (holds)"
             raise InfeasibleMapping(
-                f"level {level.name}: {names} need {_counted(needed)}{why}; there {_are(room)}. "
+                f"level {level.name}: {names} need {_counted(needed)}{why}; there {_are(capacity_words)}. "
                 f"Give {relaxation(level, kinds, need_bytes)}, or {other}."
             )
 
@@ -115,7 +115,7 @@ def relaxation(level: Level, kinds: Iterable[TensorKind], need_bytes: int) -> st
     return f"it {need_bytes + sum(share.capacity_bytes for share in level.shares)} bytes"
 
 
-def level_rooms(
+def level_capacities(
     machine: Machine, level: Level, cost_options: CostOptions = TIMELOOP
 ) -> list[tuple[tuple[TensorKind, ...], int, int]]:
     """What a level may hold at a time: kinds of tensor, the words that they share, and how many such parts.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product as cartesian
 from math import ceil, prod
 
-from tilewright.cost.bound import level_rooms, listed, num_mac_units, num_touched, relaxation
+from tilewright.cost.bound import level_capacities, listed, num_mac_units, num_touched, relaxation
 from tilewright.cost.count import Cost, LevelCount, TensorCount
 from tilewright.cost.link_transfers import Linked, linked
 from tilewright.cost.options import TIMELOOP, CostOptions
@@ -152,7 +152,7 @@ class _Nest:
         level = self.levels[number].level
         held = [o for o in self.problem.operands if o.kind in level.holds]
         words = {o: self.tile_words(o, number, cost_options) for o in held}
-        for kinds, available, halves in level_rooms(self.machine, level, cost_options):
+        for kinds, available, halves in level_capacities(self.machine, level, cost_options):
             inside = [o for o in held if o.kind in kinds]
             needed = sum(words[o] for o in inside)
             if needed > available:

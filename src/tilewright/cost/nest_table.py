@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cost.bound import level_rooms
+from tilewright.cost.bound import level_capacities
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine, TensorKind
@@ -62,7 +62,7 @@ class Evaluator:
         self.num_axes = max(1, *(len(o.axes) for o in operands))
         self.keeps = np.array([[o.kind in level.holds for level in levels] for o in operands])
         self.is_output = np.array([o.kind is TensorKind.OUTPUT for o in operands])
-        self.rooms = _rooms(problem, machine, cost_options)
+        self.capacities = _capacities(problem, machine, cost_options)
         self.fan_outs = np.array([machine.fan_out(n) for n in range(len(levels))], np.int64)
         self.energies = np.array([_energies(machine, n) for n in range(len(levels))], np.float64)
         self.rates = np.array([_rates(machine, n) for n in range(len(levels))], np.float64)
@@ -115,17 +115,17 @@ class Evaluator:
         energy_pj = np.empty(len(encoded.temporal))
         _evaluate_all(
             encoded.temporal, encoded.spatial, encoded.orders, self.extents, self.axis_of, self.steps,
-            self.partners, self.num_axes, self.keeps, self.is_output, self.rooms, self.fan_outs,
+            self.partners, self.num_axes, self.keeps, self.is_output, self.capacities, self.fan_outs,
             self.energies, self.rates, self.shared_ports, self.mac_pj, self.skips_pixels, cycles, energy_pj,
         )  # fmt: skip
         return cycles, energy_pj
 
 
-def _rooms(problem: Problem, machine: Machine, cost_options: CostOptions) -> Array:
+def _capacities(problem: Problem, machine: Machine, cost_options: CostOptions) -> Array:
     """Rows of level, words, then for each operand whether it is counted: what bounds the tiles of a level."""
     found: list[list[int]] = []
     for number, level in enumerate(machine.levels):
-        for kinds, words, _ in level_rooms(machine, level, cost_options):
+        for kinds, words, _ in level_capacities(machine, level, cost_options):
             found.append([number, words, *(int(o.kind in kinds) for o in problem.operands)])
     return np.array(found, np.int64).reshape(-1, 2 + len(problem.operands))
 
@@ -204,7 +204,7 @@ def _box(
     skips_pixels: bool,
     box: Array,
 ) -> float:
-    """Words of a tensor that the tile in a row of `tiles` touches; `box` is room for its extents."""
+    """Words of a tensor that the tile in a row of `tiles` touches; `box` receives its extents."""
     box[:] = 1
     for dim in range(tiles.shape[1]):
         axis, count = axis_of[t, dim], tiles[row, dim]
@@ -291,7 +291,7 @@ def _fills(
 @compiled
 def _evaluate_all(
     temporal: Array, spatial: Array, orders: Array, extents: Array, axis_of: Array, steps: Array,
-    partners: Array, num_axes: int, keeps: Array, is_output: Array, rooms: Array, fan_outs: Array,
+    partners: Array, num_axes: int, keeps: Array, is_output: Array, capacities: Array, fan_outs: Array,
     energies: Array, rates: Array, shared_ports: Array, mac_pj: float, skips_pixels: bool,
     cycles: Array, energy_pj: Array,
 ) -> None:  # fmt: skip
@@ -350,12 +350,12 @@ def _evaluate_all(
                     words_of[t, level + 1] = _box(
                         t, axis_of, steps, partners, tiles, level + 1, skips_pixels, box
                     )
-        for room in range(rooms.shape[0]):
+        for row in range(capacities.shape[0]):
             needed = 0.0
             for t in range(num_operands):
-                if rooms[room, 2 + t]:
-                    needed += words_of[t, rooms[room, 0] + 1]
-            is_legal &= needed <= rooms[room, 1]
+                if capacities[row, 2 + t]:
+                    needed += words_of[t, capacities[row, 0] + 1]
+            is_legal &= needed <= capacities[row, 1]
         if not is_legal:
             continue
         used[num_levels] = 1.0

@@ -47,7 +47,7 @@ _EXPECTED: Mapping[str, str] = {
 }
 
 
-def complaint(error: ValidationError) -> str:
+def diagnostic(error: ValidationError) -> str:
     """The mistake that most likely explains the others, with its path, and how many others there are."""
     problems = _distinct(error.errors(include_url=False))
     first = problems[0]

@@ -27,7 +27,7 @@ levels:                            # from the inside out
     write_pj: 0.6
   - name: Buffer
     capacity_bytes: 512 KiB
-    holds: [input, output]         # weights pass by, from DRAM to Spad
+    holds: [input, output]         # weights bypass it, from DRAM to Spad
     words_per_access: 16
     read_pj: 30
     write_pj: 30
@@ -69,7 +69,7 @@ _RULES = """```
   are; an operator is mapped onto one of them.
 * **Numbers are those of one instance.** A capacity is counted in words of `word_bits` by the mapper: 16 KiB
   of 8-bit words hold 16,384 elements.
-* **Who stays where** is `holds`: a level that does not hold a kind of tensor lets it pass by. Where kinds
+* **Who stays where** is `holds`: a level that does not hold a kind of tensor is bypassed by it. Where kinds
   share a level, they share its capacity, unless `shares` keeps a part of it for some.
 * **Bandwidth** is given per second or per cycle, for reads and for writes; left out, it is no limit. An
   access moves `word_bits` times `words_per_access` bits and costs `read_pj` or `write_pj`.
@@ -115,9 +115,9 @@ the `latency_ns` of the outermost level. Nothing computes with `line_bytes` and 
 people.
 
 `tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, the
-bandwidths of the levels from there outwards, and units that between them run all sorts of work. It says
+bandwidths of the levels from there outwards, and units that between them run all operation classes. It says
 what is missing. Clusters that share a level have equal parts of its capacity and of its bandwidth; what goes
-from level to level is no faster than the movers between the two, all of them together.
+from level to level is no faster than the DMA engines between the two, all of them together.
 """
 
 

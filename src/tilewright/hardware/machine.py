@@ -70,7 +70,7 @@ class Machine(Part):
     levels: tuple[Level, ...] = Field(min_length=1)
     """Levels of memory from the inside out."""
     units: tuple[Unit, ...]
-    """Compute units and movers; empty where no rate is known."""
+    """Compute units and DMA engines; empty where no rate is known."""
     networks: tuple[Network, ...] = ()
     """What carries data between levels, where it matters."""
     num_clusters: Count = 1
@@ -308,8 +308,8 @@ class Machine(Part):
         """Whole cycles that a time takes; `what` names it in errors."""
         return ceil(duration_ns * 1e-9 * self._clock(what) - 1e-9)
 
-    def mover_bytes_per_s(self, unit: Unit) -> float | None:
-        """Rate of one mover, None where the description does not say."""
+    def dma_bytes_per_s(self, unit: Unit) -> float | None:
+        """Rate of one DMA engine, None where the description does not say."""
         return self._per_second(unit.bytes_per_cycle, unit.bytes_per_s, f"unit {unit.name!r}")
 
     def _per_cycle(self, per_cycle: float | None, per_s: float | None, what: str) -> float | None:

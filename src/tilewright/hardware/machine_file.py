@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tilewright.errors import MachineError
 from tilewright.files import read_at_most
-from tilewright.hardware.diagnostic import complaint
+from tilewright.hardware.diagnostic import diagnostic
 from tilewright.hardware.machine import Machine
 
 MAX_FILE_BYTES = 1 << 20
@@ -35,7 +35,7 @@ _HINTS = (
     ("but found another document", "write one machine for each file"),
     ("mapping values are not allowed", "put text with a colon in quotes, or start a new line"),
 )
-"""What helps against some of YAML's complaints; against the others, a look at the line."""
+"""What helps against some of the YAML reader's diagnostics; against the others, a look at the line."""
 
 
 def load_machine(path: Path | str) -> Machine:
@@ -96,7 +96,7 @@ def machine_from(document: dict[str, Any], where: str) -> Machine:
     try:
         return Machine.model_validate(document)
     except ValidationError as error:
-        raise MachineError(f"{where}: {complaint(error)}") from error
+        raise MachineError(f"{where}: {diagnostic(error)}") from error
 
 
 def machine_text(machine: Machine) -> str:

@@ -39,7 +39,7 @@ ALL_KINDS = tuple(TensorKind)
 
 
 class Work(StrEnum):
-    """Sorts of work that compute units take."""
+    """The operation class of work, which says what kind of compute unit takes it."""
 
     CONTRACTION = "contraction"  # sums of products over channels: convolution, matrix product
     DEPTHWISE = "depthwise"  # convolution of each channel alone
@@ -107,7 +107,7 @@ class Level(Part):
     shares: tuple[Share, ...] = ()
     """Parts of the capacity kept for some kinds of tensor; kinds without a share have the rest together."""
     holds: tuple[TensorKind, ...] = Field(default=ALL_KINDS, min_length=1)
-    """Kinds of tensor that stay here; others pass by."""
+    """Kinds of tensor that stay here; others bypass the level."""
     num_instances_per_parent: Count = 1
     """Instances that one instance of the next outer level feeds: the spatial fan-out below that level. At the
     outermost level: how many there are."""
@@ -172,7 +172,7 @@ class Level(Part):
         return self.read_access_pj if self.write_pj is None else self.write_pj
 
     def capacity_for_bytes(self, kind: TensorKind) -> int | None:
-        """Bytes that tensors of this kind may use: None without a limit, 0 where they pass by."""
+        """Bytes that tensors of this kind may use: None without a limit, 0 where they bypass the level."""
         if kind not in self.holds:
             return 0
         own = next((s.capacity_bytes for s in self.shares if kind in s.holds), None)
@@ -188,13 +188,14 @@ class Unit(Part):
     """Name of the sort of unit, unique in the machine."""
     kind: Literal["mac", "matrix", "vector", "scalar", "special", "mover"]
     """`mac` multiplies and adds one pair, `matrix` a tile of them, `vector` works on lanes, `scalar` on
-    single values, `special` on functions such as exp; a `mover` copies between two levels."""
+    single values, `special` on functions such as exp; a `mover` is a DMA engine: it copies between two
+    levels."""
     level: Name | None = None
     """Level that the unit reads from, one set of units per instance; left out: the innermost."""
     num_per_instance: Count = 1
     """Units beside each instance of that level."""
     runs: tuple[Work, ...] = ()
-    """Sorts of work that the unit takes; left out: what is usual for its kind."""
+    """Operation classes that the unit takes; left out: what is usual for its kind."""
     macs_per_cycle: PerDType = Field(default_factory=dict)
     """Multiply-accumulates per cycle, by element type."""
     ops_per_cycle: PerDType = Field(default_factory=dict)
@@ -208,17 +209,17 @@ class Unit(Part):
     tile: tuple[Count, ...] = ()
     """Shape of what one issue works on; extents that do not fill it waste the rest."""
     between: tuple[Name, Name] | None = None
-    """The two levels that a mover copies between."""
+    """The two levels that a DMA engine copies between."""
     bytes_per_s: BytesPerSecond | None = None
-    """Rate of a mover, both directions together; or give it per cycle."""
+    """Rate of a DMA engine, both directions together; or give it per cycle."""
     bytes_per_cycle: Number | None = None
-    """Rate of a mover, both directions together, per cycle of clock_hz."""
+    """Rate of a DMA engine, both directions together, per cycle of clock_hz."""
     mac_pj: Picojoules | None = None
     """Energy of one multiply-accumulate."""
     op_pj: Picojoules | None = None
     """Energy of one other operation."""
     pj_per_byte: Picojoules | None = None
-    """Energy of a mover for one byte, without the accesses at both ends."""
+    """Energy of a DMA engine for one byte, without the accesses at both ends."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Unit:
@@ -226,17 +227,19 @@ class Unit(Part):
         if self.kind == "mover":
             extra = next((k for k in ("macs_per_cycle", "ops_per_cycle") if getattr(self, k)), None)
             if extra is not None:
-                raise ValueError(f"{extra}: a mover does not compute; give bytes_per_s, or another kind")
+                raise ValueError(
+                    f"{extra}: a DMA engine (kind: mover) does not compute; give bytes_per_s, or another kind"
+                )
             return self
         moves = next((k for k in ("between", "bytes_per_s", "bytes_per_cycle") if getattr(self, k)), None)
         if moves is not None:
-            raise ValueError(f"{moves}: only a mover has it; leave it out, or write kind: mover")
+            raise ValueError(f"{moves}: only a DMA engine has it; leave it out, or write kind: mover")
         if not self.macs_per_cycle and not self.ops_per_cycle:
             raise ValueError("has no rate; give macs_per_cycle or ops_per_cycle by element type")
         return self
 
     def takes(self, work: Work) -> bool:
-        """Whether the unit runs this sort of work."""
+        """Whether the unit runs this operation class."""
         return work in (self.runs or _USUAL_WORK[self.kind])
 
 

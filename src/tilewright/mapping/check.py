@@ -15,7 +15,7 @@ def check_mapping(task: MappingProblem, mapping: Mapping) -> tuple[Violation, ..
     """Everything that makes a mapping wrong or impossible: nothing, if it is valid.
 
     Checked: levels of the machine, outermost first, each at most once; loops over the problem's dims that
-    together cover every iteration; no more instances side by side than there are; the words that the tiles of
+    together cover every iteration; no more spatial instances than there are; the words that the tiles of
     every level touch, found from a tile's corners, against what the level holds of each kind.
     """
     names = [level.name for level in reversed(task.machine.levels)]

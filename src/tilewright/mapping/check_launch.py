@@ -125,9 +125,9 @@ def _check_memory(
         "shared": (launch.max_resident * shared, has),
         "threads": (launch.max_resident * allocated, threads.max_per_core),
     }
-    for what, (used, room) in together.items():
-        if used > room:
-            yield Violation(what, f"{launch.max_resident} blocks use {used} of {room} together")
+    for what, (used, capacity) in together.items():
+        if used > capacity:
+            yield Violation(what, f"{launch.max_resident} blocks use {used} of {capacity} together")
 
 
 def _bytes(problem: Problem, machine: Machine, name: str, tile: dict[str, int]) -> int:

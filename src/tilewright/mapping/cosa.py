@@ -150,7 +150,7 @@ class Program:
     def axes(self, level: int) -> tuple[int, ...]:
         """Extents that the spatial loops of a level may have along each axis; of threads x, y and z.
 
-        Where x alone has room for a whole block, the other axes allow nothing more and are left out.
+        Where x alone holds a whole block, the other axes allow nothing more and are left out.
         """
         if self.block is None or not self.is_of_threads(level):
             return (self.fan_out(level),)
@@ -283,8 +283,8 @@ class Program:
         """(Optimum, mapping) over the three classes of permutations."""
         import highspy
 
-        for number, operand, room, start in self.capacity_rows():
-            if room < start:
+        for number, operand, capacity, start in self.capacity_rows():
+            if capacity < start:
                 level = self.levels[number]
                 return Infeasible(
                     f"level {level.name}",
@@ -347,15 +347,15 @@ class Program:
             for axis, extent in enumerate(self.axes(level) if self.is_of_threads(level) else ()):
                 along = {i: log for i, log in spatial.items() if self.places[i].axis == axis}
                 add(-inf, log2(extent) + _SLACK, along)
-        for number, operand, room, start in self.capacity_rows():
+        for number, operand, capacity, start in self.capacity_rows():
             sizes = {i: self.size(operand, p) for i, p in enumerate(self.places) if p.level <= number}
-            add(-inf, room - start + _SLACK, {i: size for i, size in sizes.items() if size})
-        for operand, room in self.register_rows():
+            add(-inf, capacity - start + _SLACK, {i: size for i, size in sizes.items() if size})
+        for operand, capacity in self.register_rows():
             sizes = {i: self.size(operand, p) for i, p in enumerate(self.places) if p.level == 0}
             for i, place in enumerate(self.places):
                 if place.is_spatial and self.is_of_threads(place.level):
                     sizes[i] = log2(place.prime)
-            add(-inf, room + _SLACK, {i: size for i, size in sizes.items() if size})
+            add(-inf, capacity + _SLACK, {i: size for i, size in sizes.items() if size})
 
     def _usual_place(self, dim: str) -> tuple[int, int]:
         """Where a dim stands if nothing else decides."""

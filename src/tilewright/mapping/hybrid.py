@@ -61,7 +61,7 @@ class Hybrid:
         How much is looked at is the mapper's own option; of the budget the deadline counts.
 
         Raises:
-            InfeasibleMapping: tiles of one iteration, or the whole tensors, have no room.
+            InfeasibleMapping: tiles of one iteration, or the whole tensors, do not fit.
         """
         started = time.perf_counter()
         check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)

@@ -94,8 +94,8 @@ def launch_of(
         is_shared_sum = kind == "spatial" and loop.dim not in of_output and loop.factor > 1
         if is_shared_sum and loops.level != registers.name:
             raise InfeasibleMapping(
-                f"level {loops.level}: {loop.dim} {loop.factor} side by side adds to the same outputs, and "
-                "threads and blocks share no sums; make it a temporal loop."
+                f"level {loops.level}: {loop.dim} {loop.factor} as a spatial loop adds to the same outputs, "
+                "and threads and blocks share no sums; make it a temporal loop."
             )
         if loops.level in (registers.name, shared.name):
             of_block[loop.dim] = of_block.get(loop.dim, 1) * loop.factor
@@ -209,7 +209,7 @@ def _placements(pieces: list[Loop], extents: tuple[int, ...]) -> Iterator[tuple[
 
 
 def _merged(axis: tuple[Loop, ...]) -> Iterator[Loop]:
-    """Pieces of the same dim that lie side by side are one loop."""
+    """Neighbouring loops of the same dim are one loop."""
     pending: Loop | None = None
     for loop in axis:
         if pending is not None and pending.dim == loop.dim:

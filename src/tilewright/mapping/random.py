@@ -48,7 +48,7 @@ class Random:
         no legal mapping, the answer is the one with the smallest tiles.
 
         Raises:
-            InfeasibleMapping: tiles of one iteration, or the whole tensors, have no room.
+            InfeasibleMapping: tiles of one iteration, or the whole tensors, do not fit.
         """
         started = time.perf_counter()
         check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)

@@ -15,7 +15,7 @@ from math import comb, isinf, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.cost.bound import level_rooms
+from tilewright.cost.bound import level_capacities
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Encoded, Evaluator
 from tilewright.cost.objective import rank
@@ -43,7 +43,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """Words that some tensors share at a level."""
 
     level: int
@@ -64,7 +64,7 @@ class Tilings:
         suits = Evaluator.suits(self.problem, self.cost_options)
         self.table = Evaluator(self.problem, self.machine, self.cost_options) if suits else None
         self.slots = tuple(_slots(self.machine))
-        self.rooms = tuple(rooms(problem))
+        self.capacities = tuple(capacities(problem))
         self.block = problem.block
         places = [
             np.array(
@@ -97,12 +97,12 @@ class Tilings:
                 fits &= asked <= self.machine.fan_out(slot.level)
                 if self.block is not None and self.machine.levels[slot.level].name == self.block.shared:
                     fits[fits] = [has_shape(int(number), self.block) for number in asked[fits]]
-        for room in self.rooms:
+        for capacity in self.capacities:
             (chosen,) = np.nonzero(fits)
-            inside = sum(slot.level <= room.level for slot in self.slots)
+            inside = sum(slot.level <= capacity.level for slot in self.slots)
             tile = factors[chosen, :, :inside].prod(axis=2)
-            words = sum((self._words(operand, tile) for operand in room.operands), np.zeros(len(chosen)))
-            fits[chosen] = words <= room.words
+            words = sum((self._words(operand, tile) for operand in capacity.operands), np.zeros(len(chosen)))
+            fits[chosen] = words <= capacity.words
         return fits
 
     def _words(self, operand: Operand, tile: Factors) -> Factors:
@@ -193,13 +193,13 @@ class Tilings:
         )
 
 
-def rooms(problem: MappingProblem) -> Iterator[Room]:
+def capacities(problem: MappingProblem) -> Iterator[Capacity]:
     """What bounds tiles: the capacities of all levels, split as their shares say."""
     for number, level in enumerate(problem.machine.levels):
-        for kinds, words, _ in level_rooms(problem.machine, level, problem.cost_options):
+        for kinds, words, _ in level_capacities(problem.machine, level, problem.cost_options):
             inside = tuple(o for o in problem.problem.operands if o.kind in kinds)
             if inside:
-                yield Room(number, inside, words)
+                yield Capacity(number, inside, words)
 
 
 def _slots(machine: Machine) -> Iterator[Slot]:

@@ -79,7 +79,7 @@ def test_it_counts_what_a_walk_over_all_steps_counts(
 
 
 def test_a_window_slides_along_an_array() -> None:
-    """Eight positions side by side, three window steps in sequence: only the last one lacks anything new."""
+    """Eight positions spatial, three window steps temporal: only the last one lacks anything new."""
     problem = convolution({"R": 3, "P": 8, "K": 4, "C": 2})
     mapping = Mapping(
         (

@@ -72,7 +72,7 @@ PROBLEMS = {
 
 @st.composite
 def mappings(draw: st.DrawFn, problem: Problem, machine: Machine) -> Mapping:
-    """Mostly legal: primes go inwards, or side by side where there is room."""
+    """Mostly legal: primes go inwards, or to spatial loops where there is free capacity."""
     names = [level.name for level in reversed(machine.levels)]
     room = {level.name: machine.fan_out(n) for n, level in enumerate(machine.levels)}
     temporal: dict[str, dict[str, int]] = {name: {} for name in names}

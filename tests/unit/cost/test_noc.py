@@ -69,7 +69,7 @@ def machine(
 
 
 def mapping(shared: str, elements: str = "", spatial: str = "", outermost: str = "") -> Mapping:
-    """Loops written `K2 C3`, the outermost first: of the buffer, inside an element, side by side, of DRAM."""
+    """Loops written `K2 C3`, the outermost first: of the buffer, inside an element, spatial, of DRAM."""
 
     def loops(text: str) -> tuple[Loop, ...]:
         return tuple(Loop(word[0], int(word[1:])) for word in text.split())
@@ -247,7 +247,7 @@ def test_a_machine_says_what_its_network_is() -> None:
         simulate(problem, circuit, given_mapping)
     link = Network(name="n", inner="Tiles", outer="Buffer", kind="mesh", bytes_per_cycle=16.0)
     assert NocOptions.of(made.model_copy(update={"networks": (link,)})).flit_bits == 128
-    with pytest.raises(MachineError, match="1 x 2 has no room for 4 elements"):
+    with pytest.raises(MachineError, match="1 x 2 cannot hold 4 elements"):
         simulate(problem, machine(4), given_mapping, NocOptions(shape=(1, 2)))
 
 

@@ -40,7 +40,7 @@ def chip(old: str = "", new: str = "") -> Machine:
     return parse_machine(CHIP.replace(old, new, 1) if old else CHIP, "chip.yaml")
 
 
-def complaint(old: str, new: str) -> str:
+def diagnostic(old: str, new: str) -> str:
     with pytest.raises(MachineError) as caught:
         chip(old, new)
     text = str(caught.value)
@@ -187,11 +187,11 @@ def test_shares_divide_a_capacity() -> None:
     ],
 )
 def test_mistakes_are_one_line_with_file_and_key(old: str, new: str, expected: str) -> None:
-    assert expected in complaint(old, new)
+    assert expected in diagnostic(old, new)
 
 
 def test_several_mistakes_are_counted() -> None:
-    text = complaint("name: chip\nclock_hz", "nome: chip\nclok_hz")
+    text = diagnostic("name: chip\nclock_hz", "nome: chip\nclok_hz")
     assert text.endswith("(and 1 more)")
 
 
@@ -201,7 +201,7 @@ def test_one_energy_source_serves_all_energies() -> None:
 
 
 def test_a_key_in_the_wrong_place_is_sent_home() -> None:
-    text = complaint("read_bytes_per_cycle: 64", "clock_hz: 64")
+    text = diagnostic("read_bytes_per_cycle: 64", "clock_hz: 64")
     assert "levels[0].clock_hz: unknown key; it belongs to a machine" in text
 
 

@@ -137,7 +137,7 @@ MISTAKES = {
     # Names.
     "an unknown level": (STCP920, "level: L1", "level: L2", "units[0].level", "known are L1, LLB, DDR"),
     "a level misspelt": (EYERISS, "outer: GlobalBuffer", "outer: Globalbufer", "networks[0].outer", "did you mean GlobalB"),
-    "an unknown end of a mover": (STCP920, "[L1, LLB]", "[L1, L3]", "units[3].between[1]", "there is no level 'L3'"),
+    "an unknown end of a DMA engine": (STCP920, "[L1, LLB]", "[L1, L3]", "units[3].between[1]", "there is no level 'L3'"),
     "an unknown level of registers": (K80, "registers: Registers", "registers: Regs", "threads.registers", "no level 'Regs'"),
     "a level twice": (STCP920, "name: LLB", "name: L1", "levels[1].name", "give each its own"),
     "a unit twice": (STCP920, "name: VEC", "name: VME", "units[2].name", "is the name of units[1] too"),
@@ -164,12 +164,12 @@ MISTAKES = {
     "a count that is not one per core": (
         STCP920, "num_cores_per_cluster: {value: 8", "num_cores_per_cluster: {value: 9", "levels[0].per", "change per, or",
     ),
-    "a mover that computes": (
+    "a DMA engine that computes": (
         STCP920, "    between: [L1, LLB]\n", "    between: [L1, LLB]\n    ops_per_cycle: {int8: 1}\n", "units[3].ops_per_cycle",
-        "a mover does not compute",
+        "a DMA engine (kind: mover) does not compute",
     ),
     "a unit that moves": (
-        STCP920, "tile: [64, 32]", "between: [L1, LLB]", "units[0].between", "only a mover has it",
+        STCP920, "tile: [64, 32]", "between: [L1, LLB]", "units[0].between", "only a DMA engine has it",
     ),
     "a bus with a shape": (EYERISS, "kind: bus", "kind: bus\n    shape: [12, 14]", "networks[0].shape", "only a mesh has one"),
     # Sources.

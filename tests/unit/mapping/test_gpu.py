@@ -128,7 +128,7 @@ def test_each_broken_limit_is_named(old: str, new: str, said: str) -> None:
 def test_threads_share_no_sums() -> None:
     *outer, threads, inside = BY_HAND.levels
     shared = Mapping((*outer, replace(threads, spatial=(Loop("C", 2), Loop("P", 4))), inside))
-    with pytest.raises(InfeasibleMapping, match=r"^level Shared: C 2 side by side adds to the same outputs"):
+    with pytest.raises(InfeasibleMapping, match=r"^level Shared: C 2 as a spatial loop adds to the same"):
         evaluate_blocks(convolution({"K": 4, "C": 12, "P": 8}), tiny(), shared)
     _, launch = evaluate_blocks(MATRIX, tiny(), BY_HAND)
     problem = convolution({"K": 4, "C": 12, "P": 8})

@@ -47,7 +47,7 @@ def small(**sizes: int) -> Machine:
     return parse_machine(SMALL.format(**{**LEAST, **sizes}))
 
 
-def complaint(problem: Problem, machine: Machine, cost_options: CostOptions = CostOptions()) -> str:  # noqa: B008 - it is frozen
+def diagnostic(problem: Problem, machine: Machine, cost_options: CostOptions = CostOptions()) -> str:  # noqa: B008 - it is frozen
     with pytest.raises(InfeasibleMapping) as caught:
         check_smallest_tiles(problem, machine, cost_options)
     text = str(caught.value)
@@ -78,7 +78,7 @@ def test_one_byte_less_names_level_tensors_words_and_what_helps(
     lacking = {size: LEAST[size] - 1}
     if size == "share":
         lacking["middle"] = LEAST["middle"] - 1  # else the others would get the byte, and need none
-    text = complaint(LAYER, small(**lacking))
+    text = diagnostic(LAYER, small(**lacking))
     assert text.startswith(f"level {level}: {tensors} need {needed} word")
     assert re.search(rf"there (is|are) {available}\.", text)
     advice = re.search(r"Give it(?:s share of weight)? (\d+) bytes", text)
@@ -90,7 +90,7 @@ def test_half_of_a_level_is_the_next_tile_s_where_it_is_double_buffered() -> Non
     cost_options = CostOptions(double_buffered=True)
     twice = {"inner": 18, "share": 4, "middle": 12}
     check_smallest_tiles(LAYER, small(**twice), cost_options)
-    text = complaint(LAYER, small(**{**twice, "inner": 17}), cost_options)
+    text = diagnostic(LAYER, small(**{**twice, "inner": 17}), cost_options)
     assert "there are 2. Give it 18 bytes" in text
 
 
@@ -100,8 +100,8 @@ def test_pixels_that_are_jumped_over_need_no_room_if_they_are_not_counted() -> N
     jumped = 10 * 10 * 4 - 4 * 4 * 4
     check_smallest_tiles(strided, small(outer=counted))
     check_smallest_tiles(strided, small(outer=counted - jumped), CostOptions(skips_pixels=True))
-    assert "most Inputs with 400" in complaint(strided, small(outer=counted - 1))
-    assert "there are" in complaint(
+    assert "most Inputs with 400" in diagnostic(strided, small(outer=counted - 1))
+    assert "there are" in diagnostic(
         strided, small(outer=counted - jumped - 1), CostOptions(skips_pixels=True)
     )
 

@@ -11,7 +11,7 @@ What the paper leaves open is assumed as follows.
 * Global buffer and DRAM sit at one corner, west of the first router, behind one port of a flit per cycle
   each way. A router takes one cycle, the link behind it included, or what the machine says of a hop to the
   next router; its input buffers hold 4 flits, and one more for each cycle more of a hop, so that links stay
-  busy; whether there is room is known at once; arbitration goes round. A head takes all the ports of its
+  busy; free capacity is known at once; arbitration goes round. A head takes all the ports of its
   multicast at once. Packets have a head flit and up to 64 bytes.
 * Every buffer is double: while a tile is in use, the next one comes and the one before last has gone. (The
   published sizes look halved for it: they are taken as the mapping's capacities as they are.) The streams
@@ -25,7 +25,7 @@ What the paper leaves open is assumed as follows.
 * DRAM is a channel for reads and one for writes with the machine's bandwidths, in bursts of an access (64
   bytes), taken in turn by the tensors, and a read latency of 100 cycles, or the machine's; rows and refresh
   are not modelled.
-  Tensors that pass the global buffer by go from DRAM to the network through a small staging room; a tile of
+  Tensors that bypass the global buffer go from DRAM to the network through a small staging buffer; a tile of
   the buffer must be there whole before the elements get of it.
 * Levels inside an element cost time only by their bandwidth, as in the analytical model.
 """

@@ -64,7 +64,7 @@ def network_cycle(
 ) -> tuple[int, bool]:
     """One cycle; `sent[terminal]` is a flit or -1. Returns how many `arrived`, and whether anything changed.
 
-    `moved` and `arrived` are room for flits with where they go.
+    `moved` and `arrived` receive flits with where they go.
     """
     num_routers, depth, num_on_link = buffers.shape[0], buffers.shape[2], on_links.shape[2]
     num_moved = num_arrived = 0
@@ -92,7 +92,7 @@ def network_cycle(
             if filled[router, port] == 0:
                 continue
             outputs = 0
-            has_room = True
+            has_free_capacity = True
             for out in range(5):
                 if held_by[router, out] == port:
                     outputs |= 1 << out
@@ -101,8 +101,8 @@ def network_cycle(
                         for i in range(num_on_link):
                             taken += on_links[behind[router, out], _OPPOSITE[out], i] >= 0
                         if taken >= depth:
-                            has_room = False
-            if outputs == 0 or not has_room:
+                            has_free_capacity = False
+            if outputs == 0 or not has_free_capacity:
                 continue
             flit = buffers[router, port, 0]
             for out in range(5):
@@ -120,7 +120,7 @@ def network_cycle(
                     num_arrived += 1
                 if flit & 2:
                     held_by[router, out] = -1
-            # The flit goes when all have been looked at: room is what there was at the cycle's start.
+            # The flit goes when all have been looked at: free capacity is that of the cycle's start.
             buffers[router, port, 0] = -1
     for router in range(num_routers):
         for port in range(5):

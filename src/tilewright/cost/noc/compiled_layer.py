@@ -84,7 +84,7 @@ def _may_fetch(
 
 @compiled
 def _missing(constants: Array, window: Array, receives: Array, got: Array, scalars: Array) -> int:
-    """What the step waits for: a stream, or their number for room; -1 if it can start."""
+    """What the step waits for: a stream, or their number for free capacity; -1 if it can start."""
     for number in range(got.shape[0]):
         load = window[number, LOAD]
         needed = load + _packets(load, constants[PAYLOAD]) * constants[HEADER]

@@ -2,9 +2,9 @@
 
 A router has an input buffer for each port. A packet's head asks for all the ports by which the packet leaves;
 it gets all of them at once or none, and keeps them until its tail has left (wormhole switching). A flit moves
-when every buffer it goes to had room at the start of the cycle, flits on their way to it counted. Through a
-router and over the link to the next one it takes as many cycles as the mesh says; the ways between routers
-and terminals take one. Terminals take everything that arrives.
+when every buffer it goes to had free capacity at the start of the cycle, flits on their way to it counted.
+Through a router and over the link to the next one it takes as many cycles as the mesh says; the ways between
+routers and terminals take one. Terminals take everything that arrives.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Network:
         """Whether no flit is under way."""
         return not any(router.num_taken(port) for router in self.routers for port in range(NUM_PORTS))
 
-    def has_room(self, terminal: int) -> bool:
+    def has_free_capacity(self, terminal: int) -> bool:
         """Whether a terminal may send a flit in this cycle."""
         router, port = self.mesh.entrance(terminal)
         return len(self.routers[router].buffers[port]) < self.mesh.fifo_flits
 
     def cycle(self, sent: list[tuple[int, Flit]]) -> list[tuple[int, Flit]]:
-        """One cycle: terminals with room send a flit each. Returns what arrives at which terminal."""
-        room = [
+        """One cycle: terminals with free capacity send a flit each. Returns what arrives where."""
+        has_space = [
             [router.num_taken(port) < self.mesh.fifo_flits for port in range(NUM_PORTS)]
             for router in self.routers
         ]
@@ -85,7 +85,7 @@ class Network:
         for number, router in enumerate(self.routers):
             for port, buffer in enumerate(router.buffers):
                 outputs = router.held(port)
-                if not buffer or not outputs or not all(self._is_free(number, o, room) for o in outputs):
+                if not buffer or not outputs or not all(self._is_free(number, o, has_space) for o in outputs):
                     continue
                 flit = buffer.popleft()
                 for output in outputs:
@@ -121,10 +121,10 @@ class Network:
                     router.held_by[out] = port
                 router.turn = (port + 1) % NUM_PORTS
 
-    def _is_free(self, number: int, output: int, room: list[list[bool]]) -> bool:
+    def _is_free(self, number: int, output: int, has_space: list[list[bool]]) -> bool:
         if self._terminal(number, output) is not None:
             return True
-        return room[self.mesh.neighbour(number, output)][OPPOSITE[output]]
+        return has_space[self.mesh.neighbour(number, output)][OPPOSITE[output]]
 
     def _terminal(self, number: int, output: int) -> int | None:
         if output == LOCAL:
@@ -151,7 +151,7 @@ def deliver(mesh: Mesh, packets: tuple[Packet, ...]) -> Delivery:
     while any(waiting) or not network.is_empty:
         sent: list[tuple[int, Flit]] = []
         for terminal, queue in enumerate(waiting):
-            if not queue or packets[queue[0]].ready_cycle > cycle or not network.has_room(terminal):
+            if not queue or packets[queue[0]].ready_cycle > cycle or not network.has_free_capacity(terminal):
                 continue
             number = queue[0]
             last = num_sent[number] == packets[number].num_flits - 1

@@ -25,8 +25,8 @@ class Incoming:
     flit: int = 0
     fetched: int = 0  # the buffer's version that DRAM is asked for, and how much of it was asked for
     fetched_flits: int = 0
-    arrived_flits: int = 0  # in the buffer since its present version began; else in the staging room
-    reserved_flits: int = 0  # of the staging room
+    arrived_flits: int = 0  # in the buffer since its present version began; else in the staging buffer
+    reserved_flits: int = 0  # of the staging buffer
 
 
 @dataclass
@@ -158,7 +158,7 @@ class Layer:
         self.now += 1
 
     def _missing(self) -> int | None:
-        """What the step waits for: a stream, or its number of streams for room; None if it can start."""
+        """What the step waits for: a stream, or their number for free capacity; None if it can start."""
         for number, stream in enumerate(self.plan.streams):
             needed = self._with_headers(self.windows[number].load[0])
             if any(self.elements[e].got[number] < needed for e in self._receivers(stream)):
@@ -188,7 +188,7 @@ class Layer:
                         self.incoming[number].arrived_flits -= self._payload(number)
                         self.incoming[number].reserved_flits -= self._payload(number)
                     break
-        if self.sending is None or not self.network.has_room(plan.mesh.memory):
+        if self.sending is None or not self.network.has_free_capacity(plan.mesh.memory):
             return
         number = self.sending
         loader = self.incoming[number]
@@ -208,7 +208,7 @@ class Layer:
                 loader.version += 1
 
     def _may_send(self, number: int) -> bool:
-        """Whether the next packet of a stream can leave: its words are there, and there is room for them."""
+        """Whether the next packet of a stream can leave: its words are there, and free capacity for them."""
         loader, window = self.incoming[number], self.windows[number]
         if loader.version > 1:
             return False
@@ -231,7 +231,7 @@ class Layer:
                 element = self.elements[number]
                 flits = final if number == group[-1] else partial
                 done = element.packet * options.payload_flits
-                if done >= flits or not self.network.has_room(number):
+                if done >= flits or not self.network.has_free_capacity(number):
                     continue
                 payload = min(options.payload_flits, flits - done)
                 # The neighbour's sums of the same words: the last of a group may send shorter results.
@@ -280,7 +280,7 @@ class Layer:
         return ((self.dram_turn + i) % num for i in range(num))
 
     def _may_fetch(self, number: int) -> bool:
-        """Whether DRAM may send on: into the room that the buffer's version before the last has left."""
+        """Whether DRAM may send on: into the capacity that the buffer's version before the last has left."""
         loader, window = self.incoming[number], self.windows[number]
         stream = self.plan.streams[number]
         if loader.fetched >= stream.num_fetched or window.fetch[loader.fetched] == 0:

@@ -21,7 +21,7 @@ from tilewright.loops.mapping import Loop, Mapping
 from tilewright.loops.problem import Operand, Problem
 
 NUM_FETCHED_AHEAD = 8
-"""Versions, the present one included, that DRAM may send to the staging room of a stream without a buffer."""
+"""Versions, the present one included, that DRAM may send ahead for a stream that bypasses the buffer."""
 
 
 _MOST_HOP_CYCLES = 1024  # each is a place on every link
@@ -61,7 +61,7 @@ class NocOptions:
         """What the machine's description says of the network of its elements, and of the outermost memory.
 
         A link carries a flit each cycle; without a size of flits, they have the bytes that a link carries in
-        one. Buffers have room for what is on a link beside what they have for hops of one cycle.
+        one. Buffers have free capacity for what is on a link beside what they have for hops of one cycle.
 
         Raises:
             MachineError: the network is no mesh with wormhole switching, its links do not carry a flit each
@@ -190,7 +190,7 @@ class Plan:
 
     @property
     def staging_flits(self) -> int:
-        """Room for words on their way from DRAM past the buffer: with less all could stand still."""
+        """Capacity for words on their way from DRAM past the buffer: with less all could stand still."""
         return max(self.options.staging_flits, self.options.payload_flits + self.burst_flits)
 
     @cached_property
@@ -297,7 +297,7 @@ def _mesh(machine: Machine, num_elements: int, options: NocOptions) -> Mesh:
     rows, columns = options.shape
     if rows * columns < num_elements:
         raise MachineError(
-            f"machine {machine.name!r}: a mesh of {rows} x {columns} has no room for {num_elements} elements."
+            f"machine {machine.name!r}: a mesh of {rows} x {columns} cannot hold {num_elements} elements."
         )
     return Mesh(rows, columns, options.fifo_flits, options.hop_cycles)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cost.bound import level_rooms
+from tilewright.cost.bound import level_capacities
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Level, TensorKind
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
@@ -33,7 +33,7 @@ class Spatial:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one pass gives: mappings, the least value first, and the least value that it had no room for."""
+    """What one pass gives: mappings, the least value first, and the least value that found no free row."""
 
     mappings: tuple[tuple[float, Mapping], ...]
     least_lost: float
@@ -89,7 +89,7 @@ class Space:
     def _fits(self, number: int) -> Array:
         lattice, task = self.lattice, self.task
         fits = np.ones(len(lattice.num_tiles), np.bool_)
-        for kinds, words, _ in level_rooms(task.machine, self.levels[number], task.cost_options):
+        for kinds, words, _ in level_capacities(task.machine, self.levels[number], task.cost_options):
             inside = [i for i, o in enumerate(task.problem.operands) if o.kind in kinds]
             if inside:
                 fits &= lattice.volumes[inside].sum(axis=0) <= words

@@ -9,7 +9,7 @@ axis. So for each operand with windows a search state keeps the axis in question
 loops further out whose step may yet turn out to be a repetition: the way that is left (their distance less
 what was gone inside them, without the innermost loop), and the share of all tiles that their steps are.
 
-There is room for two of them; of a third the steps count as repetitions, which can only make a mapping look
+Two of them are kept; of a third the steps count as repetitions, which can only make a mapping look
 too good: a bound stays one.
 """
 

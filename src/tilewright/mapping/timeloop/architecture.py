@@ -237,7 +237,7 @@ def _table_pj(memory: Component, bits: int, block: int, cluster: int, words: int
 
 
 def _kept(memory: Component, names: dict[str, TensorKind]) -> list[str]:
-    """By its own constraints (version 0.4): all but what passes by; of parallel memories what each keeps."""
+    """By its constraints (version 0.4): all but what bypasses it; of parallel memories what each keeps."""
     kinds = list(ALL_KINDS)
     if memory.constraints is not None and memory.constraints.value:
         keys = memory.constraints.entries()

@@ -1,4 +1,4 @@
-"""Timeloop's mappings as ours: directives of loops per level, and what passes a level by."""
+"""Timeloop's mappings as ours: directives of loops per level, and what bypasses a level."""
 
 from __future__ import annotations
 

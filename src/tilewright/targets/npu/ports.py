@@ -70,7 +70,7 @@ class _Engine:
         rates = [
             (rate * machine.num_units(unit) / machine.num_clusters, unit.pj_per_byte or 0.0)
             for unit in machine.units
-            if set(unit.between or ()) == own and (rate := machine.mover_bytes_per_s(unit)) is not None
+            if set(unit.between or ()) == own and (rate := machine.dma_bytes_per_s(unit)) is not None
         ]
         if not rates:
             return cls()
