@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import tilewright as tw
-from tilewright.benchmark import relative_error
+from tilewright.accuracy import relative_error
 from tilewright.ir.dtype import DType
 from tilewright.ir.interpret import run_graph
 
