@@ -121,6 +121,7 @@ def optimise(graph: Graph, options: Options) -> tuple[Graph, PassReport]:
     report = run_passes(
         graph,
         disabled=options.disabled_passes,
+        extra=options.passes,
         dump_after=options.dump_after,
         accuracy=options.accuracy,
     )

@@ -1,18 +1,23 @@
-"""Everything a user can ask of a compilation, in one frozen record. Command-line flags come from it."""
+"""Everything a user can ask of a compilation, in one frozen record. Command-line flags come from it.
+
+The command line's help reads the fields alone: what checks their values loads with the first record.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from tilewright.arguments import argument
-from tilewright.cost.base import Objective
 from tilewright.errors import UsageError
-from tilewright.planning import UNLIMITED, Budget
+from tilewright.families import FAMILIES
+from tilewright.planning.budget import UNLIMITED, Budget
+
+if TYPE_CHECKING:
+    from tilewright.cost.base import Objective
 
 Hint = Literal["latency", "throughput", "energy", "edp"]
 Accuracy = Literal["strict", "default", "fast"]
@@ -22,14 +27,73 @@ AUTO = "auto"
 EFFORT_EVALUATIONS = {0: 0, 1: 200, 2: 1000, 3: 10000}
 
 
-def _about(help_text: str, *, key: bool = True) -> dict[str, Any]:
-    """Metadata of a field. `key` says whether it can change the artifact and so belongs to its key."""
-    return {"help": help_text, "key": key}
+def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Read `x:1x3x224x224,mask:1x128`.
+
+    Raises:
+        UsageError: any other text, or an input named twice.
+
+    >>> parse_shapes("x:1x3,y:2")
+    {'x': (1, 3), 'y': (2,)}
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part in text.split(","):
+        name, colon, extents = part.strip().rpartition(":")
+        numbers = extents.split("x")
+        if not colon or not name or not all(n.isascii() and n.isdigit() for n in numbers):
+            raise UsageError(
+                f"shapes {part.strip()!r}: expected INPUT:1x3x224x224, several separated by commas."
+            )
+        if name in shapes:
+            raise UsageError(f"shapes: input {name!r} is given twice.")
+        shapes[name] = tuple(int(n) for n in numbers)
+    return shapes
+
+
+def _parse_bytes(text: str) -> int:
+    from tilewright.sizes import parse_bytes
+
+    return parse_bytes(text)
+
+
+def _about(
+    help_text: str,
+    *flags: str,
+    panel: str = "What to compile",
+    key: bool = True,
+    parse: Callable[[str], Any] | None = None,
+    family: str = "",
+    also: tuple[str, ...] = (),
+    has_options: bool = False,
+) -> dict[str, Any]:
+    """Metadata of a field.
+
+    `flags` are its names on the command line, in a `panel` of the help; `parse` reads the value from text.
+    `key` says whether it can change the artifact and so belongs to its key. Names are those of the members of
+    a `family`, and `also` others; `has_options` where a name may be followed by options in braces.
+    """
+    return {
+        "help": help_text,
+        "flags": flags,
+        "panel": panel,
+        "key": key,
+        "parse": parse,
+        "family": family,
+        "also": also,
+        "has_options": has_options,
+    }
+
+
+_PLANS = "How to plan"
+_LIMITS = "Limits and the cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """See each field's help, `Options.help(name)`.
+
+    What is written on the command line may be given here, too: `budget="60s"`, `shapes="x:1x3"`,
+    `max_memory_bytes="1GiB"`, `partition="graphturbo{alpha=1.25}"`.
 
     `accuracy`: `strict` computes as the model says: no pass folds one constant into another, products are
     plain dot products in float32, and every product is rounded before it is added to another. `default` may
@@ -41,59 +105,149 @@ class Options:
     """
 
     target: str = field(
-        default="cpu", metadata=_about("Where to run: cpu, interpreter, null, or a machine's YAML file.")
+        default="cpu",
+        metadata=_about("Where to run: see `tilewright targets`.", "--target", "-t", family="targets"),
     )
     shapes: Shapes = field(
-        default_factory=dict, metadata=_about("Shape of each input whose sizes the model leaves open.")
+        default_factory=dict,
+        metadata=_about(
+            "Sizes the model leaves open: x:1x3x224x224,mask:1x128.", "--shapes", parse=parse_shapes
+        ),
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=_about(
+            "Worker threads; default: the cores this process may use, or 1 for throughput.", "--threads"
+        ),
     )
     hint: Hint = field(
         default="latency",
         metadata=_about(
-            "What to optimise for: throughput is many runs at a time, edp the product of energy and delay."
+            "What to optimise for (throughput: many runs at a time; edp: energy times delay).", "--hint"
         ),
     )
-    effort: int = field(default=2, metadata=_about("How hard planners search: 0 to 3."))
+    accuracy: Accuracy = field(default="default", metadata=_about("How exactly to compute.", "--accuracy"))
+    isa: str | None = field(
+        default=None,
+        metadata=_about(
+            "Instruction set to generate for, as `tilewright targets cpu` lists them; default: yours.",
+            "--isa",
+        ),
+    )
+    effort: int = field(
+        default=2, metadata=_about("How hard planners search: 0 to 3.", "-O", "--effort", panel=_PLANS)
+    )
     budget: Budget | None = field(
         default=None,
-        metadata=_about("Measure kernels for so long, such as 60s or 500trials; default: estimates choose."),
+        metadata=_about(
+            "Choose kernels by measuring for so long: 30s, 500trials; default: by estimate.",
+            "--budget",
+            panel=_PLANS,
+            parse=Budget.parse,
+        ),
     )
-    threads: int | None = field(
-        default=None,
-        metadata=_about("Threads of a run; default: the cores this process may use, or 1 for throughput."),
+    partition: str = field(
+        default=AUTO,
+        metadata=_about(
+            "How to group operators into kernels.",
+            "--partition",
+            panel=_PLANS,
+            family="partition",
+            also=(AUTO,),
+            has_options=True,
+        ),
     )
-    partition: str = field(default=AUTO, metadata=_about("How to cut the graph into kernels."))
-    schedule: str = field(default=AUTO, metadata=_about("How to order the kernels."))
-    memory: str = field(default=AUTO, metadata=_about("How to place values in memory."))
-    disabled_passes: tuple[str, ...] = field(default=(), metadata=_about("Graph passes to leave out."))
-    accuracy: Accuracy = field(default="default", metadata=_about("How exactly to compute."))
-    seed: int = field(default=0, metadata=_about("Seed of every search."))
-    isa: str | None = field(
-        default=None, metadata=_about("Instruction set to generate for; default: this processor's.")
+    schedule: str = field(
+        default=AUTO,
+        metadata=_about(
+            "How to order the groups.",
+            "--schedule",
+            panel=_PLANS,
+            family="schedule",
+            also=(AUTO,),
+            has_options=True,
+        ),
+    )
+    memory: str = field(
+        default=AUTO,
+        metadata=_about(
+            "How to place values in memory.",
+            "--memory",
+            panel=_PLANS,
+            family="memory",
+            also=(AUTO,),
+            has_options=True,
+        ),
+    )
+    passes: tuple[str, ...] = field(
+        default=(),
+        metadata=_about(
+            "Run this graph pass after the standard ones; repeatable. See `tilewright planners passes`.",
+            "--pass",
+            panel=_PLANS,
+            family="passes",
+            has_options=True,
+        ),
+    )
+    disabled_passes: tuple[str, ...] = field(
+        default=(),
+        metadata=_about(
+            "Leave out a graph pass; repeatable.", "--disable-pass", panel=_PLANS, family="passes"
+        ),
+    )
+    seed: int = field(
+        default=0, metadata=_about("Seed of searches and of random inputs.", "--seed", panel=_PLANS)
     )
     max_memory_bytes: int | None = field(
-        default=None, metadata=_about("Refuse to compile if the arena would be larger.")
+        default=None,
+        metadata=_about(
+            "Refuse a larger arena for activations: 512MiB.",
+            "--max-memory",
+            panel=_LIMITS,
+            parse=_parse_bytes,
+        ),
     )
-    dump_after: tuple[str, ...] = field(
-        default=(), metadata=_about("Passes after which the graph is printed.", key=False)
+    timeout_s: float | None = field(
+        default=None,
+        metadata=_about("Stop compiling after so many seconds.", "--timeout", panel=_LIMITS, key=False),
     )
     cache_dir: Path | None = field(
-        default=None, metadata=_about("Folder of the kernel and tuning cache.", key=False)
+        default=None,
+        metadata=_about("Folder of the kernel cache; default: yours.", "--cache", panel=_LIMITS, key=False),
     )
-    no_cache: bool = field(default=False, metadata=_about("Neither read nor write the cache.", key=False))
-    frozen: bool = field(default=False, metadata=_about("A miss in the cache is an error.", key=False))
-    timeout_s: float | None = field(
-        default=None, metadata=_about("Stop compiling after this time; no artifact is an error.", key=False)
+    no_cache: bool = field(
+        default=False,
+        metadata=_about("Neither read nor write the kernel cache.", "--no-cache", panel=_LIMITS, key=False),
+    )
+    frozen: bool = field(
+        default=False,
+        metadata=_about("A kernel missing from the cache is an error.", "--frozen", panel=_LIMITS, key=False),
+    )
+    dump_after: tuple[str, ...] = field(
+        default=(),
+        metadata=_about(
+            "Print the graph after this pass; repeatable.", "--dump-after", key=False, family="passes"
+        ),
     )
 
     def __post_init__(self) -> None:
-        for name, kind in _kinds().items():  # a text is a path too, and numpy's numbers are numbers
-            object.__setattr__(self, name, argument(name.replace("_", "-"), getattr(self, name), kind))
+        from tilewright.arguments import argument
+        from tilewright.planning.spec import Spec
+
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.metadata["parse"] is not None and isinstance(value, str):
+                value = f.metadata["parse"](value)
+            # A text is a path too, and numpy's numbers are numbers.
+            value = argument(f.name.replace("_", "-"), value, _checked_types()[f.name])
+            if f.metadata["has_options"]:
+                value = _each(value, lambda text: str(Spec.parse(text)))
+            object.__setattr__(self, f.name, value)
         _check_choice("hint", self.hint, get_args(Hint))
         _check_choice("accuracy", self.accuracy, get_args(Accuracy))
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
-        for name in ("target", "partition", "schedule", "memory"):
-            if not getattr(self, name):
-                raise UsageError(f"{name}: the name is empty.")
+        if not self.target:
+            raise UsageError("target: the name is empty.")
         _check_positive("threads", self.threads)
         _check_positive("max-memory", self.max_memory_bytes)
         _check_positive("timeout", self.timeout_s)
@@ -128,6 +282,20 @@ class Options:
         """What planners may spend, by effort; `budget` is for measuring."""
         return Budget(EFFORT_EVALUATIONS[self.effort])
 
+    def resolved(self) -> Options:
+        """The same request, each of its names known, the options of planners and passes in canonical form.
+
+        Raises:
+            UsageError: an unknown planner or pass, or an option that it does not take.
+        """
+        named = (f for f in fields(self) if f.metadata["family"])
+        changed = {
+            f.name: _each(getattr(self, f.name), functools.partial(_known, f.metadata))
+            for f in named
+            if f.name != "target"  # which may be a machine's file, too
+        }
+        return replace(self, **changed)
+
     def to_json(self) -> str:
         """Canonical JSON of the fields that can change the artifact: equal requests give equal text."""
         document = {f.name: _jsonable(getattr(self, f.name)) for f in fields(self) if f.metadata["key"]}
@@ -138,16 +306,39 @@ class Options:
         """Help text of one field.
 
         >>> Options.help("seed")
-        'Seed of every search.'
+        'Seed of searches and of random inputs.'
         """
         return str(next(f.metadata["help"] for f in fields(cls) if f.name == name))
 
 
 @functools.cache
-def _kinds() -> dict[str, Any]:
-    hints = get_type_hints(Options)
-    # What is one of a few texts is checked below, in the words of its flag.
-    return {name: str if get_origin(kind) is Literal else kind for name, kind in hints.items()}
+def option_types() -> dict[str, Any]:
+    """The type of each field of `Options`."""
+    return get_type_hints(Options)
+
+
+@functools.cache
+def _checked_types() -> dict[str, Any]:
+    # What is one of a few texts is checked by its choices, in the words of its flag.
+    return {name: str if get_origin(kind) is Literal else kind for name, kind in option_types().items()}
+
+
+def _known(about: Mapping[str, Any], text: str) -> str:
+    """The canonical text of a member that a field may name."""
+    family = FAMILIES[about["family"]]
+    if text in about["also"]:
+        return text
+    if about["has_options"]:
+        return family.canonical(text)
+    if "{" in text:
+        raise UsageError(f"{text}: give the name of the {family.kind} alone, without options.")
+    family.get(text)
+    return text
+
+
+def _each(value: Any, change: Callable[[str], str]) -> Any:
+    """A text changed, or each of several texts."""
+    return change(value) if isinstance(value, str) else tuple(map(change, value))
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
@@ -169,49 +360,3 @@ def _jsonable(value: object) -> object:
         case tuple():
             return list(value)
     return value
-
-
-def parse_hint(text: str) -> Hint:
-    """Read an objective.
-
-    Raises:
-        UsageError: any other text.
-    """
-    _check_choice("hint", text, get_args(Hint))
-    return cast(Hint, text)
-
-
-def parse_accuracy(text: str) -> Accuracy:
-    """Read an accuracy.
-
-    Raises:
-        UsageError: any other text.
-
-    >>> parse_accuracy("strict")
-    'strict'
-    """
-    _check_choice("accuracy", text, get_args(Accuracy))
-    return cast(Accuracy, text)
-
-
-def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """Read `x:1x3x224x224,mask:1x128`.
-
-    Raises:
-        UsageError: any other text, or an input named twice.
-
-    >>> parse_shapes("x:1x3,y:2")
-    {'x': (1, 3), 'y': (2,)}
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for part in text.split(","):
-        name, colon, extents = part.strip().rpartition(":")
-        numbers = extents.split("x")
-        if not colon or not name or not all(n.isascii() and n.isdigit() for n in numbers):
-            raise UsageError(
-                f"shapes {part.strip()!r}: expected INPUT:1x3x224x224, several separated by commas."
-            )
-        if name in shapes:
-            raise UsageError(f"shapes: input {name!r} is given twice.")
-        shapes[name] = tuple(int(n) for n in numbers)
-    return shapes

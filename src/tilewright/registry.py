@@ -1,39 +1,27 @@
 """Names to members of a family: planners, passes, targets. Built-ins and plugins look the same.
 
-Members load on first use, so that asking for names costs no imports. A plugin is an entry point in the
-family's group (`tilewright.partition`, ...) that resolves to a callable which makes the member, such as its
-class. A plugin that does not work is an error where it is asked for, and nowhere else.
+Members load on first use, and so does what reads their options: asking for names costs no imports. A plugin
+is an entry point in the family's group (`tilewright.partition`, ...) that resolves to a callable which makes
+the member, such as its class. One that does not work is an error where it is asked for, and nowhere else.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.planning.member_options import MemberOption, options_of, spec_of, with_options
-from tilewright.planning.spec import Spec, shown
-from tilewright.suggestions import likely
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from tilewright.planning.member_options import MemberInfo, MemberOption
+    from tilewright.planning.spec import Spec
+
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class MemberInfo:
-    """What there is to say of a member: its options, a line of help, the package it is from if a plugin."""
-
-    name: str
-    about: str
-    options: tuple[MemberOption, ...] = ()
-    plugin: str = ""
 
 
 class Registry(Generic[T]):
@@ -82,8 +70,13 @@ class Registry(Generic[T]):
         Raises:
             UsageError: no such member or option, or a value that does not fit; says which would.
         """
-        spec = Spec.parse(text) if isinstance(text, str) else text
-        return with_options(self._default(spec.name), spec)
+        spec = _spec(text)
+        member = self._default(spec.name)
+        if not spec.options:
+            return member
+        from tilewright.planning.member_options import with_options
+
+        return with_options(member, spec)
 
     def canonical(self, text: str | Spec) -> str:
         """The shortest text for the same member: options in the order of its fields, without defaults.
@@ -91,11 +84,13 @@ class Registry(Generic[T]):
         Raises:
             UsageError: as `get`.
         """
-        spec = Spec.parse(text) if isinstance(text, str) else text
-        return str(spec_of(spec.name, self._default(spec.name), self.get(spec)))
+        spec = _spec(text)
+        return str(self.spec_of(spec.name, self.get(spec)))
 
     def spec_of(self, name: str, member: T) -> Spec:
         """The spec for which `get` gives that member, which is one of that name with some options."""
+        from tilewright.planning.member_options import spec_of
+
         return spec_of(name, self._default(name), member)
 
     def options(self, name: str) -> tuple[MemberOption, ...]:
@@ -104,6 +99,8 @@ class Registry(Generic[T]):
         Raises:
             UsageError: no such member, or a plugin that does not load.
         """
+        from tilewright.planning.member_options import options_of
+
         return options_of(self._default(name))
 
     def info(self, name: str) -> MemberInfo:
@@ -113,9 +110,10 @@ class Registry(Generic[T]):
             UsageError: no such member, or a plugin that does not load.
         """
         member = self._default(name)
-        about = _first_sentence(type(member).__doc__ or "")
+        from tilewright.planning.member_options import info_of
+
         plugin = "" if name in self._loaders else _source(self._found()[name][0])
-        return MemberInfo(name, about, options_of(member), plugin)
+        return info_of(name, member, plugin)
 
     def names(self) -> tuple[str, ...]:
         """All names, plugins included, sorted."""
@@ -137,10 +135,16 @@ class Registry(Generic[T]):
             elif name in self._found():
                 self._members[name] = self._load_plugin(name)
             else:
-                guess = likely(name, self.names())
-                hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Known: {', '.join(self.names())}."
-                raise UsageError(f"Unknown {self.kind} {shown(name)}. {hint}")
+                raise self._unknown(name)
         return self._members[name]
+
+    def _unknown(self, name: str) -> UsageError:
+        from tilewright.planning.spec import shown
+        from tilewright.suggestions import likely
+
+        guess = likely(name, self.names())
+        hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Known: {', '.join(self.names())}."
+        return UsageError(f"Unknown {self.kind} {shown(name)}. {hint}")
 
     def _found(self) -> dict[str, list[EntryPoint]]:
         """Plugins by name. A name of a built-in is not theirs to take."""
@@ -189,6 +193,12 @@ class Registry(Generic[T]):
         return cast(T, member)
 
 
+def _spec(text: str | Spec) -> Spec:
+    from tilewright.planning.spec import Spec
+
+    return Spec.parse(text) if isinstance(text, str) else text
+
+
 def _made(path: str) -> Any:
     return _imported(path)()
 
@@ -198,14 +208,10 @@ def _imported(path: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _first_sentence(docstring: str) -> str:
-    paragraph = " ".join(docstring.strip().partition("\n\n")[0].split())
-    return re.split(r"(?<=[.!?]) (?=[A-Z`])", paragraph)[0].rstrip(".")
-
-
 def _is_name(name: str) -> bool:
     try:
-        return Spec.parse(name) == Spec(name)
+        spec = _spec(name)
+        return spec.name == name and not spec.options
     except UsageError:
         return False
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
@@ -83,6 +83,7 @@ def test_what_is_printed_is_read_back(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("family", "name"), MEMBERS, ids=[f"{f.kind}-{n}" for f, n in MEMBERS])
+@settings(deadline=None)  # the first example loads the member
 @given(data=st.data())
 def test_every_member_is_its_printed_text(family: Registry[Any], name: str, data: st.DataObject) -> None:
     default = family.get(name)

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def test_json_tells_apart_what_changes_the_artifact() -> None:
         {"schedule": "greedy"},
         {"memory": "naive"},
         {"disabled_passes": ("fold-constants",)},
+        {"passes": ("fold-constants",)},
         {"accuracy": "strict"},
         {"seed": 1},
         {"isa": "avx2"},
@@ -110,3 +112,39 @@ def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
 def test_bad_sizes_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="size"):
         parse_bytes(text)
+
+
+def test_values_may_be_given_as_on_the_command_line() -> None:
+    options = Options(budget="60s", max_memory_bytes="1GiB", shapes="x:1x3")  # type: ignore[arg-type]
+    assert options == Options(budget=Budget.parse("60s"), max_memory_bytes=1 << 30, shapes={"x": (1, 3)})
+
+
+def test_equal_requests_are_equal_once_resolved() -> None:
+    written = Options(partition="graphturbo{ dims=any,alpha = 1.50 }", passes=("canonicalise{}",))
+    assert written.partition == "graphturbo{dims=any, alpha=1.50}"
+    resolved = written.resolved()
+    assert resolved.partition == "graphturbo{alpha=1.5, dims=any}"
+    assert resolved.passes == ("canonicalise",)
+    assert resolved.resolved() == resolved
+    assert Options().resolved() == Options()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"partition": "graphturbo{alfa=1}"}, "graphturbo: unknown option 'alfa'; did you mean alpha?"),
+        ({"schedule": "gredy"}, "Unknown scheduler 'gredy'. Did you mean greedy?"),
+        ({"memory": "areena"}, "Unknown memory planner 'areena'. Did you mean arena?"),
+        ({"passes": ("dead-coed",)}, "Unknown pass 'dead-coed'. Did you mean dead-code?"),
+        ({"disabled_passes": ("canonicalise{}",)}, "give the name of the pass alone, without options."),
+    ],
+)
+def test_unknown_names_are_refused_when_resolved(changes: dict[str, object], message: str) -> None:
+    options = Options(**changes)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=re.escape(message)):
+        options.resolved()
+
+
+def test_the_syntax_of_names_is_checked_at_once() -> None:
+    with pytest.raises(UsageError, match="the brace of its options is not closed"):
+        Options(partition="graphturbo{alpha=1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from typing import Any
 
 from tilewright.api.models import Model, Shapes, as_model
@@ -16,7 +15,7 @@ from tilewright.frontend.onnx import Source
 from tilewright.options import Options, parse_shapes
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
-from tilewright.sizes import parse_bytes
+from tilewright.suggestions import likely
 from tilewright.targets import find_target
 from tilewright.version import __version__
 
@@ -91,6 +90,7 @@ def compilation_request(
         options = _options(settings)
     elif settings:
         raise UsageError(f"{next(iter(settings))}: give it in options, or no options.")
+    options = options.resolved()
     model = as_model(model, shapes or options.shapes)
     return model, dataclasses.replace(options, target=target or options.target, shapes=dict(model.shapes))
 
@@ -125,11 +125,7 @@ def _options(settings: dict[str, Any]) -> Options:
     known = [f.name for f in dataclasses.fields(Options)]
     for name in settings:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}."
+            guess = likely(name, known)
+            hint = f"{guess}?" if guess else f"known: {', '.join(known)}."
             raise UsageError(f"unknown setting {name!r}: {hint}")
-    if isinstance(settings.get("budget"), str):
-        settings["budget"] = Budget.parse(settings["budget"])
-    if isinstance(settings.get("max_memory_bytes"), str):
-        settings["max_memory_bytes"] = parse_bytes(settings["max_memory_bytes"])
     return Options(**settings)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from functools import cache, partial
-from typing import Any, get_type_hints
+from functools import partial
+from typing import Any
 
 from tilewright.compiled import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.explain import NodeOrigin
 from tilewright.fields import FieldError, field_of, inside, sha256_text
-from tilewright.options import Options
+from tilewright.options import Options, option_types
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.steps import MemoryInfo, StepInfo
 
@@ -69,7 +69,7 @@ def decode_options(document: Mapping[str, Any]) -> Options:
     So are those that cannot change an artifact: where a cache lies, or how long to wait, is for whoever opens
     the file to say.
     """
-    hints = _option_types()
+    hints = option_types()
     settings: dict[str, Any] = {}
     for name in (f.name for f in fields(Options) if f.metadata["key"] and f.name in document):
         if name == "budget" and document[name] is not None:
@@ -81,8 +81,3 @@ def decode_options(document: Mapping[str, Any]) -> Options:
         else:
             settings[name] = field_of(document, name, hints[name])
     return Options(**settings)
-
-
-@cache
-def _option_types() -> dict[str, Any]:
-    return get_type_hints(Options)

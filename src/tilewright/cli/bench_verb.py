@@ -69,18 +69,18 @@ def bench(
 
     options = flags.options()
     percents = _percents(percentile)
-    plan = Plan(checked_threads(flags.threads), duration, iters, warmup)
+    plan = Plan(checked_threads(options.threads), duration, iters, warmup)
     peers = _peers(versus)
     first = models[0]
     if peers and common.is_artifact(first):
         raise UsageError(f"{first}: peers need the ONNX file; give that first, and the artifact second.")
-    if flags.target != "cpu":
-        raise UsageError(f"bench measures the cpu target; leave out --target {flags.target}.")
+    if options.target != "cpu":
+        raise UsageError(f"bench measures the cpu target; leave out --target {options.target}.")
     with progress(f"loading {first.name}") as update, contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
         workshop = _Workshop(folder, options, update)
         entrants, subject = workshop.entrants(models, peers)
-        feed = common.inputs_or_random(inputs, subject.inputs, flags.seed)
+        feed = common.inputs_or_random(inputs, subject.inputs, options.seed)
         expected = None
         if error:
             update("computing the reference in float64")

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from tilewright.cli import common
-from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
+from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
 from tilewright.cli.output import JSON_OPTION, hint, print_json, print_table
 from tilewright.errors import UnsupportedOp, UsageError
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def check(
     model: Path = MODEL,
-    target: str = typer.Option("cpu", "--target", "-t", help="Where to run: see `tilewright targets`."),
+    target: str = flag("target"),
     shapes: str | None = SHAPES,
     as_json: bool = JSON_OPTION,
 ) -> None:

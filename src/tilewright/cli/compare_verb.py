@@ -78,14 +78,14 @@ def compare(
     from tilewright.report.comparison import Tolerance, compare_layers, first_difference
 
     tolerance = Tolerance(rtol, atol)
-    left = Side.parse(a, flags.target, None)
-    right = Side.parse(b, flags.target, left.path)
+    options = flags.options()
+    left = Side.parse(a, options.target, None)
+    right = Side.parse(b, options.target, left.path)
     if layers and b != "interpreter":
         raise UsageError(f"--layers compares with the interpreter; leave out {b!r}.")
-    options = flags.options()
     found = None
     with progress("comparing") as update:
-        runner = _Runner(options, flags.seed, inputs)
+        runner = _Runner(options, options.seed, inputs)
         names, mine = runner.outputs(left)
         _, theirs = runner.outputs(right)
         if len(mine) != len(theirs):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tilewright.cli import common
-from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb, flag
 from tilewright.cli.output import (
     JSON_OPTION,
     MANNER,
@@ -43,9 +43,7 @@ def compile_(
     flags: CompileFlags,
     model: Path = MODEL,
     output: Path | None = typer.Option(None, "--output", "-o", help="Artifact to write; default MODEL.tw."),
-    dump_after: list[str] = typer.Option(
-        [], "--dump-after", help="Print the graph after this pass; repeatable."
-    ),
+    dump_after: list[str] = flag("dump_after"),
     error: bool = typer.Option(
         False, help="Measure the model's error against the reference in float64; the artifact keeps it."
     ),
@@ -60,7 +58,7 @@ def compile_(
     """
     import tilewright as tw
 
-    options = flags.options(dump_after=tuple(dump_after))
+    options = flags.options(dump_after=dump_after)
     path = artifact_path(model, output)
     if inputs is not None and not error:
         raise UsageError(f"{inputs}: inputs are for --error; add it, or leave them out.")
@@ -71,7 +69,7 @@ def compile_(
         compiled = tw.compile(loaded, options=options, progress=update)
         if error:
             update("measuring the error against float64")
-            measure_error(compiled, loaded, inputs, flags.seed)
+            measure_error(compiled, loaded, inputs, options.seed)
         update("writing the artifact")
         started = time.perf_counter()
         path = compiled.save(path)
@@ -137,7 +135,11 @@ def _dumps(model: Model, options: Options) -> Mapping[str, str]:
 
     graph = model.graph.clone()
     report = run_passes(
-        graph, disabled=options.disabled_passes, dump_after=options.dump_after, accuracy=options.accuracy
+        graph,
+        disabled=options.disabled_passes,
+        extra=options.passes,
+        dump_after=options.dump_after,
+        accuracy=options.accuracy,
     )
     return report.dumps
 

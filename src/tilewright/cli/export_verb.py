@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from tilewright.cli import common
-from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
+from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
 from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table, progress
 from tilewright.errors import UsageError
 
@@ -34,9 +34,7 @@ def export(
         False, "--force", help="Replace files that export did not write, or that were edited since."
     ),
     shapes: str | None = SHAPES,
-    accuracy: str = typer.Option(
-        "default", "--accuracy", help="How exactly to compute: strict, default, fast."
-    ),
+    accuracy: str = flag("accuracy"),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Write a model or an artifact as an object file that a C program links, with header and weights.
@@ -46,12 +44,12 @@ def export(
     Example: `tilewright export model.onnx --isa aarch64 -o firmware`.
     """
     import tilewright as tw
-    from tilewright.options import Options, parse_accuracy
+    from tilewright.options import Options
 
     if to not in FORMATS:
         raise UsageError(f"--to {to}: unknown format; expected {', '.join(FORMATS)}.")
     fixed = parsed_shapes(shapes)
-    options = Options(accuracy=parse_accuracy(accuracy), shapes=fixed)
+    options = Options(accuracy=accuracy, shapes=fixed)  # type: ignore[arg-type]  # it checks
     with progress(f"exporting {model.name}") as update:
         if not common.is_artifact(model):
             loaded = tw.load(model, shapes=fixed)

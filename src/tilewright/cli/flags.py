@@ -1,119 +1,118 @@
 """Flags that mean the same in every verb, and how a verb gets them.
 
-A verb that takes `flags: CompileFlags` has one flag on the command line for each field of it; every verb has
-`-q`, `-v` and `--debug`.
+A verb that takes `flags: CompileFlags` has a flag on the command line for each field of `Options`; every verb
+has `-q`, `-v` and `--debug`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import typing
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, Literal
 
 import typer
 
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings
 from tilewright.errors import UsageError
+from tilewright.families import FAMILIES
+from tilewright.options import Options, option_types, parse_shapes
 
-if TYPE_CHECKING:
-    from tilewright.options import Options
+# Set by the shell's script while it asks for completions. Otherwise no flag needs them.
+_IS_COMPLETING = "_TILEWRIGHT_COMPLETE" in os.environ
+_FIELDS: Mapping[str, Field[Any]] = {f.name: f for f in fields(Options)}
+
+
+def flag(name: str, *, panel: str | None = None) -> Any:
+    """The flag of a field of `Options`, as the default of a verb's parameter."""
+    return typer.Option(
+        _default(name),
+        *_FIELDS[name].metadata["flags"],
+        help=_help(name),
+        rich_help_panel=panel,
+        autocompletion=_completion(name) if _IS_COMPLETING else None,
+    )
+
+
+def _default(name: str) -> Any:
+    """What the parser gives where the flag is not; none stands for the default of `Options`."""
+    default = _FIELDS[name].default
+    if _FIELDS[name].metadata["parse"] is not None or default is MISSING:
+        return None
+    return list(default) if isinstance(default, tuple) else default
+
+
+def _type(name: str) -> Any:
+    """What the parser reads; texts with a parser of their own are read by `Options`."""
+    kind = option_types()[name]
+    if _FIELDS[name].metadata["parse"] is not None:
+        return str | None
+    origin = typing.get_origin(kind)
+    return str if origin is Literal else list[str] if origin is tuple else kind
+
+
+def _help(name: str) -> str:
+    """The field's help, with the names that it may hold where they are few."""
+    about, choices = _FIELDS[name].metadata, _choices(name)
+    if not choices or name == "target" or _type(name) is not str:
+        return str(about["help"])
+    more = "; see `tilewright planners`" if about["has_options"] else ""
+    return f"{about['help'].rstrip('.')}: {', '.join(choices)}{more}."
+
+
+def _choices(name: str) -> tuple[str, ...]:
+    """Names that a field may hold, without those of plugins."""
+    about, kind = _FIELDS[name].metadata, option_types()[name]
+    if typing.get_origin(kind) is Literal:
+        return typing.get_args(kind)
+    family = FAMILIES.get(about["family"])
+    return (*about["also"], *(family.built_in_names() if family is not None else ()))
+
+
+def _completion(name: str) -> Callable[[str], list[str]]:
+    """Names that begin as typed, those of plugins too; no member is loaded for it."""
+
+    def complete(incomplete: str) -> list[str]:
+        family = FAMILIES.get(_FIELDS[name].metadata["family"])
+        names = dict.fromkeys((*_choices(name), *(family.names() if family is not None else ())))
+        return [choice for choice in names if choice.startswith(incomplete)]
+
+    return complete
+
 
 MODEL = typer.Argument(metavar="MODEL", help="An ONNX file, or an artifact that `tilewright compile` wrote.")
-SHAPES = typer.Option(None, "--shapes", help="Sizes the model leaves open: x:1x3x224x224,mask:1x128.")
-THREADS = typer.Option(None, "--threads", help="Worker threads; default: the cores this process may use.")
-SEED = typer.Option(0, "--seed", help="Seed of searches and of random inputs.")
-CACHE = typer.Option(None, "--cache", help="Folder of the kernel cache; default: yours.")
 INPUTS = typer.Option(None, "--input", "-i", help="Inputs: an .npz file with one array for each input.")
+SHAPES, THREADS, SEED, CACHE = map(flag, ("shapes", "threads", "seed", "cache_dir"))
+_COMPILE_FLAGS = {
+    name: (_type(name), flag(name))
+    for name, f in _FIELDS.items()
+    if f.metadata["flags"] and name != "dump_after"
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CompileFlags:
-    """What can be asked of a compilation. Each field's default is its flag."""
+    """What is asked of a compilation: a value for each field of `Options`, none where it was left out."""
 
-    target: str = typer.Option("cpu", "--target", "-t", help="Where to run: see `tilewright targets`.")
-    shapes: str | None = SHAPES
-    threads: int | None = THREADS
-    hint: str = typer.Option(
-        "latency",
-        "--hint",
-        help="What to optimise for: latency, throughput (many runs at a time), energy.",
-    )
-    accuracy: str = typer.Option(
-        "default", "--accuracy", help="How exactly to compute: strict, default, fast."
-    )
-    effort: int = typer.Option(
-        2, "-O", "--effort", help="How hard planners search, as for the smallest arena: 0 to 3."
-    )
-    budget: str | None = typer.Option(
-        None,
-        "--budget",
-        help="Choose kernels by measuring for so long: 30s, 500trials; default: by estimate.",
-    )
-    isa: str | None = typer.Option(None, "--isa", help="Instruction set: avx512 or avx2; default: yours.")
-    partition: str = typer.Option(
-        "auto", "--partition", help="How to cut the graph: auto, layerwise, none, random."
-    )
-    schedule: str = typer.Option(
-        "auto", "--schedule", help="How to order kernels: auto, sequential, greedy, random."
-    )
-    disable_pass: list[str] = typer.Option([], "--disable-pass", help="Leave out a graph pass; repeatable.")
-    max_memory: str | None = typer.Option(
-        None, "--max-memory", help="Refuse a larger arena for activations: 512MiB."
-    )
-    timeout: float | None = typer.Option(None, "--timeout", help="Stop compiling after so many seconds.")
-    seed: int = SEED
-    cache: Path | None = CACHE
-    no_cache: bool = typer.Option(False, "--no-cache", help="Neither read nor write the kernel cache.")
-    frozen: bool = typer.Option(False, "--frozen", help="A kernel missing from the cache is an error.")
+    values: Mapping[str, Any]
 
-    def options(self, *, dump_after: tuple[str, ...] = ()) -> Options:
-        """The options that the flags ask for.
+    def options(self, *, dump_after: Sequence[str] = ()) -> Options:
+        """The options that the flags ask for, every name known.
 
         Raises:
             UsageError: a name that is unknown, or a value that makes no sense.
         """
-        from tilewright.options import Options, parse_accuracy, parse_hint, parse_shapes
-        from tilewright.partition import PARTITIONERS
-        from tilewright.passes import PASSES
-        from tilewright.planning import Budget
-        from tilewright.schedule import SCHEDULERS
-        from tilewright.sizes import parse_bytes
-        from tilewright.targets import TARGETS
+        from tilewright.targets import find_target
 
-        # An unknown name is an error here, before the model is read.
-        TARGETS.get(self.target)
-        for name in (*self.disable_pass, *dump_after):
-            PASSES.get(name)
-        if self.partition != "auto":
-            PARTITIONERS.get(self.partition)
-        if self.schedule != "auto":
-            SCHEDULERS.get(self.schedule)
-        if self.isa is not None:
-            _check_isa(self.isa)
-        return Options(
-            target=self.target,
-            shapes=parse_shapes(self.shapes) if self.shapes is not None else {},
-            hint=parse_hint(self.hint),
-            accuracy=parse_accuracy(self.accuracy),
-            effort=self.effort,
-            budget=None if self.budget is None else Budget.parse(self.budget),
-            threads=self.threads,
-            isa=self.isa,
-            partition=self.partition,
-            schedule=self.schedule,
-            disabled_passes=tuple(self.disable_pass),
-            dump_after=dump_after,
-            max_memory_bytes=parse_bytes(self.max_memory) if self.max_memory is not None else None,
-            timeout_s=self.timeout,
-            seed=self.seed,
-            cache_dir=self.cache,
-            no_cache=self.no_cache,
-            frozen=self.frozen,
-        )
+        given = {name: value for name, value in self.values.items() if value is not None}
+        options = Options(**given, dump_after=tuple(dump_after)).resolved()
+        find_target(options.target)
+        if options.isa is not None:
+            _check_isa(options.isa)
+        return options
 
 
 def _check_isa(name: str) -> None:
@@ -124,8 +123,6 @@ def _check_isa(name: str) -> None:
 
 def parsed_shapes(text: str | None) -> dict[str, tuple[int, ...]]:
     """The value of `--shapes`; nothing without it."""
-    from tilewright.options import parse_shapes
-
     return {} if text is None else parse_shapes(text)
 
 
@@ -158,14 +155,12 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
     """`verb` with a parameter for each flag, in place of `flags: CompileFlags`."""
     hints = typing.get_type_hints(verb)
     parameters: list[inspect.Parameter] = []
-    names = tuple(f.name for f in fields(CompileFlags))
     has_flags = hints.get("flags") is CompileFlags
     for parameter in inspect.signature(verb).parameters.values():
         if parameter.name != "flags":
             parameters.append(_keyword(parameter.name, hints[parameter.name], parameter.default))
     if has_flags:
-        types = typing.get_type_hints(CompileFlags)
-        parameters += [_keyword(f.name, types[f.name], f.default) for f in fields(CompileFlags)]
+        parameters += [_keyword(name, kind, default) for name, (kind, default) in _COMPILE_FLAGS.items()]
     parameters += [_keyword(name, bool, flag) for name, flag in _MANNER_FLAGS.items()]
 
     @functools.wraps(verb)
@@ -174,7 +169,7 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
         MANNER.set(Manner(asked["quiet"], asked["verbose"], asked["debug"] or MANNER.get().debug))
         listen_to_warnings()
         if has_flags:
-            values["flags"] = CompileFlags(**{name: values.pop(name) for name in names})
+            values["flags"] = CompileFlags({name: values.pop(name) for name in _COMPILE_FLAGS})
         verb(**values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions have one

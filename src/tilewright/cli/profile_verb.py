@@ -50,18 +50,18 @@ def profile(
     from tilewright.files import write_atomically
 
     options = flags.options()
-    num_threads = checked_threads(flags.threads)
+    num_threads = checked_threads(options.threads)
     if not 0 < duration <= 3600:
         raise UsageError(f"duration {duration:g}: give seconds, more than 0 and at most 3600.")
-    if flags.target != "cpu":
-        raise UsageError(f"profile measures the cpu target; leave out --target {flags.target}.")
+    if options.target != "cpu":
+        raise UsageError(f"profile measures the cpu target; leave out --target {options.target}.")
     if trace is not None and trace.suffix != ".json":
         raise UsageError(f"{trace}: give a name that ends in .json.")
     with progress(f"loading {model.name}") as update:
         compiled = common.open_or_compile(model, options, update)
         if compiled.target != "cpu":
             raise UsageError(f"{model}: is made for {compiled.target}; profile measures the cpu target.")
-        feed = common.inputs_or_random(inputs, compiled.get_inputs(), flags.seed)
+        feed = common.inputs_or_random(inputs, compiled.get_inputs(), options.seed)
         busy = busy_share()
         with common.running_on(inputs):
             found = profile_program(

@@ -38,7 +38,7 @@ def run(
     options = flags.options()
     with progress(f"loading {model.name}") as update:
         compiled = common.open_or_compile(model, options, update)
-        feed = common.inputs_or_random(inputs, compiled.get_inputs(), flags.seed)
+        feed = common.inputs_or_random(inputs, compiled.get_inputs(), options.seed)
         with common.running_on(inputs):
             results = compiled.run(None, feed)
     named = dict(zip([o.name for o in compiled.get_outputs()], results, strict=True))

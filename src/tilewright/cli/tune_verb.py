@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,7 +12,9 @@ from tilewright.cli.compile_verb import artifact_path, end_if_interrupted, tunin
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, format_ms, hint, print_json, print_table, progress, say
 from tilewright.errors import UnsupportedOp
-from tilewright.steps import KernelTuning
+
+if TYPE_CHECKING:
+    from tilewright.steps import KernelTuning
 
 
 def register(app: typer.Typer, panel: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilewright import families
 from tilewright.errors import UsageError
@@ -12,6 +13,7 @@ from tilewright.ir.verify import require_valid
 from tilewright.options import Accuracy
 from tilewright.passes.base import Pass, PassReport, PassResult, Remark
 from tilewright.passes.canonicalise import Canonicalise
+from tilewright.planning import Spec
 from tilewright.progress import checkpoint
 from tilewright.registry import Registry
 
@@ -50,29 +52,45 @@ PIPELINE: tuple[str, ...] = (
 ROUNDING_PASSES = ("fold-batch-norm", "fold-scale-shift", "fold-bias", "recognise-attention")
 
 
+# What an extra pass may leave behind: constants to fold, copies, reshapes of reshapes, nodes without readers.
+CLEANUPS = (
+    "fold-constants",
+    "common-subexpressions",
+    "eliminate-identity",
+    "merge-reshapes",
+    "merge-transposes",
+    "dead-code",
+)
+
+
 def run_passes(
     graph: Graph,
     *,
     disabled: Sequence[str] = (),
+    extra: Sequence[str] = (),
     dump_after: Sequence[str] = (),
     accuracy: Accuracy = "default",
 ) -> PassReport:
     """Run the pipeline on a graph it may edit, checking every invariant after each pass that edited it.
 
-    With `accuracy` strict no pass changes how a result is rounded.
+    `extra` passes, which may have options (`name{option=value}`), run after it, and `CLEANUPS` after them.
+    With `accuracy` strict those that change how a result is rounded are left out.
 
     Raises:
-        UsageError: `disabled` or `dump_after` names no pass.
+        UsageError: a name of no pass; in `disabled` and `dump_after`, of none that would run.
     """
-    for name in (*disabled, *dump_after):
-        if name not in PIPELINE:
-            raise UsageError(f"unknown pass {name!r}: the passes are {', '.join(PIPELINE)}.")
+    order = [Spec(name) for name in PIPELINE]
+    if extra:
+        order += [*map(Spec.parse, extra), *map(Spec, CLEANUPS)]
+    _check_names(disabled, PIPELINE)
+    _check_names(dump_after, [spec.name for spec in order])
+    passes = [(spec.name, _pass(spec, accuracy)) for spec in order]
     results: list[tuple[str, PassResult]] = []
     dumps: dict[str, str] = {}
-    for name in PIPELINE:
+    for name, member in passes:
         checkpoint()
         if name not in disabled and not (accuracy == "strict" and name in ROUNDING_PASSES):
-            result = _pass(name, accuracy).run(graph)
+            result = member.run(graph)
             results.append((name, result))
             if result.num_changes:
                 require_valid(graph, after=name)
@@ -82,8 +100,14 @@ def run_passes(
     return PassReport(tuple(results), dumps)
 
 
-def _pass(name: str, accuracy: Accuracy) -> Pass:
-    found = PASSES.get(name)
-    if accuracy == "strict" and isinstance(found, Canonicalise):
-        return Canonicalise(exact_reciprocals=True)
-    return found
+def _check_names(names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown pass {name!r}: the passes are {', '.join(dict.fromkeys(known))}.")
+
+
+def _pass(spec: Spec, accuracy: Accuracy) -> Pass:
+    member = PASSES.get(spec)
+    if accuracy == "strict" and isinstance(member, Canonicalise):
+        return replace(member, exact_reciprocals=True)
+    return member

@@ -6,11 +6,16 @@ solution or `Infeasible`, with an independent `check`; these are the words in wh
 
 from __future__ import annotations
 
-from tilewright.planning.answers import Infeasible, Provenance, Violation
-from tilewright.planning.budget import NO_LIMITS, UNLIMITED, Budget, Limits, Meter
-from tilewright.planning.member_options import MemberOption, option
-from tilewright.planning.quality import Quality, Status
-from tilewright.planning.spec import Spec
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright.planning.answers import NO_LIMITS, Infeasible, Limits, Provenance, Violation
+    from tilewright.planning.budget import UNLIMITED, Budget
+    from tilewright.planning.member_options import MemberInfo, MemberOption, option
+    from tilewright.planning.meter import Meter
+    from tilewright.planning.quality import Quality, Status
+    from tilewright.planning.spec import Spec
 
 __all__ = [
     "NO_LIMITS",
@@ -18,6 +23,7 @@ __all__ = [
     "Budget",
     "Infeasible",
     "Limits",
+    "MemberInfo",
     "MemberOption",
     "Meter",
     "Provenance",
@@ -27,3 +33,21 @@ __all__ = [
     "Violation",
     "option",
 ]
+
+# Loaded when first asked for: the command line reads budgets and names, and plans nothing.
+_HOMES = {
+    **dict.fromkeys(("UNLIMITED", "Budget"), "budget"),
+    **dict.fromkeys(("NO_LIMITS", "Infeasible", "Limits", "Provenance", "Violation"), "answers"),
+    **dict.fromkeys(("MemberInfo", "MemberOption", "option"), "member_options"),
+    **dict.fromkeys(("Quality", "Status"), "quality"),
+    "Meter": "meter",
+    "Spec": "spec",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tilewright.planning' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"tilewright.planning.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

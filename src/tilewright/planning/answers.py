@@ -1,4 +1,4 @@
-"""What planners say beside a solution: what made it, why there is none, what is wrong with one."""
+"""What is said of a solution: what it may take, what made it, why there is none, what is wrong with it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ class Provenance:
     seed: int = 0
     num_evaluations: int = 0
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan may not exceed.
+
+    `num_groups` is how many groups of a stage run at the same time; `memory_bytes` what values between
+    kernels may take together, None without a limit.
+    """
+
+    num_groups: int = 1
+    memory_bytes: int | None = None
+
+
+NO_LIMITS = Limits()
+"""One group at a time, in any amount of memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,16 @@ class MemberOption:
         return _written(value, self.kind, self.is_size)
 
 
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """What there is to say of a member: its options, a line of help, the package it is from if a plugin."""
+
+    name: str
+    about: str
+    options: tuple[MemberOption, ...] = ()
+    plugin: str = ""
+
+
 def options_of(member: object) -> tuple[MemberOption, ...]:
     """The options of a member, in the order of its fields; their defaults are the member's values.
 
@@ -98,6 +108,11 @@ def options_of(member: object) -> tuple[MemberOption, ...]:
         for f in dataclasses.fields(member)
         if f.init and _is_readable(kinds[f.name])
     )
+
+
+def info_of(name: str, member: object, plugin: str = "") -> MemberInfo:
+    """What there is to say of a member: the first sentence of its class's docstring, and its options."""
+    return MemberInfo(name, _first_sentence(type(member).__doc__ or ""), options_of(member), plugin)
 
 
 def with_options(member: T, spec: Spec) -> T:
@@ -324,6 +339,11 @@ def _meant(name: str, known: Collection[str]) -> str:
         return "it has no options."
     guess = likely(name, known)
     return f"{guess}?" if guess else f"its options are {', '.join(known)}."
+
+
+def _first_sentence(docstring: str) -> str:
+    paragraph = " ".join(docstring.strip().partition("\n\n")[0].split())
+    return re.split(r"(?<=[.!?]) (?=[A-Z`])", paragraph)[0].rstrip(".")
 
 
 def _short(text: str) -> str:
