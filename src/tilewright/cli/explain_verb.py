@@ -60,6 +60,8 @@ def explain(
 
 def _print_everything(explanation: Explanation) -> None:
     """Kernels first; then nodes that no kernel runs under their own name; then edges, counted by reason."""
+    from tilewright.partition.base import Reason
+
     kernels = [
         (k.id, k.template, ", ".join(k.nodes) or "moves a tensor between layouts", ", ".join(k.notes))
         for k in explanation.kernels
@@ -78,13 +80,13 @@ def _print_everything(explanation: Explanation) -> None:
             rows,
             title=f"{len(rows)} of {len(explanation.nodes)} nodes have no kernel under their own name",
         )
-    reasons = Counter((edge.is_fused, edge.code, edge.text) for edge in explanation.edges)
+    reasons = Counter((edge.is_fused, Reason(edge.code)) for edge in explanation.edges)
     if reasons:
         print_table(
             ("edges", "", "reason", "why"),
             [
-                (count, "fused" if is_fused else "cut", code, text)
-                for (is_fused, code, text), count in sorted(reasons.items(), key=lambda item: -item[1])
+                (count, "fused" if is_fused else "cut", str(reason), reason.text)
+                for (is_fused, reason), count in sorted(reasons.items(), key=lambda item: -item[1])
             ],
             title=f"{len(explanation.edges)} edges between nodes",
             right=(0,),

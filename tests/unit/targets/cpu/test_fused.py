@@ -225,6 +225,20 @@ def test_attention_head_by_head_and_row_by_row(block: tuple[int, ...]) -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
+def test_an_operand_that_only_later_blocks_read_is_read_where_they_are() -> None:
+    graph = Graph("joined")
+    parts = [graph.add_input(Value(name, F32, (1, 16, 7, 6))) for name in "ab"]
+    out = graph.value("y", F32, (1, 32, 7, 6))
+    graph.outputs = [graph.append(Node("Concat", parts, [out], {"axis": 1})).output]
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    layouts = layouts_of(group)
+    kernel = lower_fused(group, layouts, host_isa(), Blocking((1, 16, 2, 6)), accuracy="default")
+    assert not isinstance(kernel, Declined), kernel
+    got, expected = run(graph, group, layouts, kernel, host_isa())
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_lines_that_stay_are_not_made_again() -> None:
     """In a strip every line of the expanded tensor is made once; blocks on their own repeat their halos."""
     group = inverted().group()

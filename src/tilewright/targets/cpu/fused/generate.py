@@ -296,8 +296,12 @@ class _Driver:
                 if isinstance(arg, Packed) or arg.kind != "local":
                     self.args.setdefault(_identity(arg), self._whole(arg))
         # Arguments whose windows move from block to block, and their columns in the table.
-        starts = self._starts(work.strips[0][0][1])
-        moving = [i for i, a in self.args.items() if isinstance(a, Operand) and a.key in starts]
+        windowed = {key for strip in work.strips for _, part in strip for key in part.windows}
+        moving = [
+            i
+            for i, a in self.args.items()
+            if isinstance(a, Operand) and a.kind in ("input", "output") and a.key in windowed
+        ]
         self.moving = {identity: column for column, identity in enumerate(moving, start=1)}
 
     def _whole(self, arg: KernelArg) -> KernelArg:
