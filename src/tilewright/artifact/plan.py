@@ -30,11 +30,7 @@ def encode_plan(program: Program) -> dict[str, Any]:
                 [position[d.producer], position[d.consumer], d.value.name, str(d.reason)]
                 for d in partition.decisions
             ],
-            "forms": [
-                [s.id, s.form.blocking.block, s.form.blocking.strip, s.form.saved_share]
-                for s in partition.subgraphs
-                if s.form is not None
-            ],
+            **_forms(partition),
             **_split_fields(partition, position),
             "quality": _quality(partition.quality),
             "provenance": _provenance(partition.provenance),
@@ -136,6 +132,16 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
     schedule = Schedule(partition, stages, stored.schedule.quality, stored.schedule.provenance, splits)
     choices = {s: _read_choice(s, choice) for s, choice in stored.choices.items()}
     return Program(graph, partition, schedule, options, remarks=stored.remarks, choices=choices)
+
+
+def _forms(partition: Partition) -> dict[str, Any]:
+    """Subgraph, block, strip and saved share of what is computed block by block, where anything is."""
+    forms = [
+        [s.id, list(s.form.blocking.block), s.form.blocking.strip, s.form.saved_share]
+        for s in partition.subgraphs
+        if s.form is not None
+    ]
+    return {"forms": forms} if forms else {}
 
 
 def _require_fitting(blocking: Blocking, subgraph: Subgraph) -> None:

@@ -11,7 +11,10 @@ from tests.support.graphs import GraphBuilder
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem
+from tilewright.partition.form import Blocking, Blockwise
 from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.layerwise import Layerwise
+from tilewright.partition.merge_chains import Chain, merge_chains
 from tilewright.partition.split import WHOLE
 from tilewright.planning import Budget
 from tilewright.program import Program
@@ -80,5 +83,44 @@ def test_splits_that_do_not_fit_are_refused(where: tuple[str | int, ...], value:
     for step in where[:-1]:
         field = field[step]
     field[where[-1]] = value
+    with pytest.raises(ValueError, match=said):
+        decode_plan(document, program.graph, program.options)
+
+
+def blockwise_program() -> Program:
+    """A convolution in blocks of two lines."""
+    b = GraphBuilder()
+    x = b.input(1, 4, 8, 8)
+    graph = b.finish(b.op("Conv", x, b.constant(4, 4, 3, 3), pads=(1,) * 4))
+    problem = PartitionProblem(graph)
+    chain = Chain((0,), Blockwise(Blocking((1, 4, 2, 8), 2), 0.25))
+    partition = merge_chains(problem, Layerwise().solve(problem, Budget()), [chain])
+    schedule = DepthFirst().solve(ScheduleProblem(partition), Budget())
+    return Program(graph, partition, schedule, Options())
+
+
+def test_forms_are_read_as_they_were_written() -> None:
+    program = blockwise_program()
+    document = json.loads(json.dumps(encode_plan(program)))
+    read = decode_plan(document, program.graph, program.options)
+    assert [s.form for s in read.partition.subgraphs] == [Blockwise(Blocking((1, 4, 2, 8), 2), 0.25)]
+    assert "forms" not in encode_plan(split_program())["partition"]
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ([1, [1, 4, 2, 8], 2, 0.25], "subgraph 1 of 1"),
+        ([0, [1, 4, 2], 2, 0.25], "no blocking of results"),
+        ([0, [1, 4, 9, 8], 2, 0.25], "no blocking of results"),
+        ([0, [1, 4, 0, 8], 2, 0.25], "no blocking of results"),
+        ([0, [1, 4, 2, 8], 0, 0.25], "no blocking of results"),
+        ([0, [1, 4, 2, 8], 2, "much"], "forms"),
+    ],
+)
+def test_forms_that_do_not_fit_are_refused(form: list[object], said: str) -> None:
+    program = blockwise_program()
+    document = json.loads(json.dumps(encode_plan(program)))
+    document["partition"]["forms"] = [form]
     with pytest.raises(ValueError, match=said):
         decode_plan(document, program.graph, program.options)
