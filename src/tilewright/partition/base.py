@@ -17,6 +17,7 @@ from tilewright.cost.base import UNITS, CostModel, Estimate, Objective
 from tilewright.cost.roofline import NOMINAL
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, volume
+from tilewright.partition.analysis import Analysis
 from tilewright.partition.form import Blockwise
 from tilewright.partition.layers import Layer, layers_within
 from tilewright.partition.split import WHOLE, Split, WeighedSplits
@@ -211,6 +212,7 @@ class PartitionProblem:
     """A graph to cut, for a machine on which work costs what a model says.
 
     The cost of a partition is the sum over its subgraphs as kernels one after another, under an objective.
+    `known` is what earlier partitions of the same graph found out about it.
     """
 
     graph: Graph
@@ -219,6 +221,12 @@ class PartitionProblem:
     objective: Objective = "latency"
     limits: Limits = NO_LIMITS
     seed: int = 0
+    known: Analysis | None = None
+
+    @property
+    def analysis(self) -> Analysis:
+        """What is known of the graph: what the problem came with, else nothing yet."""
+        return self.known or Analysis(self.graph)
 
     def quality_of(self, subgraphs: Iterable[Subgraph], *, cut_off: bool = False) -> Quality:
         """Cost of a partition into these subgraphs, beside what any partition costs at least."""

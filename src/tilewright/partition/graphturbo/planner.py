@@ -10,40 +10,13 @@ from tilewright.errors import UsageError
 from tilewright.hardware.capacity import element_sizes, local_capacity_bytes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.graph_regions import RegionMaps
-from tilewright.partition.axes import IndependentAxes
+from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.footprint import Footprints
 from tilewright.partition.graphturbo.merge import Grouping, Member, MergeRules
 from tilewright.partition.graphturbo.split import Dims, SplitRules, Splitter
-from tilewright.partition.layers import Layer, LayerRegions, cut_layers
 from tilewright.partition.split import WHOLE, WeighedSplits
 from tilewright.planning import UNLIMITED, Budget, Provenance, option
-
-
-class Analysis:
-    """What all partitions of one graph have in common: regions through nodes, independent axes, layers."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.maps = RegionMaps()
-        self.regions = LayerRegions(self.maps)
-        self.axes = IndependentAxes(graph, self.maps)
-        self._layers: dict[bool, tuple[Layer, ...]] = {}
-
-    def layers(self, *, fuse_joins: bool) -> tuple[Layer, ...]:
-        """See `cut_layers`; the graph must not have changed."""
-        if fuse_joins not in self._layers:
-            self._layers[fuse_joins] = cut_layers(self.graph, fuse_joins=fuse_joins)
-        return self._layers[fuse_joins]
-
-    def cuts_samples(self, partition: Partition) -> bool:
-        """Whether slices of independent axes alone are too large somewhere."""
-        return any(
-            (partition.weighed is not None and not partition.weighed.is_feasible(subgraph.id))
-            or any(self.axes.units_of(v, dim) == 1 for v in subgraph.outputs for dim, _ in split.cuts)
-            for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +55,16 @@ class GraphTurbo:
         if self.element_bytes is not None and self.element_bytes < 1:
             raise UsageError(f"graphturbo: elements of {self.element_bytes} bytes hold nothing.")
 
-    def solve(self, problem: PartitionProblem, budget: Budget, analysis: Analysis | None = None) -> Partition:
+    def solve(self, problem: PartitionProblem, budget: Budget) -> Partition:
         """Cut and group the graph; after the deadline, what is there stays as it is.
 
-        Evaluations are not counted against the budget: their number is bounded by the graph. `analysis` is
-        what earlier partitions of the same graph found out about it.
+        Evaluations are not counted against the budget: their number is bounded by the graph.
 
         Raises:
             UsageError: the problem has no machine, and no capacity is given instead.
         """
         graph = problem.graph
-        known = analysis or Analysis(graph)
+        known = problem.analysis
         layers = known.layers(fuse_joins=self.fuse_joins)
         splitter = self.splitter(known, problem.machine)
         footprints = splitter.footprints

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Value
+from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition, PartitionProblem, build_partition
 from tilewright.partition.footprint import Part, joined, single
 from tilewright.partition.graphturbo.merge import Member
 from tilewright.partition.graphturbo.planner import (
-    Analysis,
     GraphTurbo,
     Reasons,
     nodes_of,

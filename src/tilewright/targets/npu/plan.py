@@ -19,9 +19,9 @@ from tilewright.ir.graph_regions import RegionMaps
 from tilewright.memory.base import MemoryPlanner
 from tilewright.memory.longest_liveness import LongestLiveness
 from tilewright.memory.scopes import ScopePlan, place
+from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.graphturbo import GraphTurbo
-from tilewright.partition.graphturbo.planner import Analysis
 from tilewright.partition.split import WHOLE
 from tilewright.planning import Budget
 from tilewright.schedule.binding import Bindings, Scope, bind
@@ -141,8 +141,8 @@ class Planner:
     def partition(self, partitioner: GraphTurbo) -> Partition:
         """What a partitioner makes of the network."""
         if partitioner not in self._solved:
-            problem = PartitionProblem(self.graph, self.machine)
-            self._solved[partitioner] = partitioner.solve(problem, Budget(), self.analysis)
+            problem = PartitionProblem(self.graph, self.machine, known=self.analysis)
+            self._solved[partitioner] = partitioner.solve(problem, Budget())
         return self._solved[partitioner]
 
     def instances(self, recipe: Recipe) -> InstanceGraph:

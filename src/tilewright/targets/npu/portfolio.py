@@ -8,6 +8,8 @@ from functools import partial
 
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.memory.largest_size import LargestSize
+from tilewright.partition.analysis import Analysis
+from tilewright.partition.base import Partition
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.graphturbo.split import Dims
 from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, OrderName, Planned, Planner, Recipe
@@ -63,7 +65,7 @@ def recipes(planner: Planner) -> Iterator[Recipe]:
     yield GRAPHTURBO_RECIPE
     for alpha in ALPHAS:
         own = planner.partition(GraphTurbo(alpha=alpha))
-        for cut, dims, joins in _CUTS if planner.analysis.cuts_samples(own) else _CUTS[:1]:
+        for cut, dims, joins in _CUTS if cuts_samples(planner.analysis, own) else _CUTS[:1]:
             for side_inputs in (False, True) if joins else (False,):
                 for order in _ORDERS:
                     words = [f"alpha {alpha:g}", cut, order]
@@ -78,6 +80,15 @@ def recipes(planner: Planner) -> Iterator[Recipe]:
     for layers, partitioner in _WHOLE.items():
         for order in _ORDERS[:1] if layers == "joined" else _ORDERS:
             yield Recipe(f"whole, {layers}, {order}", partitioner, splits=False, order=order)
+
+
+def cuts_samples(analysis: Analysis, partition: Partition) -> bool:
+    """Whether slices of independent axes alone are too large somewhere."""
+    return any(
+        (partition.weighed is not None and not partition.weighed.is_feasible(subgraph.id))
+        or any(analysis.axes.units_of(v, dim) == 1 for v in subgraph.outputs for dim, _ in split.cuts)
+        for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True)
+    )
 
 
 def best_plan(planner: Planner, update: Update | None = None) -> Best:

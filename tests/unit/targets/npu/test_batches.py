@@ -16,10 +16,10 @@ from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
 from tilewright.partition import PartitionProblem
+from tilewright.partition.analysis import Analysis
 from tilewright.partition.axes import Axis, IndependentAxes
 from tilewright.partition.base import Partition
 from tilewright.partition.graphturbo import GraphTurbo
-from tilewright.partition.graphturbo.planner import Analysis
 from tilewright.partition.split import WHOLE
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
@@ -78,7 +78,7 @@ def partitioned(proto: onnx.ModelProto) -> tuple[Partition, IndependentAxes, lis
     run_passes(graph)
     analysis = Analysis(graph)
     problem = PartitionProblem(graph, load_preset("stcp920"))
-    partition = GraphTurbo().solve(problem, Budget(), analysis)
+    partition = GraphTurbo().solve(replace(problem, known=analysis), Budget())
     return partition, analysis.axes, [analysis.axes.class_of(graph.inputs[0], 0)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,10 +16,10 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.memory.check_scopes import check_scopes
 from tilewright.partition import PartitionProblem, check_partition
+from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition
 from tilewright.partition.check_splits import check_splits
 from tilewright.partition.graphturbo import GraphTurbo
-from tilewright.partition.graphturbo.planner import Analysis
 from tilewright.partition.graphturbo.regroup import Group, Regrouper
 from tilewright.partition.split import Split
 from tilewright.planning import Budget
@@ -43,7 +44,9 @@ def regrouper_of(graph: Graph) -> tuple[Regrouper, Partition]:
     planner = GraphTurbo(alpha=1.25)
     problem = PartitionProblem(graph, small_machine())
     known = Analysis(graph)
-    return Regrouper(graph, small_machine(), planner, known), planner.solve(problem, Budget(), known)
+    return Regrouper(graph, small_machine(), planner, known), planner.solve(
+        replace(problem, known=known), Budget()
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
