@@ -30,7 +30,7 @@ from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.executable import bytes_at
-from tilewright.targets.cpu.isa import isa_by_name, require_host
+from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.runtime import Executor, HostCall, Launch, Stage, build_main, link_main
@@ -78,14 +78,7 @@ def random_setting(seed: int) -> Setting:
 @cache
 def runnable_isas() -> tuple[str | None, ...]:
     """Instruction sets of this processor; None is its own."""
-    names: list[str | None] = [None]
-    for name in ("avx512", "avx2"):
-        try:
-            require_host(isa_by_name(name))
-        except Exception:  # the processor lacks it: whatever the error, it is left out
-            continue
-        names.append(name)
-    return tuple(names)
+    return (None, *(name for name in ("avx512", "avx2") if isa_by_name(name).runs_on_host))
 
 
 def generate(graph: Graph, setting: Setting, cache_dir: Path | None) -> CpuCode:

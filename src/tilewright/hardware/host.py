@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -13,12 +14,17 @@ from tilewright.hardware.processor import described_units, rate_sources
 _WORD_BITS = 32
 
 
-def host_machine(facts: HostFacts | None = None) -> Machine:
-    """What this host executes, its units, caches and memory: one cluster of its usable cores.
+@functools.cache
+def host_machine() -> Machine:
+    """What this host executes, its units, caches and memory, as this process first saw them."""
+    return described_host(probe_host())
+
+
+def described_host(facts: HostFacts) -> Machine:
+    """A host of which these facts hold, as one cluster of its usable cores.
 
     Bandwidths and clock depend on the state of the host and are left out; only measuring gives them.
     """
-    facts = probe_host() if facts is None else facts
     cores = facts.num_threads
     caches = sorted((c for c in facts.caches if c.kind in ("Data", "Unified")), key=lambda c: c.level)
     counts = _instances(caches, cores)

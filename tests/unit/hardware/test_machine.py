@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import MachineError
-from tilewright.hardware.host import host_machine
+from tilewright.hardware.host import described_host, host_machine
 from tilewright.hardware.machine import Machine, TensorKind, Unit
 from tilewright.hardware.machine_file import MAX_FILE_BYTES, load_machine, machine_text, parse_machine
 from tilewright.hardware.probe import CacheInfo, HostFacts, ProcessorFacts
@@ -258,7 +258,7 @@ def test_the_host_has_its_caches_and_memory() -> None:
         CacheInfo(2, "Unified", 2 << 20, 64, 2),
         CacheInfo(3, "Unified", 32 << 20, 64, 16),
     )
-    machine = host_machine(host_facts(caches))
+    machine = described_host(host_facts(caches))
     assert [level.name for level in machine.levels] == ["L1", "L2", "L3", "DRAM"]
     assert [machine.num_instances(level) for level in machine.levels] == [4, 2, 1, 1]
     assert machine.outermost.capacity_bytes == 1 << 30
@@ -266,7 +266,7 @@ def test_the_host_has_its_caches_and_memory() -> None:
 
 
 def test_a_host_without_readable_caches_is_still_a_machine() -> None:
-    machine = host_machine(host_facts(()))
+    machine = described_host(host_facts(()))
     assert [level.name for level in machine.levels] == ["DRAM"]
     assert machine.num_cores == 4
 
@@ -275,7 +275,7 @@ def test_a_host_without_readable_caches_is_still_a_machine() -> None:
 @pytest.mark.parametrize("sharing", [(1, 1, 2), (1, 2, 4), (2, 4, 64), (1, 3, 5)])
 def test_caches_that_the_cores_do_not_fill_evenly_still_nest(cores: int, sharing: tuple[int, ...]) -> None:
     caches = tuple(CacheInfo(i, "Unified", 1 << (15 + i), 64, n) for i, n in enumerate(sharing, start=1))
-    machine = host_machine(host_facts(caches, cores))
+    machine = described_host(host_facts(caches, cores))
     for level, n in zip(machine.levels, sharing, strict=False):
         assert 1 <= machine.num_instances(level) <= max(1, cores // n)
 
@@ -288,7 +288,7 @@ def test_the_units_of_the_host_follow_its_features() -> None:
 
     def units(name: str, features: tuple[str, ...]) -> tuple[Unit, ...]:
         processor = ProcessorFacts("x86_64-unknown-linux-gnu", name, features, ())
-        machine = host_machine(replace(host_facts(caches), processor=processor))
+        machine = described_host(replace(host_facts(caches), processor=processor))
         assert all(machine.num_units(unit) == machine.num_cores for unit in machine.units)
         assert all(machine.source_of(f"units[{n}].macs_per_cycle") for n in range(len(machine.units)))
         return machine.units

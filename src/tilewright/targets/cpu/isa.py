@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import platform
 from dataclasses import dataclass, replace
 
 import llvmlite.binding as llvm
@@ -273,17 +272,3 @@ def isa_for_export(name: str) -> Isa:
     isa = isa_by_name(known)
     features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in isa.features.split(","))
     return replace(isa, features=",".join(features))
-
-
-def require_host(isa: Isa) -> Isa:
-    """`isa`, if this machine can execute its code.
-
-    Raises:
-        UsageError: it cannot; code for it can only be emitted.
-    """
-    if not isa.runs_on_host:
-        raise UsageError(
-            f"this {platform.machine()} processor ({llvm.get_host_cpu_name()}) cannot run {isa.name} code: "
-            f"pick --isa {host_isa().name}, or only emit an object for it"
-        )
-    return isa

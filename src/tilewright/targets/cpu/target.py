@@ -36,7 +36,7 @@ from tilewright.targets.cpu.describe import describe_memory, describe_steps
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
 from tilewright.targets.cpu.fused import find_chains
 from tilewright.targets.cpu.image import CpuImage
-from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name, require_host
+from tilewright.targets.cpu.isa import Isa, isa_of
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, LoweredPartition
@@ -152,6 +152,14 @@ class CpuTarget:
         """This host."""
         return host_machine()
 
+    def isa(self, options: Options) -> Isa:
+        """What generated code may use: all that the machine has, or what the options keep it to.
+
+        Raises:
+            UsageError: an instruction set that is unknown, or that the machine lacks.
+        """
+        return isa_of(self.machine, options.isa)
+
     def backend(self, graph: Graph, options: Options) -> CpuBackend:
         """What plans and compiles a graph.
 
@@ -197,7 +205,7 @@ class CpuTarget:
             BudgetExceeded: the arena would be larger than `options.max_memory_bytes`.
         """
         options = program.options
-        isa = require_host(isa_by_name(options.isa) if options.isa else host_isa())
+        isa = self.isa(options)
         placed = placed or self.place(
             program, isa, progress=progress, arrangements=arrangements, lowering=lowering
         )
@@ -288,7 +296,7 @@ class CpuBackend(PlainBackend):
     def __init__(self, target: CpuTarget, graph: Graph, options: Options) -> None:
         super().__init__(target, graph, options)
         self.cpu = target
-        self.isa = require_host(isa_by_name(options.isa) if options.isa else host_isa())
+        self.isa = target.isa(options)
         self._kernels: dict[Partition, LoweredPartition] = {}
         self._placed: dict[Schedule, PlacedModel] = {}
 
