@@ -24,11 +24,12 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.registry import describe
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.contraction import lower_contraction
+from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.cpu.values import vec
 
 Array = np.ndarray[Any, Any]
@@ -118,7 +119,7 @@ def kernel_of(case: Case, isa: Isa) -> tuple[KernelRunner, str]:
         ("output", 0): layout(case.y),
     }
     constants = frozenset({("input", 1)})
-    kernels = lower_contraction(nests[0], layouts, isa, constants=constants, next_local=0)
+    kernels = lower_with(CONTRACTION, nests[0], Context(isa, layouts, "strict", constants))
     notes = "" if isinstance(kernels, Declined) else kernels[-1].notes[0]
     if isinstance(kernels, Declined):
         kernels, notes = lower_nests(nests, layouts, isa), kernels.reason

@@ -23,10 +23,11 @@ from harness.kernel_runner import KernelRunner
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.registry import describe
-from tilewright.targets.cpu.integer import lower_integer
+from tilewright.targets.cpu.integer import INTEGER
 from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.template import Context, lower_with
 
 Array = np.ndarray[Any, Any]
 
@@ -119,7 +120,7 @@ def kernels_of(case: Case, isa: Isa) -> tuple[KernelRunner, list[KernelRunner], 
     layouts["output", 0] = layout(case.y, False)
     layouts["table", 0] = Layout.row_major(1)
     constants = frozenset(("input", i) for i in range(1, len(order)))
-    kernels = lower_integer(nests[0], layouts, isa, constants=constants, next_local=0)
+    kernels = lower_with(INTEGER, nests[0], Context(isa, layouts, constants=constants))
     notes = "" if isinstance(kernels, Declined) else f"{kernels[-1].template} {kernels[-1].notes[0]}"
     if isinstance(kernels, Declined):
         kernels, notes = lower_nests(nests, layouts, isa), kernels.reason

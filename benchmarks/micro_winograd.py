@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,15 +30,16 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.nest import Nest
-from tilewright.options import Accuracy
 from tilewright.targets.cpu import lower
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.contraction import lower_contraction
+from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa, host_isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, OperandKey, Packed
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, Packed
+from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.cpu.values import PTR, Int, Val
-from tilewright.targets.cpu.winograd import WinogradProblem, lower_winograd, match_winograd, winograd_gain
+from tilewright.targets.cpu.winograd import WINOGRAD, WinogradProblem, match_winograd, winograd_gain
+from tilewright.tuning import NO_CHOICES, Choice, Choices
 
 Array = np.ndarray[Any, Any]
 COLD_BYTES = 48 << 20
@@ -156,11 +157,13 @@ def prepare(
     x = np.maximum(np.random.default_rng(1).standard_normal(shape), 0).astype(np.float32)
     expected = reference(x, group.inputs[1].data, group.inputs[2].data)
     kernels: dict[str, Kernel] = {}
-    made = lower_contraction(nest, layouts, isa, constants=constants, next_local=9)
+    context = Context(isa, layouts, "strict", constants, next_local=9)
+    made = lower_with(CONTRACTION, nest, context)
     assert not isinstance(made, Declined)
     kernels["direct"] = made[-1]
     for tile in (2, 4):
-        found = lower_winograd(nest, layouts, isa, constants=constants, tile=tile)
+        way = Choice.of("winograd", tile=tile)
+        found = lower_with(WINOGRAD, nest, replace(context, accuracy="default"), way)
         assert not isinstance(found, Declined)
         kernels[f"F{tile}"] = found[0]
     problem = match_winograd(nest, layouts)
@@ -251,25 +254,19 @@ class Chooser:
     chosen: list[str]
 
     def __call__(
-        self,
-        nest: Nest,
-        layouts: Layouts,
-        isa: Isa,
-        *,
-        constants: frozenset[OperandKey],
-        next_local: int,
-        accuracy: Accuracy,
+        self, nest: Nest, context: Context, choices: Choices = NO_CHOICES
     ) -> tuple[Kernel, ...] | Declined:
-        problem = match_winograd(nest, layouts)
+        problem = match_winograd(nest, context.layouts)
         if not isinstance(problem, Declined):
-            gain, tile = max(((winograd_gain(problem, t, isa), t) for t in self.tiles), default=(0.0, 0))
+            gains = ((winograd_gain(problem, t, context.isa), t) for t in self.tiles)
+            gain, tile = max(gains, default=(0.0, 0))
             if tile and gain >= self.min_gain:
-                made = lower_winograd(nest, layouts, isa, constants=constants, tile=tile)
+                made = lower_with(WINOGRAD, nest, context, Choice.of("winograd", tile=tile))
                 if not isinstance(made, Declined):
                     side = problem.rows.extent
                     self.chosen.append(f"F{tile} {problem.inputs.extent}-{problem.outputs.extent}@{side}")
                     return made
-        return lower_contraction(nest, layouts, isa, constants=constants, next_local=next_local)
+        return lower_with(CONTRACTION, nest, context)
 
 
 def compiled(

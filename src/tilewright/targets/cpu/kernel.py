@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -116,6 +116,20 @@ class Kernel:
     parts: tuple[Kernel, ...] = ()  # kernels that this one calls
     checks: tuple[IndexCheck, ...] = ()
     nests: tuple[Nest, ...] = ()  # those it computes, where its generator made several kernels of many nests
+    estimate_cycles: float | None = None  # of all chunks on one core, by its template; None if it gives none
+
+    def estimated(self, cycles: float) -> Kernel:
+        """The kernel with its template's estimate."""
+        return replace(self, estimate_cycles=cycles)
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of everything that it is given, each argument once."""
+        return sum(
+            a.size_bytes if isinstance(a, Packed) else a.num_elements * a.dtype.size_bytes
+            for a in self.args
+            if isinstance(a, Packed) or a.kind != REPORTS
+        )
 
     def all_kernels(self) -> Iterator[Kernel]:
         """This kernel and those it calls: all code that it needs."""

@@ -31,6 +31,7 @@ from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.sharing import make_alias, may_overwrite
+from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.tensors import ModelTensors, Names
 from tilewright.targets.cpu.views import TensorOf, find_views
 from tilewright.tuning import NO_CHOICES, Choice, Choices, choices_by_subgraph
@@ -244,8 +245,8 @@ class _Lowering:
         own = {t for o in group.locals if (t := names.tensor(o)) is not None}
         if own & (set(self.tensors.alias) | set(self.tensors.alias.values())):
             return None
-        layouts = names.layouts(group.nests)
-        kernel = lower_fused(group, layouts, self.isa, blocking, accuracy=self.accuracy)
+        context = Context(self.isa, names.layouts(group.nests), self.accuracy)
+        kernel = lower_fused(group, blocking, context)
         return None if isinstance(kernel, Declined) else kernel
 
     def _local_choices(self, unit: _Unit) -> Mapping[str, Choice]:
@@ -301,17 +302,8 @@ class _Lowering:
         """Kernels of a contraction, which carry its signature, or why it is none."""
         constants, next_local = names.constants, names.num_locals
         cached = names.cached_constants(self.isa.caches.l2_bytes)
-        make = partial(
-            lower_product,
-            nest,
-            layouts,
-            self.isa,
-            constants=constants,
-            next_local=next_local,
-            accuracy=self.accuracy,
-            choices={**self.choices, **choices} if choices else self.choices,
-            cached=cached,
-        )
+        context = Context(self.isa, layouts, self.accuracy, constants, cached, next_local)
+        make = partial(lower_product, nest, context, {**self.choices, **choices} if choices else self.choices)
         kernels = self.repeats.product(nest, layouts, (constants, cached), next_local, make, choices)
         if isinstance(kernels, Declined):
             return kernels

@@ -13,10 +13,11 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
-from tilewright.targets.cpu.contraction import lower_contraction
+from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.contraction.pack import compact
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
+from tilewright.targets.cpu.template import Context, lower_with
 
 F32 = DType.FLOAT32
 
@@ -86,14 +87,8 @@ def build(
     out = group.outputs[0]
     layouts["output", 0] = layout(len(out.shape))
     operands["output", 0] = np.full(out.shape, np.nan, np.float32)
-    kernels = lower_contraction(
-        group.nests[0],
-        layouts,
-        isa,
-        constants=frozenset(constants),
-        next_local=0,
-        may_round=may_round,
-    )
+    context = Context(isa, layouts, "default" if may_round else "strict", frozenset(constants))
+    kernels = lower_with(CONTRACTION, group.nests[0], context)
     assert not isinstance(kernels, Declined), kernels
     assert ("B of 24 bits" in kernels[-1].notes) == may_round
     return KernelRunner(kernels, operands, layouts, isa), feed
@@ -219,7 +214,7 @@ def test_small_groups_fill_the_vectors() -> None:
     layouts |= {("input", i): Layout.row_major(len(v.shape)) for i, v in enumerate(group.inputs) if i}
     constants = frozenset({("input", 1), ("input", 2)})
     isa = isa_by_name("avx512")
-    kernels = lower_contraction(group.nests[0], layouts, isa, constants=constants, next_local=0)
+    kernels = lower_with(CONTRACTION, group.nests[0], Context(isa, layouts, constants=constants))
     assert not isinstance(kernels, Declined)
     assert int(kernels[0].notes[0].split("x")[1]) % isa.lanes() == 0
 

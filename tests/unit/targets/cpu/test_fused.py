@@ -32,6 +32,7 @@ from tilewright.targets.cpu.fused.estimate import Work
 from tilewright.targets.cpu.fused.generate import MAX_VARIANTS
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
+from tilewright.targets.cpu.template import Context
 
 F32 = DType.FLOAT32
 
@@ -121,7 +122,7 @@ def check(chain: Chain, blocking: Blocking, isa: Isa | None = None, *, accuracy:
     isa = isa or host_isa()
     group = chain.group()
     layouts = layouts_of(group)
-    kernel = lower_fused(group, layouts, isa, blocking, accuracy=accuracy)
+    kernel = lower_fused(group, blocking, Context(isa, layouts, accuracy))
     assert not isinstance(kernel, Declined), kernel
     got, expected = run(chain.graph, group, layouts, kernel, isa)
     scale = np.abs(expected).max()
@@ -219,7 +220,7 @@ def test_attention_head_by_head_and_row_by_row(block: tuple[int, ...]) -> None:
     layouts = {("input", i): Layout.row_major(4) for i in range(3)}
     layouts |= {o.key: Layout.row_major(4) for o in group.locals}
     layouts["output", 0] = Layout.row_major(4)
-    kernel = lower_fused(group, layouts, host_isa(), Blocking(block), accuracy="default")
+    kernel = lower_fused(group, Blocking(block), Context(host_isa(), layouts))
     assert not isinstance(kernel, Declined), kernel
     got, expected = run(graph, group, layouts, kernel, host_isa())
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
@@ -233,7 +234,7 @@ def test_an_operand_that_only_later_blocks_read_is_read_where_they_are() -> None
     group = fuse_nodes(graph.nodes, graph.outputs)
     assert isinstance(group, NestGroup)
     layouts = layouts_of(group)
-    kernel = lower_fused(group, layouts, host_isa(), Blocking((1, 16, 2, 6)), accuracy="default")
+    kernel = lower_fused(group, Blocking((1, 16, 2, 6)), Context(host_isa(), layouts))
     assert not isinstance(kernel, Declined), kernel
     got, expected = run(graph, group, layouts, kernel, host_isa())
     np.testing.assert_array_equal(got, expected)
@@ -245,9 +246,8 @@ def test_lines_that_stay_are_not_made_again() -> None:
     once = 20 * 18 * 96 * (16 + 9 + 24)
     macs = {}
     for strip in (1, 10):
-        kernel = lower_fused(
-            group, layouts_of(group), host_isa(), Blocking((1, 24, 2, 18), strip), accuracy="default"
-        )
+        context = Context(host_isa(), layouts_of(group))
+        kernel = lower_fused(group, Blocking((1, 24, 2, 18), strip), context)
         assert not isinstance(kernel, Declined)
         macs[strip] = kernel.macs
     # Of 20 lines in blocks of two, each but the first and the last makes two lines of its neighbours.
@@ -259,7 +259,7 @@ def test_lines_that_stay_are_not_made_again() -> None:
 def test_what_it_declines() -> None:
     chain = inverted()
     group = chain.group()
-    made = lower_fused(group, layouts_of(group), host_isa(), Blocking((1, 4, 20, 18)), accuracy="default")
+    made = lower_fused(group, Blocking((1, 4, 20, 18)), Context(host_isa(), layouts_of(group)))
     if isinstance(made, Kernel):  # panels of output channels are legal, if more code
         got, expected = run(chain.graph, group, layouts_of(group), made, host_isa())
         np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max())
@@ -270,7 +270,7 @@ def test_what_it_declines() -> None:
     graph.outputs = [a, b]
     two = fuse_nodes(graph.nodes, graph.outputs)
     assert isinstance(two, NestGroup)
-    refused = lower_fused(two, layouts_of(two), host_isa(), Blocking((1, 4, 2, 8)), accuracy="default")
+    refused = lower_fused(two, Blocking((1, 4, 2, 8)), Context(host_isa(), layouts_of(two)))
     assert isinstance(refused, Declined)
     assert "2 results" in refused.reason
 

@@ -17,10 +17,11 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
 from tilewright.ir.ops.registry import describe, find_operator
 from tilewright.targets.cpu.codegen import compile_object
-from tilewright.targets.cpu.integer import lower_integer, product_of
+from tilewright.targets.cpu.integer import INTEGER, product_of
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.template import Context, lower_with
 
 Array = np.ndarray[Any, Any]
 
@@ -160,7 +161,7 @@ def lower(
     else:
         layouts["output", 0] = Layout.row_major(len(node.output.shape))
     constants = frozenset(("input", i) for i in range(1, len(node.inputs))) if known else frozenset()
-    return lower_integer(nests[0], layouts, isa, constants=constants, next_local=0), layouts
+    return lower_with(INTEGER, nests[0], Context(isa, layouts, constants=constants)), layouts
 
 
 def check(node: Node, arrays: list[Array], isa: Isa, *, planar: bool = False) -> str:

@@ -17,10 +17,12 @@ from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
-from tilewright.targets.cpu.matrix import lower_matrix, match_matrix
+from tilewright.targets.cpu.matrix import MATRIX, match_matrix
+from tilewright.targets.cpu.matrix.generate import generate_matrix
 from tilewright.targets.cpu.matrix.pack import split_bfloat16
 from tilewright.targets.cpu.matrix.plan import Plan, choose_plan
 from tilewright.targets.cpu.matrix.tiles import NUM_TILES, PRODUCTS, Block, multiply, num_pieces
+from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.values import PTR, Val
 
 F32 = DType.FLOAT32
@@ -88,8 +90,11 @@ def lower(graph: Graph, isa: Isa, num_products: int) -> tuple[Any, NestGroup, di
     (nest,) = group.nests
     layouts = layouts_of(group)
     constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
-    kernels = lower_matrix(nest, layouts, isa, constants=constants, num_products=num_products)
-    return kernels, group, layouts
+    problem = MATRIX.match(nest, Context(isa, layouts, constants=constants))
+    if isinstance(problem, Declined):
+        return problem, group, layouts
+    kernel = generate_matrix(problem, choose_plan(problem, num_products, isa), isa)
+    return (kernel,), group, layouts
 
 
 def run(graph: Graph, num_products: int, *, whole: bool, scale: float = 1.0) -> tuple[Any, Any, Kernel]:

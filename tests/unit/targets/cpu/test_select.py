@@ -11,6 +11,7 @@ from tilewright.options import Accuracy
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.select import lower_product
+from tilewright.targets.cpu.template import Context
 
 LARGE = conv_graph(64, 64, (56, 56), (3, 3), pads=(1, 1, 1, 1))
 
@@ -23,9 +24,8 @@ def template(graph: Graph, accuracy: Accuracy) -> str:
         rank = len(value.shape)
         layouts["input", position] = Layout.row_major(rank) if value.is_constant else channels_last(rank)
     constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
-    kernels = lower_product(
-        group.nests[0], layouts, isa_by_name("avx512"), constants=constants, next_local=0, accuracy=accuracy
-    )
+    context = Context(isa_by_name("avx512"), layouts, accuracy, constants)
+    kernels = lower_product(group.nests[0], context)
     assert not isinstance(kernels, Declined)
     return kernels[-1].template
 

@@ -24,6 +24,7 @@ from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, Step
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.tune import Tuner
 from tilewright.tuning import Candidate, Choice, Choices, TunedPlan, TuningDatabase
 
@@ -46,7 +47,7 @@ def lowered(choices: Choices | None = None, accuracy: Accuracy = "default") -> L
 def candidates(accuracy: Accuracy = "default") -> dict[str, tuple[Choice, ...]]:
     return {
         signature: product_candidates(
-            product.nest, product.layouts, host_isa(), constants=product.constants, accuracy=accuracy
+            product.nest, Context(host_isa(), product.layouts, accuracy, product.constants)
         )
         for signature, product in lowered().products.items()
     }

@@ -16,13 +16,15 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.codegen import compile_object
-from tilewright.targets.cpu.contraction import lower_contraction
+from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
-from tilewright.targets.cpu.winograd import WinogradProblem, lower_winograd, match_winograd, winograd_gain
+from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.targets.cpu.winograd import WINOGRAD, WinogradProblem, match_winograd, winograd_gain
 from tilewright.targets.cpu.winograd.generate import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.winograd.plan import Plan, Shape, plan_with
 from tilewright.targets.cpu.winograd.transform import PAIRS, Transform, winograd_transform
+from tilewright.tuning import Choice
 
 F32 = DType.FLOAT32
 EPSILON = 2.0**-24
@@ -95,7 +97,8 @@ def lower(
     }
     layouts["output", 0] = layout(group.outputs[0].shape)
     constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
-    return lower_winograd(nest, layouts, isa, constants=constants, tile=tile), group, layouts
+    context = Context(isa, layouts, constants=constants)
+    return lower_with(WINOGRAD, nest, context, Choice.of("winograd", tile=tile)), group, layouts
 
 
 def run(graph: Graph, isa: Isa, tile: int, scale: float = 1.0) -> tuple[Any, Any]:
@@ -233,9 +236,8 @@ def test_error_is_a_small_multiple_of_the_direct_kernels(
     isa = host_isa()
     got, expected = run(graph, isa, tile)
     _, group, layouts = lower(graph, isa, tile)
-    kernels = lower_contraction(
-        group.nests[0], layouts, isa, constants=frozenset({("input", 1)}), next_local=0
-    )
+    context = Context(isa, layouts, constants=frozenset({("input", 1)}))
+    kernels = lower_with(CONTRACTION, group.nests[0], context)
     assert not isinstance(kernels, Declined)
     feed = np.random.default_rng(1).standard_normal(group.inputs[0].shape).astype(np.float32)
     operands = {("input", 0): feed, ("input", 1): group.inputs[1].data, ("output", 0): np.zeros_like(got)}
@@ -280,7 +282,7 @@ def test_bits_do_not_depend_on_the_cut(tile: int, monkeypatch: pytest.MonkeyPatc
             assert plan.panels.num_panels >= cut[1]
             return plan
 
-        monkeypatch.setattr("tilewright.targets.cpu.winograd.generate.choose_plan", forced)
+        monkeypatch.setattr("tilewright.targets.cpu.winograd.plan.choose_plan", forced)
         results.append(run(graph, NARROW, tile)[0])
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
@@ -299,9 +301,8 @@ def test_windows_of_larger_tensors(tile: int, isa: Isa) -> None:
     steps = {c: (90 * c, 1, 10 * c, c) for c in parents.values()}
     layouts = {("input", 1): Layout.row_major(4), ("input", 2): Layout.row_major(1)}
     layouts |= {key: Layout((0, 2, 3, 1), steps[c]) for key, c in parents.items()}
-    kernels = lower_winograd(
-        group.nests[0], layouts, isa, constants=frozenset({("input", 1), ("input", 2)}), tile=tile
-    )
+    context = Context(isa, layouts, constants=frozenset({("input", 1), ("input", 2)}))
+    kernels = lower_with(WINOGRAD, group.nests[0], context, Choice.of("winograd", tile=tile))
     assert not isinstance(kernels, Declined)
     rng = np.random.default_rng(1)
     operands: dict[tuple[str, int], Any] = {
@@ -375,7 +376,7 @@ def test_channels_first_inputs_and_unknown_tiles_are_declined() -> None:
     assert "not contiguous" in found.reason
     found, _, _ = lower(graph, host_isa(), 3)
     assert isinstance(found, Declined)
-    assert "expected 2 or 4" in found.reason
+    assert "expected winograd tile=2 or winograd tile=4" in found.reason
 
 
 # Estimates, and other instruction sets.

@@ -23,9 +23,17 @@ from tilewright.targets.cpu.contraction.tiling import (
     rank_tiles,
     split_rows,
     spread_tile,
+    tile_cycles,
 )
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Layouts, OperandKey
+from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.template import (
+    COLD_BYTES_PER_CYCLE,
+    Context,
+    operand_bytes,
+    overlapped,
+    transfer_cycles,
+)
 from tilewright.tuning import Choice
 
 TEMPLATE = "contraction"
@@ -53,34 +61,37 @@ class Design:
     num_units: int
 
 
-def design_contraction(
-    nest: Nest,
-    layouts: Layouts,
-    isa: Isa,
-    *,
-    constants: frozenset[OperandKey],
-    choice: Choice | None = None,
-) -> Design | Declined:
-    """How to compute a nest: as `choice` says, by estimate where it says nothing; or why it is declined."""
-    problem = _problem(nest, layouts, isa, constants)
-    if isinstance(problem, Declined):
-        return problem
-    tile = _tile(problem, isa, choice or Choice(TEMPLATE))
-    if isinstance(tile, Declined):
-        return tile
-    return _design(problem, tile, choice or Choice(TEMPLATE))
+def design_contraction(problem: Contraction, choice: Choice, isa: Isa) -> Design | Declined:
+    """How to compute a problem: as `choice` says, by estimate where it says nothing; or why not so."""
+    tile = _tile(problem, isa, choice)
+    return tile if isinstance(tile, Declined) else _design(problem, tile, choice)
 
 
-def contraction_candidates(
-    nest: Nest, layouts: Layouts, isa: Isa, *, constants: frozenset[OperandKey]
-) -> tuple[Choice, ...]:
-    """Ways to compute a nest, the one with the least estimate first; none if it is no contraction.
+def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -> float:
+    """Estimated cycles of one core: register tiles, without taps outside the input, and operands' bytes.
+
+    Constants count as cold unless a private cache holds them.
+    """
+    isa, extents = context.isa, problem.nest.extents
+    tile = _tile(problem, isa, choice)
+    assert isinstance(tile, Tile)
+    compute = tile_cycles(tile, problem.row.extent, _num_steps(problem))
+    compute *= prod(x.extent for x in problem.outer) * prod(w.share_inside(extents) for w in problem.windows)
+    cold = 0.0
+    moved = [operand_bytes(problem.a.operand), operand_bytes(problem.nest.write.operand)]
+    weights = operand_bytes(problem.b.operand)
+    if problem.b.operand.key in context.constants - context.cached:
+        cold = weights / COLD_BYTES_PER_CYCLE
+    else:
+        moved.append(weights)
+    return overlapped(compute, cold + transfer_cycles(moved, isa))
+
+
+def contraction_candidates(problem: Contraction, isa: Isa) -> tuple[Choice, ...]:
+    """Ways to compute a problem, the one with the least estimate first.
 
     Register tiles come with the cut estimated for them, the best tile also with other numbers of chunks.
     """
-    problem = _problem(nest, layouts, isa, constants)
-    if isinstance(problem, Declined):
-        return ()
     if problem.spread is not None:
         tile = _tile(problem, isa, Choice(TEMPLATE))
         assert isinstance(tile, Tile)
@@ -101,14 +112,13 @@ def _cut_parameters(cut: Cut) -> dict[str, int]:
     return {"row_parts": cut.num_row_parts, "panel_parts": cut.num_panel_parts}
 
 
-def _problem(
-    nest: Nest, layouts: Layouts, isa: Isa, constants: frozenset[OperandKey]
-) -> Contraction | Declined:
-    problem = match_contraction(nest, layouts)
+def contraction_problem(nest: Nest, context: Context) -> Contraction | Declined:
+    """The nest as the micro-kernel sees it; small groups lie side by side in a vector where that helps."""
+    problem = match_contraction(nest, context.layouts)
     if isinstance(problem, Declined):
         return problem
-    if problem.b.operand.key in constants and _num_steps(problem) <= MAX_CHAIN_STEPS:
-        return spread_groups(problem, isa.lanes(_element(problem)))
+    if problem.b.operand.key in context.constants and _num_steps(problem) <= MAX_CHAIN_STEPS:
+        return spread_groups(problem, context.isa.lanes(_element(problem)))
     return problem
 
 

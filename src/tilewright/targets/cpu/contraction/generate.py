@@ -13,13 +13,12 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.nest import Nest, Operand
+from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.contraction.choose import (
     ELEMENT,
     MAX_CHAIN_STEPS,
     TEMPLATE,
     Design,
-    design_contraction,
 )
 from tilewright.targets.cpu.contraction.epilogue import initial_values, store_tile
 from tilewright.targets.cpu.contraction.frame import Frame, Panel, Position
@@ -40,13 +39,11 @@ from tilewright.targets.cpu.kernel import (
     Kernel,
     KernelArg,
     Layout,
-    Layouts,
-    OperandKey,
     Packed,
     name_by_content,
 )
+from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.values import I64, PTR, Int, Val, vec
-from tilewright.tuning import Choice
 
 # A panel of this size is worth fetching while the one before it is multiplied: weights come from memory
 # that is too slow to keep up with the FMAs (ResNet-50: 57.9 → 55.3 ms, BERT-base: 176 → 166 ms, one thread).
@@ -57,47 +54,33 @@ _MAX_COMPACT_ROWS = 4
 _MIN_COMPACT_BYTES = 64 * 1024
 
 
-def lower_contraction(
-    nest: Nest,
-    layouts: Layouts,
-    isa: Isa,
-    *,
-    constants: frozenset[OperandKey],
-    next_local: int,
-    choice: Choice | None = None,
-    may_round: bool = False,
-) -> tuple[Kernel, ...] | Declined:
-    """Kernels of one contraction nest: the packing of B where it must happen at run time, then the product.
+def generate_contraction(design: Design, context: Context) -> tuple[Kernel, ...] | Declined:
+    """Kernels of a design: the packing of B where it must happen at run time, then the product.
 
-    `constants` are the operands whose data are known now. A packed B is a new local operand numbered
-    `next_local` that appears in the kernels' arguments. `choice` is one of `contraction_candidates`; what it
-    leaves open the estimate decides. `may_round` allows weights of 24 bits where reading them takes longer
-    than multiplying.
+    A packed B is a new local operand that appears in the kernels' arguments. Weights have 24 bits where they
+    may be rounded and reading them takes longer than multiplying.
     """
-    design = design_contraction(nest, layouts, isa, constants=constants, choice=choice)
-    if isinstance(design, Declined):
-        return design
     problem, tile = design.problem, design.tile
     order = _summed_order(problem)
     before: tuple[Kernel, ...] = ()
-    if problem.b.operand.key in constants:
-        is_compact = may_round and _is_bound_by_weights(problem)
+    if problem.b.operand.key in context.constants:
+        is_compact = context.may_round(problem.nest) and _is_bound_by_weights(problem)
         factor = packed_constant(problem, tile.panels, order, is_compact=is_compact)
     elif problem.vector.b == 1 and all(x.b for x in problem.inner):
         factor = in_place(problem, tile.panels)
     else:
-        names = {d.name for d in nest.dims}
+        names = {d.name for d in problem.nest.dims}
         if any(x.name not in names for x in (*problem.outer, *order) if x.b):
             return Declined("collapsed loops of a factor that must be packed at run time")
         if not any(x.extent > 1 and not x.b for x in (problem.row, *problem.outer)):
             return Declined("each element of the factor to pack is used once")
-        pack, factor = packed_at_run_time(problem, tile.panels, order, next_local)
+        pack, factor = packed_at_run_time(problem, tile.panels, order, context.next_local)
         operand = factor.arg
         assert isinstance(operand, Operand)
         from tilewright.targets.cpu.loopnest import lower_nests
 
-        before = lower_nests((pack,), {**layouts, operand.key: _row_major(operand)}, isa)
-    return (*before, _kernel(design, factor, order, isa))
+        before = lower_nests((pack,), {**context.layouts, operand.key: _row_major(operand)}, context.isa)
+    return (*before, _kernel(design, factor, order, context.isa))
 
 
 def _is_bound_by_weights(problem: Contraction) -> bool:

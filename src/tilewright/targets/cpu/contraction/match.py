@@ -11,7 +11,7 @@ packed, or already contiguous). The other factor is A, read one scalar at a time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.contraction import contraction_of
@@ -60,6 +60,13 @@ class Window:
         at = self.position_step * position + self.offset
         inside = [t for t in range(num_taps) if 0 <= at + self.tap_step * t < self.size]
         return range(inside[0], inside[-1] + 1) if inside else range(0)
+
+    def share_inside(self, extents: Mapping[str, int]) -> float:
+        """The part of all positions and taps that reads inside the axis."""
+        positions, taps = range(extents[self.position]), range(extents[self.tap])
+        starts = [self.position_step * p + self.offset for p in positions]
+        inside = sum(0 <= start + self.tap_step * t < self.size for start in starts for t in taps)
+        return inside / (len(positions) * len(taps))
 
 
 @dataclass(frozen=True, slots=True)

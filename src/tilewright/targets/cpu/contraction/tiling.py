@@ -7,6 +7,7 @@ target generates for closely enough to rank tiles; `benchmarks/micro_contraction
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from tilewright.targets.cpu.isa import Isa
@@ -110,6 +111,7 @@ def choose_tile(isa: Isa, element: str, num_rows: int, num_columns: int, num_ste
     return rank_tiles(isa, element, num_rows, num_columns, num_steps)[0]
 
 
+@functools.lru_cache(maxsize=4096)
 def rank_tiles(isa: Isa, element: str, num_rows: int, num_columns: int, num_steps: int) -> tuple[Tile, ...]:
     """Every tile worth considering, the fewest estimated cycles first."""
     lanes = choose_lanes(num_columns, element, isa)
@@ -121,7 +123,7 @@ def rank_tiles(isa: Isa, element: str, num_rows: int, num_columns: int, num_step
         for max_rows in fitting:
             if max_rows > num_rows and max_rows != fitting[0]:
                 continue
-            cycles = _estimate_cycles(panels, max_rows, num_rows, num_steps)
+            cycles = tile_cycles(Tile(panels, max_rows), num_rows, num_steps)
             found.append((cycles, num_vectors, -max_rows))
     return tuple(Tile(Panels(lanes, vectors, num_columns), -rows) for _, vectors, rows in sorted(found))
 
@@ -147,9 +149,11 @@ def spread_tile(isa: Isa, element: str, num_columns: int, size: int) -> Tile:
     return Tile(Panels(isa.lanes(element), 1, num_columns), min(free, _SPREAD_ROWS))
 
 
-def _estimate_cycles(panels: Panels, max_rows: int, num_rows: int, num_steps: int) -> float:
+def tile_cycles(register_tile: Tile, num_rows: int, num_steps: int) -> float:
+    """Estimated cycles of `num_rows` and all panels over `num_steps` sums; operands are at hand."""
+    panels = register_tile.panels
     total = 0.0
-    for tile in split_rows(num_rows, max_rows):
+    for tile in split_rows(num_rows, register_tile.max_rows):
         for vectors, count in ((panels.num_vectors, panels.num_full), (panels.tail_vectors, 1)):
             if vectors and count:
                 accumulators = tile.rows * vectors

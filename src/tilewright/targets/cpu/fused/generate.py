@@ -23,7 +23,6 @@ from tilewright.ir.region import Region
 from tilewright.ir.restrict import Part
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
-from tilewright.options import Accuracy
 from tilewright.partition.form import Blocking
 from tilewright.planning import Budget, Infeasible
 from tilewright.targets.cpu.constant_layouts import arrange_constants, transposed
@@ -36,7 +35,6 @@ from tilewright.targets.cpu.fused.blocks import (
     start_of,
     window_layout,
 )
-from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     SYMBOL_PLACEHOLDER,
     Declined,
@@ -50,6 +48,7 @@ from tilewright.targets.cpu.kernel import (
 )
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.select import lower_product
+from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, START_CYCLES, Context
 from tilewright.targets.cpu.values import I64, PTR, Int, Val
 
 TEMPLATE = "fused"
@@ -58,15 +57,38 @@ MAX_VARIANTS = 9
 _ALIGNMENT_BYTES = 64
 
 
-def lower_fused(
-    group: NestGroup,
-    layouts: Layouts,
-    isa: Isa,
-    blocking: Blocking,
-    *,
-    accuracy: Accuracy,
-) -> Kernel | Declined:
-    """The kernel that computes a group block by block, or why there is none.
+@dataclass(frozen=True, slots=True, eq=False)
+class FusedProblem:
+    """A group, the blocks in which it is computed, and what each of them computes."""
+
+    group: NestGroup
+    blocking: Blocking
+    work: BlockedWork
+
+    @property
+    def constants(self) -> frozenset[OperandKey]:
+        """Operands of the group whose data are known now."""
+        return frozenset(("input", i) for i, v in enumerate(self.group.inputs) if v.is_constant)
+
+    @property
+    def block_counts(self) -> Counter[int]:
+        """Blocks of each variant."""
+        return Counter(variant for strip in self.work.strips for variant, _ in strip)
+
+    def on_windows(self, variant: Variant, context: Context) -> Context:
+        """What surrounds the nests of a variant: its windows of the tensors, on one thread."""
+        windows = variant.part.windows
+        return replace(
+            context,
+            layouts={o.key: _layout(self.group, o, context.layouts, windows) for o in variant.operands},
+            constants=self.constants,
+            next_local=len(self.group.locals),
+            divides=False,
+        )
+
+
+def match_fused(group: NestGroup, blocking: Blocking, layouts: Layouts) -> FusedProblem | Declined:
+    """What each block of the group computes, or why it is not computed in these blocks.
 
     `layouts` are those of all operands of the group, its temporaries included.
     """
@@ -78,16 +100,22 @@ def lower_fused(
     work = cut(group, layouts, blocking, MAX_VARIANTS)
     if work is None:
         return Declined(f"blocks of {blocking.block} are not {MAX_VARIANTS} kinds of nests on windows")
+    return FusedProblem(group, blocking, work)
+
+
+def generate_fused(problem: FusedProblem, context: Context) -> Kernel | Declined:
+    """The kernel that computes a group block by block, or why there is none."""
+    work = problem.work
     lowered: list[tuple[Kernel, ...]] = []
     for variant in work.variants:
-        made = _lower_variant(group, variant, work.kept, layouts, isa, accuracy)
+        made = _lower_variant(problem, variant, context)
         if isinstance(made, Declined):
             return made
         lowered.append(made)
     passed = {a.key for kernels in lowered for k in kernels for a in k.args if isinstance(a, Operand)}
     if not {m.key for v in work.variants for m in v.moves} <= passed:
         return Declined("what should stay from block to block lies within a kernel")
-    return _Driver(group, layouts, isa, work, lowered, blocking).kernel()
+    return _Driver(problem, context, lowered).kernel()
 
 
 @dataclass(slots=True)
@@ -99,18 +127,12 @@ class _Segment:
 
 
 def _lower_variant(
-    group: NestGroup,
-    variant: Variant,
-    kept: frozenset[OperandKey],
-    layouts: Layouts,
-    isa: Isa,
-    accuracy: Accuracy,
+    problem: FusedProblem, variant: Variant, context: Context
 ) -> tuple[Kernel, ...] | Declined:
-    part = variant.part
-    constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
-    on_windows = {o.key: _layout(group, o, layouts, part.windows) for o in variant.operands}
-    segments = _segments(part.nests, on_windows, isa, constants, len(group.locals), accuracy)
-    shared = _shared_locals(segments) | kept
+    group, here = problem.group, problem.on_windows(variant, context)
+    on_windows = here.layouts
+    segments = _segments(variant.part.nests, here)
+    shared = _shared_locals(segments) | problem.work.kept
     kernels: list[Kernel] = []
     for segment in segments:
         if segment.kernels is not None:
@@ -122,8 +144,8 @@ def _lower_variant(
         escaped = [_escape(n, shared, len(group.outputs)) for n in segment.nests]
         renamed = dict(on_windows)
         renamed |= {_escaped(k, len(group.outputs)): on_windows[k] for k in shared if k in on_windows}
-        arranged = arrange_constants(escaped, renamed, constants)
-        for kernel in lower_nests(escaped, {**renamed, **arranged}, isa):
+        arranged = arrange_constants(escaped, renamed, here.constants)
+        for kernel in lower_nests(escaped, {**renamed, **arranged}, here.isa):
             kernels.append(replace(kernel, args=tuple(_arranged(a, arranged) for a in kernel.args)))
     return tuple(_local_again(k, len(group.outputs)) for k in kernels)
 
@@ -144,25 +166,11 @@ def _layout(
     return window_layout(full, value.shape, windows[operand.key])
 
 
-def _segments(
-    nests: Sequence[Nest],
-    layouts: Layouts,
-    isa: Isa,
-    constants: frozenset[OperandKey],
-    next_local: int,
-    accuracy: Accuracy,
-) -> list[_Segment]:
+def _segments(nests: Sequence[Nest], context: Context) -> list[_Segment]:
     segments: list[_Segment] = []
+    next_local = context.next_local
     for nest in nests:
-        kernels = lower_product(
-            nest,
-            layouts,
-            isa,
-            constants=constants,
-            next_local=next_local,
-            accuracy=accuracy,
-            divide=False,
-        )
+        kernels = lower_product(nest, replace(context, next_local=next_local))
         if not isinstance(kernels, Declined):
             segments.append(_Segment([nest], kernels))
             own = [
@@ -275,28 +283,21 @@ class _Driver:
     """Emits the function that runs a strip: for each block its variant's kernels on the block's windows."""
 
     def __init__(
-        self,
-        group: NestGroup,
-        layouts: Layouts,
-        isa: Isa,
-        work: BlockedWork,
-        variants: Sequence[tuple[Kernel, ...]],
-        blocking: Blocking,
+        self, problem: FusedProblem, context: Context, variants: Sequence[tuple[Kernel, ...]]
     ) -> None:
-        self.group = group
-        self.layouts = layouts
-        self.work = work
+        self.problem = problem
+        self.group, self.work, self.blocking = problem.group, problem.work, problem.blocking
+        self.layouts = context.layouts
         self.variants = variants
-        self.blocking = blocking
-        self.emitter = Emitter(attributes=isa.function_attributes)
-        self.scratch = _Scratch.of(variants, work.kept)
+        self.emitter = Emitter(attributes=context.isa.function_attributes)
+        self.scratch = _Scratch.of(variants, self.work.kept)
         self.args: dict[object, KernelArg] = {}
         for kernel in (k for v in variants for k in v):
             for arg in kernel.args:
                 if isinstance(arg, Packed) or arg.kind != "local":
                     self.args.setdefault(_identity(arg), self._whole(arg))
         # Arguments whose windows move from block to block, and their columns in the table.
-        windowed = {key for strip in work.strips for _, part in strip for key in part.windows}
+        windowed = {key for strip in self.work.strips for _, part in strip for key in part.windows}
         moving = [
             i
             for i, a in self.args.items()
@@ -353,7 +354,7 @@ class _Driver:
                 first, last = (e.load(I64, e.gep(ends, 8 * i)) for i in (0, 1))
                 e.loop(first, last, 1, block, nonempty=True)
         symbol, text = name_by_content(e.text(), TEMPLATE)
-        counts = Counter(variant for strip in strips for variant, _ in strip)
+        counts = self.problem.block_counts
         most_own = max(k.scratch_bytes for v in self.variants for k in v)
         return Kernel(
             symbol=symbol,
@@ -365,6 +366,7 @@ class _Driver:
             macs=sum(counts[i] * k.macs for i, v in enumerate(self.variants) for k in v),
             notes=self._notes(),
             parts=tuple({k.symbol: k for v in self.variants for k in v}.values()),
+            estimate_cycles=sum(_repeated_cycles(v, counts[i]) for i, v in enumerate(self.variants)),
         )
 
     def _notes(self) -> tuple[str, ...]:
@@ -410,6 +412,16 @@ class _Driver:
         e.declare("declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)")
         size_bytes = move.count * element_bytes
         e.line(f"call void @llvm.memmove.p0.p0.i64(ptr {target}, ptr {source}, i64 {size_bytes}, i1 false)")
+
+
+def _repeated_cycles(kernels: Sequence[Kernel], count: int) -> float:
+    """Estimated cycles of kernels that `count` blocks run: constants are cold in the first of them alone."""
+    total = 0.0
+    for kernel in kernels:
+        cycles = kernel.estimate_cycles or 0.0
+        cold = sum(a.size_bytes for a in kernel.args if isinstance(a, Packed)) / COLD_BYTES_PER_CYCLE
+        total += cycles + (count - 1) * max(cycles - cold, START_CYCLES)
+    return total
 
 
 def _identity(arg: KernelArg) -> object:

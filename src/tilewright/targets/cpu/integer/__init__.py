@@ -1,6 +1,6 @@
 """Contractions of bytes with int32 sums: quantised convolutions and matrix products."""
 
 from tilewright.targets.cpu.integer.match import product_of
-from tilewright.targets.cpu.integer.select import lower_integer
+from tilewright.targets.cpu.integer.template import INTEGER
 
-__all__ = ["lower_integer", "product_of"]
+__all__ = ["INTEGER", "product_of"]

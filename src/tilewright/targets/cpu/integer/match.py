@@ -63,6 +63,7 @@ class IntegerProblem:
     flips_b: bool
     in_tiles: bool = False
     a_is_signed: bool = False
+    is_depthwise: bool = False
 
     def with_signed_a(self) -> IntegerProblem:
         """The same where instructions take A's signed bytes as they are."""
@@ -239,7 +240,7 @@ def match_depthwise(
         c_offset=offsets[2],
         extra_offsets=tuple(offsets[3:]),
     )
-    return sides.problem(contraction, inner, ())
+    return replace(sides.problem(contraction, inner, ()), is_depthwise=True)
 
 
 def _own_channel(nest: Nest, layouts: Layouts) -> str | Declined:

@@ -14,24 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     SYMBOL_PLACEHOLDER,
-    Declined,
     Kernel,
     KernelArg,
-    Layouts,
-    OperandKey,
     name_by_content,
 )
 from tilewright.targets.cpu.matrix import tiles
 from tilewright.targets.cpu.matrix.finish import Finish
 from tilewright.targets.cpu.matrix.frame import Chunk, Columns, Frame
-from tilewright.targets.cpu.matrix.match import MatrixProblem, match_matrix
+from tilewright.targets.cpu.matrix.match import MatrixProblem
 from tilewright.targets.cpu.matrix.pack import pack_weights
-from tilewright.targets.cpu.matrix.plan import Plan, choose_plan, chosen_plan, phases, shift
+from tilewright.targets.cpu.matrix.plan import Plan, phases, shift
 from tilewright.targets.cpu.matrix.planes import Planes
 from tilewright.targets.cpu.matrix.tiles import (
     TILE_BYTES,
@@ -40,39 +36,13 @@ from tilewright.targets.cpu.matrix.tiles import (
     Block,
 )
 from tilewright.targets.cpu.values import I64, PTR, Int, Val
-from tilewright.tuning import Choice
 
 _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 
 
-def lower_matrix(
-    nest: Nest,
-    layouts: Layouts,
-    isa: Isa,
-    *,
-    constants: frozenset[OperandKey],
-    num_products: int,
-    choice: Choice | None = None,
-) -> tuple[Kernel, ...] | Declined:
-    """The kernel of one product with `num_products` (1, 3 or 6) products of pieces, or why there is none.
-
-    `constants` are the operands whose data are known now: the weights must be among them. `choice` is one of
-    `matrix_candidates` for these products; without it the estimate decides.
-    """
-    if not isa.has_matrix_unit:
-        return Declined(f"{isa.name} here has no matrix unit")
-    problem = match_matrix(nest, layouts)
-    if isinstance(problem, Declined):
-        return problem
-    if problem.contraction.b.operand.key not in constants:
-        return Declined("weights that are computed at run time")
-    plan = choose_plan(problem, num_products, isa)
-    if choice is not None:
-        chosen = chosen_plan(problem, num_products, choice, isa)
-        if isinstance(chosen, Declined):
-            return chosen
-        plan = chosen
-    return (_Generator(problem, plan, isa).kernel(),)
+def generate_matrix(problem: MatrixProblem, plan: Plan, isa: Isa) -> Kernel:
+    """The kernel of a product with constant weights."""
+    return _Generator(problem, plan, isa).kernel()
 
 
 class _Generator:

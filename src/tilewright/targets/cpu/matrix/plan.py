@@ -291,12 +291,17 @@ def matrix_candidates(problem: MatrixProblem, num_products: int, isa: Isa) -> tu
     return tuple(_choice(plan) for plan in list(plans.values())[:_MAX_CANDIDATES])
 
 
-def undivided(problem: MatrixProblem, num_products: int, isa: Isa) -> Choice | None:
+def plan_cycles(problem: MatrixProblem, plan: Plan) -> float:
+    """Estimated cycles of a plan on one thread, weights cold."""
+    return _chunk_cycles(_shape(problem, plan.num_products), plan) * plan.num_chunks
+
+
+def undivided_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> Plan | None:
     """All work in one chunk, for a caller that cuts it up itself; None where it outgrows the cache."""
     shape = _shape(problem, num_products)
     block = _block(shape)
     plan = _plan(shape, block, _num_units(shape, block), 1, 1)
-    return _choice(plan) if plan.scratch_bytes <= _SCRATCH_SHARE * isa.caches.l2_bytes else None
+    return plan if plan.scratch_bytes <= _SCRATCH_SHARE * isa.caches.l2_bytes else None
 
 
 def chosen_plan(problem: MatrixProblem, num_products: int, choice: Choice, isa: Isa) -> Plan | Declined:

@@ -17,33 +17,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.contraction.lanes import load_lanes
 from tilewright.targets.cpu.contraction.tiling import RowTile
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     SYMBOL_PLACEHOLDER,
-    Declined,
     Kernel,
     KernelArg,
-    Layouts,
-    OperandKey,
     name_by_content,
 )
 from tilewright.targets.cpu.values import I64, PTR, Bool, Int, Type, Val, vec
 from tilewright.targets.cpu.winograd.epilogue import Epilogue, TileIndex, element_pointer
-from tilewright.targets.cpu.winograd.match import WinogradProblem, match_winograd
+from tilewright.targets.cpu.winograd.match import WinogradProblem
 from tilewright.targets.cpu.winograd.pack import pack_weights
-from tilewright.targets.cpu.winograd.plan import Plan, choose_plan, chosen_plan
+from tilewright.targets.cpu.winograd.plan import Plan
 from tilewright.targets.cpu.winograd.transform import (
-    PAIRS,
     Transform,
     emit_input,
     emit_output,
     winograd_transform,
 )
-from tilewright.tuning import Choice
 
 _FLOAT_BYTES = 4
 # Longer sums, by tile, are cut into equal blocks whose totals are added up in M. Nearly all of the error
@@ -52,33 +46,9 @@ _FLOAT_BYTES = 4
 MAX_CHAIN_STEPS = {2: 64, 4: 32}
 
 
-def lower_winograd(
-    nest: Nest,
-    layouts: Layouts,
-    isa: Isa,
-    *,
-    constants: frozenset[OperandKey],
-    tile: int,
-    choice: Choice | None = None,
-) -> tuple[Kernel, ...] | Declined:
-    """The kernel of one 3x3 convolution with output tiles of `tile` x `tile` (2 or 4), or why there is none.
-
-    `constants` are the operands whose data are known now: the weights must be among them. `choice` is one of
-    `winograd_candidates` for that tile; without it the estimate decides.
-    """
-    if tile not in PAIRS:
-        return Declined(
-            f"no interpolation points for tiles of {tile}: expected {' or '.join(map(str, PAIRS))}"
-        )
-    problem = match_winograd(nest, layouts)
-    if isinstance(problem, Declined):
-        return problem
-    if problem.contraction.b.operand.key not in constants:
-        return Declined("weights that are computed at run time")
-    plan = choose_plan(problem, tile, isa) if choice is None else chosen_plan(problem, choice, isa)
-    if isinstance(plan, Declined):
-        return plan
-    return (_Generator(problem, plan, isa).kernel(),)
+def generate_winograd(problem: WinogradProblem, plan: Plan, isa: Isa) -> Kernel:
+    """The kernel of a 3x3 convolution with constant weights."""
+    return _Generator(problem, plan, isa).kernel()
 
 
 @dataclass(frozen=True, slots=True)

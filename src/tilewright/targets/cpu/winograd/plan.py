@@ -106,6 +106,11 @@ def winograd_gain(problem: WinogradProblem, tile: int, isa: Isa) -> float:
     return _direct_cycles(problem, isa) / _choose(Shape.of(problem, tile), isa)[0]
 
 
+def winograd_cycles(problem: WinogradProblem, plan: Plan, isa: Isa) -> float:
+    """Estimated cycles of a plan on one thread with cold weights."""
+    return _chunk_cycles(Shape.of(problem, plan.tile), plan, plan.panel_parts, isa) * plan.num_chunks
+
+
 def winograd_candidates(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[Choice, ...]:
     """Ways to cut a problem, the least estimated time first: for each size of a block the best groups."""
     found: dict[int, Choice] = {}

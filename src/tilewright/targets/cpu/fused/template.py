@@ -1,0 +1,67 @@
+"""The template of fused kernels: the operators of a group block by block, as the partition recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.ir.fuse import NestGroup
+from tilewright.partition.form import Blocking
+from tilewright.targets.cpu.fused.generate import FusedProblem, generate_fused, match_fused
+from tilewright.targets.cpu.kernel import Declined, Kernel
+from tilewright.targets.cpu.select import nest_cycles
+from tilewright.targets.cpu.template import Context, Estimate, Kernels, lower_with
+from tilewright.tuning import Choice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockedGroup:
+    """Nests of several operators and the blocks of their result in which they are to be computed."""
+
+    group: NestGroup
+    blocking: Blocking
+
+
+@dataclass(frozen=True, slots=True)
+class FusedTemplate:
+    """One kernel that runs a block's kernels for each block; conditions of use are in `generate.py`.
+
+    The blocks are part of the work: `choose.py` chooses them before anything is lowered. No parameters.
+    """
+
+    name: ClassVar[str] = "fused"
+
+    def match(self, work: BlockedGroup, context: Context) -> FusedProblem | Declined:
+        """What each block computes."""
+        return match_fused(work.group, work.blocking, context.layouts)
+
+    def ways(self, problem: FusedProblem, context: Context) -> tuple[Choice, ...]:
+        """One."""
+        return (Choice(self.name),)
+
+    def estimate(self, problem: FusedProblem, choice: Choice, context: Context) -> Estimate:
+        """The nests of all blocks, each as the template takes them that would compute it."""
+        cycles = 0.0
+        for number, count in problem.block_counts.items():
+            variant = problem.work.variants[number]
+            here = problem.on_windows(variant, context)
+            cycles += count * sum(nest_cycles(nest, here) for nest in variant.part.nests)
+        return Estimate(cycles)
+
+    def candidates(self, problem: FusedProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """Nothing to choose between."""
+        return ()
+
+    def lower(self, problem: FusedProblem, choice: Choice, context: Context) -> Kernels | Declined:
+        """The kernel."""
+        kernel = generate_fused(problem, context)
+        return kernel if isinstance(kernel, Declined) else (kernel,)
+
+
+FUSED = FusedTemplate()
+
+
+def lower_fused(group: NestGroup, blocking: Blocking, context: Context) -> Kernel | Declined:
+    """The kernel that computes a group block by block, or why there is none."""
+    kernels = lower_with(FUSED, BlockedGroup(group, blocking), context)
+    return kernels if isinstance(kernels, Declined) else kernels[-1]

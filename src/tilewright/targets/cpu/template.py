@@ -1,0 +1,144 @@
+"""What a template of kernels is: it recognises work, says how long it takes, and generates the kernels.
+
+A template is one folder with one member of `Template`; those for single nests compete in `select.py`, where
+the least estimate wins. Work is a nest for templates of products, a run of nests for loop nests, a group with
+its blocks for fused kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from tilewright.ir.nest import Nest, Operand
+from tilewright.options import Accuracy
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
+from tilewright.tuning import Choice
+
+Kernels = tuple[Kernel, ...]
+WorkT = TypeVar("WorkT", contravariant=True)
+ProblemT = TypeVar("ProblemT")
+
+# Whether weights that few rows share may be rounded to 24 bits, which errs as three bfloat16 products do.
+_MAY_ROUND_WEIGHTS: dict[Accuracy, bool] = {"strict": False, "default": True, "fast": True}
+# Orders of magnitude of one core, in bytes per cycle: what lies in the private, the shared cache, in memory.
+_PRIVATE_BYTES_PER_CYCLE = 30.0
+_SHARED_BYTES_PER_CYCLE = 10.0
+_MEMORY_BYTES_PER_CYCLE = 5.0
+# Weights as a kernel meets them that reads them ahead: from the shared cache or memory.
+COLD_BYTES_PER_CYCLE = 6.0
+# Of the arithmetic and of the transfers the shorter hides behind the longer but for this share.
+_SHARE_NOT_HIDDEN = 0.3
+# The start of a kernel: a chunk is fetched, its pointers are loaded.
+START_CYCLES = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What surrounds the work: memory layouts of its operands, the machine, what may be assumed.
+
+    `constants` are operands whose data are known now, `cached` those of them that lie in a private cache when
+    a kernel starts. Temporaries that kernels need besides are local operands numbered from `next_local` on.
+    Unless it `divides`, work runs on one thread: chunks that repeat each other's work do not pay then.
+    """
+
+    isa: Isa
+    layouts: Layouts = field(default_factory=dict)
+    accuracy: Accuracy = "default"
+    constants: frozenset[OperandKey] = frozenset()
+    cached: frozenset[OperandKey] = frozenset()
+    next_local: int = 0
+    divides: bool = True
+
+    def may_round(self, nest: Nest) -> bool:
+        """Whether weights may be rounded to read fewer bits: of cached ones that would save nothing."""
+        return _MAY_ROUND_WEIGHTS[self.accuracy] and not any(a.operand.key in self.cached for a in nest.reads)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Cycles of one core, weights cold. Computed, never measured.
+
+    `gain` is the time of the plain kernel over that of this one in its best cut, both by the reckoning of the
+    template: what it leaves out on both sides cancels, so gains of different templates can be compared.
+    """
+
+    cycles: float
+    gain: float = 1.0
+
+
+class Template(Protocol[WorkT, ProblemT]):
+    """One way to generate kernels; a frozen value without state."""
+
+    @property
+    def name(self) -> str:
+        """The name that choices of this template bear."""
+
+    def match(self, work: WorkT, context: Context) -> ProblemT | Declined:
+        """The work as this template sees it, or why it is not for it."""
+
+    def ways(self, problem: ProblemT, context: Context) -> tuple[Choice, ...]:
+        """The algorithms that the accuracy allows, each with its cut left open; none if there are none."""
+
+    def estimate(self, problem: ProblemT, choice: Choice, context: Context) -> Estimate:
+        """How long kernels made like this take; what the choice leaves open is as `lower` decides it."""
+
+    def candidates(self, problem: ProblemT, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """Choices worth measuring of one of the ways, the least estimate first."""
+
+    def lower(self, problem: ProblemT, choice: Choice, context: Context) -> Kernels | Declined:
+        """The kernels in order, the last of them the one that does the work, or why there are none."""
+
+
+def lower_with(
+    template: Template[WorkT, ProblemT], work: WorkT, context: Context, choice: Choice | None = None
+) -> Kernels | Declined:
+    """Kernels of one template, which carry their estimate; without a choice its way with the largest gain.
+
+    Choices whose algorithm the template does not offer for this work at this accuracy are declined.
+    """
+    problem = template.match(work, context)
+    if isinstance(problem, Declined):
+        return problem
+    ways = template.ways(problem, context)
+    if choice is None:
+        choice = max(ways, key=lambda way: template.estimate(problem, way, context).gain, default=None)
+    if choice is None or choice.algorithm not in {way.algorithm for way in ways}:
+        expected = " or ".join(map(str, ways)) or "another template"
+        return Declined(f"{choice or template.name} for {context.accuracy} accuracy: expected {expected}")
+    return lower_problem(template, problem, choice, context)
+
+
+def lower_problem(
+    template: Template[WorkT, ProblemT], problem: ProblemT, choice: Choice, context: Context
+) -> Kernels | Declined:
+    """Kernels of a matched problem, the last with the template's estimate."""
+    kernels = template.lower(problem, choice, context)
+    if isinstance(kernels, Declined) or not kernels or kernels[-1].estimate_cycles is not None:
+        return kernels
+    return (*kernels[:-1], kernels[-1].estimated(template.estimate(problem, choice, context).cycles))
+
+
+def transfer_cycles(sizes_bytes: Iterable[int], isa: Isa) -> float:
+    """Time in which one core reads or writes operands of these sizes, from where so much data stays."""
+    total = 0.0
+    for size_bytes in sizes_bytes:
+        if size_bytes <= isa.caches.l2_bytes // 2:
+            rate = _PRIVATE_BYTES_PER_CYCLE
+        else:
+            rate = _SHARED_BYTES_PER_CYCLE if size_bytes <= isa.caches.l3_bytes else _MEMORY_BYTES_PER_CYCLE
+        total += size_bytes / rate
+    return total
+
+
+def overlapped(compute_cycles: float, transfer: float) -> float:
+    """Time of arithmetic and of transfers that go on beside it, with the start of a kernel."""
+    longer, shorter = max(compute_cycles, transfer), min(compute_cycles, transfer)
+    return START_CYCLES + longer + _SHARE_NOT_HIDDEN * shorter
+
+
+def operand_bytes(operand: Operand) -> int:
+    """Bytes of an operand."""
+    return operand.num_elements * operand.dtype.size_bytes

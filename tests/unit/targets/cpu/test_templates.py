@@ -1,0 +1,153 @@
+"""Templates keep one protocol: every kernel carries an estimate, choices are checked, the least time wins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx.parser
+import pytest
+from tests.support.integer_networks import integer_network
+from tests.support.models import small_net
+from tests.unit.targets.cpu.test_contraction import channels_last, conv_graph
+
+import tilewright as tw
+from tilewright.compiler import plan
+from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.graph import Graph
+from tilewright.ir.nest import Nest
+from tilewright.options import Options
+from tilewright.targets.cpu import select
+from tilewright.targets.cpu.contraction import CONTRACTION
+from tilewright.targets.cpu.fused import FUSED
+from tilewright.targets.cpu.isa import host_isa, isa_by_name
+from tilewright.targets.cpu.kernel import Declined, Layout
+from tilewright.targets.cpu.loopnest import LOOP_NEST
+from tilewright.targets.cpu.lower import lower_partition
+from tilewright.targets.cpu.lowered import KernelLaunch
+from tilewright.targets.cpu.select import MIN_GAIN, PRODUCTS, lower_product, nest_cycles
+from tilewright.targets.cpu.template import Context, Estimate, lower_with
+from tilewright.targets.cpu.winograd import WINOGRAD
+from tilewright.tuning import Choice
+
+AVX512 = isa_by_name("avx512")
+FMAS_PER_CYCLE = 2
+
+
+def nest_and_context(graph: Graph) -> tuple[Nest, Context]:
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    layouts = {("output", 0): channels_last(4)}
+    for position, value in enumerate(group.inputs):
+        rank = len(value.shape)
+        layouts["input", position] = Layout.row_major(rank) if value.is_constant else channels_last(rank)
+    constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
+    return group.nests[0], Context(AVX512, layouts, constants=constants)
+
+
+ATTENTION = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    net (float[1,4,48,16] q, float[1,4,16,48] k, float[1,4,48,16] v) => (float[1,4,48,16] y) {
+        s = MatMul (q, k)
+        p = Softmax <axis = -1> (s)
+        y = MatMul (p, v)
+    }"""
+GRAPHS = {
+    "convolutions": lambda: tw.load(small_net(channels=40, size=20)).graph,
+    "attention": lambda: tw.load(onnx.parser.parse_model(ATTENTION)).graph,
+    "integers": lambda: integer_network(3),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_kernel_of_a_model_carries_an_estimate(name: str) -> None:
+    partition = plan(GRAPHS[name](), Options()).program.partition
+    lowered = lower_partition(partition, host_isa())
+    launches = [x for work in (lowered.before, *lowered.work, lowered.after) for x in work]
+    kernels = [k for x in launches if isinstance(x, KernelLaunch) for k in x.kernel.all_kernels()]
+    assert kernels
+    for kernel in kernels:
+        assert kernel.estimate_cycles is not None, kernel.template
+        assert kernel.estimate_cycles > 0
+        assert kernel.argument_bytes > 0
+
+
+def test_template_names_are_unique() -> None:
+    names = [t.name for t in (*PRODUCTS, LOOP_NEST, FUSED)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("channels", [16, 64, 128])
+def test_the_plain_kernel_takes_no_less_than_its_multiplications(channels: int) -> None:
+    nest, context = nest_and_context(conv_graph(channels, channels, (28, 28), (1, 1)))
+    kernels = lower_with(CONTRACTION, nest, context)
+    assert not isinstance(kernels, Declined)
+    cycles = kernels[-1].estimate_cycles
+    assert cycles is not None
+    bound = nest.num_iterations / (FMAS_PER_CYCLE * AVX512.lanes())
+    assert bound <= cycles <= 3 * bound + 10_000
+
+
+def test_more_work_takes_longer_in_every_template() -> None:
+    for template in PRODUCTS:
+        estimates = []
+        for size in (28, 56):
+            nest, context = nest_and_context(conv_graph(64, 64, (size, size), (3, 3), pads=(1, 1, 1, 1)))
+            problem = template.match(nest, context)
+            if isinstance(problem, Declined):
+                break
+            (way, *_) = template.ways(problem, context)
+            estimates.append(template.estimate(problem, way, context).cycles)
+        assert estimates == sorted(estimates)
+
+
+@pytest.mark.parametrize("size", [2, 8, 56])
+def test_the_template_with_the_largest_gain_wins_if_it_is_well_ahead(size: int) -> None:
+    nest, context = nest_and_context(conv_graph(64, 64, (size, size), (3, 3), pads=(1, 1, 1, 1)))
+    problem = WINOGRAD.match(nest, context)
+    assert not isinstance(problem, Declined)
+    ways = WINOGRAD.ways(problem, context)
+    gain = max(WINOGRAD.estimate(problem, way, context).gain for way in ways)
+    kernels = lower_product(nest, context)
+    assert not isinstance(kernels, Declined)
+    assert kernels[-1].template.startswith("winograd") == (gain >= MIN_GAIN)
+    assert kernels[-1].estimate_cycles == nest_cycles(nest, context)
+
+
+def test_choices_that_the_accuracy_forbids_are_declined_with_what_it_allows() -> None:
+    nest, context = nest_and_context(conv_graph(64, 64, (28, 28), (3, 3), pads=(1, 1, 1, 1)))
+    refused = lower_with(WINOGRAD, nest, replace(context, accuracy="strict"), Choice.of("winograd", tile=2))
+    assert isinstance(refused, Declined)
+    assert refused.reason == "winograd tile=2 for strict accuracy: expected another template"
+
+
+def test_a_template_joins_by_one_line_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    nest, context = nest_and_context(conv_graph(8, 8, (4, 4), (1, 1)))
+
+    class Always:
+        """A template that claims to be twice as fast as the plain kernel and generates just that."""
+
+        name = "always"
+
+        def match(self, work: Nest, context: Context) -> object:
+            return CONTRACTION.match(work, context)
+
+        def ways(self, problem: object, context: Context) -> tuple[Choice, ...]:
+            return (Choice(self.name),)
+
+        def estimate(self, problem: object, choice: Choice, context: Context) -> Estimate:
+            return Estimate(1.0, gain=2.0)
+
+        def candidates(self, problem: object, way: Choice, context: Context) -> tuple[Choice, ...]:
+            return (way,)
+
+        def lower(self, problem: object, choice: Choice, context: Context) -> object:
+            made = lower_with(CONTRACTION, nest, context)
+            assert not isinstance(made, Declined)
+            return tuple(replace(k, template=self.name, estimate_cycles=None) for k in made)
+
+    monkeypatch.setattr(select, "PRODUCTS", (*PRODUCTS, Always()))
+    kernels = lower_product(nest, context)
+    assert not isinstance(kernels, Declined)
+    assert (kernels[-1].template, kernels[-1].estimate_cycles) == ("always", 1.0)
+    assert select.product_candidates(nest, context)[0] == Choice("always")
+    assert nest_cycles(nest, context) == 1.0
