@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Opaque, row_major_address
-from tilewright.ir.ops import describe
+from tilewright.ir.graph import Value
+from tilewright.ir.in_place import in_place_operands
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem
 from tilewright.partition.base import Subgraph
 from tilewright.schedule.base import Schedule
@@ -26,8 +25,8 @@ def memory_problem(
 
     Graph inputs, graph outputs and constants lie outside the arena. A value lives from the step of the first
     instance that makes it to that of the last that reads it. `scratch_bytes` by subgraph id adds workspaces,
-    named `scratch:<id>`, that live while their subgraph runs. With `in_place`, an element-wise subgraph may
-    write over an operand that dies there.
+    named `scratch:<id>`, that live while their subgraph runs. With `in_place`, a subgraph may write its
+    result in the place of an operand that dies there.
     """
     first, last = _steps(schedule)
     outside = {*schedule.partition.graph.inputs, *schedule.partition.graph.outputs}
@@ -84,50 +83,19 @@ def _reusable(
     last_read: Mapping[Value, tuple[int, list[int]]],
     outside: set[Value],
 ) -> tuple[str, ...]:
-    """Names of operands that die in this subgraph and over which its one result may be written."""
-    if len(subgraph.outputs) != 1 or not all(_is_elementwise(n) for n in subgraph.nodes):
+    """Names of operands that die in this subgraph and in whose place its one result may be made."""
+    if len(subgraph.outputs) != 1:
         return ()
     result = subgraph.outputs[0]
-    elsewhere = _read_elsewhere(subgraph, result)
-    return tuple(
-        value.name
+    dying = [
+        value
         for value in subgraph.inputs
         if value not in outside
         and last_read[value] == (start, [subgraph.id])
-        and value.size_bytes == result.size_bytes
-        and value not in elsewhere
-    )
-
-
-def _is_elementwise(node: Node) -> bool:
-    """Whether a node's one result is made in one pass, each element once and for good."""
-    nests = describe(node)
-    return (
-        not isinstance(nests, Opaque)
-        and len(nests) == 1
-        and nests[0].combine is None
-        and len(list(node.results())) == 1
-    )
-
-
-def _read_elsewhere(subgraph: Subgraph, result: Value) -> set[Value]:
-    """Values of which element i of the result needs others than element i, on some way to it."""
-    found: set[Value] = set()
-    for node in reversed(subgraph.nodes):
-        is_moved = node.output in found and node.output is not result
-        for value in dict.fromkeys(node.operands()):
-            if is_moved or not _reads_own_element(node, value):
-                found.add(value)
-    return found
-
-
-def _reads_own_element(node: Node, value: Value) -> bool:
-    """Whether every read of `value` has the row-major address of the element that is written."""
-    nests = describe(node)
-    assert not isinstance(nests, Opaque)
-    written = row_major_address(nests[0].write)
-    return written is not None and all(
-        row_major_address(read) == written
-        for read in nests[0].reads
-        if read.operand.kind == "input" and node.inputs[read.operand.position] is value
-    )
+        and value.dtype.size_bytes == result.dtype.size_bytes
+        and value.size_bytes >= result.size_bytes
+    ]
+    if not dying:
+        return ()
+    in_place = in_place_operands(subgraph.nodes, dying, result)
+    return tuple(value.name for value in dying if value in in_place)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
-from tilewright.ir.nest import Access, Affine, Nest, Opaque, affine, row_major_address
+from tilewright.ir.in_place import in_place_operands
 from tilewright.ir.operation_class import OperationClass
-from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, volume
 
 Outputs = tuple[Region | None, ...]
@@ -29,7 +28,7 @@ _JOINED = {
 class Layer:
     """Nodes in order; `inputs` come from outside and are not constant, `outputs` are read outside.
 
-    The result may be written over an input of `overwrites`: element i needs of it element i only.
+    The result may be made in the place of an input of `overwrites`: see `in_place_operands`.
     """
 
     nodes: tuple[Node, ...]
@@ -150,57 +149,9 @@ def _layer(nodes: Sequence[Node], results: Collection[Value], kinds: dict[Node, 
     outputs = tuple(v for v in made if v in results or any(u not in inside for u in v.users))
     if not outputs:
         outputs = tuple(nodes[-1].results())
-    overwrites = _overwritten(nodes, inputs, outputs[0]) if len(outputs) == 1 else frozenset[Value]()
+    overwrites = in_place_operands(nodes, inputs, outputs[0]) if len(outputs) == 1 else frozenset[Value]()
     is_opaque = any(kinds[n] is OperationClass.OPAQUE for n in nodes)
     return Layer(tuple(nodes), inputs, outputs, overwrites, is_opaque)
-
-
-def _overwritten(nodes: Sequence[Node], inputs: Sequence[Value], result: Value) -> frozenset[Value]:
-    """Inputs over which the result can be written as it is made, whatever way through the layer."""
-    readers: dict[Value, list[Node]] = {}
-    for node in nodes:
-        for value in dict.fromkeys(node.operands()):
-            readers.setdefault(value, []).append(node)
-    known: dict[Value, bool] = {}
-
-    def can_be(value: Value) -> bool:
-        if value is result:
-            return True
-        return all(_reads_own_element(n, value) and known[n.output] for n in readers.get(value, ()))
-
-    # Readers come later: from the last node back, what they make is known before what they read.
-    for node in reversed(nodes):
-        for value in node.results():
-            known[value] = can_be(value)
-    return frozenset(v for v in inputs if can_be(v))
-
-
-def _reads_own_element(node: Node, value: Value) -> bool:
-    """Whether the node's last nest alone writes its result, and reads of `value` just the element it writes.
-
-    Earlier nests may read all of it: a softmax has its maximum and sum before it writes.
-    """
-    nests = describe(node)
-    if isinstance(nests, Opaque) or not nests or len(list(node.results())) != 1:
-        return False
-    *earlier, last = nests
-    if last.combine is not None or any(n.write.operand.kind == "output" for n in earlier):
-        return False
-    written = _address(last, last.write)
-    return written is not None and all(
-        _address(last, read) == written
-        for read in last.reads
-        if read.operand.kind == "input" and node.inputs[read.operand.position] is value
-    )
-
-
-def _address(nest: Nest, access: Access) -> Affine | None:
-    """Where an access goes, without loops that run once: an operand of one row is read without naming it."""
-    found = row_major_address(access)
-    if found is None:
-        return None
-    moving = {dim.name for dim in nest.dims if dim.extent > 1}
-    return affine(*(term for term in found.terms if term[0] in moving), found.offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,5 +1,6 @@
 from tests.support.graphs import GraphBuilder
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.memory import MemoryProblem, memory_problem
 from tilewright.partition import PARTITIONERS, PartitionProblem, Reason
@@ -78,12 +79,28 @@ def test_a_graph_input_is_never_overwritten() -> None:
     assert reuses(memory_problem(scheduled(b.finish(b.op("Softmax", z))))) == {}
 
 
-def test_a_reduction_or_product_does_not_write_over_its_operand() -> None:
+def test_a_product_or_pooling_does_not_write_over_its_operand() -> None:
+    b = GraphBuilder()
+    y = b.op("Relu", b.input(1, 1, 4, 4), name="y")
+    z = b.op("MaxPool", y, shape=(1, 1, 4, 4), kernel_shape=(1, 1), name="z")
+    w = b.op("MatMul", z, z, name="w")
+    assert reuses(memory_problem(scheduled(b.finish(b.op("Relu", w))))) == {}
+
+
+def test_a_softmax_writes_over_its_operand_once_it_has_the_sum() -> None:
+    b = GraphBuilder()
+    z = b.op("Softmax", b.op("Relu", b.input(4, 4), name="y"), name="z")
+    assert reuses(memory_problem(scheduled(b.finish(b.op("Relu", z))))) == {"z": ("y",)}
+
+
+def test_an_element_of_another_size_does_not_take_the_place() -> None:
     b = GraphBuilder()
     y = b.op("Relu", b.input(4, 4), name="y")
-    z = b.op("Softmax", y, name="z")
-    w = b.op("MatMul", z, z, name="w")
-    assert reuses(memory_problem(scheduled(b.finish(b.op("Softmax", w))))) == {}
+    z = b.graph.value("z", DType.FLOAT16, (4, 4))
+    b.graph.append(Node("Cast", [y], [z], {"to": 10}))
+    w = b.graph.value("w", DType.FLOAT16, (4, 4))
+    b.graph.append(Node("Relu", [z], [w], {}))
+    assert reuses(memory_problem(scheduled(b.finish(w)))) == {}
 
 
 def test_a_transpose_does_not_write_over_its_operand_but_a_reshape_may() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tilewright.ir.expr import Read
 from tilewright.ir.graph import Value
+from tilewright.ir.in_place import reads_where_it_writes
 from tilewright.ir.nest import Access, Nest, Operand
 from tilewright.targets.cpu.addresses import Walk, access_walk, looping
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts
@@ -68,7 +69,7 @@ def may_overwrite(nest: Nest, kernel: Kernel, names: Names, tensors: ModelTensor
         target = names.tensor(nest.write.operand)
         if target is None or not tensors.is_dense(tensor) or not tensors.is_dense(target):
             continue
-        if all(_place(a, nest, layouts) == written for a in same):
+        if reads_where_it_writes(nest, same, lambda access: _place(access, nest, layouts)):
             result.append(tensor)
     return tuple(dict.fromkeys(result))
 
