@@ -29,8 +29,8 @@ from results import with_table
 
 import tilewright as tw
 from tilewright import zoo
+from tilewright.api.benchmark import expected_outputs
 from tilewright.benchmark import Entrant, Plan, compare_engines
-from tilewright.benchmark.api import expected_outputs
 from tilewright.benchmark.machine_state import BUSY_SHARE, busy_share
 from tilewright.benchmark.profile import MachineLimits, profile_program
 from tilewright.files import write_atomically

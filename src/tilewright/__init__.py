@@ -20,13 +20,15 @@ from tilewright import forks as _forks
 from tilewright.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tilewright.api import CheckReport, InferenceSession, Model, check, load
+    from tilewright.api import CheckReport, InferenceSession, Model, bench, check, load
+    from tilewright.api import compare_models as compare
     from tilewright.api import compile_model as compile
     from tilewright.api import export_model as export
+    from tilewright.api import inspect_file as inspect
     from tilewright.api import map_operators as map
     from tilewright.api import open_artifact as open
+    from tilewright.api import profile_model as profile
     from tilewright.api import tune_model as tune
-    from tilewright.benchmark import bench
     from tilewright.compiled import CompiledModel
     from tilewright.errors import (
         ArtifactCorrupt,
@@ -64,11 +66,14 @@ __all__ = [
     "UsageError",
     "bench",
     "check",
+    "compare",
     "compile",
     "export",
+    "inspect",
     "load",
     "map",
     "open",
+    "profile",
     "tune",
 ]
 
@@ -86,17 +91,19 @@ _ERRORS = (
     "UnsupportedOp",
     "UsageError",
 )
-_API = ("CheckReport", "InferenceSession", "Model", "check", "load")
+_API = ("CheckReport", "InferenceSession", "Model", "bench", "check", "load")
 _HOMES: dict[str, tuple[str, str]] = {
     **{name: ("tilewright.errors", name) for name in _ERRORS},
     **{name: ("tilewright.api", name) for name in _API},
     "CompiledModel": ("tilewright.compiled", "CompiledModel"),
     "Options": ("tilewright.options", "Options"),
-    "bench": ("tilewright.benchmark", "bench"),
+    "compare": ("tilewright.api", "compare_models"),
     "compile": ("tilewright.api", "compile_model"),
     "export": ("tilewright.api", "export_model"),
+    "inspect": ("tilewright.api", "inspect_file"),
     "map": ("tilewright.api", "map_operators"),
     "open": ("tilewright.api", "open_artifact"),
+    "profile": ("tilewright.api", "profile_model"),
     "tune": ("tilewright.api", "tune_model"),
 }
 _MODULES = ("backend", "benchmark", "passes", "zoo")

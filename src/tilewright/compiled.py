@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.options import Options
 from tilewright.printable import printable
 from tilewright.program import Program
+from tilewright.results import about
 from tilewright.steps import KernelInfo, MemoryInfo, StepInfo, TuningInfo
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class MeasuredError:
     `output` is the worst one's name, `inputs` say what was run.
     """
 
-    relative: float
+    relative: float = field(metadata=about(nullable=True))
     output: str
     inputs: str
 
@@ -338,25 +338,14 @@ class CompiledModel:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the weights and the code, as plain values."""
-        memory = self.memory
+        from tilewright.report.compilation import CompilationSummary
+
         return {
             "schema_version": SCHEMA_VERSION,
             "tool_version": self.facts.tool_version,
             "model_sha256": self.model_sha256,
             "target": self.target,
-            "options": json.loads(self.options.to_json()),
-            "inputs": [i.to_json() for i in self.facts.inputs],
-            "outputs": [o.to_json() for o in self.facts.outputs],
-            "num_nodes": len(self.program.graph.nodes),
-            "num_subgraphs": len(self.partition.subgraphs),
-            "num_stages": len(self.schedule.stages),
-            "memory": None if memory is None else asdict(memory),
-            "algorithms": self.algorithms,
-            "error": None if self.error is None else asdict(self.error),
-            "tuning": None if self.tuning is None else self.tuning.to_json(),
-            "steps": [asdict(step) for step in self.steps],
-            "phase_s": self.phase_s,
-            "remarks": list(self.remarks),
+            **CompilationSummary.of(self).to_json(),
         }
 
     def _checked_names(self, names: Iterable[str]) -> tuple[str, ...]:

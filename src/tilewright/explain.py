@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import difflib
 import html
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph, Node, Value
@@ -19,6 +19,7 @@ from tilewright.partition.base import EdgeDecision, Partition, Reason
 from tilewright.passes import PassReport
 from tilewright.printable import printable
 from tilewright.program import Program
+from tilewright.results import Result, Table
 from tilewright.steps import KernelInfo, StepInfo
 
 
@@ -91,17 +92,39 @@ class EdgeStory:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """An answer to "what was done, and why": all of a model, or the part that was asked for."""
+class Explanation(Result):
+    """Which nodes became which kernel, and why: all of a model, or the part that was asked for."""
 
     subject: str
     nodes: tuple[NodeStory, ...]
     kernels: tuple[KernelInfo, ...]
     edges: tuple[EdgeStory, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+    def tables(self) -> tuple[Table, ...]:
+        """Kernels; nodes that no kernel runs under their own name; edges, counted by reason."""
+        kernels = tuple(
+            (k.id, k.template, ", ".join(k.nodes) or "moves a tensor between layouts", ", ".join(k.notes))
+            for k in self.kernels
+        )
+        title = f"{len(kernels)} kernels, in the order they run"
+        tables = [Table(("kernel", "made by", "nodes", "how"), kernels, title)]
+        changed = tuple(
+            (n.name, n.op_type, ", ".join(n.became) or "-", ", ".join(n.kernels) or "-", n.note)
+            for n in self.nodes
+            if n.became != (n.name,) or not n.kernels
+        )
+        if changed:
+            title = f"{len(changed)} of {len(self.nodes)} nodes have no kernel under their own name"
+            tables.append(Table(("node", "operator", "became", "kernel", "why"), changed, title))
+        reasons = Counter((edge.is_fused, Reason(edge.code)) for edge in self.edges)
+        if reasons:
+            edges = tuple(
+                (count, "fused" if is_fused else "cut", str(reason), reason.text)
+                for (is_fused, reason), count in sorted(reasons.items(), key=lambda item: -item[1])
+            )
+            title = f"{len(self.edges)} edges between nodes"
+            tables.append(Table(("edges", "", "reason", "why"), edges, title, (0,)))
+        return tuple(tables)
 
     def lines(self) -> tuple[str, ...]:
         """What a person reads: kernels with the nodes in them, nodes, edges."""

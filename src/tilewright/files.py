@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 Bytes = bytes | bytearray | memoryview
 
 
+def is_artifact(path: Path) -> bool:
+    """Whether a file is an artifact, by its name or by being a zip archive."""
+    return path.suffix == ".tw" or (os.path.isfile(path) and zipfile.is_zipfile(path))
+
+
 def write_atomically(path: Path | str, data: Bytes | Iterable[Bytes]) -> None:
     """Write `data`, or its pieces, through a temporary file beside `path`: no reader ever sees a part.
 

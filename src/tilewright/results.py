@@ -37,8 +37,17 @@ def about(
 
 def in_json(getter: F) -> F:
     """Mark the function of a property: the property is a key of the JSON, its docstring the description."""
-    getter.in_json = True  # type: ignore[attr-defined]  # functions take attributes
-    return getter
+    return in_json_as("")(getter)
+
+
+def in_json_as(key: str) -> Callable[[F], F]:
+    """As `in_json`, with a key that is not the property's name."""
+
+    def mark(getter: F) -> F:
+        getter.json_key = key  # type: ignore[attr-defined]  # functions take attributes
+        return getter
+
+    return mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +79,10 @@ def entries_of(kind: Any) -> tuple[Entry, ...]:
                 )
             )
     for name, member in inspect.getmembers_static(kind, lambda m: isinstance(m, property)):
-        if getattr(member.fget, "in_json", False):
+        key = getattr(member.fget, "json_key", None)
+        if key is not None:
             text = " ".join((member.fget.__doc__ or "").split())
-            found.append(Entry(name, key_of(name), text, getter=member.fget))
+            found.append(Entry(name, key or key_of(name), text, getter=member.fget))
     return tuple(found)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tilewright.results import Result, about, in_json
 
 if TYPE_CHECKING:
     from tilewright.schedule.base import Schedule
@@ -81,14 +83,14 @@ class KernelTuning:
     """
 
     nodes: tuple[str, ...]
-    template: str
-    choice: str | None
+    template: str = field(metadata=about("What the estimate chose."))
+    choice: str | None = field(metadata=about("What replaced it; null where it stayed."))
     before_ns: float | None
-    after_ns: float | None
+    after_ns: float | None = field(metadata=about("Of the best alternative, taken or not."))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TuningInfo:
+class TuningInfo(Result):
     """How the kernels of a model were chosen by measurement.
 
     `plain_ns` and `tuned_ns` are whole runs beside each other, 0 where no alternative was good enough to be
@@ -96,31 +98,21 @@ class TuningInfo:
     """
 
     kernels: tuple[KernelTuning, ...]
-    choices: Choices
-    plain_ns: float
+    choices: Choices = field(metadata=about(hidden=True))
+    plain_ns: float = field(
+        metadata=about("A run with the estimates' choices; 0 if nothing was compared with it.")
+    )
     tuned_ns: float
     num_trials: int
     is_complete: bool
     is_interrupted: bool = False
-    is_stored: bool = False
+    is_stored: bool = field(default=False, metadata=about("An earlier search found it."))
 
     @property
+    @in_json
     def speedup(self) -> float:
         """Time of the plain plan over that of the plan taken: 1 where they are the same."""
         return self.plain_ns / self.tuned_ns if self.choices and self.tuned_ns else 1.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "speedup": self.speedup,
-            "plain_ns": self.plain_ns,
-            "tuned_ns": self.tuned_ns,
-            "num_trials": self.num_trials,
-            "is_complete": self.is_complete,
-            "is_interrupted": self.is_interrupted,
-            "is_stored": self.is_stored,
-            "kernels": [asdict(kernel) for kernel in self.kernels],
-        }
 
 
 def planned_steps(schedule: Schedule, template: str) -> tuple[StepInfo, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.support.cli import Result, tilewright
 
-from tilewright.cli import doctor_verb
+from tilewright.api import doctor as checks
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.executable import CpuExecutable
 
@@ -48,8 +48,8 @@ def test_a_check_that_breaks_is_a_finding(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_package_that_is_missing_is_named_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = doctor_verb._version
-    monkeypatch.setattr(doctor_verb, "_version", lambda name: None if name == "onnx" else installed(name))
+    installed = checks._version
+    monkeypatch.setattr(checks, "_version", lambda name: None if name == "onnx" else installed(name))
     (check,) = broken(doctor(tmp_path))
     assert check["advice"] == "pip install onnx"
 
@@ -57,8 +57,8 @@ def test_a_package_that_is_missing_is_named_with_the_command(
 def test_an_optional_package_that_is_missing_breaks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = doctor_verb._version
-    monkeypatch.setattr(doctor_verb, "_version", lambda name: None if name == "openvino" else installed(name))
+    installed = checks._version
+    monkeypatch.setattr(checks, "_version", lambda name: None if name == "openvino" else installed(name))
     result = doctor(tmp_path)
     assert broken(result) == []
     (check,) = [c for c in result.document["checks"] if c["name"] == "openvino"]

@@ -71,9 +71,9 @@ def test_the_layers_are_the_published_ones() -> None:
     ("arguments", "named"),
     [
         ("cossa", "cosa"),
-        ("cosa --share 0", "--share"),
-        ("cosa --share 2", "--share"),
-        ("cosa --samples 0", "--samples"),
+        ("cosa --share 0", "share 0"),
+        ("cosa --share 2", "share 2"),
+        ("cosa --samples 0", "samples 0"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: str, named: str) -> None:

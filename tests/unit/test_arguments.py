@@ -108,6 +108,27 @@ def calls(folder: Path) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     yield "bench duration", lambda v: tw.bench(compiled, feed={}, duration=v)
     yield "bench", lambda v: tw.bench(v, feed={})
     yield "bench others", lambda v: tw.bench(compiled, v, feed={})
+    yield "map", lambda v: tw.map(v, mapper="cosa", machine="simba-cosa-paper")
+    yield "map machine", lambda v: tw.map("1_1_1_1_1", v, mapper="cosa")
+    for name in (
+        "mapper",
+        "objective",
+        "budget",
+        "seed",
+        "link_transfers",
+        "shapes",
+        "noc",
+        "sweep",
+        "evaluate",
+    ):
+        yield f"map {name}", lambda v, name=name: tw.map("1_1_1_1_1", **{"mapper": "cosa", name: v})
+    yield "inspect", tw.inspect
+    yield "inspect shapes", lambda v: tw.inspect(folder / "m.onnx", shapes=v)
+    yield "compare", tw.compare
+    yield "compare with", lambda v: tw.compare(folder / "m.onnx", v, options=tw.Options(target="interpreter"))
+    yield "compare rtol", lambda v: tw.compare(folder / "m.tw", rtol=v)
+    yield "profile", tw.profile
+    yield "profile duration", lambda v: tw.profile(folder / "m.tw", duration_s=v)
     for name, runs in (("cpu", compiled), ("interpreter", interpreted), ("session", session)):
         yield f"{name} names", lambda v, runs=runs: runs.run(v, feed)
         yield f"{name} name", lambda v, runs=runs: runs.run([v], feed)

@@ -10,39 +10,63 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilewright.api.artifacts import export_model, open_artifact
+    from tilewright.api.benchmark import BenchOptions, BenchResult, bench
+    from tilewright.api.comparison import ComparisonResult, compare_models
     from tilewright.api.compilation import compile_model, tune_model
+    from tilewright.api.doctor import Diagnosis, diagnose
+    from tilewright.api.inspection import Inspection, inspect_file
     from tilewright.api.mapping import MapRequest, map_operators
     from tilewright.api.models import Model, ModelSummary, load
+    from tilewright.api.profiling import ModelProfile, profile_model
+    from tilewright.api.reproduction import reproduce_paper
     from tilewright.api.session import InferenceSession
     from tilewright.api.support import CheckReport, OperatorSupport, check
     from tilewright.progress import Progress
 
-__all__ = [
-    "CheckReport",
-    "InferenceSession",
-    "MapRequest",
-    "Model",
-    "ModelSummary",
-    "OperatorSupport",
-    "Progress",
-    "check",
-    "compile_model",
-    "export_model",
-    "load",
-    "map_operators",
-    "open_artifact",
-    "tune_model",
-]
-
 _HOMES = {
     "tilewright.api.artifacts": ("export_model", "open_artifact"),
+    "tilewright.api.benchmark": ("BenchOptions", "BenchResult", "bench"),
+    "tilewright.api.comparison": ("ComparisonResult", "compare_models"),
     "tilewright.api.compilation": ("compile_model", "tune_model"),
+    "tilewright.api.doctor": ("Diagnosis", "diagnose"),
+    "tilewright.api.inspection": ("Inspection", "inspect_file"),
     "tilewright.api.mapping": ("MapRequest", "map_operators"),
     "tilewright.api.models": ("Model", "ModelSummary", "load"),
+    "tilewright.api.profiling": ("ModelProfile", "profile_model"),
+    "tilewright.api.reproduction": ("reproduce_paper",),
     "tilewright.api.session": ("InferenceSession",),
     "tilewright.api.support": ("CheckReport", "OperatorSupport", "check"),
     "tilewright.progress": ("Progress",),
 }
+
+__all__ = [
+    "BenchOptions",
+    "BenchResult",
+    "CheckReport",
+    "ComparisonResult",
+    "Diagnosis",
+    "InferenceSession",
+    "Inspection",
+    "MapRequest",
+    "Model",
+    "ModelProfile",
+    "ModelSummary",
+    "OperatorSupport",
+    "Progress",
+    "bench",
+    "check",
+    "compare_models",
+    "compile_model",
+    "diagnose",
+    "export_model",
+    "inspect_file",
+    "load",
+    "map_operators",
+    "open_artifact",
+    "profile_model",
+    "reproduce_paper",
+    "tune_model",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.api.compilation import compilation_request
+from tilewright.api.compilation import compilation_request, compile_model
 from tilewright.api.models import Model, Shapes
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.compiler import plan
+from tilewright.errors import UsageError
+from tilewright.files import is_artifact
 from tilewright.frontend.onnx import Source
 from tilewright.options import Options
 from tilewright.progress import PhaseClock, Progress
@@ -37,6 +39,19 @@ def open_artifact(
     from tilewright.artifact import read_artifact
 
     return read_artifact(Path(path), num_threads=threads, trust=trust)
+
+
+def open_or_compile(path: Path, options: Options, progress: Progress | None = None) -> CompiledModel:
+    """The compiled model behind a file: an artifact is opened, a model compiled.
+
+    Raises:
+        UsageError: an artifact, and options that only make sense while compiling.
+    """
+    if not is_artifact(path):
+        return compile_model(path, options=options, progress=progress)
+    if options.shapes:
+        raise UsageError(f"{path}: an artifact's shapes are fixed; compile the model with --shapes instead.")
+    return open_artifact(path, options.num_threads)
 
 
 @checked

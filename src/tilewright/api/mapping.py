@@ -86,6 +86,8 @@ class MapRequest:
                 raise UsageError(f"{name} {value!r}: expected {', '.join(get_args(kind))}.")
             is_path = name in ("evaluate", "export_timeloop") and isinstance(value, str | os.PathLike)
             object.__setattr__(self, name, Path(value) if is_path else value)
+        work = (argument("work", w, Path) if isinstance(w, os.PathLike) else w for w in self.work)
+        object.__setattr__(self, "work", tuple(work))
         if self.sweep and self.evaluate is not None:
             raise UsageError("sweep has no effect beside evaluate; leave one of them out.")
 

@@ -18,13 +18,14 @@ from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
 from tilewright.parallel import beside
-from tilewright.printable import html_text, printable
+from tilewright.printable import printable
+from tilewright.results import Result, Table, in_json
 
 Shapes = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSummary:
+class ModelSummary(Result):
     """Counts of a model as it was loaded. Multiply-accumulates and operations are of one inference."""
 
     name: str
@@ -38,14 +39,15 @@ class ModelSummary:
     flop: int
 
     @property
+    @in_json
     def num_nodes(self) -> int:
         """Operators in the graph."""
         return sum(self.operator_counts.values())
 
-    def rows(self) -> tuple[tuple[str, str], ...]:
+    def tables(self) -> Sequence[Table]:
         """Label and text of each line a person reads."""
         counts = ", ".join(f"{count} {name}" for name, count in self.operator_counts.items())
-        return (
+        rows = (
             ("model", self.name),
             ("sha256", self.sha256),
             ("inputs", ", ".join(map(str, self.inputs)) or "none"),
@@ -54,24 +56,10 @@ class ModelSummary:
             ("parameters", f"{self.num_parameters:,} in {self.parameter_bytes / 1e6:.1f} MB"),
             ("work", f"{self.macs / 1e9:.3f} G multiply-accumulates"),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "name": self.name,
-            "sha256": self.sha256,
-            "inputs": [i.to_json() for i in self.inputs],
-            "outputs": [o.to_json() for o in self.outputs],
-            "operator_counts": dict(self.operator_counts),
-            "num_nodes": self.num_nodes,
-            "num_parameters": self.num_parameters,
-            "parameter_bytes": self.parameter_bytes,
-            "macs": self.macs,
-            "flop": self.flop,
-        }
+        return (Table(("", ""), rows),)
 
     def __str__(self) -> str:
-        return "\n".join(f"{label:>10}  {printable(text)}" for label, text in self.rows())
+        return "\n".join(f"{label:>10}  {printable(str(text))}" for label, text in self.rows())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,11 +96,7 @@ class Model:
         return f"Model({self.name!r}, {len(self.graph.nodes)} nodes)"
 
     def _repr_html_(self) -> str:
-        cells = (
-            f"<tr><th>{html_text(label)}</th><td>{html_text(text)}</td></tr>"
-            for label, text in self.summary().rows()
-        )
-        return f"<table>{''.join(cells)}</table>"
+        return self.summary()._repr_html_()
 
 
 @checked

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from tilewright.api.models import Model, Shapes, as_model
 from tilewright.arguments import checked
 from tilewright.frontend.onnx import Source
 from tilewright.passes.expand_recurrent import num_steps_of
-from tilewright.printable import html_text, printable
+from tilewright.printable import printable
+from tilewright.results import Result, Table, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import Support
+
+Verdict = Literal["native", "host", "unsupported"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class OperatorSupport:
 
     op_type: str
     opset: int
-    verdict: str  # native, host, unsupported
+    verdict: Verdict
     reason: str
     nodes: tuple[str, ...]
 
@@ -32,14 +35,15 @@ class OperatorSupport:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReport:
-    """Which operators of a model a target runs. `ok` when it runs all of them, on the host or not."""
+class CheckReport(Result):
+    """What a target makes of each operator. `ok` when it runs all of them, on the host or not."""
 
     model: str
     target: str
     operators: tuple[OperatorSupport, ...]
 
     @property
+    @in_json
     def ok(self) -> bool:
         """Whether compiling would not be refused for an operator."""
         return not self.unsupported
@@ -54,26 +58,13 @@ class CheckReport:
         """Operators that run through the reference implementation in Python."""
         return tuple(o for o in self.operators if o.verdict == "host")
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "model": self.model,
-            "target": self.target,
-            "ok": self.ok,
-            "operators": [dataclasses.asdict(o) for o in self.operators],
-        }
+    def tables(self) -> Sequence[Table]:
+        """Operators, those of one type that are treated alike in a row."""
+        rows = tuple((o.op_type, o.opset, len(o.nodes), o.verdict, o.reason) for o in self.operators)
+        return (Table(("operator", "opset", "nodes", "verdict", "why"), rows, right=(1, 2)),)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.operators))
-
-    def _repr_html_(self) -> str:
-        head = "<tr><th>operator</th><th>nodes</th><th>verdict</th><th>reason</th></tr>"
-        cells = (
-            f"<tr><td>{html_text(o.op_type)}</td><td>{len(o.nodes)}</td><td>{o.verdict}</td>"
-            f"<td>{html_text(o.reason)}</td></tr>"
-            for o in self.operators
-        )
-        return f"<table>{head}{''.join(cells)}</table>"
 
 
 @checked
@@ -87,13 +78,13 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
     """
     model = as_model(model, shapes)
     asked = find_target(target)
-    found: dict[tuple[str, int, str, str], list[str]] = {}
+    found: dict[tuple[str, int, Verdict, str], list[str]] = {}
     for node in model.graph.nodes:
         support = asked.supports(node)
         steps = num_steps_of(model.graph, node) if support.is_on_host else None
         if steps is not None:
             support = Support.yes(f"written as its {steps} steps")
-        verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
+        verdict: Verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
         found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
     operators = tuple(OperatorSupport(*key, tuple(names)) for key, names in found.items())
     return CheckReport(model.name, target, operators)

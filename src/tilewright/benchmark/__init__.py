@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.benchmark.api import bench
 from tilewright.benchmark.bounds import BoundSplit
 from tilewright.benchmark.machine_state import MachineState
 from tilewright.benchmark.session import (
@@ -24,6 +23,5 @@ __all__ = [
     "Ratio",
     "Timing",
     "Verdict",
-    "bench",
     "compare_engines",
 ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 
 from tilewright.benchmark.profile import Profile
+from tilewright.results import Result, about
 
 
 @dataclass(frozen=True, slots=True)
-class BoundSplit:
+class BoundSplit(Result):
     """Shares of the time of a call, which add up to 1.
 
     `compute` and `memory` are spent in kernels that are near enough to the machine's limits to be bound by
@@ -20,7 +21,7 @@ class BoundSplit:
     memory: float
     overhead: float
     host: float
-    limits: float
+    limits: float = field(metadata=about("Left if every kernel reached its limit."))
 
     @classmethod
     def of(cls, profile: Profile, measured_ns: float) -> BoundSplit:
@@ -50,10 +51,6 @@ class BoundSplit:
             f"bound by {most}: {split}; this machine's limits add up to {100 * self.limits:.0f} % of the "
             f"time. {_LEVERS[most]}; `tilewright profile` shows every kernel."
         )
-
-    def to_json(self) -> dict[str, float]:
-        """Plain values."""
-        return asdict(self)
 
 
 _LEVERS = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from tilewright.results import about
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.topology import probe_bandwidth, probe_fma_peak, probe_tile_peak
@@ -26,9 +27,9 @@ class MachineLimits:
     tile_flop_per_s: float | None
     memory_bytes_per_s: float
     cache_bytes_per_s: float
-    small_bytes_per_s: float
+    small_bytes_per_s: float = field(metadata=about("Of what fits `small_bytes`: the smallest caches."))
     small_bytes: int
-    constant_bytes_per_s: float
+    constant_bytes_per_s: float = field(metadata=about("Where this model's constants stay between runs."))
 
     @classmethod
     def measure(cls, num_threads: int) -> MachineLimits:

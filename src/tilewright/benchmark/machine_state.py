@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.hardware.probe import load_average_1min, probe_host
+from tilewright.results import about
 from tilewright.targets.cpu.topology import probe_latency
 
 BUSY_SHARE = 0.1
@@ -90,7 +91,7 @@ class MachineState:
     governor: str | None
     load_before: float | None
     load_after: float | None
-    busy_share_before: float | None
+    busy_share_before: float | None = field(metadata=about("Of the cores, by other programs."))
     busy_share_after: float | None
     core_latency_before_ns: float | None
     core_latency_after_ns: float | None

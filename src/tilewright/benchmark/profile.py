@@ -13,7 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from tilewright.benchmark.work import Work, total_constant_bytes
 from tilewright.printable import json_text
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.results import Result, about, in_json
 from tilewright.steps import StepInfo
 from tilewright.targets.cpu.lowered import HostOperator, Step
 from tilewright.targets.cpu.target import CpuTarget
@@ -57,8 +58,8 @@ class KernelTime:
     low_ns: float
     high_ns: float
     share: float
-    flop: int
-    product_flop: int
+    flop: int = field(metadata=about("All operations, by weight; `gflop_per_s` is their rate."))
+    product_flop: int = field(metadata=about("Those of products, two for each."))
     constant_bytes: int
     activation_bytes: int
     limit_ns: float
@@ -66,18 +67,20 @@ class KernelTime:
     notes: tuple[str, ...]
 
     @property
+    @in_json
     def gflop_per_s(self) -> float:
         """Rate of its operations."""
         return self.flop / self.median_ns if self.median_ns else 0.0
 
     @property
+    @in_json
     def of_limit(self) -> float:
         """Share of the speed that the machine would allow."""
         return self.limit_ns / self.median_ns if self.median_ns else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Result):
     """Every step of a run. `run_ns` is a whole run, `between_ns` what it spends between steps.
 
     `operator_share` sums the shares by operator type; a fused kernel counts for its first operator.
@@ -92,11 +95,13 @@ class Profile:
     bound_share: Mapping[str, float]
 
     @property
+    @in_json
     def limit_ns(self) -> float:
         """Sum of the limits: a run without overheads on a machine that always reaches its peaks."""
         return sum(k.limit_ns for k in self.kernels)
 
     @property
+    @in_json
     def verdict(self) -> str:
         """One line: what holds this model back."""
         largest = max(self.bound_share, key=lambda b: self.bound_share[b], default="overhead")
@@ -105,22 +110,6 @@ class Profile:
             f"mostly {_WORDS[largest]}: {shares} (of the time); the machine's limits add up to "
             f"{100 * self.limit_ns / self.run_ns:.0f} % of a run"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "kernels": [
-                {**asdict(k), "gflop_per_s": k.gflop_per_s, "of_limit": k.of_limit} for k in self.kernels
-            ],
-            "run_ns": self.run_ns,
-            "between_ns": self.between_ns,
-            "limit_ns": self.limit_ns,
-            "num_runs": self.num_runs,
-            "limits": asdict(self.limits),
-            "operator_share": dict(self.operator_share),
-            "bound_share": dict(self.bound_share),
-            "verdict": self.verdict,
-        }
 
     def chrome_trace(self, model: str) -> str:
         """The steps of a median run as a trace that chrome://tracing and Perfetto open; times are in µs."""

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tilewright.benchmark.statistics import Ratio, Timing, Verdict, quantile
 from tilewright.errors import UsageError
 from tilewright.files import npz_bytes, read_npz
 from tilewright.ir.dtype import DType
+from tilewright.results import Result, about, in_json
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
@@ -34,6 +35,8 @@ Progress = Callable[[str, int, int], None]
 BURST_S = 0.1
 SETTLE_S = 0.03
 MIN_ROUNDS = 8
+PERCENTS = (50.0, 90.0, 99.0)
+"""Percentiles of latency that are reported where no others are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Plan:
     duration_s: float = 10.0
     num_iterations: int = 1
     warmup_s: float = 0.3
+    percents: tuple[float, ...] = PERCENTS
 
     def __post_init__(self) -> None:
         if not 0 < self.duration_s <= 86400:
@@ -72,11 +76,13 @@ class Plan:
             raise UsageError(f"threads {self.num_threads}: give a positive number.")
         if not 0 <= self.warmup_s <= 3600:
             raise UsageError(f"warmup {self.warmup_s:g}: give seconds, from 0 to 3600.")
+        if not self.percents or not all(0 <= percent <= 100 for percent in self.percents):
+            raise UsageError("percentiles: give numbers from 0 to 100, such as 50,90,99.")
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One engine's measurements, or what prevented them; `max_error` is relative to the output."""
+    """One engine's measurements; `timing` is None and `error` says why if it did not run."""
 
     label: str
     engine: str
@@ -85,13 +91,34 @@ class Contestant:
     first_run_s: float = 0.0
     peak_bytes: int = 0
     timing: Timing | None = None
-    max_error: float | None = None
+    max_error: float | None = field(
+        default=None,
+        metadata=about("Against float64, over the output's largest value.", nullable=True),
+    )
     error: str | None = None
+    ratio: Ratio | None = field(
+        default=None,
+        metadata=about("Its time over the first contestant's, round by round; null for the first."),
+    )
+    percents: tuple[float, ...] = field(default=PERCENTS, metadata=about(hidden=True))
+
+    @property
+    @in_json
+    def median_ms(self) -> float | None:
+        """Latency: the median over all runs."""
+        return None if self.timing is None else self.timing.median_ms
+
+    @property
+    @in_json
+    def percentiles_ms(self) -> dict[str, float] | None:
+        """Latency that so many percent of the runs do not exceed."""
+        timing = self.timing
+        return None if timing is None else {f"{p:g}": timing.percentile_ms(p) for p in self.percents}
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """The result: contestants in the order given; ratios are against the first."""
+class Comparison(Result):
+    """Engines measured in turns: contestants in the order given; ratios are against the first."""
 
     model: str
     num_threads: int
@@ -116,29 +143,6 @@ class Comparison:
         first = self.contestants[0].timing
         other = next((c.timing for c in self.contestants if c.label == label), None)
         return None if first is None or other is None else Ratio.of(first, other)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, all samples included, as plain values."""
-        return {
-            "model": self.model,
-            "num_threads": self.num_threads,
-            "num_rounds": self.num_rounds,
-            "machine": asdict(self.machine),
-            "contestants": [self._contestant(c) for c in self.contestants],
-        }
-
-    def _contestant(self, contestant: Contestant) -> dict[str, Any]:
-        entry = asdict(contestant)
-        timing, ratio = contestant.timing, self.ratio(contestant.label)
-        entry["median_ms"] = None if timing is None else timing.median_ms
-        entry["percentiles_ms"] = (
-            None if timing is None else {str(p): timing.percentile_ms(p) for p in (50, 90, 99)}
-        )
-        is_first = contestant is self.contestants[0]
-        entry["ratio"] = (
-            None if is_first or ratio is None else {**asdict(ratio), "verdict": str(ratio.verdict)}
-        )
-        return entry
 
 
 def compare_engines(
@@ -177,7 +181,16 @@ def compare_engines(
     count = max((len(r) for r in rounds.values()), default=0)
     state = MachineState.between(before, after)
     name = model or str(entrants[0].model)
-    return Comparison(name, plan.num_threads, contestants, state, count)
+    beside = (_beside(contestants[0], c, plan.percents) for c in contestants)
+    return Comparison(name, plan.num_threads, tuple(beside), state, count)
+
+
+def _beside(first: Contestant, other: Contestant, percents: tuple[float, ...]) -> Contestant:
+    """A contestant with how it compares with the first."""
+    ratio = None
+    if other is not first and first.timing is not None and other.timing is not None:
+        ratio = Ratio.of(first.timing, other.timing)
+    return replace(other, ratio=ratio, percents=percents)
 
 
 class _Worker:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tilewright.results import in_json
+
 # Differences smaller than this are taken for noise of the machine, however sure the statistics are.
 TIE_RATIO = 1.05
 
@@ -91,6 +93,7 @@ class Ratio:
         return cls(quantile(ratios, 0.5), low, high)
 
     @property
+    @in_json
     def verdict(self) -> Verdict:
         """Faster or slower only beyond the tie margin and with the whole interval on that side."""
         if self.low > 1.0 and self.median >= TIE_RATIO:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli import common
+from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, hint, print_json, print_table
+from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result
 from tilewright.errors import UnsupportedOp, UsageError
+from tilewright.files import is_artifact
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -31,18 +32,14 @@ def check(
     from tilewright.targets import TARGETS
 
     TARGETS.get(target)
-    if common.is_artifact(model):
+    if is_artifact(model):
         raise UsageError(f"{model}: is compiled already; give the ONNX file.")
     loaded = tw.load(model, shapes=parsed_shapes(shapes))
     report = tw.check(loaded, target)
     if as_json:
-        print_json("check", {**report.to_json(), **common.model_facts(loaded.sha256, target)})
+        print_document("check", ModelFacts.of(loaded.sha256, target), report)
     else:
-        print_table(
-            ("operator", "opset", "nodes", "verdict", "why"),
-            [(o.op_type, o.opset, len(o.nodes), o.verdict, o.reason) for o in report.operators],
-            right=(1, 2),
-        )
+        print_result(report)
     if not report.ok:
         first = report.unsupported[0]
         others = sum(len(o.nodes) for o in report.unsupported) - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tilewright.cli import common
+from tilewright.api.inputs import feed_of, running_on
+from tilewright.cli.facts import ModelFacts, WrittenArtifact
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb, flag
 from tilewright.cli.output import (
     JSON_OPTION,
@@ -18,12 +18,13 @@ from tilewright.cli.output import (
     format_bytes,
     format_ms,
     hint,
-    print_json,
+    print_document,
     print_table,
     progress,
     say,
 )
 from tilewright.errors import UsageError
+from tilewright.files import is_artifact
 
 if TYPE_CHECKING:
     from tilewright.api import Model
@@ -57,6 +58,7 @@ def compile_(
     Example: `tilewright compile resnet50.onnx -o resnet50.tw`.
     """
     import tilewright as tw
+    from tilewright.report.compilation import CompilationSummary
 
     options = flags.options(dump_after=dump_after)
     path = artifact_path(model, output)
@@ -76,7 +78,9 @@ def compile_(
         phase_s = {"load": load_s, **compiled.phase_s, "save": time.perf_counter() - started}
     dumps = _dumps(loaded, options)
     if as_json:
-        _print_json(compiled, path, phase_s, dumps)
+        written = WrittenArtifact(path, path.stat().st_size, phase_s, dumps)
+        facts = ModelFacts.of(compiled.model_sha256, compiled.target)
+        print_document("compile", facts, CompilationSummary.of(compiled), written)
         end_if_interrupted(compiled)
         return
     for name, text in dumps.items():
@@ -103,7 +107,7 @@ def artifact_path(model: Path, output: Path | None) -> Path:
     Raises:
         UsageError: the model is an artifact, or nothing can be written there.
     """
-    if common.is_artifact(model):
+    if is_artifact(model):
         raise UsageError(f"{model}: is compiled already; give the ONNX file.")
     path = output or model.with_suffix(".tw")
     if path.is_dir():
@@ -115,9 +119,9 @@ def artifact_path(model: Path, output: Path | None) -> Path:
 
 def measure_error(compiled: CompiledModel, loaded: Model, inputs: Path | None, seed: int) -> None:
     """Measure the error on a file's inputs or on random ones."""
-    feed = common.inputs_or_random(inputs, compiled.get_inputs(), seed)
+    feed = feed_of(inputs, compiled.get_inputs(), seed)
     about = f"random inputs, seed {seed}" if inputs is None else f"the inputs of {inputs.name}"
-    with common.running_on(inputs):
+    with running_on(inputs):
         compiled.measure_error(loaded.graph, feed, about)
 
 
@@ -144,31 +148,16 @@ def _dumps(model: Model, options: Options) -> Mapping[str, str]:
     return report.dumps
 
 
-def _print_json(
-    compiled: CompiledModel, path: Path, phase_s: Mapping[str, float], dumps: Mapping[str, str]
-) -> None:
-    about = compiled.to_json()
-    for key in ("schema_version", "tool_version", "model_sha256", "target"):
-        about.pop(key)
-    document = {
-        **common.model_facts(compiled.model_sha256, compiled.target),
-        **about,
-        "phase_s": dict(phase_s),
-        "artifact": str(path),
-        "artifact_bytes": path.stat().st_size,
-        "dumps": dict(dumps),
-    }
-    print_json("compile", document)
-
-
 def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> list[tuple[str, str]]:
+    from tilewright.report.compilation import ChosenAlgorithms
+
     on_host = sum(k.is_host for k in compiled.kernels)
     rows = [
         ("artifact", f"{path} ({format_bytes(path.stat().st_size)}), for {compiled.target}"),
         ("operators", f"{len(compiled.program.graph.nodes)} after the passes"),
         ("kernels", f"{len(compiled.kernels)}" + (f", {on_host} of them on the host" if on_host else "")),
     ]
-    rows.append(("algorithms", common.algorithms_text(compiled)))
+    rows.append(("algorithms", str(ChosenAlgorithms.of(compiled))))
     if compiled.tuning is not None:
         rows.append(("measured", tuning_text(compiled.tuning)))
     if compiled.error is not None:
@@ -198,12 +187,3 @@ def tuning_text(tuning: TuningInfo) -> str:
     times = f"{format_ms(tuning.plain_ns / 1e6)} became {format_ms(tuning.tuned_ns / 1e6)}"
     num_changed = sum(kernel.choice is not None for kernel in tuning.kernels)
     return f"{num_changed} kernels changed, {times} ({tuning.speedup:.2f} x), by {source}{rest}"
-
-
-def memory_json(compiled: CompiledModel) -> dict[str, object] | None:
-    """Planned memory as plain values, without the list of buffers."""
-    if compiled.memory is None:
-        return None
-    document = dataclasses.asdict(compiled.memory)
-    del document["buffers"]
-    return document

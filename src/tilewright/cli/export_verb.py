@@ -7,10 +7,11 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli import common
+from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_json, print_table, progress
+from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_document, print_table, progress
 from tilewright.errors import UsageError
+from tilewright.files import is_artifact
 
 FORMATS = ("object",)
 
@@ -51,7 +52,7 @@ def export(
     fixed = parsed_shapes(shapes)
     options = Options(accuracy=accuracy, shapes=fixed)  # type: ignore[arg-type]  # it checks
     with progress(f"exporting {model.name}") as update:
-        if not common.is_artifact(model):
+        if not is_artifact(model):
             loaded = tw.load(model, shapes=fixed)
             digest = loaded.sha256
             made = tw.export(loaded, output, isa, name=name, force=force, options=options, progress=update)
@@ -64,19 +65,7 @@ def export(
             digest = compiled.model_sha256
             made = tw.export(compiled, output, isa, name=name or model.stem, force=force, progress=update)
     if as_json:
-        document = {
-            **common.model_facts(digest, "cpu"),
-            "name": made.name,
-            "isa": made.isa,
-            "object": made.object_path,
-            "header": made.header_path,
-            "weights": made.weights_path,
-            "example": made.example_path,
-            "workspace_bytes": made.workspace_bytes,
-            "weights_bytes": made.weights_bytes,
-            "num_kernels": made.num_kernels,
-        }
-        print_json("export", document)
+        print_document("export", ModelFacts.of(digest, "cpu"), made)
         return
     rows = [
         ("code", f"{made.object_path}, {made.num_kernels} kernels for {made.isa}"),

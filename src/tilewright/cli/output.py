@@ -18,7 +18,7 @@ import typer
 
 from tilewright.formatting import format_bytes, format_count, format_ms, format_shape
 from tilewright.printable import json_text, printable, printable_lines
-from tilewright.results import Result
+from tilewright.results import Result, Table
 from tilewright.version import __version__
 
 __all__ = [
@@ -35,9 +35,11 @@ __all__ = [
     "hint",
     "listen_to_warnings",
     "note",
+    "print_document",
     "print_json",
     "print_result",
     "print_table",
+    "print_tables",
     "progress",
     "say",
 ]
@@ -84,6 +86,14 @@ def print_json(kind: str, document: Mapping[str, Any]) -> None:
     """Print a result as one JSON document that says what it is and what wrote it."""
     head = {"kind": kind, "schema_version": SCHEMA_VERSION, "tilewright_version": __version__}
     say(json_text(json.dumps({**head, **_plain(document)}, indent=2, allow_nan=False)))
+
+
+def print_document(kind: str, *parts: Result) -> None:
+    """Print results as one JSON document: of the types that `schemas.KINDS` names, in that order."""
+    document: dict[str, Any] = {}
+    for part in parts:
+        document.update(part.to_json())
+    print_json(kind, document)
 
 
 def _plain(value: Any) -> Any:
@@ -141,10 +151,17 @@ def print_table(
 
 def print_result(result: Result) -> None:
     """Print what a result says to people: its tables, and what stands below them."""
-    for table in result.tables():
-        print_table(table.heads, table.rows, title=table.title or None, right=table.right)
+    print_tables(result.tables())
     for line in result.lines():
         say(line)
+
+
+def print_tables(tables: Sequence[Table]) -> None:
+    """Print tables, with an empty line between two."""
+    for number, table in enumerate(tables):
+        if number:
+            say("")
+        print_table(table.heads, table.rows, title=table.title or None, right=table.right)
 
 
 def note(text: str) -> None:

@@ -2,23 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from tilewright.cli import common
+from tilewright.api.inputs import Array, feed_of, running_on, write_arrays
+from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, format_shape, hint, print_json, print_table, progress
+from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress
 from tilewright.errors import UsageError
-
-if TYPE_CHECKING:
-    from tilewright.cli.common import Array
+from tilewright.formatting import format_shape
+from tilewright.results import Result, Table
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
     add_verb(app, "run", run, panel)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of a run; `range` is its least and largest finite value."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    range: tuple[float, ...] | None
+
+    @classmethod
+    def of(cls, name: str, array: Array) -> Output:
+        """What is said of an array."""
+        return cls(name, str(array.dtype), tuple(array.shape), _range(array))
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutputs(Result):
+    """One inference."""
+
+    outputs: tuple[Output, ...]
+    written: Path | None
+
+    def tables(self) -> tuple[Table, ...]:
+        """A row for each output."""
+        rows = tuple(
+            (
+                o.name,
+                o.dtype,
+                format_shape(o.shape),
+                "" if o.range is None else f"{o.range[0]:.6g} .. {o.range[1]:.6g}",
+            )
+            for o in self.outputs
+        )
+        return (Table(("output", "type", "shape", "range"), rows),)
+
+
+def _range(array: Array) -> tuple[Any, Any] | None:
+    """Least and largest finite value; None where there is none."""
+    import numpy as np
+
+    from tilewright.ir.dtype import DType
+
+    dtype = DType.from_numpy(array.dtype)
+    if not (dtype.is_float or dtype.is_integer):
+        return None
+    wide = array.astype(np.float64) if dtype.is_float else array
+    finite = wide[np.isfinite(wide)]
+    return (finite.min().item(), finite.max().item()) if finite.size else None
 
 
 def run(
@@ -35,46 +86,23 @@ def run(
     """
     if (inputs is None) != random:
         raise UsageError("give the inputs with -i FILE.npz, or --random; one of the two.")
+    from tilewright.api.artifacts import open_or_compile
+
     options = flags.options()
     with progress(f"loading {model.name}") as update:
-        compiled = common.open_or_compile(model, options, update)
-        feed = common.inputs_or_random(inputs, compiled.get_inputs(), options.seed)
-        with common.running_on(inputs):
+        compiled = open_or_compile(model, options, update)
+        feed = feed_of(inputs, compiled.get_inputs(), options.seed)
+        with running_on(inputs):
             results = compiled.run(None, feed)
     named = dict(zip([o.name for o in compiled.get_outputs()], results, strict=True))
     if outputs is not None:
-        common.write_arrays(outputs, named)
+        write_arrays(outputs, named)
+    found = RunOutputs(tuple(Output.of(n, a) for n, a in named.items()), outputs)
     if as_json:
-        entries = [
-            {"name": n, "dtype": str(a.dtype), "shape": list(a.shape), "range": _range(a)}
-            for n, a in named.items()
-        ]
-        document = {**common.model_facts(compiled.model_sha256, compiled.target), "outputs": entries}
-        print_json("run", {**document, "written": outputs})
+        print_document("run", ModelFacts.of(compiled.model_sha256, compiled.target), found)
         return
-    print_table(
-        ("output", "type", "shape", "range"),
-        [(n, a.dtype, format_shape(a.shape), _span(_range(a))) for n, a in named.items()],
-    )
+    print_result(found)
     for remark in compiled.remarks:
         hint(remark)
     if outputs is not None:
         hint(f"written to {outputs}")
-
-
-def _range(array: Array) -> list[Any] | None:
-    """Least and largest finite value; None where there is none."""
-    import numpy as np
-
-    from tilewright.ir.dtype import DType
-
-    dtype = DType.from_numpy(array.dtype)
-    if not (dtype.is_float or dtype.is_integer):
-        return None
-    wide = array.astype(np.float64) if dtype.is_float else array
-    finite = wide[np.isfinite(wide)]
-    return [finite.min().item(), finite.max().item()] if finite.size else None
-
-
-def _span(limits: list[Any] | None) -> str:
-    return "" if limits is None else f"{limits[0]:.6g} .. {limits[1]:.6g}"

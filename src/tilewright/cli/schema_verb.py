@@ -27,10 +27,10 @@ def schema(
 
     Example: `tilewright schema machine > machine.schema.json`.
     """
-    from tilewright.cli.schemas import REPORTS, report_schema
+    from tilewright.cli.schemas import KINDS, report_schema, summary_of
 
-    reports = {kind: (model.__doc__ or "").splitlines()[0] for kind, model in REPORTS.items()}
     if name is None:
+        reports = {kind: summary_of(kind) for kind in KINDS}
         everything = {**_INPUTS, **{k: v for k, v in reports.items() if k not in _INPUTS}}
         if as_json:
             say(json.dumps(everything, indent=2))
@@ -43,10 +43,10 @@ def schema(
         document = machine_schema()
     elif name == "options":
         document = _options_schema()
-    elif name in REPORTS:
+    elif name in KINDS:
         document = report_schema(name)
     else:
-        raise UsageError(f"unknown schema {name!r}: known are {', '.join({**_INPUTS, **reports})}.")
+        raise UsageError(f"unknown schema {name!r}: known are {', '.join({**_INPUTS, **KINDS})}.")
     say(json.dumps(document, indent=2))
 
 

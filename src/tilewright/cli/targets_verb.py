@@ -6,8 +6,9 @@ import re
 
 import typer
 
+from tilewright.cli.facts import HostMachine, NamedTarget, Targets
 from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, print_json, print_table, say
+from tilewright.cli.output import JSON_OPTION, print_document, print_table, say
 from tilewright.errors import UsageError
 
 _ABOUT = {
@@ -52,11 +53,8 @@ def targets(
     rows = [(n, _ABOUT.get(n, "from a plugin")) for n in names]
     machines = [(n, _about_machine(n)) for n in preset_names()] if name is None else []
     if as_json:
-        found = {
-            "targets": [{"name": n, "about": a} for n, a in rows],
-            "machines": [{"name": n, "about": a} for n, a in machines],
-        }
-        print_json("targets", found)
+        named = (tuple(NamedTarget(*row) for row in listed) for listed in (rows, machines))
+        print_document("targets", Targets(*named))
         return
     print_table(("target", "what it is"), rows)
     if machines:
@@ -79,7 +77,7 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
         UsageError: there is neither a target nor a machine of that name.
         MachineError: the file describes none.
     """
-    from tilewright.hardware.citation import cited_numbers
+    from tilewright.hardware.citation import DescribedMachine, cited_numbers
     from tilewright.hardware.machine_file import machine_text
     from tilewright.hardware.presets import HOST, find_machine, is_file, preset_names, preset_text
     from tilewright.suggestions import closest
@@ -90,9 +88,8 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
         raise UsageError(f"{name!r} is neither a target nor a machine: {closest(name, known)}.")
     machine = find_machine(name)
     if as_json:
-        numbers = [{"path": n.path, "value": n.value, "source": n.source} for n in cited_numbers(machine)]
         document = machine.model_dump(mode="json", exclude_none=True)
-        print_json("machine-description", {"machine": document, "numbers": numbers})
+        print_document("machine-description", DescribedMachine(document, cited_numbers(machine)))
     elif as_table:
         from tilewright.cli.machine_table import print_machine
 
@@ -117,7 +114,7 @@ def _print_host(as_table: bool, as_json: bool) -> None:
 
     machine = host_machine()
     if as_json:
-        print_json("host", {"machine": machine.model_dump(mode="json", exclude_none=True)})
+        print_document("host", HostMachine(machine.model_dump(mode="json", exclude_none=True)))
     elif as_table:
         from tilewright.cli.machine_table import print_machine
 

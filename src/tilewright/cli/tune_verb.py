@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from tilewright.cli import common
 from tilewright.cli.compile_verb import artifact_path, end_if_interrupted, tuning_text
+from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, format_ms, hint, print_json, print_table, progress, say
+from tilewright.cli.output import JSON_OPTION, format_ms, hint, print_document, print_table, progress, say
 from tilewright.errors import UnsupportedOp
+from tilewright.results import Result
 
 if TYPE_CHECKING:
     from tilewright.steps import KernelTuning
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
     add_verb(app, "tune", tune, panel)
+
+
+@dataclass(frozen=True, slots=True)
+class TunedArtifact(Result):
+    """Where the artifact was written, if it was asked for."""
+
+    artifact: Path | None
 
 
 def tune(
@@ -52,12 +61,8 @@ def tune(
         raise UnsupportedOp(f"{model}: does not run on random inputs, so that nothing can be measured.")
     kernels = sorted(tuning.kernels, key=lambda k: -(k.before_ns or 0.0))
     if as_json:
-        document = {
-            **common.model_facts(compiled.model_sha256, compiled.target),
-            **tuning.to_json(),
-            "artifact": output,
-        }
-        print_json("tune", document)
+        facts = ModelFacts.of(compiled.model_sha256, compiled.target)
+        print_document("tune", facts, tuning, TunedArtifact(output))
     else:
         print_table(
             ("kernel", "places", "by estimate", "before", "best other", "choice"),

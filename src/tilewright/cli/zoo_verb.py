@@ -7,7 +7,15 @@ from pathlib import Path
 import typer
 
 from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, format_bytes, format_shape, hint, print_json, print_table, say
+from tilewright.cli.output import (
+    JSON_OPTION,
+    format_bytes,
+    format_shape,
+    hint,
+    print_document,
+    print_table,
+    say,
+)
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -28,17 +36,7 @@ def list_networks(as_json: bool = JSON_OPTION) -> None:
 
     entries = [zoo.entry(name) for name in zoo.names()]
     if as_json:
-        rows = [
-            {
-                "name": e.name,
-                "family": e.family,
-                "description": e.description,
-                "paper": e.paper,
-                "input_shapes": {k: list(v) for k, v in e.input_shapes.items()},
-            }
-            for e in entries
-        ]
-        print_json("zoo", {"networks": rows})
+        print_document("zoo", zoo.Networks(tuple(entries)))
         return
     print_table(
         ("name", "family", "inputs", "what it is"),
@@ -67,8 +65,7 @@ def build(
     data = model.SerializeToString(deterministic=True)
     write_atomically(path, data)
     if as_json:
-        document = {"name": name, "path": path, "size_bytes": len(data), "num_nodes": len(model.graph.node)}
-        print_json("zoo-build", document)
+        print_document("zoo-build", zoo.BuiltNetwork(name, path, len(data), len(model.graph.node)))
     else:
         say(f"{path}: {len(model.graph.node)} nodes, {format_bytes(len(data))}")
         hint(f"next: tilewright compile {path}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from tilewright.errors import UnsupportedOp
 from tilewright.ir.graph import Graph
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.results import Result, about
 from tilewright.targets.cpu.executable import TensorSpec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.runtime import build_main
@@ -26,15 +27,15 @@ from tilewright.targets.cpu.target import CpuTarget
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedModel:
-    """The files that were written, and what they need at run time."""
+class ExportedModel(Result):
+    """Files for a C program, and what it needs at run time."""
 
     name: str
     isa: str
-    object_path: Path
-    header_path: Path
-    weights_path: Path
-    example_path: Path
+    object_path: Path = field(metadata=about(key="object"))
+    header_path: Path = field(metadata=about(key="header"))
+    weights_path: Path = field(metadata=about(key="weights"))
+    example_path: Path = field(metadata=about(key="example"))
     workspace_bytes: int
     weights_bytes: int
     num_kernels: int

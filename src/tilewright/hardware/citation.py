@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.parts import Part
+from tilewright.results import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,14 @@ class CitedNumber:
     path: str
     value: float
     source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMachine(Result):
+    """A described machine in the words of `schema machine`, and the source of each of its numbers."""
+
+    machine: Mapping[str, Any]
+    numbers: tuple[CitedNumber, ...]
 
 
 def cited_numbers(machine: Machine) -> tuple[CitedNumber, ...]:

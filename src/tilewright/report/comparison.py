@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.partition.base import EdgeDecision, make_subgraph
 from tilewright.program import Program
+from tilewright.results import Result, about, in_json
 from tilewright.targets import find_target
 
 if TYPE_CHECKING:
@@ -38,16 +39,17 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorDifference:
+class TensorDifference(Result):
     """How one tensor differs. `max_difference` is infinite where shapes or the places of NaN differ."""
 
     name: str
     shape: tuple[int, ...]
-    max_difference: float
+    max_difference: float = field(metadata=about(nullable=True))
     scale: float
     allowed: float
 
     @property
+    @in_json
     def ok(self) -> bool:
         """Whether the difference is allowed."""
         return self.max_difference <= self.allowed
@@ -74,10 +76,6 @@ class TensorDifference:
         if not np.isfinite(worst):
             worst = float("inf")
         return cls(name, shape, worst, scale, tolerance.atol + tolerance.rtol * scale)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**dataclasses.asdict(self), "shape": list(self.shape), "ok": self.ok}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.arguments import checked
+from tilewright.compiled import MeasuredError, TensorInfo
 from tilewright.errors import UsageError
 from tilewright.printable import html_text, json_text
+from tilewright.results import Result, about
+from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 
 if TYPE_CHECKING:
     from tilewright.compiled import CompiledModel
@@ -39,6 +42,62 @@ class Table:
             "<tr>" + "".join(f"<td>{html_text(cell)}</td>" for cell in row) + "</tr>" for row in self.rows
         )
         return f"<h2>{html_text(self.title)}</h2><table><tr>{head}</tr>{body}</table>"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenAlgorithms(Result):
+    """Which templates made the kernels, and how exact they are."""
+
+    algorithms: Mapping[str, int] = field(
+        metadata=about("Kernels of the model by the template that made them.")
+    )
+    error: MeasuredError | None = field(metadata=about("Where it was measured."))
+
+    @classmethod
+    def of(cls, compiled: CompiledModel) -> ChosenAlgorithms:
+        """Those of a compiled model."""
+        return cls(compiled.algorithms, compiled.error)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in self.algorithms.items()) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class CompilationSummary(Result):
+    """A compilation: kernels, memory, and the seconds that each phase took."""
+
+    options: Mapping[str, Any] = field(metadata=about("As `tilewright schema options`."))
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    num_nodes: int
+    num_subgraphs: int
+    num_stages: int
+    memory: MemoryInfo | None
+    algorithms: Mapping[str, int] = field(metadata=about("Kernels by the template that made them."))
+    error: MeasuredError | None = field(metadata=about("With --error."))
+    tuning: TuningInfo | None = field(metadata=about("Where measurements chose kernels."))
+    steps: tuple[StepInfo, ...]
+    phase_s: Mapping[str, float]
+    remarks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, compiled: CompiledModel) -> CompilationSummary:
+        """Everything but the weights and the code of a compiled model."""
+        return cls(
+            options=json.loads(compiled.options.to_json()),
+            inputs=tuple(compiled.get_inputs()),
+            outputs=tuple(compiled.get_outputs()),
+            num_nodes=len(compiled.program.graph.nodes),
+            num_subgraphs=len(compiled.partition.subgraphs),
+            num_stages=len(compiled.schedule.stages),
+            memory=compiled.memory,
+            algorithms=compiled.algorithms,
+            error=compiled.error,
+            tuning=compiled.tuning,
+            steps=tuple(compiled.steps),
+            phase_s=compiled.phase_s,
+            remarks=tuple(compiled.remarks),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from tilewright.errors import UsageError
 from tilewright.report.figure import heading, html_table, note, page
+from tilewright.results import Result, Table, about
 
 Update = Callable[[str, int, int], None]
 """Called with what is being done, how many steps are done and how many there are."""
@@ -27,11 +30,28 @@ class Exhibit:
 
     name: str
     title: str
-    said: str
+    said: str = field(metadata=about("What was done, and what does not reproduce and why."))
     figures: tuple[Figure, ...] = ()
-    picture: str = ""
+    picture: str = field(default="", metadata=about(hidden=True))
     heads: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReproducedPaper(Result):
+    """A paper's tables and figures, ours beside the paper's."""
+
+    paper: str
+    file: Path
+    exhibits: tuple[Exhibit, ...]
+
+    def tables(self) -> Sequence[Table]:
+        """Our figures beside the paper's."""
+        return (Table(_HEADS, tuple(_rows(self.exhibits)), right=(2, 3)),)
+
+    def lines(self) -> Sequence[str]:
+        """Where the pictures are."""
+        return (f"with pictures in {self.file}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +61,12 @@ class Effort:
     share: float = 1.0
     num_samples: int = 4000
     num_processes: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise UsageError(f"share {self.share}: expected more than 0 and at most 1.")
+        if self.num_samples < 1:
+            raise UsageError(f"samples {self.num_samples}: expected at least 1.")
 
 
 @runtime_checkable
@@ -60,12 +86,7 @@ class Reproduction(Protocol):
 def report_page(title: str, exhibits: Sequence[Exhibit], conditions: str) -> str:
     """One HTML file, without scripts or network."""
     parts = [note(conditions), heading("At a glance")]
-    rows = [
-        (exhibit.name, figure.what, _text(figure.ours), _text(figure.paper))
-        for exhibit in exhibits
-        for figure in exhibit.figures
-    ]
-    parts.append(html_table(("exhibit", "figure", "ours", "the paper's"), rows))
+    parts.append(html_table(_HEADS, list(_rows(exhibits))))
     for exhibit in exhibits:
         parts += [heading(f"{exhibit.name}: {exhibit.title}"), exhibit.picture, note(exhibit.said)]
         if exhibit.rows:
@@ -73,5 +94,14 @@ def report_page(title: str, exhibits: Sequence[Exhibit], conditions: str) -> str
     return page(title, parts)
 
 
+_HEADS = ("exhibit", "figure", "ours", "the paper's")
+
+
+def _rows(exhibits: Sequence[Exhibit]) -> Iterator[tuple[str, ...]]:
+    for exhibit in exhibits:
+        for figure in exhibit.figures:
+            yield exhibit.name, figure.what, _text(figure.ours), _text(figure.paper)
+
+
 def _text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "-" if value is None else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"

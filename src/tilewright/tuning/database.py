@@ -35,6 +35,7 @@ from tilewright.private_files import (
     record_key,
     warn_once,
 )
+from tilewright.results import about
 from tilewright.tuning.choice import Candidate, Plan
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,8 @@ class DatabaseSummary:
     """What a database holds."""
 
     path: Path | None
-    num_plans: int
-    num_trials: int
+    num_plans: int = field(metadata=about("Models that were tuned."))
+    num_trials: int = field(metadata=about("Measurements of single kernels."))
     size_bytes: int
 
 

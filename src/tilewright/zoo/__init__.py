@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from onnx import ModelProto
 
 from tilewright.errors import UsageError
+from tilewright.results import Result
 from tilewright.zoo.builder import Builder
 from tilewright.zoo.catalog import NETWORKS
 from tilewright.zoo.examples import Arrays, array_for, spec_from_model
 from tilewright.zoo.network import Network, Settings, Size
 
-__all__ = ["ZooEntry", "build", "entry", "example_inputs", "names"]
+__all__ = ["BuiltNetwork", "Networks", "ZooEntry", "build", "entry", "example_inputs", "names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,23 @@ class ZooEntry:
     description: str
     paper: str
     input_shapes: MappingProxyType[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Networks(Result):
+    """The networks that can be built."""
+
+    networks: tuple[ZooEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltNetwork(Result):
+    """A network written to a file."""
+
+    name: str
+    path: Path
+    size_bytes: int
+    num_nodes: int
 
 
 def names() -> tuple[str, ...]:

@@ -128,7 +128,7 @@ def test_errors_are_relative_to_the_largest_value(got: list, expected: list, err
 def test_bench_in_python_measures_compiled_models_and_files(artifact: Path) -> None:
     feed = feed_for(small_net())
     found = tw.bench(tw.compile(small_net(), threads=1), artifact, feed=feed, duration="0.05s", threads=1)
-    assert [c.label for c in found.contestants] == ["0: cpu", "1: m.tw"]
+    assert [c.label for c in found.contestants] == ["1: cpu", "2: m.tw"]
     assert all(c.max_error is not None and c.max_error < 1e-5 for c in found.contestants)
     assert found.median_ms is not None
     assert found.verdict in set(Verdict)

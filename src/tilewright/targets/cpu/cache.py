@@ -20,7 +20,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.errors import UsageError
@@ -38,6 +38,7 @@ from tilewright.private_files import (
     Records,
     warn_once,
 )
+from tilewright.results import Result, about
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +62,12 @@ class CacheEntry:
 
     key: str
     size_bytes: int
-    last_used_ns: int
+    last_used_ns: int = field(metadata=about(hidden=True))
 
 
 @dataclass(frozen=True, slots=True)
-class CacheImport:
-    """What `import_from` did: entries stored, and names of archive members it refused."""
+class CacheImport(Result):
+    """Entries taken from an archive, and names of members that were refused."""
 
     num_imported: int
     refused: tuple[str, ...]

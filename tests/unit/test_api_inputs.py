@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.cli.common import random_feed, read_arrays, write_arrays
+from tilewright.api.inputs import random_feed, read_arrays, write_arrays
 from tilewright.compiled import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType

@@ -1,4 +1,4 @@
-"""What verbs do with models and arrays."""
+"""Arrays that models are run on: from a file, or random ones."""
 
 from __future__ import annotations
 
@@ -6,44 +6,19 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tilewright.cli.output import Update
 from tilewright.errors import InputError, UsageError
 from tilewright.files import npz_bytes, read_npz, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.compiled import CompiledModel, TensorInfo
-    from tilewright.options import Options
+    from tilewright.compiled import TensorInfo
 
-    Array = np.ndarray[Any, Any]
-
-
-def is_artifact(path: Path) -> bool:
-    """Whether a file is an artifact, by its name or by being a zip archive."""
-    return path.suffix == ".tw" or (path.is_file() and zipfile.is_zipfile(path))
-
-
-def open_or_compile(path: Path, options: Options, update: Update) -> CompiledModel:
-    """The compiled model behind a file: an artifact is opened, a model compiled.
-
-    Raises:
-        UsageError: an artifact, and options that only make sense while compiling.
-    """
-    import tilewright as tw
-
-    if not is_artifact(path):
-        return tw.compile(path, options=options, progress=update)
-    if options.shapes:
-        raise UsageError(f"{path}: an artifact's shapes are fixed; compile the model with --shapes instead.")
-    return tw.open(path, threads=options.num_threads)
-
-
-def algorithms_text(compiled: CompiledModel) -> str:
-    """How many kernels each template made."""
-    return ", ".join(f"{count} {name}" for name, count in compiled.algorithms.items()) or "none"
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Feed: TypeAlias = "Mapping[str, Array] | str | Path | None"
+"""Arrays by name, an .npz file of them, or None for random ones."""
 
 
 def read_arrays(path: Path, specs: Sequence[TensorInfo] = ()) -> dict[str, Array]:
@@ -63,18 +38,20 @@ def read_arrays(path: Path, specs: Sequence[TensorInfo] = ()) -> dict[str, Array
         ) from error
 
 
-def inputs_or_random(path: Path | None, specs: Sequence[TensorInfo], seed: int) -> dict[str, Array]:
-    """The arrays of a file, or random ones."""
-    return random_feed(specs, seed) if path is None else read_arrays(path, specs)
+def feed_of(given: Feed, specs: Sequence[TensorInfo], seed: int) -> Mapping[str, Array]:
+    """Arrays as they were given, those of an .npz file, or random ones where nothing was given."""
+    if given is None:
+        return random_feed(specs, seed)
+    return given if isinstance(given, Mapping) else read_arrays(Path(given), specs)
 
 
 @contextmanager
-def running_on(path: Path | None) -> Iterator[None]:
-    """Around runs on `inputs_or_random`: a model that cannot use random values needs a file's."""
+def running_on(given: Feed) -> Iterator[None]:
+    """Around runs on `feed_of`: a model that cannot use random values needs others."""
     try:
         yield
     except InputError as error:
-        if path is not None:
+        if given is not None:
             raise
         raise InputError(f"on random inputs, {error} Give others with -i FILE.npz.") from error
 
@@ -104,23 +81,3 @@ def random_feed(inputs: Sequence[TensorInfo], seed: int) -> dict[str, Array]:
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays as one .npz file, whole or not at all."""
     write_atomically(path, npz_bytes(arrays))
-
-
-def host_facts() -> dict[str, Any]:
-    """The machine, as every report names it."""
-    from tilewright.hardware.probe import probe_host
-
-    facts = probe_host()
-    return {
-        "cpu": facts.cpu_name,
-        "architecture": facts.architecture,
-        "cores": facts.num_affinity_cores,
-        "threads": facts.num_threads,
-        "quota_cores": facts.quota_cores,
-        "memory_limit_bytes": facts.memory_limit_bytes,
-    }
-
-
-def model_facts(model_sha256: str, target: str) -> dict[str, Any]:
-    """What every report on a model says first: which model, for what, on which machine."""
-    return {"model_sha256": model_sha256, "target": target, "host": host_facts()}

@@ -1,0 +1,274 @@
+"""`tw.bench`: models beside others, in one call."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.api.artifacts import open_artifact
+from tilewright.api.compilation import compile_model
+from tilewright.api.inputs import feed_of
+from tilewright.api.models import load
+from tilewright.arguments import checked
+from tilewright.benchmark import BoundSplit, Comparison, Contestant, Entrant, Plan, compare_engines
+from tilewright.benchmark.engines import PEERS, is_installed
+from tilewright.benchmark.profile import profile_program
+from tilewright.benchmark.session import PERCENTS
+from tilewright.compiled import CompiledModel, TensorInfo
+from tilewright.errors import UsageError
+from tilewright.files import is_artifact
+from tilewright.formatting import format_bytes, format_ms
+from tilewright.hardware.probe import num_threads_default
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph
+from tilewright.ir.interpret import run_graph
+from tilewright.options import Options
+from tilewright.planning import Budget
+from tilewright.program import Program
+from tilewright.progress import Progress
+from tilewright.results import Table, about
+
+Array = np.ndarray[Any, Any]
+
+SCATTER = 1.3
+_PROFILE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """How models are measured; those of how they are compiled are `Options`.
+
+    Each engine runs for its share of `duration_s`, at least `num_iterations` times, after `warmup_s`.
+    """
+
+    threads: int | None = None
+    duration_s: float = 5.0
+    num_iterations: int = 1
+    warmup_s: float = 0.3
+    percents: tuple[float, ...] = PERCENTS
+    measures_error: bool = True
+    gives_advice: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        """How long to measure."""
+        threads = num_threads_default() if self.threads is None else self.threads
+        return Plan(threads, self.duration_s, self.num_iterations, self.warmup_s, self.percents)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult(Comparison):
+    """Latency of engines measured in turns."""
+
+    options: Mapping[str, Any]
+    bound: BoundSplit | None = field(metadata=about("Of the first model; null without advice."))
+    advice: tuple[str, ...] = field(
+        metadata=about("What to know before believing the figures, and what bounds them.")
+    )
+    model_sha256: str = field(metadata=about(hidden=True))
+    target: str = field(metadata=about(hidden=True))
+
+    def tables(self) -> Sequence[Table]:
+        """A row for each contestant."""
+        first = self.contestants[0]
+        runs = 0 if first.timing is None else len(first.timing.runs_ms)
+        title = (
+            f"{self.model}: {self.num_threads} thread{'s' if self.num_threads > 1 else ''}, "
+            f"{self.num_rounds} rounds in turns, {runs} runs"
+        )
+        percents = tuple(f"p{p:g}" for p in first.percents)
+        heads = ("engine", *percents, "error", "memory", "its time over the first's", "verdict")
+        rows = tuple(_row(contestant, first) for contestant in self.contestants)
+        return (Table(heads, rows, title, tuple(range(1, len(percents) + 3))),)
+
+    def lines(self) -> Sequence[str]:
+        """The machine's state."""
+        return (str(self.machine),)
+
+
+def _row(contestant: Contestant, first: Contestant) -> tuple[str, ...]:
+    name = contestant.label
+    if contestant.version and contestant.label == contestant.engine:
+        name = f"{contestant.engine} {contestant.version}"
+    timing, ratio = contestant.timing, contestant.ratio
+    if timing is None:
+        return (name, *("-" for _ in contestant.percents), "-", "-", "-", "failed")
+    times = (format_ms(timing.percentile_ms(p)) for p in contestant.percents)
+    error = "" if contestant.max_error is None else f"{contestant.max_error:.1e}"
+    against = verdict = ""
+    if ratio is not None:
+        against = f"{ratio.median:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
+        is_open = ratio.verdict in ("tie", "can't tell")
+        verdict = str(ratio.verdict) if is_open else f"{first.label} is {ratio.verdict}"
+    return (name, *times, error, format_bytes(contestant.peak_bytes), against, verdict)
+
+
+@checked
+def bench(
+    model: CompiledModel | str | Path,
+    *others: CompiledModel | str | Path,
+    feed: Mapping[str, Array] | str | Path | None = None,
+    duration: float | str | None = None,
+    threads: int | None = None,
+    measure: BenchOptions | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> BenchResult:
+    """Measure compiled models, models and peers in turns; the first is compared with each of the others.
+
+    `others` are compiled models, files (an ONNX model or an artifact), or `onnxruntime` and `openvino`,
+    which need the first to be an ONNX file. A `feed` are arrays
+    or an .npz file; without one inputs are random. `duration` is in seconds, or
+    a text such as `5s`; it and `threads` go before what `measure` says. The accuracy of each is against the
+    first model in float64.
+
+    Raises:
+        UsageError: a peer without an ONNX file, or settings that make no sense.
+    """
+    measure, options = measure or BenchOptions(), options or Options()
+    if duration is not None:
+        seconds = Budget.parse(duration).deadline_s if isinstance(duration, str) else duration
+        if seconds is None:
+            raise UsageError(f"duration {duration!r}: give a time such as 5s.")
+        measure = dataclasses.replace(measure, duration_s=seconds)
+    measure = measure if threads is None else dataclasses.replace(measure, threads=threads)
+    plan = measure.plan
+    update = progress or (lambda *_: None)
+    everyone = (model, *others)
+    _check_peers(everyone)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
+        entrants, subject = _Workshop(folder, options, update).entrants(everyone)
+        arrays = feed_of(feed, subject.inputs, options.seed)
+        expected = None
+        if measure.measures_error:
+            update("computing the reference in float64", 0, 0)
+            expected = expected_outputs(subject.graph, arrays, subject.outputs)
+        comparison = compare_engines(
+            entrants,
+            arrays,
+            plan,
+            model=str(model),
+            shapes=options.shapes,
+            expected=expected,
+            progress=update,
+        )
+        split = None
+        timing = comparison.contestants[0].timing
+        if measure.gives_advice and timing is not None and subject.target == "cpu":
+            profile = profile_program(
+                subject.program, arrays, num_threads=plan.num_threads, duration_s=_PROFILE_S, progress=update
+            )
+            split = BoundSplit.of(profile, 1e6 * timing.median_ms)
+    return BenchResult(
+        **{f.name: getattr(comparison, f.name) for f in dataclasses.fields(comparison)},
+        options={"shapes": dict(options.shapes), "threads": plan.num_threads, "seed": options.seed},
+        bound=split,
+        advice=tuple(_advice(comparison, split)),
+        model_sha256=subject.sha256,
+        target=subject.target,
+    )
+
+
+def expected_outputs(graph: Graph, feed: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+    """Outputs of a graph in float64, in the order of `names`."""
+    results = run_graph(graph, feed, dtype=DType.FLOAT64)
+    return [results[name] for name in names]
+
+
+def _check_peers(everyone: Sequence[CompiledModel | str | Path]) -> None:
+    if _is_peer(everyone[0]):
+        raise UsageError(f"{everyone[0]}: runs beside a model; give that first.")
+    peers = [str(name) for name in everyone if _is_peer(name)]
+    for name in peers:
+        if isinstance(everyone[0], CompiledModel) or is_artifact(Path(everyone[0])):
+            given = "a compiled model" if isinstance(everyone[0], CompiledModel) else str(everyone[0])
+            raise UsageError(f"{given}: {name} needs the ONNX file first; give artifacts after it.")
+        if not is_installed(name):
+            raise UsageError(f"{name}: is not installed: pip install 'tilewright[peers]'.")
+    if len(set(peers)) != len(peers):
+        raise UsageError(f"{', '.join(peers)}: name each engine once.")
+
+
+def _is_peer(model: CompiledModel | str | Path) -> bool:
+    return isinstance(model, str) and model in PEERS
+
+
+def _advice(comparison: Comparison, split: BoundSplit | None) -> list[str]:
+    """What to know before believing the figures, and what bounds them."""
+    lines = list(comparison.machine.warnings())
+    timing = comparison.contestants[0].timing
+    if timing is None:
+        return lines
+    if timing.percentile_ms(90) > SCATTER * timing.median_ms:
+        lines.append("times scatter by more than 30 %: a longer --duration gives tighter intervals.")
+    if split is not None:
+        lines.append(split.advice)
+    return lines
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Subject:
+    """The first model: `graph` is what the reference runs, `program` what was compiled."""
+
+    graph: Graph
+    program: Program
+    inputs: Sequence[TensorInfo]
+    outputs: tuple[str, ...]
+    sha256: str
+    target: str
+
+    @classmethod
+    def of(cls, compiled: CompiledModel, graph: Graph | None = None) -> _Subject:
+        """A compiled model; `graph` is that of its file, where what passes changed is measured too."""
+        program = compiled.program
+        return cls(
+            graph or program.graph,
+            program,
+            compiled.get_inputs(),
+            tuple(o.name for o in compiled.get_outputs()),
+            compiled.model_sha256,
+            compiled.target,
+        )
+
+
+class _Workshop:
+    """Makes an artifact of every model."""
+
+    def __init__(self, folder: Path, options: Options, update: Progress) -> None:
+        self._folder = folder
+        self._options = options
+        self._update = update
+
+    def entrants(
+        self, everyone: Sequence[CompiledModel | str | Path]
+    ) -> tuple[tuple[Entrant, ...], _Subject]:
+        """All who take part, and what the first of them is."""
+        models = [model for model in everyone if not _is_peer(model)]
+        made = [self._entrant(number, model) for number, model in enumerate(models)]
+        (first, subject), *_ = made
+        if len(models) == 1:
+            made[0] = (dataclasses.replace(first, label="tilewright"), subject)
+        file = first.model if isinstance(models[0], CompiledModel) else Path(models[0])
+        peers = (Entrant(str(peer), str(peer), file) for peer in everyone if _is_peer(peer))
+        return (*(entrant for entrant, _ in made), *peers), subject
+
+    def _entrant(self, number: int, model: CompiledModel | str | Path) -> tuple[Entrant, _Subject]:
+        label, path = f"{number + 1}: ", self._folder / f"{number}.tw"
+        if isinstance(model, CompiledModel):
+            return Entrant(label + model.target, "tilewright", model.save(path)), _Subject.of(model)
+        file = Path(model)
+        if is_artifact(file):
+            return Entrant(label + file.name, "tilewright", file), _Subject.of(open_artifact(file))
+        loaded = load(file, shapes=self._options.shapes)
+        compiled = compile_model(loaded, options=self._options, progress=self._update)
+        spent_s = sum(compiled.phase_s.values())
+        entrant = Entrant(label + file.name, "tilewright", compiled.save(path), spent_s)
+        return entrant, _Subject.of(compiled, loaded.graph)
