@@ -77,7 +77,7 @@ def export_model(
         UsageError: an unknown instruction set, no such folder, a name that is too long, or a file in the way.
         UnsupportedOp: an operator without generated code.
     """
-    from tilewright.embed import export_object, isa_for_export
+    from tilewright.embed import EmittingTarget, export_object, isa_for_export
 
     record = isa_for_export(isa)
     if isinstance(model, CompiledModel):
@@ -85,7 +85,8 @@ def export_model(
     else:
         model, options = compilation_request(model, "cpu", shapes, options, settings)
         clock = PhaseClock(options.timeout_s, progress)
-        program, digest = plan(model.graph, options, clock).program, model.sha256
+        program = plan(model.graph, options, clock, target=EmittingTarget(record)).program
+        digest = model.sha256
         stem = Path(model.name).stem
     # Measured choices are another machine's.
     program = dataclasses.replace(program, choices=NO_CHOICES)

@@ -16,6 +16,7 @@ from tilewright.embed.names import file_name, identifier
 from tilewright.embed.weights import HEADER_BYTES, weights_file
 from tilewright.errors import UnsupportedOp
 from tilewright.ir.graph import Graph
+from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.results import Result, about
@@ -24,6 +25,17 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.runtime import build_main
 from tilewright.targets.cpu.storage import Weights
 from tilewright.targets.cpu.target import CpuTarget
+
+
+@dataclass(frozen=True, slots=True)
+class EmittingTarget(CpuTarget):
+    """The processor that exported code will run on, for planning."""
+
+    record: Isa
+
+    def isa(self, options: Options) -> Isa:
+        """What the code may use, which this host need not have."""
+        return self.record
 
 
 @dataclass(frozen=True, slots=True)

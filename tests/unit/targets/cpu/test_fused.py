@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tilewright import zoo
 from tilewright.compiler import plan
+from tilewright.embed import EmittingTarget
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
@@ -30,7 +32,7 @@ from tilewright.targets.cpu.fused.blocks import cut, passed_on
 from tilewright.targets.cpu.fused.choose import choose_blocking
 from tilewright.targets.cpu.fused.estimate import Work
 from tilewright.targets.cpu.fused.generate import MAX_VARIANTS
-from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.template import Context
 
@@ -332,3 +334,12 @@ def test_only_subgraphs_that_follow_one_another_are_merged() -> None:
     form = Blockwise(Blocking((1, 16, 4, 8)), 0.5)
     with pytest.raises(ValueError, match="do not follow one another"):
         merge_chains(problem, partition, [MergedChain((0, 2), form)])
+
+
+@pytest.mark.parametrize(("l2_bytes", "num_forms"), [(1 << 25, 0), (1 << 20, 1)])
+def test_forms_of_exported_code_suit_the_processor_that_it_is_for(l2_bytes: int, num_forms: int) -> None:
+    chain = Chain(16, (64, 64)).conv(96).conv(0, 3, depthwise=True, stride=2).conv(24)
+    chain.graph.outputs = [chain.value]
+    isa = replace(isa_by_name("neon"), caches=CacheSizes(l2_bytes=l2_bytes))
+    program = plan(chain.graph, Options(), target=EmittingTarget(isa)).program
+    assert sum(s.form is not None for s in program.partition.subgraphs) == num_forms
