@@ -34,8 +34,9 @@ COMPILE = """
 import sys, time
 import tilewright as tw
 started = time.perf_counter()
-tw.compile(sys.argv[1], threads=int(sys.argv[2]))
+compiled = tw.compile(sys.argv[1], threads=int(sys.argv[2]))
 print(time.perf_counter() - started)
+compiled.save(sys.argv[3])
 """
 
 
@@ -52,14 +53,23 @@ class Version:
 
     def compile_s(self, model: Path, num_threads: int) -> float:
         """Seconds to compile a model from nothing, without starting Python and importing."""
-        with tempfile.TemporaryDirectory() as cache:
-            done = subprocess.run(
-                [sys.executable, "-c", COMPILE, str(model), str(num_threads)],
-                env={**os.environ, **self.environment(Path(cache))},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+        with tempfile.TemporaryDirectory() as folder:
+            return self._compile_s(model, num_threads, Path(folder) / "model.tw", Path(folder) / "cache")
+
+    def artifact(self, model: Path, num_threads: int, cache: Path) -> Path:
+        """The model as this version compiles it."""
+        path = model.with_name(f"{self.label}.tw")
+        self._compile_s(model, num_threads, path, cache)
+        return path
+
+    def _compile_s(self, model: Path, num_threads: int, artifact: Path, cache: Path) -> float:
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILE, str(model), str(num_threads), str(artifact)],
+            env={**os.environ, **self.environment(cache)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return float(done.stdout)
 
 
@@ -77,8 +87,13 @@ def measure(
             for version in versions if number % 2 == 0 else versions[::-1]:
                 compile_s[version.label].append(version.compile_s(path, num_threads))
         entrants = [
-            Entrant(v.label, "tilewright", path, environment=v.environment(Path(folder) / v.label))
-            for v in versions
+            Entrant(
+                version.label,
+                "tilewright",
+                version.artifact(path, num_threads, Path(folder) / version.label),
+                environment=version.environment(Path(folder) / version.label),
+            )
+            for version in versions
         ]
         comparison = compare_engines(entrants, feed, Plan(num_threads, duration_s), model=name)
     before, after = (versions[0].label, versions[1].label)

@@ -2,118 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.arguments import checked, shown
+from tilewright.compiled_facts import Body, CompiledFacts, MeasuredError, TensorInfo
 from tilewright.errors import ModelClosed, UsageError
-from tilewright.explain import Explanation, NodeOrigin, explain_program
+from tilewright.explain import Explanation, explain_program
 from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Value
+from tilewright.ir.graph import Graph
 from tilewright.options import Options
-from tilewright.printable import printable
 from tilewright.program import Program
-from tilewright.results import about
 from tilewright.steps import KernelInfo, MemoryInfo, StepInfo, TuningInfo
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tilewright.partition.base import Partition
-    from tilewright.report.compilation import CompilationReport
+    from tilewright.report.compilation import CompilationReport, CompilationSummary
     from tilewright.schedule.base import Schedule
     from tilewright.targets.base import Executable
     from tilewright.targets.stored import StoredCode
 
 SCHEMA_VERSION = 1
-
-_ONNX_TYPE_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """A model input or output, with the attributes that onnxruntime's have."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, value: Value) -> TensorInfo:
-        """What a graph value is."""
-        return cls(value.name, value.dtype, value.shape)
-
-    @property
-    def type(self) -> str:
-        """The type in ONNX's words.
-
-        >>> TensorInfo("x", DType.FLOAT32, (1, 3)).type
-        'tensor(float)'
-        """
-        return f"tensor({_ONNX_TYPE_NAMES.get(self.dtype, str(self.dtype))})"
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the dense tensor."""
-        size = self.dtype.size_bytes
-        for extent in self.shape:
-            size *= extent
-        return size
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"name": self.name, "dtype": str(self.dtype), "shape": list(self.shape)}
-
-    def __str__(self) -> str:
-        return f"{printable(self.name)}: {self.dtype}{list(self.shape)}"
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredError:
-    """How far outputs were from the reference in float64: the largest difference over the largest value.
-
-    `output` is the worst one's name, `inputs` say what was run.
-    """
-
-    relative: float = field(metadata=about(nullable=True))
-    output: str
-    inputs: str
-
-    def __str__(self) -> str:
-        return f"{self.relative:.1e} of the largest value of {self.output!r}, on {self.inputs}"
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledFacts:
-    """What an artifact keeps of a compilation beside its program and code."""
-
-    target: str
-    tool_version: str
-    model_sha256: str
-    options: Options
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    steps: tuple[StepInfo, ...]
-    memory: MemoryInfo | None
-    origins: tuple[NodeOrigin, ...]
-    error: MeasuredError | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Body:
-    """The parts of a compiled model that may still lie in a file: each is read when it is first called for.
-
-    `stored` gives what an artifact keeps of the code; None where code is made again from the program.
-    """
-
-    program: Callable[[], Program]
-    stored: Callable[[], StoredCode | None]
-    load: Callable[[int | None], Executable]
 
 
 class CompiledModel:
@@ -145,6 +62,14 @@ class CompiledModel:
         self._program: Program | None = None
         self._executable: Executable | None = None
         self._is_closed = False
+
+    @classmethod
+    def open(cls, path: Path, num_threads: int | None = None, *, trust: bool = False) -> CompiledModel:
+        """The model that an artifact holds. See `tilewright.open`."""
+        from tilewright.artifact import read_artifact
+
+        stored = read_artifact(path, num_threads=num_threads, trust=trust)
+        return cls(stored.facts, stored.body, remarks=stored.remarks, num_threads=stored.num_threads)
 
     # Running.
 
@@ -317,7 +242,29 @@ class CompiledModel:
         """The whole compilation as data; `save` writes HTML or JSON."""
         from tilewright.report.compilation import CompilationReport
 
-        return CompilationReport.of(self)
+        document = self.to_json()
+        document.pop("phase_s")  # the only part that differs between equal compilations
+        return CompilationReport.of(document, self.facts, self.explain())
+
+    def summary(self) -> CompilationSummary:
+        """Everything but the weights and the code."""
+        from tilewright.report.compilation import CompilationSummary
+
+        return CompilationSummary(
+            options=json.loads(self.options.to_json()),
+            inputs=self.facts.inputs,
+            outputs=self.facts.outputs,
+            num_nodes=len(self.program.graph.nodes),
+            num_subgraphs=len(self.partition.subgraphs),
+            num_stages=len(self.schedule.stages),
+            memory=self.memory,
+            algorithms=self.algorithms,
+            error=self.error,
+            tuning=self.tuning,
+            steps=self.steps,
+            phase_s=self.phase_s,
+            remarks=self.remarks,
+        )
 
     # Leaving.
 
@@ -334,18 +281,16 @@ class CompiledModel:
         """
         from tilewright.artifact import save_artifact
 
-        return save_artifact(Path(path), self)
+        return save_artifact(Path(path), self.facts, self.program, self.stored_code())
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the weights and the code, as plain values."""
-        from tilewright.report.compilation import CompilationSummary
-
         return {
             "schema_version": SCHEMA_VERSION,
             "tool_version": self.facts.tool_version,
             "model_sha256": self.model_sha256,
             "target": self.target,
-            **CompilationSummary.of(self).to_json(),
+            **self.summary().to_json(),
         }
 
     def _checked_names(self, names: Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.api.inputs import random_feed, read_arrays, write_arrays
-from tilewright.compiled import TensorInfo
+from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 

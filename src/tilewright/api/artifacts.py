@@ -36,9 +36,7 @@ def open_artifact(
         UsageError: no such file.
         ArtifactCorrupt: not an artifact, damaged, or made by a newer version.
     """
-    from tilewright.artifact import read_artifact
-
-    return read_artifact(Path(path), num_threads=threads, trust=trust)
+    return CompiledModel.open(Path(path), threads, trust=trust)
 
 
 def open_or_compile(path: Path, options: Options, progress: Progress | None = None) -> CompiledModel:

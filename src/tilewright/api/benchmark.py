@@ -21,7 +21,8 @@ from tilewright.benchmark import BoundSplit, Comparison, Contestant, Entrant, Pl
 from tilewright.benchmark.engines import PEERS, is_installed
 from tilewright.benchmark.profile import profile_program
 from tilewright.benchmark.session import PERCENTS
-from tilewright.compiled import CompiledModel, TensorInfo
+from tilewright.compiled import CompiledModel
+from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
 from tilewright.formatting import format_bytes, format_ms

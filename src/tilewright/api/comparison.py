@@ -15,7 +15,8 @@ from tilewright.api.inputs import Feed, feed_of
 from tilewright.api.models import Model, load
 from tilewright.arguments import checked
 from tilewright.benchmark.engines import PEERS, make_engine
-from tilewright.compiled import CompiledModel, TensorInfo
+from tilewright.compiled import CompiledModel
+from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
 from tilewright.formatting import format_shape
@@ -155,7 +156,8 @@ def compare_models(
     between = None
     if layers:
         update("comparing what passes between kernels", 0, 0)
-        between = compare_layers(runner.compiled(left), runner.feed(left), tolerance)
+        subject = runner.compiled(left)
+        between = compare_layers(subject.program, subject.facts, runner.feed(left), tolerance)
     return ComparisonResult(
         a=str(left),
         b=str(right),

@@ -7,7 +7,8 @@ from typing import Any
 
 from tilewright.api.models import Model, Shapes, as_model
 from tilewright.arguments import checked
-from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
+from tilewright.compiled import CompiledModel
+from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo
 from tilewright.compiler import Compilation, Tuning, compile_graph
 from tilewright.errors import UsageError
 from tilewright.explain import origins_of, with_loaded_nodes

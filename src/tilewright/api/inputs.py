@@ -14,7 +14,7 @@ from tilewright.files import npz_bytes, read_npz, write_atomically
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.compiled import TensorInfo
+    from tilewright.compiled_facts import TensorInfo
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Feed: TypeAlias = "Mapping[str, Array] | str | Path | None"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from tilewright.api.artifacts import open_artifact
 from tilewright.api.models import Model, ModelSummary, Shapes, load
 from tilewright.arguments import checked
-from tilewright.compiled import CompiledModel, MeasuredError, TensorInfo
+from tilewright.compiled import CompiledModel
+from tilewright.compiled_facts import MeasuredError, TensorInfo
 from tilewright.compiler import plan
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.arguments import argument, checked
-from tilewright.compiled import TensorInfo
+from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError, error_context
 from tilewright.explain import OnnxNode
 from tilewright.frontend.onnx import Opened, Source, import_model, open_model

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.api.artifacts import open_artifact
 from tilewright.api.compilation import compile_model
 from tilewright.arguments import checked
-from tilewright.compiled import TensorInfo
+from tilewright.compiled_facts import TensorInfo
 from tilewright.frontend.onnx import Source
 
 

@@ -27,7 +27,7 @@ from tilewright.artifact.facts import decode_facts, encode_facts
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.artifact.tensors import decode_tensors, encode_tensors
 from tilewright.artifact.trust import is_ours, remember
-from tilewright.compiled import Body, CompiledFacts, CompiledModel, TensorInfo
+from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo
 from tilewright.errors import ArtifactCorrupt, InternalError, UsageError
 from tilewright.fields import FieldError, field_of, inside
 from tilewright.files import Bytes
@@ -43,7 +43,7 @@ from tilewright.targets.base import CodeStore, Executable, LoadableCode
 from tilewright.targets.stored import StoredCode
 from tilewright.targets.validate import require_valid_program
 
-__all__ = ["FORMAT_VERSION", "Archive", "read_artifact", "save_artifact"]
+__all__ = ["FORMAT_VERSION", "Archive", "StoredModel", "read_artifact", "save_artifact"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,18 +56,17 @@ WEIGHTS = "weights.safetensors"
 _RESERVED = (MANIFEST, GRAPH, PLAN, WEIGHTS, TABLES)
 
 
-def save_artifact(path: Path, compiled: CompiledModel) -> Path:
+def save_artifact(path: Path, facts: CompiledFacts, program: Program, code: StoredCode | None) -> Path:
     """Write an artifact, and record that this machine made it.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    program, code = compiled.program, compiled.stored_code()
     tensors, constants = named_constants(program.graph)
     manifest = {
         "format_version": FORMAT_VERSION,
         "kind": "tilewright artifact",
-        **encode_facts(compiled.facts),
+        **encode_facts(facts),
         "constants": constants,
         "native": None,
     }
@@ -81,8 +80,18 @@ def save_artifact(path: Path, compiled: CompiledModel) -> Path:
         manifest["native"] = dict(code.made_for)
     digest = write_archive(path, manifest, members)
     if code is not None:
-        remember(digest, compiled.options.cache_dir)
+        remember(digest, facts.options.cache_dir)
     return path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredModel:
+    """A compiled model that lies in a file: its parts are read when they are first called for."""
+
+    facts: CompiledFacts
+    body: Body
+    remarks: tuple[str, ...]
+    num_threads: int | None
 
 
 def _code_members(code: StoredCode) -> list[Member]:
@@ -98,7 +107,7 @@ def _code_members(code: StoredCode) -> list[Member]:
 
 def read_artifact(
     path: Path, *, num_threads: int | None = None, trust: bool = False, cache_dir: Path | None = None
-) -> CompiledModel:
+) -> StoredModel:
     """Open an artifact. See `tilewright.open`.
 
     Raises:
@@ -121,14 +130,14 @@ def read_artifact(
     num_threads, remarks = _threads(path, num_threads, facts)
     if store is None or made_for is None:
         body = Body(stored.program, lambda: None, stored.generated)
-        return CompiledModel(facts, body, remarks=remarks, num_threads=num_threads)
+        return StoredModel(facts, body, remarks, num_threads)
     with archive.decoding(MANIFEST), inside("native"):
         reason = store.refusal(made_for)
     if reason is None and not trust and not is_ours(archive.manifest_sha256, cache_dir):
         reason = "this machine did not make its code, and it is not trusted (trust=True or --trust uses it)"
     if reason is None:
         body = Body(stored.program, lambda: stored.packed(made_for), stored.restored)
-        return CompiledModel(facts, body, remarks=remarks, num_threads=num_threads)
+        return StoredModel(facts, body, remarks, num_threads)
     return _generated_again(stored, store, made_for, reason, remarks, num_threads, cache_dir)
 
 
@@ -168,7 +177,7 @@ def _generated_again(
     remarks: tuple[str, ...],
     num_threads: int | None,
     cache_dir: Path | None,
-) -> CompiledModel:
+) -> StoredModel:
     start_s, path = time.monotonic(), stored.archive.path
     options = replace(stored.facts.options, cache_dir=cache_dir, max_memory_bytes=None)
     program = store.adapted(replace(stored.bounded_program(), options=options), made_for)
@@ -179,7 +188,7 @@ def _generated_again(
     logger.warning("%s", printable(remark))
     facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
     body = Body(lambda: program, lambda: store.pack(code), code.load)
-    return CompiledModel(facts, body, remarks=(*remarks, remark), num_threads=num_threads)
+    return StoredModel(facts, body, (*remarks, remark), num_threads)
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from typing import Any
 
-from tilewright.compiled import CompiledFacts, MeasuredError, TensorInfo
+from tilewright.compiled_facts import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.explain import NodeOrigin
 from tilewright.fields import FieldError, field_of, inside, sha256_text
 from tilewright.options import Options, option_types

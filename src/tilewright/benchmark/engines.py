@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,14 +58,10 @@ def make_engine(
 
 
 def _tilewright(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:
-    from tilewright.api import compile_model, open_artifact
+    from tilewright.compiled import CompiledModel
     from tilewright.version import __version__
 
-    compiled = (
-        open_artifact(path, threads=num_threads)
-        if path.endswith(".tw")
-        else compile_model(path, shapes=dict(shapes), threads=num_threads)
-    )
+    compiled = CompiledModel.open(Path(path), num_threads)
     return Engine("tilewright", __version__, lambda feed: compiled.run(None, feed))
 
 

@@ -58,7 +58,6 @@ def compile_(
     Example: `tilewright compile resnet50.onnx -o resnet50.tw`.
     """
     import tilewright as tw
-    from tilewright.report.compilation import CompilationSummary
 
     options = flags.options(dump_after=dump_after)
     path = artifact_path(model, output)
@@ -80,7 +79,7 @@ def compile_(
     if as_json:
         written = WrittenArtifact(path, path.stat().st_size, phase_s, dumps)
         facts = ModelFacts.of(compiled.model_sha256, compiled.target)
-        print_document("compile", facts, CompilationSummary.of(compiled), written)
+        print_document("compile", facts, compiled.summary(), written)
         end_if_interrupted(compiled)
         return
     for name, text in dumps.items():
@@ -157,7 +156,7 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
         ("operators", f"{len(compiled.program.graph.nodes)} after the passes"),
         ("kernels", f"{len(compiled.kernels)}" + (f", {on_host} of them on the host" if on_host else "")),
     ]
-    rows.append(("algorithms", str(ChosenAlgorithms.of(compiled))))
+    rows.append(("algorithms", str(ChosenAlgorithms(compiled.algorithms, compiled.error))))
     if compiled.tuning is not None:
         rows.append(("measured", tuning_text(compiled.tuning)))
     if compiled.error is not None:

@@ -36,7 +36,7 @@ def explain(
         raise UsageError(f"{report}: give a name that ends in .html or .json.")
     with progress(f"loading {model.name}") as update:
         compiled = open_or_compile(model, options, update)
-    explanation, chosen = compiled.explain(name), ChosenAlgorithms.of(compiled)
+    explanation, chosen = compiled.explain(name), ChosenAlgorithms(compiled.algorithms, compiled.error)
     if report is not None:
         compiled.report().save(report)
         hint(f"written to {report}")

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilewright.planning.answers import NO_LIMITS, Infeasible, Limits, Provenance, Violation
-    from tilewright.planning.budget import UNLIMITED, Budget
+    from tilewright.planning.budget import UNLIMITED, Budget, Meter
     from tilewright.planning.member_options import MemberInfo, MemberOption, option
-    from tilewright.planning.meter import Meter
     from tilewright.planning.quality import Quality, Status
     from tilewright.planning.spec import Spec
 
@@ -36,11 +35,10 @@ __all__ = [
 
 # Loaded when first asked for: the command line reads budgets and names, and plans nothing.
 _HOMES = {
-    **dict.fromkeys(("UNLIMITED", "Budget"), "budget"),
+    **dict.fromkeys(("UNLIMITED", "Budget", "Meter"), "budget"),
     **dict.fromkeys(("NO_LIMITS", "Infeasible", "Limits", "Provenance", "Violation"), "answers"),
     **dict.fromkeys(("MemberInfo", "MemberOption", "option"), "member_options"),
     **dict.fromkeys(("Quality", "Status"), "quality"),
-    "Meter": "meter",
     "Spec": "spec",
 }
 

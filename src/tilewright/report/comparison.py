@@ -19,7 +19,7 @@ from tilewright.results import Result, about, in_json
 from tilewright.targets import find_target
 
 if TYPE_CHECKING:
-    from tilewright.compiled import CompiledModel
+    from tilewright.compiled_facts import CompiledFacts
 
 Array = np.ndarray[Any, Any]
 
@@ -92,7 +92,7 @@ class LayerComparison:
 
 
 def compare_layers(
-    compiled: CompiledModel, feed: Mapping[str, Array], tolerance: Tolerance
+    program: Program, facts: CompiledFacts, feed: Mapping[str, Array], tolerance: Tolerance
 ) -> LayerComparison:
     """Compare what each kernel hands to the next with the interpreter in float64.
 
@@ -102,16 +102,15 @@ def compare_layers(
     Raises:
         UsageError: the target generates no code, so there are no kernels to look between.
     """
-    program = compiled.program
     tapped = _with_boundaries_as_outputs(program)
-    target = find_target(compiled.target)
+    target = find_target(facts.target)
     if target.code_store is None:
-        raise UsageError(f"{compiled.target}: has no kernels to look between; leave out --layers.")
+        raise UsageError(f"{facts.target}: has no kernels to look between; leave out --layers.")
     code = target.backend(tapped.graph, tapped.options).generate(tapped)
-    ours = {_identity(k) for step in compiled.steps for k in step.kernels}
+    ours = {_identity(k) for step in facts.steps for k in step.kernels}
     kernels = [k for step in code.steps for k in step.kernels]
     changed = tuple(", ".join(k.nodes) for k in kernels if k.nodes and _identity(k) not in ours)
-    executable = code.load(compiled.options.num_threads)
+    executable = code.load(facts.options.num_threads)
     try:
         got = executable.run(feed)
     finally:
@@ -119,7 +118,7 @@ def compare_layers(
     names = [v.name for v in tapped.graph.outputs]
     expected = run_graph(program.graph, feed, dtype=DType.FLOAT64, taps=names)
     tensors = tuple(TensorDifference.of(n, got[n], expected[n], tolerance) for n in names)
-    return LayerComparison(tensors, len(compiled.kernels), changed)
+    return LayerComparison(tensors, sum(len(step.kernels) for step in facts.steps), changed)
 
 
 def _identity(kernel: Any) -> tuple[object, ...]:

@@ -7,17 +7,15 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.arguments import checked
-from tilewright.compiled import MeasuredError, TensorInfo
+from tilewright.compiled_facts import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.errors import UsageError
+from tilewright.explain import Explanation
 from tilewright.printable import html_text, json_text
 from tilewright.results import Result, about
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
-
-if TYPE_CHECKING:
-    from tilewright.compiled import CompiledModel
 
 _STYLE = (
     "body{font:14px/1.4 system-ui,sans-serif;margin:2em;max-width:100em}"
@@ -53,11 +51,6 @@ class ChosenAlgorithms(Result):
     )
     error: MeasuredError | None = field(metadata=about("Where it was measured."))
 
-    @classmethod
-    def of(cls, compiled: CompiledModel) -> ChosenAlgorithms:
-        """Those of a compiled model."""
-        return cls(compiled.algorithms, compiled.error)
-
     def __str__(self) -> str:
         return ", ".join(f"{count} {name}" for name, count in self.algorithms.items()) or "none"
 
@@ -80,25 +73,6 @@ class CompilationSummary(Result):
     phase_s: Mapping[str, float]
     remarks: tuple[str, ...]
 
-    @classmethod
-    def of(cls, compiled: CompiledModel) -> CompilationSummary:
-        """Everything but the weights and the code of a compiled model."""
-        return cls(
-            options=json.loads(compiled.options.to_json()),
-            inputs=tuple(compiled.get_inputs()),
-            outputs=tuple(compiled.get_outputs()),
-            num_nodes=len(compiled.program.graph.nodes),
-            num_subgraphs=len(compiled.partition.subgraphs),
-            num_stages=len(compiled.schedule.stages),
-            memory=compiled.memory,
-            algorithms=compiled.algorithms,
-            error=compiled.error,
-            tuning=compiled.tuning,
-            steps=tuple(compiled.steps),
-            phase_s=compiled.phase_s,
-            remarks=tuple(compiled.remarks),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class CompilationReport:
@@ -108,12 +82,11 @@ class CompilationReport:
     tables: tuple[Table, ...]
 
     @classmethod
-    def of(cls, compiled: CompiledModel) -> CompilationReport:
-        """The report of a compiled model."""
-        document = compiled.to_json()
-        document.pop("phase_s")  # the only part that differs between equal compilations
-        explanation = compiled.explain()
-        document["explanation"] = explanation.to_json()
+    def of(
+        cls, document: Mapping[str, Any], facts: CompiledFacts, explanation: Explanation
+    ) -> CompilationReport:
+        """The report of a compiled model, whose plain values are `document`."""
+        document = {**document, "explanation": explanation.to_json()}
         kernels = tuple(
             (
                 k.id,
@@ -133,7 +106,7 @@ class CompilationReport:
             for e in explanation.edges
         )
         tables = (
-            Table("Summary", ("", ""), _summary(compiled)),
+            Table("Summary", ("", ""), _summary(document, facts)),
             Table(
                 "Kernels", ("kernel", "template", "nodes", "multiply-accumulates", "chunks", "notes"), kernels
             ),
@@ -180,25 +153,26 @@ class CompilationReport:
         return "".join(table.html() for table in self.tables)
 
 
-def _summary(compiled: CompiledModel) -> tuple[tuple[str, str], ...]:
-    on_host = [k for k in compiled.kernels if k.is_host]
+def _summary(document: Mapping[str, Any], facts: CompiledFacts) -> tuple[tuple[str, str], ...]:
+    kernels = [kernel for step in facts.steps for kernel in step.kernels]
+    on_host = [kernel for kernel in kernels if kernel.is_host]
     rows: list[tuple[str, str]] = [
-        ("target", compiled.target),
-        ("model", compiled.model_sha256),
-        ("inputs", _joined(compiled.get_inputs())),
-        ("outputs", _joined(compiled.get_outputs())),
-        ("nodes", str(len(compiled.program.graph.nodes))),
-        ("kernels", f"{len(compiled.kernels)}, of which {len(on_host)} on the host"),
-        ("algorithms", ", ".join(f"{n} {name}" for name, n in compiled.algorithms.items())),
-        ("error", "not measured" if compiled.error is None else str(compiled.error)),
+        ("target", facts.target),
+        ("model", facts.model_sha256),
+        ("inputs", _joined(facts.inputs)),
+        ("outputs", _joined(facts.outputs)),
+        ("nodes", str(document["num_nodes"])),
+        ("kernels", f"{len(kernels)}, of which {len(on_host)} on the host"),
+        ("algorithms", ", ".join(f"{n} {name}" for name, n in document["algorithms"].items())),
+        ("error", "not measured" if facts.error is None else str(facts.error)),
     ]
-    if compiled.memory is not None:
-        memory = compiled.memory
+    if facts.memory is not None:
+        memory = facts.memory
         rows += [
             ("arena", f"{memory.peak_bytes:,} bytes; at least {memory.lower_bound_bytes:,} are needed"),
             ("constants", f"{memory.constant_bytes:,} bytes"),
         ]
-    return (*rows, *(("remark", remark) for remark in compiled.remarks))
+    return (*rows, *(("remark", remark) for remark in document["remarks"]))
 
 
 def _joined(items: Sequence[object] | Iterable[object]) -> str:

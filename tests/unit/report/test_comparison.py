@@ -58,7 +58,7 @@ def test_a_tolerance_is_a_number_that_is_not_negative(bad: dict[str, float]) -> 
 def test_layers_of_a_right_model_agree_and_are_those_of_the_partition() -> None:
     proto = small_net()
     compiled = tw.compile(proto, threads=1)
-    found = compare_layers(compiled, feed_for(proto), Tolerance())
+    found = compare_layers(compiled.program, compiled.facts, feed_for(proto), Tolerance())
     assert first_difference(found.tensors) is None
     assert {t.name for t in found.tensors} == {
         v.name for s in compiled.partition.subgraphs for v in s.outputs
@@ -70,7 +70,7 @@ def test_looking_between_kernels_does_not_change_the_model() -> None:
     compiled = tw.compile(small_net(), threads=1)
     outputs = [v.name for v in compiled.program.graph.outputs]
     before = compiled.run(None, feed_for(small_net()))
-    compare_layers(compiled, feed_for(small_net()), Tolerance())
+    compare_layers(compiled.program, compiled.facts, feed_for(small_net()), Tolerance())
     assert [v.name for v in compiled.program.graph.outputs] == outputs
     for a, b in zip(before, compiled.run(None, feed_for(small_net())), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -103,18 +103,23 @@ def test_one_wrong_kernel_is_the_first_that_differs(victim: int, monkeypatch: py
             return target.backend(fresh.graph, fresh.options).generate(fresh)
 
     monkeypatch.setattr(comparison, "find_target", lambda name: Wrong())
-    found = compare_layers(compiled, tw.zoo.example_inputs(proto), Tolerance())
+    found = compare_layers(compiled.program, compiled.facts, tw.zoo.example_inputs(proto), Tolerance())
     first = first_difference(found.tensors)
     assert first is not None
     kernel = compiled.partition.subgraph_of(layers[victim])
     assert first.name in {v.name for v in kernel.outputs}
     monkeypatch.undo()
     assert (
-        first_difference(compare_layers(compiled, tw.zoo.example_inputs(proto), Tolerance()).tensors) is None
+        first_difference(
+            compare_layers(
+                compiled.program, compiled.facts, tw.zoo.example_inputs(proto), Tolerance()
+            ).tensors
+        )
+        is None
     )
 
 
 def test_targets_without_kernels_say_so() -> None:
     compiled = tw.compile(small_net(), "interpreter")
     with pytest.raises(UsageError, match="no kernels"):
-        compare_layers(compiled, feed_for(small_net()), Tolerance())
+        compare_layers(compiled.program, compiled.facts, feed_for(small_net()), Tolerance())

@@ -24,7 +24,6 @@ from tilewright.targets.cpu.exprgen import (
     to_storage,
 )
 from tilewright.targets.cpu.kernel import REPORT_BYTES, IndexCheck
-from tilewright.targets.cpu.loopnest.loads import load_read
 from tilewright.targets.cpu.loopnest.refs import DataTerm, Guard, LinearNest, Ref, TableTerm
 from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec, vector_literal
 
@@ -117,7 +116,10 @@ class Vector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """See the module's text. `pointers` holds one (pointer, elements to add) per access, the write last."""
+    """See the module's text. `pointers` holds one (pointer, elements to add) per access, the write last.
+
+    `load_read` emits the load of a read, given the guards that must be tested at run time.
+    """
 
     emitter: Emitter
     nest: LinearNest
@@ -128,14 +130,24 @@ class Frame:
     padded: frozenset[int]  # reads known to lie in their padding
     memo: Memo
     reports: Reports
+    load_read: Callable[[Frame, int, Ref, Sequence[Guard]], Val]
     vector: Vector | None = None
 
     @classmethod
-    def start(cls, emitter: Emitter, nest: LinearNest, pointers: Sequence[Val], reports: Reports) -> Frame:
+    def start(
+        cls,
+        emitter: Emitter,
+        nest: LinearNest,
+        pointers: Sequence[Val],
+        reports: Reports,
+        load_read: Callable[[Frame, int, Ref, Sequence[Guard]], Val],
+    ) -> Frame:
         """Nothing bound yet; one base pointer per access, the write last."""
         refs = nest.all_refs()
         based = tuple((p, r.form.offset) for p, r in zip(pointers, refs, strict=True))
-        frame = cls(emitter, nest, {}, based, frozenset(), frozenset(), frozenset(), Memo(), reports)
+        frame = cls(
+            emitter, nest, {}, based, frozenset(), frozenset(), frozenset(), Memo(), reports, load_read
+        )
         return frame._resolve()
 
     # Making frames.
@@ -161,6 +173,7 @@ class Frame:
             self.padded if padded is None else padded,
             self.memo if memo is None else memo,
             self.reports,
+            self.load_read,
             self.vector if vector is None else vector,
         )
 
@@ -435,7 +448,7 @@ class Frame:
         open_guards = [guard for guard in dict.fromkeys(ref.guards) if self.holds(guard) is None]
         key = self._load_key(read, ref, open_guards)
         found = self.memo.get(key)
-        return self.memo.put(key, load_read(self, read, ref, open_guards)) if found is None else found
+        return self.memo.put(key, self.load_read(self, read, ref, open_guards)) if found is None else found
 
     def preset(self, read: int, value: Val) -> None:
         """Let loads of a read give `value` here (one that was loaded another way)."""

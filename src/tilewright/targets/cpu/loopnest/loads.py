@@ -6,14 +6,11 @@ No load touches memory outside its operand: lanes in the padding or beyond the e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tilewright.targets.cpu.exprgen import from_storage, storage_type, stored_literal
+from tilewright.targets.cpu.loopnest.frame import Frame, LookedAt
 from tilewright.targets.cpu.loopnest.refs import Guard, Ref, TableTerm
 from tilewright.targets.cpu.values import I32, I64, PTR, Type, Val, vec, vector_literal
-
-if TYPE_CHECKING:
-    from tilewright.targets.cpu.loopnest.frame import Frame, LookedAt
 
 # Strides up to which whole vectors are loaded and thinned out instead of gathering lane by lane.
 MAX_THINNED_STRIDE = 4

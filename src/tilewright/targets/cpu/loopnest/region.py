@@ -23,6 +23,7 @@ from tilewright.targets.cpu.kernel import (
     reports_operand,
 )
 from tilewright.targets.cpu.loopnest.frame import Frame, Reports
+from tilewright.targets.cpu.loopnest.loads import load_read
 from tilewright.targets.cpu.loopnest.plan import Plan, plan_nest, slides
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, block_name, split_dim
 from tilewright.targets.cpu.loopnest.tiles import NestEmitter
@@ -290,7 +291,7 @@ def _items(
     def nests(emitters: Sequence[NestEmitter], values: Mapping[str, Int]) -> None:
         for emitter in emitters:
             based = [pointers[r.operand.key] for r in emitter.nest.all_refs()]
-            frame = Frame.start(e, emitter.nest, based, reports)
+            frame = Frame.start(e, emitter.nest, based, reports, load_read)
             for name, value in values.items():
                 frame = frame.bind(name, value)
             emitter.emit(frame)

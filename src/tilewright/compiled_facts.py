@@ -1,0 +1,101 @@
+"""What is known of a compiled model, and the parts of it that may still lie in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.explain import NodeOrigin
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Value
+from tilewright.options import Options
+from tilewright.printable import printable
+from tilewright.program import Program
+from tilewright.results import about
+from tilewright.steps import MemoryInfo, StepInfo
+from tilewright.targets.base import Executable
+from tilewright.targets.stored import StoredCode
+
+_ONNX_TYPE_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A model input or output, with the attributes that onnxruntime's have."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Value) -> TensorInfo:
+        """What a graph value is."""
+        return cls(value.name, value.dtype, value.shape)
+
+    @property
+    def type(self) -> str:
+        """The type in ONNX's words.
+
+        >>> TensorInfo("x", DType.FLOAT32, (1, 3)).type
+        'tensor(float)'
+        """
+        return f"tensor({_ONNX_TYPE_NAMES.get(self.dtype, str(self.dtype))})"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the dense tensor."""
+        size = self.dtype.size_bytes
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "dtype": str(self.dtype), "shape": list(self.shape)}
+
+    def __str__(self) -> str:
+        return f"{printable(self.name)}: {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredError:
+    """How far outputs were from the reference in float64: the largest difference over the largest value.
+
+    `output` is the worst one's name, `inputs` say what was run.
+    """
+
+    relative: float = field(metadata=about(nullable=True))
+    output: str
+    inputs: str
+
+    def __str__(self) -> str:
+        return f"{self.relative:.1e} of the largest value of {self.output!r}, on {self.inputs}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFacts:
+    """What an artifact keeps of a compilation beside its program and code."""
+
+    target: str
+    tool_version: str
+    model_sha256: str
+    options: Options
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    steps: tuple[StepInfo, ...]
+    memory: MemoryInfo | None
+    origins: tuple[NodeOrigin, ...]
+    error: MeasuredError | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """The parts of a compiled model that may still lie in a file: each is read when it is first called for.
+
+    `stored` gives what an artifact keeps of the code; None where code is made again from the program.
+    """
+
+    program: Callable[[], Program]
+    stored: Callable[[], StoredCode | None]
+    load: Callable[[int | None], Executable]
