@@ -24,9 +24,9 @@ ProblemT = TypeVar("ProblemT")
 # Whether weights that few rows share may be rounded to 24 bits, which errs as three bfloat16 products do.
 _MAY_ROUND_WEIGHTS: dict[Accuracy, bool] = {"strict": False, "default": True, "fast": True}
 # Orders of magnitude of one core, in bytes per cycle: what lies in the private, the shared cache, in memory.
-_PRIVATE_BYTES_PER_CYCLE = 30.0
-_SHARED_BYTES_PER_CYCLE = 10.0
-_MEMORY_BYTES_PER_CYCLE = 5.0
+_PRIVATE_BYTES_PER_CYCLE = 40.0
+_SHARED_BYTES_PER_CYCLE = 20.0
+_MEMORY_BYTES_PER_CYCLE = 6.0
 # Weights as a kernel meets them that reads them ahead: from the shared cache or memory.
 COLD_BYTES_PER_CYCLE = 6.0
 # Of the arithmetic and of the transfers the shorter hides behind the longer but for this share.

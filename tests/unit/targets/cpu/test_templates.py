@@ -51,7 +51,16 @@ ATTENTION = """
         p = Softmax <axis = -1> (s)
         y = MatMul (p, v)
     }"""
+ONES = ",".join("1" * 2304), ",".join("1" * 144)
+BYTES = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    net (uint8[1,16,14,14] x, uint8 zero) => (int32[1,16,14,14] y, int32[1,16,14,14] z)
+    <int8[16,16,3,3] w = {{{ONES[0]}}}, int8[16,1,3,3] d = {{{ONES[1]}}}> {{
+        y = ConvInteger <pads = [1, 1, 1, 1]> (x, w, zero)
+        z = ConvInteger <pads = [1, 1, 1, 1], group = 16> (x, d, zero)
+    }}"""
 GRAPHS = {
+    "bytes": lambda: tw.load(onnx.parser.parse_model(BYTES)).graph,
     "convolutions": lambda: tw.load(small_net(channels=40, size=20)).graph,
     "attention": lambda: tw.load(onnx.parser.parse_model(ATTENTION)).graph,
     "integers": lambda: integer_network(3),

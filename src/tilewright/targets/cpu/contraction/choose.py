@@ -7,12 +7,14 @@ The estimates decide; a `Choice` overrides them where a measurement knew better.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright.ir.derive import nest_flops
 from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.contraction.match import Contraction, match_contraction, spread_groups
 from tilewright.targets.cpu.contraction.tiling import (
+    FMAS_PER_CYCLE,
     Cut,
     Panels,
     Tile,
@@ -77,6 +79,8 @@ def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -
     assert isinstance(tile, Tile)
     compute = tile_cycles(tile, problem.row.extent, _num_steps(problem))
     compute *= prod(x.extent for x in problem.outer) * prod(w.share_inside(extents) for w in problem.windows)
+    finish_flops = nest_flops(problem.nest) - nest_flops(replace(problem.nest, finish=None))
+    compute += finish_flops / isa.lanes(_element(problem)) / FMAS_PER_CYCLE
     cold = 0.0
     moved = [operand_bytes(problem.a.operand), operand_bytes(problem.nest.write.operand)]
     weights = operand_bytes(problem.b.operand)

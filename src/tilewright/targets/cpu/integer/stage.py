@@ -23,10 +23,14 @@ from tilewright.targets.cpu.kernel import (
     choose_num_chunks,
     name_by_content,
 )
+from tilewright.targets.cpu.template import operand_bytes, overlapped, transfer_cycles
 from tilewright.targets.cpu.values import I64, PTR, Int, Val, vec
 
 _FLIP = -128  # the top bit of a byte
 _BYTES_PER_OPERATION = 4
+# Of a line, whose place is divided and tested; of a vector that is loaded and stored.
+_LINE_CYCLES = 20.0
+_VECTOR_CYCLES = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class _LineCopy:
         self.num_lines = prod(x.extent for x in self.outer)
         self.emitter = Emitter(attributes=isa.function_attributes)
         self.zero: Val | None = None  # what padding reads as, where that is data
+        self.isa = isa
         self.vector_bytes = isa.vector_bytes[0]
         operand = nest.reads[0].operand
         self.flips = operand.dtype is DType.INT8
@@ -126,7 +131,14 @@ class _LineCopy:
             ),
             template="integer-stage",
             notes=(f"{self.num_lines} lines of {self.line.extent} bytes",),
+            estimate_cycles=self._cycles(),
         )
+
+    def _cycles(self) -> float:
+        vectors = -(-self.line.extent // self.vector_bytes)
+        copied = self.num_lines * (_LINE_CYCLES + _VECTOR_CYCLES * vectors)
+        moved = (operand_bytes(self.nest.reads[0].operand), operand_bytes(self.nest.write.operand))
+        return overlapped(copied, transfer_cycles(moved, self.isa))
 
     def _line(self, number: Int, source: Val, target: Val) -> None:
         e = self.emitter

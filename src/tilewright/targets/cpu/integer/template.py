@@ -29,10 +29,10 @@ from tilewright.targets.cpu.template import (
 from tilewright.tuning import Choice
 
 # Cycles of one register of four byte products per lane, loads included; of finishing a register of sums.
-_DOT_CYCLES = {"vnni": 0.6, "pairs": 2.0, "widened": 10.0}
-_FINISH_CYCLES = 6.0
+_DOT_CYCLES = {"vnni": 0.5, "pairs": 2.0, "widened": 10.0}
+_FINISH_CYCLES = 4.0
 # Of a tap of a depthwise window on one register of channels: widening its inputs is shared by few outputs.
-_TAP_CYCLES = {"vnni": 1.2, "pairs": 1.6, "widened": 2.5}
+_TAP_CYCLES = {"vnni": 0.5, "pairs": 0.8, "widened": 1.5}
 # Of one product of tiles, with loads.
 _TILE_CYCLES = 20.0
 

@@ -7,15 +7,15 @@ from math import prod
 
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.derive import nest_flops
-from tilewright.ir.nest import Access, Affine, Indirect, Nest, access_dims, operands_of
+from tilewright.ir.nest import Access, Affine, Nest, access_dims
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Layout, Layouts
-from tilewright.targets.cpu.template import operand_bytes, overlapped, transfer_cycles
+from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
+from tilewright.targets.cpu.template import overlapped, transfer_cycles
 
-# Vector operations and vector loads that a core gets done in a cycle, with the addresses and branches around.
-_OPERATIONS_PER_CYCLE = 1.0
-_LOADS_PER_CYCLE = 1.0
-# Of an element that is fetched alone: through an index that is data, or strided where lanes lie side by side.
+# Vector operations, and vector loads and stores, that a core gets done in a cycle.
+_OPERATIONS_PER_CYCLE = 1.6
+_LOADS_PER_CYCLE = 2.0
+# Of an element that is fetched alone, where what lanes want does not lie side by side.
 _ELEMENT_CYCLES = 1.2
 
 
@@ -26,37 +26,49 @@ def nests_cycles(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> float:
     """
     written = {n.write.operand.key for n in nests if n.write.operand.kind == "local"}
     passed = written & {a.operand.key for n in nests for a in n.reads}
-    moved = [operand_bytes(o) for o in operands_of(nests) if o.key not in passed and o.kind != "table"]
-    return overlapped(sum(_compute_cycles(n, layouts, isa) for n in nests), transfer_cycles(moved, isa))
+    moved: dict[OperandKey, int] = {}
+    compute = 0.0
+    for nest in nests:
+        accesses = (*nest.reads, nest.write)
+        iterations = [prod(nest.extents[d] for d in access_dims(nest, a)) for a in accesses]
+        compute += _compute_cycles(nest, accesses, iterations, layouts, isa)
+        for access, count in zip(accesses, iterations, strict=True):
+            operand = access.operand
+            if operand.key not in passed and operand.kind != "table":
+                size_bytes = min(count, operand.num_elements) * operand.dtype.size_bytes
+                moved[operand.key] = max(size_bytes, moved.get(operand.key, 0))
+    return overlapped(compute, transfer_cycles(moved.values(), isa))
 
 
-def _compute_cycles(nest: Nest, layouts: Layouts, isa: Isa) -> float:
-    lanes = isa.vector_bytes[0] // max(a.operand.dtype.compute.size_bytes for a in (*nest.reads, nest.write))
+def _compute_cycles(
+    nest: Nest, accesses: Sequence[Access], iterations: Sequence[int], layouts: Layouts, isa: Isa
+) -> float:
+    """Operations or loads, whichever take longer, along the dim that is best for vectors."""
+    lanes = isa.vector_bytes[0] // max(a.operand.dtype.compute.size_bytes for a in accesses)
     operations = nest_flops(nest)
     if contraction_of(nest) is not None:
         operations -= nest.num_iterations  # a product and its sum are one instruction
-    extents = nest.extents
-    vector = next((d for d in _innermost(nest.write, layouts) if extents[d] > 1), None)
-    loads = 0.0
-    for access in (*nest.reads, nest.write):
-        iterations = prod(extents[d] for d in access_dims(nest, access))
-        by_data = any(isinstance(i, Indirect) for i in access.index)
-        is_contiguous = vector is None or vector not in access.dims() or vector in _innermost(access, layouts)
-        if is_contiguous and not by_data:
-            loads += iterations / lanes / _LOADS_PER_CYCLE
-        else:
-            loads += iterations * _ELEMENT_CYCLES
-    return operations / lanes / _OPERATIONS_PER_CYCLE + loads
+    innermost = [_innermost(a, nest, layouts) for a in accesses]
+
+    def loads(vector: str) -> float:
+        total = 0.0
+        for access, count, dims in zip(accesses, iterations, innermost, strict=True):
+            is_contiguous = vector in dims or vector not in access_dims(nest, access)
+            total += count / lanes / _LOADS_PER_CYCLE if is_contiguous else count * _ELEMENT_CYCLES
+        return total
+
+    candidates = dict.fromkeys(d for dims in innermost for d in dims) or {"": None}
+    return max(operations / lanes / _OPERATIONS_PER_CYCLE, min(map(loads, candidates)))
 
 
-def _innermost(access: Access, layouts: Layouts) -> tuple[str, ...]:
-    """Dims that walk from one element in memory to the next."""
-    rank = len(access.shape)
-    layout = Layout.row_major(rank)
+def _innermost(access: Access, nest: Nest, layouts: Layouts) -> tuple[str, ...]:
+    """Looping dims that walk from one element in memory to the next."""
+    layout = Layout.row_major(len(access.shape))
     if access.view is None:
         layout = layouts.get(access.operand.key, layout)
     for axis in reversed(layout.order):
         if access.shape[axis] > 1:
             index = access.index[axis]
-            return index.dims() if isinstance(index, Affine) else ()
+            terms = index.terms if isinstance(index, Affine) else ()
+            return tuple(name for name, step in terms if step == 1 and nest.extents[name] > 1)
     return ()
