@@ -169,7 +169,7 @@ class Registry(Generic[T]):
                 yield f"{what} is not used: that name is built in. It needs another one."
             elif not _is_name(entry.name):
                 yield f"{what} is not used: a name has no braces, quotes or control characters."
-            elif entry is not self._found()[entry.name][0]:
+            elif entry != self._found()[entry.name][0]:
                 yield f"{what} takes a name that another plugin has; remove one of the two packages."
 
     def _load_plugin(self, name: str) -> T:

@@ -16,6 +16,7 @@ import tilewright as tw
 from tilewright import cli, zoo
 from tilewright.cli.main import VERBS
 from tilewright.cli.schemas import KINDS
+from tilewright.families import FAMILIES
 
 # `machine` is what users write and, with its facts filled in, what `targets host` prints.
 INPUTS = ("machine", "options")
@@ -344,6 +345,21 @@ def test_targets_are_listed_and_this_machine_described() -> None:
     assert report("targets host")["machine"]["name"]
     Path("host.yaml").write_text(done("targets host").out)
     assert load_machine(Path("host.yaml")).name == report("targets host")["machine"]["name"]
+
+
+def test_planners_are_listed_with_their_options() -> None:
+    document = report("planners")
+    assert document["problems"] == []
+    listed = {(m["family"], m["name"]) for m in document["members"]}
+    families = {key: family for key, family in FAMILIES.items() if key != "targets"}
+    assert listed == {(key, name) for key, family in families.items() for name in family.names()}
+    (member,) = report("planners graphturbo")["members"]
+    alpha = {"name": "alpha", "type": "number", "default": "1.0", "about": member["options"][0]["about"]}
+    assert member["options"][0] == alpha
+    assert {m["family"] for m in report("planners schedule")["members"]} == {"schedule"}
+    assert "Options of graphturbo" in done("planners graphturbo").out
+    wrong = tilewright("planners", "graphturb")
+    assert (wrong.code, "did you mean graphturbo" in wrong.complaint) == (2, True)
 
 
 def test_doctor_finds_this_machine_well() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.api.doctor import Host
+from tilewright.planning import MemberInfo, MemberOption
 from tilewright.results import Result, about
 
 
@@ -36,8 +37,49 @@ class WrittenArtifact(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class NamedTarget:
-    """A target and what it is."""
+class ListedOption:
+    """One option of a member of a registry, which is written `name{option=value}`."""
+
+    name: str
+    type: str
+    default: str
+    about: str
+
+    @classmethod
+    def of(cls, option: MemberOption) -> ListedOption:
+        """The option in texts."""
+        return cls(option.name, option.type_text, option.default_text, option.about)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMember:
+    """A planner, pass or target: its family, its options, and the package it is from if a plugin."""
+
+    family: str
+    name: str
+    about: str
+    plugin: str | None
+    options: tuple[ListedOption, ...]
+
+    @classmethod
+    def of(cls, family: str, info: MemberInfo) -> ListedMember:
+        """What its registry says of it."""
+        return cls(
+            family, info.name, info.about, info.plugin or None, tuple(map(ListedOption.of, info.options))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Planners(Result):
+    """The planners and passes that can be named."""
+
+    members: tuple[ListedMember, ...]
+    problems: tuple[str, ...] = field(metadata=about("Plugins that cannot be used, a line for each."))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMachine:
+    """A machine and what it is."""
 
     name: str
     about: str
@@ -47,10 +89,12 @@ class NamedTarget:
 class Targets(Result):
     """The targets and the machines that can be named."""
 
-    targets: tuple[NamedTarget, ...]
-    machines: tuple[NamedTarget, ...] = field(
+    targets: tuple[ListedMember, ...]
+    machines: tuple[NamedMachine, ...] = field(
         metadata=about("Described machines; empty where one target was asked for.")
     )
+    machine_options: tuple[ListedOption, ...] = field(metadata=about("Options of every described machine."))
+    problems: tuple[str, ...] = field(metadata=about("Plugins that cannot be used, a line for each."))
 
 
 @dataclass(frozen=True, slots=True)

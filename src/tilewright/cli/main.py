@@ -35,6 +35,7 @@ VERBS: dict[str, str] = {
     "doctor": "Start",
     "zoo": "Start",
     "targets": "Look",
+    "planners": "Look",
     "inspect": "Look",
     "check": "Look",
     "explain": "Look",

@@ -31,6 +31,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "zoo": ("tilewright.zoo:Networks",),
     "zoo-build": ("tilewright.zoo:BuiltNetwork",),
     "targets": ("tilewright.cli.facts:Targets",),
+    "planners": ("tilewright.cli.facts:Planners",),
     "machine-description": ("tilewright.hardware.citation:DescribedMachine",),
     "host": ("tilewright.cli.facts:HostMachine",),
     "inspect": (_FACTS, "tilewright.api.inspection:Inspection"),

@@ -6,16 +6,11 @@ import re
 
 import typer
 
-from tilewright.cli.facts import HostMachine, NamedTarget, Targets
+from tilewright.cli.facts import HostMachine, ListedMember, ListedOption, NamedMachine, Targets
 from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, print_document, print_table, say
+from tilewright.cli.output import JSON_OPTION, note, print_document, print_table, say
+from tilewright.cli.planners_verb import print_options
 from tilewright.errors import UsageError
-
-_ABOUT = {
-    "cpu": "generated machine code on this processor",
-    "interpreter": "reference semantics in numpy: slow, for comparison",
-    "null": "checks and plans everything, runs nothing",
-}
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -37,7 +32,8 @@ def targets(
     Example: `tilewright targets eyeriss > mine.yaml`, `tilewright targets mine.yaml --table`.
     """
     from tilewright.hardware.presets import HOST, preset_names
-    from tilewright.targets import TARGETS
+    from tilewright.planning.member_options import options_of
+    from tilewright.targets import TARGETS, find_target
 
     if name == HOST:
         _print_host(as_table, as_json)
@@ -48,19 +44,35 @@ def targets(
     if as_table:
         raise UsageError("--table is for machines; name one, such as eyeriss, or leave it out.")
     names = TARGETS.names() if name is None else (name,)
+    infos, problems = [], list(TARGETS.plugin_problems())
     for known in names:
-        TARGETS.get(known)
-    rows = [(n, _ABOUT.get(n, "from a plugin")) for n in names]
+        try:
+            infos.append(TARGETS.info(known))
+        except UsageError as error:
+            if name is not None:
+                raise
+            problems.append(str(error))
     machines = [(n, _about_machine(n)) for n in preset_names()] if name is None else []
+    machine_options = options_of(find_target(machines[0][0])) if machines else ()
     if as_json:
-        named = (tuple(NamedTarget(*row) for row in listed) for listed in (rows, machines))
-        print_document("targets", Targets(*named))
+        listed = Targets(
+            tuple(ListedMember.of("targets", info) for info in infos),
+            tuple(NamedMachine(*row) for row in machines),
+            tuple(map(ListedOption.of, machine_options)),
+            tuple(problems),
+        )
+        print_document("targets", listed)
         return
-    print_table(("target", "what it is"), rows)
+    print_table(("target", "what it is"), [(i.name, i.about) for i in infos])
+    for info in infos:
+        print_options(info.name, info.options)
     if machines:
         print_table(("machine", "what it is"), machines)
+        print_options("every machine", machine_options)
     if name in (None, "cpu"):
         _print_processor()
+    for problem in problems:
+        note(f"warning: {problem}")
 
 
 def _about_machine(name: str) -> str:

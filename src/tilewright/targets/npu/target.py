@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node
 from tilewright.options import Options
+from tilewright.planning import option
 from tilewright.targets.base import Support
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.simulate import Overlap, Policy
@@ -15,16 +16,12 @@ from tilewright.targets.npu.simulate import Overlap, Policy
 
 @dataclass(frozen=True, slots=True)
 class NpuTarget:
-    """One cluster of a machine whose buffers the schedule fills.
-
-    `overlap`: what of loading, computing and storing overlaps. `keeps_weights`: whether the shared buffer
-    keeps weights from step to step. `launches`: whether there is one kernel, or one for each step.
-    """
+    """One cluster of a machine whose buffers the schedule fills."""
 
     machine: Machine
-    overlap: Overlap = "layers"
-    keeps_weights: bool = True
-    launches: Literal["once", "each step"] = "once"
+    overlap: Overlap = option("layers", "What of loading, computing and storing overlaps.")
+    keeps_weights: bool = option(True, "The shared buffer keeps weights from step to step.")
+    launches: Literal["once", "each step"] = option("once", "One kernel, or one for each step.")
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = True
