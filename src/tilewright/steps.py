@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tilewright.results import Result, about, in_json
 
 if TYPE_CHECKING:
+    from tilewright.memory.base import MemoryPlan, MemoryProblem
     from tilewright.schedule.base import Schedule
     from tilewright.tuning import Choices
 
@@ -48,28 +49,70 @@ class StepInfo:
 
 @dataclass(frozen=True, slots=True)
 class BufferInfo:
-    """One buffer of the arena: where it lies, and the steps during which it is needed."""
+    """One buffer: in which level of memory it lies and where, and the steps during which it is needed."""
 
     name: str
     offset_bytes: int
     size_bytes: int
     first_step: int
     last_step: int
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LevelInfo:
+    """What one level of memory holds: the end of its highest buffer, and the least that this could be.
+
+    `capacity_bytes` None: no limit is known.
+    """
+
+    name: str
+    capacity_bytes: int | None
+    peak_bytes: int
+    lower_bound_bytes: int
+    num_buffers: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryInfo:
-    """Memory of a compiled model. The arena exists once for each run at a time, constants once."""
+    """Memory of a compiled model: what lies between kernels, level by level, and constants.
+
+    `levels` are in order from the inside out; without any given, there is one, the arena, which exists once
+    for each run at a time. The peak and its bound are the outermost level's. Constants exist once.
+    """
 
     peak_bytes: int
     lower_bound_bytes: int
     constant_bytes: int
     scratch_bytes: int
     buffers: tuple[BufferInfo, ...] = ()
+    levels: tuple[LevelInfo, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            arena = LevelInfo("arena", None, self.peak_bytes, self.lower_bound_bytes, len(self.buffers))
+            object.__setattr__(self, "levels", (arena,))
+
+    @classmethod
+    def of(
+        cls, problem: MemoryProblem, plan: MemoryPlan, *, constant_bytes: int = 0, scratch_bytes: int = 0
+    ) -> MemoryInfo:
+        """A memory plan, with its buffers in order of first use."""
+        buffers = tuple(
+            BufferInfo(
+                b.name, plan.offsets[b.name], b.size_bytes, b.first_step, b.last_step, plan.levels[b.name]
+            )
+            for b in problem.buffers
+        )
+        levels = tuple(
+            LevelInfo(u.level.name, u.level.capacity_bytes, u.peak_bytes, u.lower_bound_bytes, u.num_buffers)
+            for u in plan.uses
+        )
+        return cls(plan.peak_bytes, plan.lower_bound_bytes, constant_bytes, scratch_bytes, buffers, levels)
 
     @property
     def peak(self) -> int:
-        """Bytes of the arena: planned and used."""
+        """Bytes of the outermost level: planned and used."""
         return self.peak_bytes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tilewright.api.artifacts import open_artifact
 from tilewright.api.models import Model, ModelSummary, Shapes, load
@@ -18,9 +18,7 @@ from tilewright.files import is_artifact
 from tilewright.formatting import format_bytes, format_count
 from tilewright.options import Options
 from tilewright.results import Result, Table, about
-
-if TYPE_CHECKING:
-    from tilewright.memory import MemoryPlan
+from tilewright.steps import LevelInfo, MemoryInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,7 @@ class MemorySummary:
     lower_bound_bytes: int
     constant_bytes: int
     scratch_bytes: int
+    levels: tuple[LevelInfo, ...] = field(metadata=about("Innermost first; an arena is the only one."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,9 @@ class Inspection(Result):
     format: Literal["onnx", "tilewright"]
     model: ModelSummary | StoredModel
     planned_peak_bytes: int | None
+    planned_levels: tuple[LevelInfo, ...] | None = field(
+        metadata=about("Levels of memory that the target fills, innermost first.")
+    )
     memory: MemorySummary | None
     num_kernels: int | None
     algorithms: Mapping[str, int] | None = field(metadata=about("Kernels by the template that made them."))
@@ -72,7 +74,6 @@ class Inspection(Result):
         )
 
     def _model_rows(self, model: ModelSummary) -> tuple[tuple[str, str], ...]:
-        peak = format_bytes(self.planned_peak_bytes or 0)
         work = f"{format_count(model.flop)}FLOP, {format_count(model.macs)}MAC (multiply-accumulates)"
         return (
             ("model", model.name),
@@ -81,7 +82,7 @@ class Inspection(Result):
             ("outputs", ", ".join(map(str, model.outputs))),
             ("parameters", f"{model.num_parameters:,}, {format_bytes(model.parameter_bytes)}"),
             ("work", work),
-            ("activations", f"{peak} at their peak, before a target chooses layouts"),
+            *level_rows(self.planned_levels or ()),
         )
 
     def _artifact_rows(self, model: StoredModel) -> list[tuple[str, str]]:
@@ -97,40 +98,59 @@ class Inspection(Result):
             ("largest error", "not measured" if self.error is None else str(self.error)),
         ]
         if self.memory is not None:
-            rows.append(("activations", f"{format_bytes(self.memory.peak_bytes)} planned"))
+            rows += level_rows(self.memory.levels)
             rows.append(("constants", format_bytes(self.memory.constant_bytes)))
         return rows
 
 
 @checked
-def inspect_file(path: str | Path, *, shapes: Shapes | None = None) -> Inspection:
+def inspect_file(path: str | Path, target: str | None = None, *, shapes: Shapes | None = None) -> Inspection:
     """Operators, shapes, parameters, work and memory of a model or an artifact, without generating code.
 
+    Memory is what the target places: the processor, or one that is named.
+
     Raises:
-        UsageError: no such file, or shapes for an artifact.
+        UsageError: no such file or target, or shapes or a target for an artifact.
         ModelRejected: the model cannot be loaded.
         ArtifactCorrupt: the artifact cannot be opened.
     """
     file = Path(path)
     if not is_artifact(file):
-        return _of_model(file, load(file, shapes=shapes))
-    if shapes:
-        raise UsageError(f"{file}: an artifact's shapes are fixed; leave out --shapes.")
+        return _of_model(file, load(file, shapes=shapes), target)
+    if shapes or target is not None:
+        flag, what = ("--shapes", "shapes are") if shapes else ("--target", "target is")
+        raise UsageError(f"{file}: an artifact's {what} fixed; leave out {flag}.")
     return _of_artifact(file, open_artifact(file))
 
 
-def _of_model(file: Path, model: Model) -> Inspection:
+def level_rows(levels: Sequence[LevelInfo]) -> list[tuple[str, str]]:
+    """What each level of memory holds, in a line."""
+    if len(levels) == 1:
+        return [("activations", f"{format_bytes(levels[0].peak_bytes)} planned")]
+    rows = []
+    for level in levels:
+        size = format_bytes(level.peak_bytes)
+        if level.capacity_bytes is not None:
+            size = f"{size} of {format_bytes(level.capacity_bytes)}"
+        buffers = "1 buffer" if level.num_buffers == 1 else f"{level.num_buffers} buffers"
+        rows.append((f"{level.name} memory", f"{size}, {buffers}"))
+    return rows
+
+
+def _of_model(file: Path, model: Model, target: str | None) -> Inspection:
+    planned = _planned_memory(model, target)
     return Inspection(
         file=file,
         format="onnx",
         model=model.summary(),
-        planned_peak_bytes=_planned_memory(model).peak_bytes,
+        planned_peak_bytes=None if planned is None else planned.peak_bytes,
+        planned_levels=None if planned is None else planned.levels,
         memory=None,
         num_kernels=None,
         algorithms=None,
         error=None,
         model_sha256=model.sha256,
-        target="any",
+        target=target or "any",
     )
 
 
@@ -139,7 +159,11 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
     summary = None
     if memory is not None:
         summary = MemorySummary(
-            memory.peak_bytes, memory.lower_bound_bytes, memory.constant_bytes, memory.scratch_bytes
+            memory.peak_bytes,
+            memory.lower_bound_bytes,
+            memory.constant_bytes,
+            memory.scratch_bytes,
+            memory.levels,
         )
     inputs, outputs = tuple(compiled.get_inputs()), tuple(compiled.get_outputs())
     return Inspection(
@@ -147,6 +171,7 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
         format="tilewright",
         model=StoredModel(inputs, outputs, len(compiled.program.graph.nodes)),
         planned_peak_bytes=None if memory is None else memory.peak_bytes,
+        planned_levels=None if memory is None else memory.levels,
         memory=summary,
         num_kernels=len(compiled.kernels),
         algorithms=compiled.algorithms,
@@ -158,8 +183,9 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
     )
 
 
-def _planned_memory(model: Model) -> MemoryPlan:
-    """What the activations need where the model is compiled for this processor; nothing is generated."""
-    planned = plan(model.graph, Options()).program.memory
-    assert planned is not None, "the processor's target places what lies between kernels"
-    return planned
+def _planned_memory(model: Model, target: str | None) -> MemoryInfo | None:
+    """Where a target places what lies between kernels; nothing is generated."""
+    program = plan(model.graph, Options() if target is None else Options(target=target)).program
+    if program.memory is None or program.memory_problem is None:
+        return None
+    return MemoryInfo.of(program.memory_problem, program.memory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
 
@@ -26,10 +26,20 @@ def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
         "inputs": [i.to_json() for i in facts.inputs],
         "outputs": [o.to_json() for o in facts.outputs],
         "steps": [asdict(step) for step in facts.steps],
-        "memory": None if facts.memory is None else asdict(facts.memory),
+        "memory": None if facts.memory is None else _memory(facts.memory),
         "origins": [asdict(origin) for origin in facts.origins],
         "error": None if facts.error is None else asdict(facts.error),
     }
+
+
+def _memory(memory: MemoryInfo) -> dict[str, Any]:
+    """Levels are said where the other fields do not say all, as they do of an arena without a limit."""
+    document = asdict(memory)
+    if memory == replace(memory, levels=()):
+        del document["levels"]
+        for buffer in document["buffers"]:
+            del buffer["level"]
+    return document
 
 
 def decode_facts(document: Any) -> CompiledFacts:

@@ -148,6 +148,7 @@ def _dumps(model: Model, options: Options) -> Mapping[str, str]:
 
 
 def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> list[tuple[str, str]]:
+    from tilewright.api.inspection import level_rows
     from tilewright.report.compilation import ChosenAlgorithms
 
     on_host = sum(k.is_host for k in compiled.kernels)
@@ -162,7 +163,9 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
     if compiled.error is not None:
         rows.append(("largest error", str(compiled.error)))
     memory = compiled.memory
-    if memory is not None:
+    if memory is not None and len(memory.levels) > 1:
+        rows += level_rows(memory.levels)
+    elif memory is not None:
         slack = memory.peak_bytes / memory.lower_bound_bytes if memory.lower_bound_bytes else 1.0
         planned = f"{format_bytes(memory.peak_bytes)} planned, {slack:.2f} x the least possible"
         rows.append(("activations", planned))

@@ -16,14 +16,21 @@ def register(app: typer.Typer, panel: str) -> None:
     add_verb(app, "inspect", inspect, panel)
 
 
-def inspect(model: Path = MODEL, shapes: str | None = SHAPES, as_json: bool = JSON_OPTION) -> None:
+def inspect(
+    model: Path = MODEL,
+    target: str | None = typer.Option(
+        None, "--target", "-t", help="For which target memory is planned, cpu by default: a name, or a file."
+    ),
+    shapes: str | None = SHAPES,
+    as_json: bool = JSON_OPTION,
+) -> None:
     """Show operators, shapes, parameters, work and memory of a model or an artifact.
 
     Example: `tilewright inspect model.onnx`.
     """
     from tilewright.api.inspection import inspect_file
 
-    found = inspect_file(model, shapes=parsed_shapes(shapes))
+    found = inspect_file(model, target, shapes=parsed_shapes(shapes))
     if as_json:
         print_document("inspect", ModelFacts.of(found.model_sha256, found.target), found)
         return

@@ -169,9 +169,10 @@ def _summary(document: Mapping[str, Any], facts: CompiledFacts) -> tuple[tuple[s
     if facts.memory is not None:
         memory = facts.memory
         rows += [
-            ("arena", f"{memory.peak_bytes:,} bytes; at least {memory.lower_bound_bytes:,} are needed"),
-            ("constants", f"{memory.constant_bytes:,} bytes"),
+            (level.name, f"{level.peak_bytes:,} bytes; at least {level.lower_bound_bytes:,} are needed")
+            for level in memory.levels
         ]
+        rows.append(("constants", f"{memory.constant_bytes:,} bytes"))
     return (*rows, *(("remark", remark) for remark in document["remarks"]))
 
 

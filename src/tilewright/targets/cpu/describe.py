@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tilewright.ir.graph import Node
-from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.partition.base import Partition
-from tilewright.steps import KERNEL_PREFIX, BufferInfo, KernelInfo, MemoryInfo, StepInfo
+from tilewright.steps import KERNEL_PREFIX, KernelInfo, StepInfo
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel
 
 
@@ -21,17 +20,6 @@ def describe_steps(lowered: LoweredModel, partition: Partition) -> tuple[StepInf
         count += len(kernels)
         steps.append(StepInfo(index, kernels))
     return tuple(steps)
-
-
-def describe_memory(
-    problem: MemoryProblem, plan: MemoryPlan, *, constant_bytes: int, scratch_bytes: int
-) -> MemoryInfo:
-    """The memory plan with its buffers in order of first use."""
-    buffers = tuple(
-        BufferInfo(b.name, plan.offsets[b.name], b.size_bytes, b.first_step, b.last_step)
-        for b in problem.buffers
-    )
-    return MemoryInfo(plan.peak_bytes, plan.lower_bound_bytes, constant_bytes, scratch_bytes, buffers)
 
 
 def _kernel(identifier: str, launch: KernelLaunch | HostOperator, partition: Partition) -> KernelInfo:

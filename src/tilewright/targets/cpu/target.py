@@ -32,7 +32,7 @@ from tilewright.targets.base import PlainBackend, Support, require_supported
 from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
-from tilewright.targets.cpu.describe import describe_memory, describe_steps
+from tilewright.targets.cpu.describe import describe_steps
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
 from tilewright.targets.cpu.fused import find_chains
 from tilewright.targets.cpu.image import CpuImage
@@ -84,7 +84,7 @@ class CpuCode:
     @property
     def memory_info(self) -> MemoryInfo:
         """What memory it needs."""
-        return describe_memory(
+        return MemoryInfo.of(
             self.memory_problem,
             self.memory,
             constant_bytes=self.image.constants.size_bytes,

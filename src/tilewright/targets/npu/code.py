@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.ir.region import full_region
 from tilewright.program import Program
-from tilewright.steps import StepInfo, planned_steps
+from tilewright.steps import MemoryInfo, StepInfo, planned_steps
 from tilewright.targets.base import Array
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import Planned
@@ -26,9 +27,12 @@ class NpuCode:
         return planned_steps(self.program.schedule, "npu")
 
     @property
-    def memory_info(self) -> None:
-        """Levels are in the simulation's report."""
-        return None
+    def memory_info(self) -> MemoryInfo:
+        """What lies in the cores' buffers, the shared one and main memory of a cluster."""
+        scopes, partition = self.planned.scopes, self.program.partition
+        constants = dict.fromkeys(v for n in partition.graph.nodes for v in n.operands() if v.is_constant)
+        constant_bytes = sum(partition.bytes_of(v, full_region(v.shape)) for v in constants)
+        return MemoryInfo.of(scopes.timeline.problem, scopes.memory, constant_bytes=constant_bytes)
 
     @property
     def simulation(self) -> Simulation:
