@@ -6,13 +6,14 @@ import importlib.metadata
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.api.host import Host
 from tilewright.arguments import checked
 from tilewright.formatting import format_bytes
 from tilewright.progress import Progress
-from tilewright.results import Result, Table, about, in_json
+from tilewright.results import Result, Table, in_json
 from tilewright.version import __version__
 
 _NEEDED = ("numpy", "onnx", "llvmlite", "pydantic", "typer", "rich", "PyYAML")
@@ -27,33 +28,6 @@ class Check:
     ok: bool
     found: str
     advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The machine on which a report was made."""
-
-    cpu: str
-    architecture: str
-    cores: int = field(metadata=about("Cores that the process may use."))
-    threads: int = field(metadata=about("Worker threads by default: cores, or the quota if that is less."))
-    quota_cores: float | None
-    memory_limit_bytes: int | None
-
-    @classmethod
-    def here(cls) -> Host:
-        """This machine."""
-        from tilewright.hardware.probe import probe_host
-
-        facts = probe_host()
-        return cls(
-            cpu=facts.cpu_name,
-            architecture=facts.architecture,
-            cores=facts.num_affinity_cores,
-            threads=facts.num_threads,
-            quota_cores=facts.quota_cores,
-            memory_limit_bytes=facts.memory_limit_bytes,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilewright.api.doctor import Host
+from tilewright.api.host import Host
 from tilewright.planning import MemberInfo, MemberOption
 from tilewright.results import Result, about
 

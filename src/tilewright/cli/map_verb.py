@@ -7,8 +7,9 @@ from pathlib import Path
 import typer
 
 from tilewright.cli.flags import SHAPES, add_verb
-from tilewright.cli.output import JSON_OPTION, print_json, print_result, progress, say
+from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
 from tilewright.errors import UsageError
+from tilewright.families import MAPPERS
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -38,7 +39,7 @@ def map_(
         "(energies). May be repeated.",
     ),
     mapper: str = typer.Option(
-        "exact", "--mapper", help="How to search: cosa, cosa-paper, exact, hybrid, random."
+        "exact", "--mapper", help=f"How to search: {', '.join(MAPPERS.built_in_names())}."
     ),
     objective: str = typer.Option("latency", "--objective", help="What to minimise: latency, energy, edp."),
     budget: str | None = typer.Option(
@@ -118,7 +119,7 @@ def map_(
         write_atomically(plot, sweep_page(result).encode())
     if as_json:
         kind = {MapSweep: "map-sweep", MapEvaluation: "map-evaluate"}.get(type(result), "map")
-        print_json(kind, result.to_json())
+        print_document(kind, result)
         return
     print_result(result)
     if plot is not None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import typer
 
 from tilewright.cli.facts import HostMachine, ListedMember, ListedOption, NamedMachine, Targets
 from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, note, print_document, print_table, say
+from tilewright.cli.output import JSON_OPTION, note, print_document, print_table, print_tables, say
 from tilewright.cli.planners_verb import print_options
 from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.hardware.machine import Machine
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -103,9 +107,7 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
         document = machine.model_dump(mode="json", exclude_none=True)
         print_document("machine-description", DescribedMachine(document, cited_numbers(machine)))
     elif as_table:
-        from tilewright.cli.machine_table import print_machine
-
-        print_machine(machine)
+        _print_machine(machine)
     else:
         say(machine_text(machine) if is_file(name) else preset_text(name), end="")
 
@@ -128,8 +130,13 @@ def _print_host(as_table: bool, as_json: bool) -> None:
     if as_json:
         print_document("host", HostMachine(machine.model_dump(mode="json", exclude_none=True)))
     elif as_table:
-        from tilewright.cli.machine_table import print_machine
-
-        print_machine(machine)
+        _print_machine(machine)
     else:
         say(machine_text(machine), end="")
+
+
+def _print_machine(machine: Machine) -> None:
+    from tilewright.report.machine import machine_tables
+
+    say(f"{machine.name}: {machine.description}" if machine.description else machine.name)
+    print_tables(machine_tables(machine))

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from tilewright.cli.output import format_bytes, format_count, print_table, say
+from tilewright.formatting import format_bytes, format_count
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
+from tilewright.results import Table
 
 
-def print_machine(machine: Machine) -> None:
+def machine_tables(machine: Machine) -> tuple[Table, ...]:
     """What a machine computes with and stores in, and where the numbers come from."""
-    say(f"{machine.name}: {machine.description}" if machine.description else machine.name)
-    print_table(
-        ("level", "number", "capacity", "holds", "word", "read", "write", "read", "write"),
-        [_level(machine, level) for level in reversed(machine.levels)],
-        title="memory, from the outermost level in; per instance, energy per access",
-        right=(1, 2, 4, 5, 6, 7, 8),
-    )
+    heads = ("level", "number", "capacity", "holds", "word", "read", "write", "read", "write")
+    title = "memory, from the outermost level in; per instance, energy per access"
+    levels = tuple(_level(machine, level) for level in reversed(machine.levels))
+    tables = [Table(heads, levels, title, (1, 2, 4, 5, 6, 7, 8))]
     if machine.units:
-        print_table(
-            ("unit", "kind", "number", "reads", "rate of one per cycle", "in all"),
-            [_unit(machine, unit) for unit in machine.units],
-            title="compute units",
-            right=(2,),
-        )
-    print_table(("", ""), _facts(machine))
+        columns = ("unit", "kind", "number", "reads", "rate of one per cycle", "in all")
+        units = tuple(_unit(machine, unit) for unit in machine.units)
+        tables.append(Table(columns, units, "compute units", (2,)))
+    tables.append(Table(("", ""), tuple(_facts(machine))))
     sources = list(machine.sources.items())
     if machine.energy_source:
         sources.append(("all other energies", machine.energy_source))
     if sources:
-        print_table(("number or part", "source"), sources)
+        tables.append(Table(("number or part", "source"), tuple(sources)))
+    return tuple(tables)
 
 
 def _level(machine: Machine, level: Level) -> tuple[str, ...]:
