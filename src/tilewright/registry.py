@@ -123,6 +123,10 @@ class Registry(Generic[T]):
         """Names of members that are no plugins, as registered."""
         return tuple(self._loaders)
 
+    def plugin_names(self) -> tuple[str, ...]:
+        """Names of members that are plugins, sorted."""
+        return tuple(sorted(self._found()))
+
     def plugin_problems(self) -> tuple[str, ...]:
         """What is wrong with the names of plugins, a line for each; nothing is loaded for it."""
         return tuple(self._problems())

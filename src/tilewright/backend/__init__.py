@@ -1,6 +1,7 @@
 """The ONNX backend interface: `prepare`, `run_model`, `run_node`, `supports_device`.
 
-Devices are ONNX's names for tilewright's targets; `INTERPRETER` runs reference semantics.
+Devices are ONNX's names for tilewright's targets; `INTERPRETER` runs reference semantics. Targets of plugins
+are devices by their names in capitals.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
+from tilewright.targets import TARGETS
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -114,7 +116,11 @@ class TilewrightBackend(Backend):  # type: ignore[misc]  # onnx has no types
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Whether `prepare` takes this device."""
-        return device.partition(":")[0].upper() in TARGET_OF_DEVICE
+        try:
+            target_of(device)
+        except UnsupportedOp:
+            return False
+        return True
 
 
 def target_of(device: str) -> str:
@@ -127,9 +133,12 @@ def target_of(device: str) -> str:
     'cpu'
     """
     name = device.partition(":")[0].upper()
-    if name not in TARGET_OF_DEVICE:
-        raise UnsupportedOp(f"device {device!r} is not supported; use one of {', '.join(TARGET_OF_DEVICE)}.")
-    return TARGET_OF_DEVICE[name]
+    if name in TARGET_OF_DEVICE:
+        return TARGET_OF_DEVICE[name]
+    devices = {**TARGET_OF_DEVICE, **{plugin.upper(): plugin for plugin in TARGETS.plugin_names()}}
+    if name not in devices:
+        raise UnsupportedOp(f"device {device!r} is not supported; use one of {', '.join(devices)}.")
+    return devices[name]
 
 
 def as_array(data: Any) -> Array:

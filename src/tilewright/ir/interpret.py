@@ -46,8 +46,7 @@ def run_graph(
         InputError: values that are fed make an index or a shape that cannot be.
         UnsupportedOp: a node cannot run; names it and says why.
     """
-    values: dict[Value, Array] = {v: _fed(v, feed, dtype) for v in graph.inputs}
-    _refuse_unknown(feed, graph)
+    values = fed_values(graph, feed, dtype=dtype)
     wanted = {v.name: v for v in graph.outputs}
     if taps:
         by_name = {v.name: v for v in graph.values()}
@@ -78,6 +77,17 @@ def run_graph(
         if value not in values:
             values[value] = _constant(value, dtype)
     return {name: values[value] for name, value in wanted.items()}
+
+
+def fed_values(graph: Graph, feed: Mapping[str, Array], *, dtype: DType | None = None) -> dict[Value, Array]:
+    """The inputs of a graph as arrays of their types, floating ones in `dtype` if it is given.
+
+    Raises:
+        UsageError: the feed does not fit them.
+    """
+    values = {v: _fed(v, feed, dtype) for v in graph.inputs}
+    _refuse_unknown(feed, graph)
+    return values
 
 
 def run_checks(graph: Graph, feed: Mapping[str, Array]) -> None:
