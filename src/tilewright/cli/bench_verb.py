@@ -6,9 +6,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import INPUTS, CompileFlags, add_verb, checked_threads
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress
+from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import BudgetExceeded, UsageError
 
 
@@ -60,7 +59,7 @@ def bench(
             *models, *_peers(versus), feed=inputs, measure=measure, options=options, progress=update
         )
     if as_json:
-        print_document("bench", ModelFacts.of(found.model_sha256, found.target), found)
+        print_model_document("bench", found.model_sha256, found.target, found)
     else:
         print_result(found)
         for line in found.advice:

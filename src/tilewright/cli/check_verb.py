@@ -6,9 +6,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result
+from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result
 from tilewright.errors import UnsupportedOp, UsageError
 from tilewright.files import is_artifact
 
@@ -37,7 +36,7 @@ def check(
     loaded = tw.load(model, shapes=parsed_shapes(shapes))
     report = tw.check(loaded, target)
     if as_json:
-        print_document("check", ModelFacts.of(loaded.sha256, target), report)
+        print_model_document("check", loaded.sha256, target, report)
     else:
         print_result(report)
     if not report.ok:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress
+from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import NumericMismatch
 
 
@@ -49,7 +48,7 @@ def compare(
             progress=update,
         )
     if as_json:
-        print_document("compare", ModelFacts.of(found.model_sha256, found.target), found)
+        print_model_document("compare", found.model_sha256, found.target, found)
     else:
         print_result(found)
         if found.changed_kernels:

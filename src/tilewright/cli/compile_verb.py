@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from tilewright.api.inputs import feed_of, running_on
-from tilewright.cli.facts import ModelFacts, WrittenArtifact
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb, flag
 from tilewright.cli.output import (
     JSON_OPTION,
@@ -18,7 +17,7 @@ from tilewright.cli.output import (
     format_bytes,
     format_ms,
     hint,
-    print_document,
+    print_model_document,
     print_table,
     progress,
     say,
@@ -77,9 +76,10 @@ def compile_(
         phase_s = {"load": load_s, **compiled.phase_s, "save": time.perf_counter() - started}
     dumps = _dumps(loaded, options)
     if as_json:
+        from tilewright.cli.facts import WrittenArtifact
+
         written = WrittenArtifact(path, path.stat().st_size, phase_s, dumps)
-        facts = ModelFacts.of(compiled.model_sha256, compiled.target)
-        print_document("compile", facts, compiled.summary(), written)
+        print_model_document("compile", compiled.model_sha256, compiled.target, compiled.summary(), written)
         end_if_interrupted(compiled)
         return
     for name, text in dumps.items():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import SEED, THREADS, add_verb, checked_threads
-from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
+from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress, say
 from tilewright.errors import NumericMismatch
 
 DEMO_NETWORK = "mobilenet_v2"
@@ -42,7 +41,7 @@ def demo(
             progress=update,
         )
     if as_json:
-        print_document("demo", ModelFacts.of(found.model_sha256, "cpu"), found)
+        print_model_document("demo", found.model_sha256, "cpu", found)
     else:
         print_result(found)
         say(_NEXT)

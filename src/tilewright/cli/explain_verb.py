@@ -6,9 +6,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_tables, progress, say
+from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_tables, progress, say
 from tilewright.errors import UsageError
 
 
@@ -41,8 +40,7 @@ def explain(
         compiled.report().save(report)
         hint(f"written to {report}")
     if as_json:
-        facts = ModelFacts.of(compiled.model_sha256, compiled.target)
-        print_document("explain", facts, explanation, chosen)
+        print_model_document("explain", compiled.model_sha256, compiled.target, explanation, chosen)
     elif name is not None:
         say(str(explanation))
     else:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_document, print_table, progress
+from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_model_document, print_table, progress
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
 
@@ -65,7 +64,7 @@ def export(
             digest = compiled.model_sha256
             made = tw.export(compiled, output, isa, name=name or model.stem, force=force, progress=update)
     if as_json:
-        print_document("export", ModelFacts.of(digest, "cpu"), made)
+        print_model_document("export", digest, "cpu", made)
         return
     rows = [
         ("code", f"{made.object_path}, {made.num_kernels} kernels for {made.isa}"),

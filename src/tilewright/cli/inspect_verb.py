@@ -6,9 +6,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result
+from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -32,7 +31,7 @@ def inspect(
 
     found = inspect_file(model, target, shapes=parsed_shapes(shapes))
     if as_json:
-        print_document("inspect", ModelFacts.of(found.model_sha256, found.target), found)
+        print_model_document("inspect", found.model_sha256, found.target, found)
         return
     print_result(found)
     for remark in found.remarks:

@@ -39,7 +39,9 @@ def map_(
         "(energies). May be repeated.",
     ),
     mapper: str = typer.Option(
-        "exact", "--mapper", help=f"How to search: {', '.join(MAPPERS.built_in_names())}."
+        "exact",
+        "--mapper",
+        help=f"How to search: {', '.join(MAPPERS.built_in_names())}; see `tilewright planners`.",
     ),
     objective: str = typer.Option("latency", "--objective", help="What to minimise: latency, energy, edp."),
     budget: str | None = typer.Option(

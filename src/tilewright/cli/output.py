@@ -96,6 +96,13 @@ def print_document(kind: str, *parts: Result) -> None:
     print_json(kind, document)
 
 
+def print_model_document(kind: str, model_sha256: str, target: str, *parts: Result) -> None:
+    """`print_document` on a model: which one, for what and on which machine come first."""
+    from tilewright.cli.facts import ModelFacts  # its facts of this machine take a while to load
+
+    print_document(kind, ModelFacts.of(model_sha256, target), *parts)
+
+
 def _plain(value: Any) -> Any:
     """What JSON can say: numbers that are not finite become null, paths and enumerations text."""
     match value:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb, checked_threads
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_tables, progress, say
+from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_tables, progress, say
 from tilewright.errors import UsageError
 from tilewright.results import Result
 
@@ -60,7 +59,7 @@ def profile(
     if trace is not None:
         write_atomically(trace, found.chrome_trace(model.name).encode())
     if as_json:
-        print_document("profile", ModelFacts.of(found.model_sha256, "cpu"), found, WrittenTrace(trace))
+        print_model_document("profile", found.model_sha256, "cpu", found, WrittenTrace(trace))
         return
     print_tables(found.tables(every=every))
     for line in found.lines():

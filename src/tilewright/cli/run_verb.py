@@ -9,9 +9,8 @@ from typing import Any
 import typer
 
 from tilewright.api.inputs import Array, feed_of, running_on, write_arrays
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress
+from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import UsageError
 from tilewright.formatting import format_shape
 from tilewright.results import Result, Table
@@ -99,7 +98,7 @@ def run(
         write_arrays(outputs, named)
     found = RunOutputs(tuple(Output.of(n, a) for n, a in named.items()), outputs)
     if as_json:
-        print_document("run", ModelFacts.of(compiled.model_sha256, compiled.target), found)
+        print_model_document("run", compiled.model_sha256, compiled.target, found)
         return
     print_result(found)
     for remark in compiled.remarks:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tilewright.cli.facts import HostMachine, ListedMember, ListedOption, NamedMachine, Targets
 from tilewright.cli.flags import add_verb
 from tilewright.cli.output import JSON_OPTION, note, print_document, print_table, print_tables, say
 from tilewright.cli.planners_verb import print_options
@@ -59,6 +58,8 @@ def targets(
     machines = [(n, _about_machine(n)) for n in preset_names()] if name is None else []
     machine_options = options_of(find_target(machines[0][0])) if machines else ()
     if as_json:
+        from tilewright.cli.facts import ListedMember, ListedOption, NamedMachine, Targets
+
         listed = Targets(
             tuple(ListedMember.of("targets", info) for info in infos),
             tuple(NamedMachine(*row) for row in machines),
@@ -128,6 +129,8 @@ def _print_host(as_table: bool, as_json: bool) -> None:
 
     machine = host_machine()
     if as_json:
+        from tilewright.cli.facts import HostMachine
+
         print_document("host", HostMachine(machine.model_dump(mode="json", exclude_none=True)))
     elif as_table:
         _print_machine(machine)

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from tilewright.cli.compile_verb import artifact_path, end_if_interrupted, tuning_text
-from tilewright.cli.facts import ModelFacts
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, format_ms, hint, print_document, print_table, progress, say
+from tilewright.cli.output import (
+    JSON_OPTION,
+    format_ms,
+    hint,
+    print_model_document,
+    print_table,
+    progress,
+    say,
+)
 from tilewright.errors import UnsupportedOp
 from tilewright.results import Result
 
@@ -61,8 +68,7 @@ def tune(
         raise UnsupportedOp(f"{model}: does not run on random inputs, so that nothing can be measured.")
     kernels = sorted(tuning.kernels, key=lambda k: -(k.before_ns or 0.0))
     if as_json:
-        facts = ModelFacts.of(compiled.model_sha256, compiled.target)
-        print_document("tune", facts, tuning, TunedArtifact(output))
+        print_model_document("tune", compiled.model_sha256, compiled.target, tuning, TunedArtifact(output))
     else:
         print_table(
             ("kernel", "places", "by estimate", "before", "best other", "choice"),

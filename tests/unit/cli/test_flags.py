@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import typer
 from tilewright.cli.flags import CompileFlags, checked_threads
 from tilewright.cli.main import VERBS, app
 from tilewright.errors import UsageError
+from tilewright.families import FAMILIES
 from tilewright.options import Options
 
 ROOT: Any = typer.main.get_command(app)
@@ -33,9 +35,13 @@ def flags_of(command: Any) -> set[str]:
     return {o for p in command.params if p.param_type_name == "option" for o in (*p.opts, *p.secondary_opts)}
 
 
+PARAMETERS = {parameter.name: parameter for parameter in ROOT.commands["compile"].params}
+COMPILE_FLAGS = [f for f in dataclasses.fields(Options) if f.name != "dump_after"]
+
+
 def defaults(**changes: Any) -> CompileFlags:
-    values = {f.name: f.default.default for f in dataclasses.fields(CompileFlags)}
-    return CompileFlags(**{**values, **changes})
+    """What the parser gives where nothing but `changes` is asked for."""
+    return CompileFlags({**{f.name: PARAMETERS[f.name].default for f in COMPILE_FLAGS}, **changes})
 
 
 def test_every_verb_is_there() -> None:
@@ -50,7 +56,7 @@ def test_every_verb_has_an_example_json_and_the_flags_of_manner(name: str, comma
 
 @pytest.mark.parametrize("verb", COMPILING)
 def test_verbs_that_compile_take_every_flag_of_a_compilation(verb: str) -> None:
-    wanted = {"--" + f.name.replace("_", "-") for f in dataclasses.fields(CompileFlags)}
+    wanted = {flag for f in COMPILE_FLAGS for flag in f.metadata["flags"]}
     assert flags_of(ROOT.commands[verb]) >= wanted
 
 
@@ -73,9 +79,10 @@ def test_flags_reach_their_options() -> None:
         isa="avx2",
         partition="none",
         schedule="greedy",
-        disable_pass=["fold-pad"],
-        max_memory="2KiB",
-        timeout=4.5,
+        passes=["canonicalise{exact-reciprocals=true}"],
+        disabled_passes=["fold-pad"],
+        max_memory_bytes="2KiB",
+        timeout_s=4.5,
         seed=6,
         frozen=True,
     )
@@ -86,6 +93,7 @@ def test_flags_reach_their_options() -> None:
         isa="avx2",
         partition="none",
         schedule="greedy",
+        passes=("canonicalise{exact_reciprocals=true}",),
         disabled_passes=("fold-pad",),
         dump_after=("dead-code",),
         max_memory_bytes=2048,
@@ -105,9 +113,11 @@ def test_no_flags_are_the_default_options() -> None:
         {"target": "gpu"},
         {"partition": "best"},
         {"schedule": "best"},
-        {"disable_pass": ["fold-padd"]},
+        {"disabled_passes": ["fold-padd"]},
+        {"passes": ["fold-pad{x=1}"]},
+        {"memory": "best"},
         {"isa": "sse9"},
-        {"max_memory": ""},
+        {"max_memory_bytes": ""},
         {"shapes": ""},
         {"threads": 0},
     ],
@@ -125,3 +135,16 @@ def test_threads_default_to_what_this_process_may_use() -> None:
     assert checked_threads(1) == 1
     with pytest.raises(UsageError, match="positive"):
         checked_threads(0)
+
+
+def test_every_field_of_the_options_is_a_flag_with_its_help() -> None:
+    for field in dataclasses.fields(Options):
+        parameter = PARAMETERS[field.name]
+        assert tuple(parameter.opts) == field.metadata["flags"]
+        assert parameter.help.startswith(field.metadata["help"].rstrip("."))
+
+
+@pytest.mark.parametrize("name", ["partition", "schedule", "memory"])
+def test_a_flag_that_names_a_planner_lists_all_of_them(name: str) -> None:
+    listed = re.split(r"[:,;] ", PARAMETERS[name].help)
+    assert {"auto", *FAMILIES[name].built_in_names()} <= set(listed)
