@@ -112,17 +112,25 @@ def _python() -> list[Check]:
 
 
 def _processor() -> list[Check]:
+    from tilewright.hardware.host import host_instructions
     from tilewright.hardware.probe import probe_host
-    from tilewright.targets.cpu.isa import host_isa
+    from tilewright.hardware.processor import INSTRUCTION_SETS, widest_in
 
-    facts, isa = probe_host(), host_isa()
+    facts, widest = probe_host(), widest_in(host_instructions())
     caches = ", ".join(
         f"L{c.level} {format_bytes(c.size_bytes)}" for c in facts.caches if c.kind != "Instruction"
     )
     return [
         Check("processor", True, f"{facts.cpu_name} ({facts.architecture})"),
         Check("caches", True, caches or "not listed by the system"),
-        Check("instruction set", True, f"{isa.name}, {8 * isa.vector_bytes[0]}-bit vectors"),
+        Check("instruction set", True, f"{widest.name}, {8 * widest.vector_bytes[0]}-bit vectors")
+        if widest is not None
+        else Check(
+            "instruction set",
+            False,
+            f"none of {', '.join(known.name for known in INSTRUCTION_SETS)}",
+            "use --target interpreter, or compile for another machine",
+        ),
     ]
 
 

@@ -116,9 +116,10 @@ class CompileFlags:
 
 
 def _check_isa(name: str) -> None:
-    from tilewright.targets.cpu.isa import isa_by_name
+    from tilewright.hardware.processor import HOST, instruction_set_by_name
 
-    isa_by_name(name)
+    if name != HOST:
+        instruction_set_by_name(name)
 
 
 def parsed_shapes(text: str | None) -> dict[str, tuple[int, ...]]:

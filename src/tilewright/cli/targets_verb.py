@@ -114,13 +114,15 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
 
 
 def _print_processor() -> None:
+    from tilewright.hardware.host import host_instructions
     from tilewright.hardware.probe import probe_host
-    from tilewright.targets.cpu.isa import ISA_NAMES, host_isa
+    from tilewright.hardware.processor import INSTRUCTION_SETS, widest_in
 
-    facts, isa = probe_host(), host_isa()
+    facts, widest = probe_host(), widest_in(host_instructions())
     threads = f"{facts.num_threads} thread{'s' if facts.num_threads > 1 else ''}"
-    others = ", ".join(name for name in ISA_NAMES if name != isa.name)
-    say(f"cpu here: {facts.cpu_name}, {threads}, {isa.name} (there is code for {others}, too)")
+    here = "no instruction set that code is made for" if widest is None else widest.name
+    others = ", ".join(known.name for known in INSTRUCTION_SETS if known is not widest)
+    say(f"cpu here: {facts.cpu_name}, {threads}, {here} (there is code for {others}, too)")
 
 
 def _print_host(as_table: bool, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tilewright.errors import UsageError
 from tilewright.hardware.machine import Level, Machine
 from tilewright.hardware.parts import Instructions, Unit, Work
 
@@ -64,6 +65,9 @@ INSTRUCTION_SETS = (
 )
 """The widest of each architecture first."""
 
+HOST = "host"
+"""What stands for all that the processor of this host has."""
+
 AMX_NEEDS = ("amx-tile", "amx-bf16", "avx512bf16")
 """Features of a unit that multiplies tiles of bfloat16."""
 # TDPBF16PS multiplies 16x32 by 32x16 elements in 16 cycles, TDPBSSD 16x64 by 64x16.
@@ -80,6 +84,18 @@ _FMA_BYTES_PER_CYCLE = {
     "apple-m3": 64,
     "apple-m4": 64,
 }
+
+
+def instruction_set_by_name(name: str) -> InstructionSet:
+    """What a name promises.
+
+    Raises:
+        UsageError: no instruction set has that name.
+    """
+    known = {instruction_set.name: instruction_set for instruction_set in INSTRUCTION_SETS}
+    if name not in known:
+        raise UsageError(f"unknown instruction set {name!r}: expected {HOST}, {', '.join(known)}")
+    return known[name]
 
 
 def widest_in(instructions: Instructions) -> InstructionSet | None:

@@ -13,8 +13,10 @@ from tilewright.hardware.host import host_instructions, host_machine
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.processor import (
     AMX_NEEDS,
+    HOST,
     INSTRUCTION_SETS,
     InstructionSet,
+    instruction_set_by_name,
     narrowed,
     widest_in,
 )
@@ -142,9 +144,7 @@ _REGISTER_USE = {
     "avx2": _RegisterUse(0, 12, ((4, 3), (6, 2), (12, 1))),
     "neon": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
 }
-_BY_NAME = {known.name: known for known in INSTRUCTION_SETS}
-ISA_NAMES = tuple(_BY_NAME)
-HOST = "host"
+ISA_NAMES = tuple(known.name for known in INSTRUCTION_SETS)
 
 
 @functools.cache
@@ -169,9 +169,9 @@ def isa_of(machine: Machine, name: str | None = None) -> Isa:
             f"machine {machine.name!r} has none of {', '.join(ISA_NAMES)}: "
             "use --target interpreter, or compile for another machine"
         )
-    if name in (None, HOST):
+    if name is None or name == HOST:
         return _isa(machine, widest)
-    wanted = _instruction_set(name)
+    wanted = instruction_set_by_name(name)
     narrow = narrowed(machine, wanted)
     if narrow is None:
         raise UsageError(
@@ -200,15 +200,8 @@ def isa_by_name(name: str) -> Isa:
     """
     if name == HOST:
         return host_isa()
-    wanted = _instruction_set(name)
+    wanted = instruction_set_by_name(name)
     return _isa(narrowed(host_machine(), wanted) or wanted.machine, wanted)
-
-
-def _instruction_set(name: str | None) -> InstructionSet:
-    wanted = _BY_NAME.get(name or "")
-    if wanted is None:
-        raise UsageError(f"unknown instruction set {name!r}: expected {HOST}, {', '.join(ISA_NAMES)}")
-    return wanted
 
 
 def _isa(machine: Machine, instruction_set: InstructionSet) -> Isa:
@@ -266,8 +259,8 @@ def isa_for_export(name: str) -> Isa:
         UsageError: an unknown name.
     """
     known = _ALIASES.get(name, name)
-    if known not in (*ISA_NAMES, "host"):
-        listed = ", ".join(("host", *ISA_NAMES, *_ALIASES))
+    if known not in (*ISA_NAMES, HOST):
+        listed = ", ".join((HOST, *ISA_NAMES, *_ALIASES))
         raise UsageError(f"unknown instruction set {name!r}: expected one of {listed}")
     isa = isa_by_name(known)
     features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in isa.features.split(","))
