@@ -13,6 +13,7 @@ from tilewright.cli.flags import MODEL, SHAPES, add_verb
 from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table, progress, say
 from tilewright.cli.simulate_batches import Batches, batched_model, parsed_batch, parsed_latency
 from tilewright.errors import NumericMismatch, UsageError
+from tilewright.families import FAMILIES
 from tilewright.printable import json_text
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from tilewright.targets.npu.batches import Run
     from tilewright.targets.npu.plan import Planned, Planner
     from tilewright.targets.npu.portfolio import Best
+
+
+def _names(family: str) -> str:
+    """The members of a family, for the help of a flag that takes one with its options."""
+    return f"{', '.join(FAMILIES[family].built_in_names())}; see `tilewright planners`"
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -37,18 +43,17 @@ def simulate(
         "astitch, variant-1 to variant-4.",
     ),
     partition: str | None = typer.Option(
-        None, "--partition", help="Instead of a recipe: how to cut the graph, as compile does, or graphturbo."
+        None, "--partition", help=f"Instead of a recipe: how to group operators: {_names('partition')}."
     ),
     schedule: str | None = typer.Option(
         None,
         "--schedule",
-        help="Instead of a recipe: how to order it, as compile does, or depth-first, breadth-first, "
-        "min-delta, exact-order.",
+        help=f"Instead of a recipe: how to order the groups: {_names('schedule')}.",
     ),
     memory: str | None = typer.Option(
         None,
         "--memory",
-        help="Instead of a recipe: what leaves a full buffer: longest-liveness, largest-size.",
+        help=f"Instead of a recipe: how to place values in memory: {_names('memory')}.",
     ),
     budget: str | None = typer.Option(
         None,
