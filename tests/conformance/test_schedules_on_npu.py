@@ -73,9 +73,9 @@ def partitions(name: str, graph: Graph) -> Iterator[Partition]:
         yield GraphTurbo(capacity_bytes=largest // 2, dims="any").solve(PartitionProblem(graph), Budget())
 
 
-def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, spill: str) -> Planned:
+def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, memory: str) -> Planned:
     """The plan of a schedule: valid, with the network's values, above its bound."""
-    planned = plan_schedule(schedule, machine, spill=spill)
+    planned = plan_schedule(schedule, machine, memory=memory)
     assert check_scopes(planned.scopes, planned.bindings) == ()
     expected = run_graph(schedule.partition.graph, feed)
     found = execute(planned.scopes, feed)
@@ -89,10 +89,10 @@ def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, spi
     return planned
 
 
-@pytest.mark.parametrize("spill", ["largest-size", "longest-liveness"])
+@pytest.mark.parametrize("memory", ["largest-size", "longest-liveness"])
 @pytest.mark.parametrize("scheduler", SCHEDULERS.names())
 @pytest.mark.parametrize("partitioner", PARTITIONERS.names())
-def test_whatever_is_registered_runs(partitioner: str, scheduler: str, spill: str) -> None:
+def test_whatever_is_registered_runs(partitioner: str, scheduler: str, memory: str) -> None:
     for number, (graph, feed) in enumerate(networks()):
         machine = small(MACHINES[number % 2], 64)
         for partition in partitions(partitioner, graph):
@@ -100,10 +100,10 @@ def test_whatever_is_registered_runs(partitioner: str, scheduler: str, spill: st
                 problem = ScheduleProblem(partition, limits=Limits(3), allows_slices=allows_slices)
                 schedule = SCHEDULERS.get(scheduler).solve(problem, Budget(100))
                 assert isinstance(schedule, Schedule)
-                planned = right(schedule, feed, machine, spill)
-                again = plan_schedule(schedule, machine, spill=spill)
+                planned = right(schedule, feed, machine, memory)
+                again = plan_schedule(schedule, machine, memory=memory)
                 assert again.simulation.runs == planned.simulation.runs
-                assert planned.scopes.memory.provenance.planner == spill
+                assert planned.scopes.memory.provenance.planner == memory
 
 
 @pytest.mark.parametrize("memory", MEMORY_PLANNERS.names())

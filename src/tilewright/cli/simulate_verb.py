@@ -101,7 +101,7 @@ def simulate(
     from tilewright.targets.npu.schedules import plan_by_name
     from tilewright.targets.npu.search import DEFAULT_BUDGET, search_plan
 
-    named = {"partition": partition, "schedule": schedule, "spill": memory}
+    named = {"partition": partition, "schedule": schedule, "memory": memory}
     by_name = {key: name for key, name in named.items() if name is not None}
     if by_name and recipe is not None:
         raise UsageError(

@@ -87,7 +87,7 @@ class NpuBackend:
         key = (partition, stages, splits, memory)
         if key not in self._plans:
             schedule = Schedule(partition, stages, _UNPRICED, Provenance("to be priced"), splits)
-            self._plans[key] = plan_schedule(schedule, self.machine, spill=memory, policy=self.policy)
+            self._plans[key] = plan_schedule(schedule, self.machine, memory=memory, policy=self.policy)
         return self._plans[key]
 
     def _simulation(self, schedule: Schedule) -> Simulation:

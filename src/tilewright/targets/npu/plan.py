@@ -182,9 +182,12 @@ def placed(
     steps = lower(scopes, bindings, machine, computing_dtype(machine))
     if least_seconds is None:
         least_seconds = _least_seconds(instances.partition.graph, machine, instances.maps)
-    room_bytes = weight_room_bytes(machine, scopes)
     simulation = simulate(
-        steps, machine, recipe.policy, weight_room_bytes=room_bytes, least_seconds=least_seconds
+        steps,
+        machine,
+        recipe.policy,
+        weight_capacity_bytes=weight_capacity_bytes(machine, scopes),
+        least_seconds=least_seconds,
     )
     return Planned(recipe, instances.partition, instances, tuple(order), bindings, scopes, simulation)
 
@@ -193,7 +196,7 @@ def _least_seconds(graph: Graph, machine: Machine, maps: RegionMaps) -> Mapping[
     return Works(machine, computing_dtype(machine)).least_seconds(graph.nodes, graph.outputs, maps)
 
 
-def weight_room_bytes(machine: Machine, scopes: ScopePlan) -> int:
+def weight_capacity_bytes(machine: Machine, scopes: ScopePlan) -> int:
     """What values leave of the shared buffer: the vendor keeps a share for weights and sizes the rest by the
     network, so weights have that share and whatever no buffer ever lies on."""
     shared = machine.shared

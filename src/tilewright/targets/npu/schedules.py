@@ -17,7 +17,7 @@ from tilewright.targets.npu.simulate import GRAPHTURBO, Policy
 
 
 def plan_schedule(
-    schedule: Schedule, machine: Machine, *, spill: str = DEFAULT_PLANNER, policy: Policy = GRAPHTURBO
+    schedule: Schedule, machine: Machine, *, memory: str = DEFAULT_PLANNER, policy: Policy = GRAPHTURBO
 ) -> Planned:
     """Bind, place and simulate a schedule on one cluster of a machine.
 
@@ -28,8 +28,8 @@ def plan_schedule(
         InfeasibleMapping: it fits nowhere; names level and bytes.
     """
     graph, order = instances_of(schedule, machine)
-    names = (schedule.partition.provenance.planner, schedule.provenance.planner, spill)
-    recipe = Recipe(", ".join(names), memory=MEMORY_PLANNERS.get(spill), policy=policy)
+    names = (schedule.partition.provenance.planner, schedule.provenance.planner, memory)
+    recipe = Recipe(", ".join(names), memory=MEMORY_PLANNERS.get(memory), policy=policy)
     return placed(machine, recipe, graph, order)
 
 
@@ -39,7 +39,7 @@ def plan_by_name(
     *,
     partition: str = "graphturbo",
     schedule: str = "depth-first",
-    spill: str = DEFAULT_PLANNER,
+    memory: str = DEFAULT_PLANNER,
 ) -> Planned:
     """Cut, order, place and simulate a graph with what the registries have under these names.
 
@@ -58,4 +58,4 @@ def plan_by_name(
     )
     if isinstance(found, Infeasible):
         raise UsageError(f"scheduler {schedule}: {found}")
-    return plan_schedule(found, machine, spill=spill)
+    return plan_schedule(found, machine, memory=memory)

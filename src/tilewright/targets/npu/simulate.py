@@ -94,19 +94,19 @@ def simulate(
     machine: Machine,
     policy: Policy = GRAPHTURBO,
     *,
-    weight_room_bytes: int | None = None,
+    weight_capacity_bytes: int | None = None,
     least_seconds: Mapping[str, float] | None = None,
 ) -> Simulation:
     """Run the steps of one cluster.
 
-    `weight_room_bytes` is what of the shared buffer weights may take; None: the share that the machine keeps
-    for them. `least_seconds` is what each unit takes at least, however the network is cut, for the bound;
-    None: what these steps take.
+    `weight_capacity_bytes` is what of the shared buffer weights may take; None: the share that the machine
+    keeps for them. `least_seconds` is what each unit takes at least, however the network is cut, for the
+    bound; None: what these steps take.
 
     Raises:
         MachineError: the machine has no buffers of cores, or no rate for what it has to move.
     """
-    return _Simulator(tuple(steps), machine, policy, weight_room_bytes, least_seconds or {}).run()
+    return _Simulator(tuple(steps), machine, policy, weight_capacity_bytes, least_seconds or {}).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class _Simulator:
         steps: tuple[Step, ...],
         machine: Machine,
         policy: Policy,
-        weight_room_bytes: int | None,
+        weight_capacity_bytes: int | None,
         least_seconds: Mapping[str, float],
     ) -> None:
         self.steps, self.machine, self.policy = steps, machine, policy
@@ -156,8 +156,8 @@ class _Simulator:
         self.main_rate, self.local_rate = self.ports.main_bytes_per_s, self.ports.local_bytes_per_s
         self.bytes = dict.fromkeys(Traffic.__slots__, 0)
         self.energy_pj: dict[str, float] = {}
-        own_room = shared_weight_bytes(machine)
-        self.weight_room_bytes = own_room if weight_room_bytes is None else weight_room_bytes
+        share = shared_weight_bytes(machine)
+        self.weight_capacity_bytes = share if weight_capacity_bytes is None else weight_capacity_bytes
         self.cached: OrderedDict[str, int] = OrderedDict()
         self.cached_bytes = 0
         self.barrier_s = machine.overheads.barrier_ns * 1e-9
@@ -265,14 +265,14 @@ class _Simulator:
 
     def _fetched(self, name: str | None, size: int) -> tuple[str, ...] | None:
         """Which weights leave the shared buffer for this one: those used longest ago. None: it is there."""
-        room = self.weight_room_bytes
-        if name is None or not self.policy.keeps_weights or size > room:
+        capacity = self.weight_capacity_bytes
+        if name is None or not self.policy.keeps_weights or size > capacity:
             return ()
         if name in self.cached:
             self.cached.move_to_end(name)
             return None
         gone: list[str] = []
-        while self.cached_bytes + size > room:
+        while self.cached_bytes + size > capacity:
             old, old_size = self.cached.popitem(last=False)
             self.cached_bytes -= old_size
             gone.append(old)
@@ -315,7 +315,7 @@ class _Simulator:
         return runs, now
 
     def _overlapped(self, costs: Sequence[_Cost]) -> list[Run]:
-        """All tiles of all steps as tasks that wait for what they need, and for room."""
+        """All tiles of all steps as tasks that wait for what they need, and for free capacity."""
         tasks = TaskGraph()
         computed: list[list[int]] = []  # by step and tile: the task after which the tile is in the cores
         stored: list[list[int]] = []  # the same: after which it is where it belongs
@@ -333,9 +333,9 @@ class _Simulator:
                 if fetch.name is not None:
                     there[fetch.name] = task
             gate = gates[number]
-            room = [] if gate is None else computed[gate][-1:]
+            freed = [] if gate is None else computed[gate][-1:]
             known = [there[w.key] for w in step.weights if w.key in there]
-            hoist = tasks.add(MOVER, cost.hoist_s, (number, -1, 0), "weights", [*fetched, *known, *room])
+            hoist = tasks.add(MOVER, cost.hoist_s, (number, -1, 0), "weights", [*fetched, *known, *freed])
             used.update((w.key, hoist) for w in step.weights if w.key is not None)
             free = [task for earlier in step.after for task in (*computed[earlier], *stored[earlier])]
             ends: list[int] = []
@@ -382,12 +382,12 @@ class _Simulator:
     def _weights_gates(self) -> list[int | None]:
         """For each step the last one that must be done before its weights fit into the cores beside those
         in use."""
-        room = self.ports.local.capacity_for_bytes(TensorKind.WEIGHT) or 0
+        capacity = self.ports.local.capacity_for_bytes(TensorKind.WEIGHT) or 0
         before = [0, *accumulate(sum(w.size_bytes for w in step.weights) for step in self.steps)]
         gates: list[int | None] = []
         for number in range(len(self.steps)):
-            # From here back to the step found, weights take more than there is room for.
-            last = bisect_left(before, before[number + 1] - room) - 1
+            # From here back to the step found, weights take more than the capacity.
+            last = bisect_left(before, before[number + 1] - capacity) - 1
             gate = min(last, number - _WEIGHTS_AHEAD)
             gates.append(gate if gate >= 0 else None)
         return gates

@@ -36,7 +36,7 @@ from tilewright.targets.npu.plan import (
     Planner,
     Recipe,
     plan,
-    weight_room_bytes,
+    weight_capacity_bytes,
 )
 from tilewright.targets.npu.portfolio import NAMED, best_plan
 from tilewright.targets.npu.schedules import plan_by_name
@@ -71,8 +71,8 @@ def test_pieces_give_the_networks_values_bit_for_bit(seed: int) -> None:
 
 
 def run_with(planned: Planned, policy: Policy, machine: Machine = MACHINE) -> float:
-    room = weight_room_bytes(machine, planned.scopes)
-    return simulate(planned.simulation.steps, machine, policy, weight_room_bytes=room).time_s
+    room = weight_capacity_bytes(machine, planned.scopes)
+    return simulate(planned.simulation.steps, machine, policy, weight_capacity_bytes=room).time_s
 
 
 @pytest.mark.parametrize("seed", SEEDS)
