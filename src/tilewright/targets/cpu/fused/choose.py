@@ -5,7 +5,7 @@ A chain is fused only where the estimate is well ahead of the plain kernels, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from tilewright.ir.contraction import contractions
 from tilewright.ir.derive import nests_of
@@ -15,6 +15,7 @@ from tilewright.partition.base import Partition
 from tilewright.partition.merge_chains import Chain, is_read_only_by
 from tilewright.targets.cpu.fused.estimate import Estimate, Work, saved_cycles
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.repeats import nest_facts
 
 # Subgraphs of one chain, and nests in it: longer ones have small tensors in the end.
 _MAX_CHAIN = 6
@@ -28,7 +29,8 @@ def find_chains(partition: Partition, isa: Isa) -> tuple[Chain, ...]:
 
     Schedules play no part: a chain has one reader for all that it makes on the way.
     """
-    chains = (chain for run in _runs(partition) for chain in _cut_run(partition, run, isa))
+    estimates = _ChainEstimates(partition, isa)
+    chains = (chain for run in _runs(partition) for chain in _cut_run(run, estimates))
     return tuple(sorted(chains, key=lambda chain: chain.subgraph_ids[-1]))
 
 
@@ -51,14 +53,14 @@ def _runs(partition: Partition) -> Iterator[list[int]]:
             yield run[::-1]
 
 
-def _cut_run(partition: Partition, run: Sequence[int], isa: Isa) -> list[Chain]:
+def _cut_run(run: Sequence[int], estimates: _ChainEstimates) -> list[Chain]:
     """The chains of a run of subgraphs that feed one another, with the largest gain in all."""
     best: list[tuple[float, list[Chain]]] = [(0.0, [])]  # of the last 0, 1, ... subgraphs of the run
     for first in reversed(range(len(run))):
         most = best[-1]
         for last in range(first, min(first + _MAX_CHAIN, len(run))):
             ids = tuple(run[first : last + 1])
-            estimate = _estimate_chain(partition, ids, isa)
+            estimate = estimates.of(ids)
             rest_gain, rest = best[len(run) - 1 - last]
             if estimate is not None and estimate.gain + rest_gain > most[0]:
                 most = (estimate.gain + rest_gain, [Chain(ids, estimate.form), *rest])
@@ -66,15 +68,33 @@ def _cut_run(partition: Partition, run: Sequence[int], isa: Isa) -> list[Chain]:
     return best[-1][1]
 
 
-def _estimate_chain(partition: Partition, ids: Sequence[int], isa: Isa) -> Estimate | None:
-    subgraphs = [partition.subgraphs[i] for i in ids]
-    between = [s.outputs[0].size_bytes for s in subgraphs[:-1]]
-    if between and min(saved_cycles(size, isa) for size in (between[0], between[-1])) < _MIN_SAVED_CYCLES:
-        return None  # without its first or its last subgraph the chain saves as much
-    if not between and sum(len(contractions(nests_of(node))) for node in subgraphs[0].nodes) < 2:
-        return None
-    group = fuse_nodes([n for s in subgraphs for n in s.nodes], subgraphs[-1].outputs)
-    return None if isinstance(group, Opaque) else choose_blocking(group, isa)
+class _ChainEstimates:
+    """What chains of a partition gain. Equal layers of a network are estimated once."""
+
+    def __init__(self, partition: Partition, isa: Isa) -> None:
+        self._subgraphs = partition.subgraphs
+        self._isa = isa
+        self._known: dict[Hashable, Estimate | None] = {}
+
+    def of(self, ids: Sequence[int]) -> Estimate | None:
+        """Of these subgraphs, one after the other; None where no blocks of them can pay."""
+        subgraphs = [self._subgraphs[i] for i in ids]
+        between = [s.outputs[0].size_bytes for s in subgraphs[:-1]]
+        ends = (between[0], between[-1]) if between else ()
+        if any(saved_cycles(size, self._isa) < _MIN_SAVED_CYCLES for size in ends):
+            return None  # without its first or its last subgraph the chain saves as much
+        if not between and sum(len(contractions(nests_of(node))) for node in subgraphs[0].nodes) < 2:
+            return None
+        group = fuse_nodes([n for s in subgraphs for n in s.nodes], subgraphs[-1].outputs)
+        if isinstance(group, Opaque):
+            return None
+        facts = tuple(nest_facts(nest, {}) for nest in group.nests)
+        if None in facts:
+            return choose_blocking(group, self._isa)
+        key = facts, tuple(v.is_constant for v in group.inputs)
+        if key not in self._known:
+            self._known[key] = choose_blocking(group, self._isa)
+        return self._known[key]
 
 
 def choose_blocking(group: NestGroup, isa: Isa) -> Estimate | None:

@@ -103,10 +103,17 @@ class Work:
         self._block_start = self._num_kernels * _START_CYCLES + weights / _PRIVATE_CACHE_BYTES_PER_CYCLE
 
     def estimates(self) -> Iterator[Estimate]:
-        """Of every blocking that may be worth it."""
+        """Of every blocking that may be worth it; none where all blocks together save too little."""
+        if not self._estimate(Blocking(self.shape), 0.0).gain:
+            return
         for block in self._blocks():
-            if Blocking(block).num_blocks(self.shape) <= MAX_BLOCKS:
+            blocking = Blocking(block)
+            num_blocks = blocking.num_blocks(self.shape)
+            if num_blocks <= MAX_BLOCKS and self._estimate(blocking, num_blocks * self._block_start).gain:
                 yield from self._estimates_of(block)
+
+    def _estimate(self, blocking: Blocking, paid: float) -> Estimate:
+        return Estimate(blocking, self.saved, paid, self._whole + self.saved)
 
     def _blocks(self) -> Iterator[tuple[int, ...]]:
         """Blocks along the axes that can be cut without computing much twice."""
@@ -156,7 +163,7 @@ class Work:
             waits = sum(-(-num_strips // p) * p / num_strips for p in _USUAL_THREADS) / len(_USUAL_THREADS)
             paid = max(0.0, compute - self._whole) + num_blocks * self._block_start + crowded
             paid += (waits - 1 + _LATE_SHARE / num_strips) * self._whole
-            yield Estimate(blocking, self.saved, paid, self._whole + self.saved)
+            yield self._estimate(blocking, paid)
 
     def _steady(self, blocking: Blocking, before: Mapping[OperandKey, Region]) -> float:
         """Cycles of a block that finds what it shares with the one before, and moves that to its place."""
