@@ -96,7 +96,6 @@ def map_(
     from tilewright.api.mapping import MapRequest, answer
     from tilewright.files import write_atomically
     from tilewright.mapping.results import MapEvaluation, MapSweep
-    from tilewright.report.sweep import sweep_page
 
     _check_flags(context)
     request = MapRequest(
@@ -118,6 +117,8 @@ def map_(
     with progress("mapping") as update:
         result = answer(request, update)
     if plot is not None and isinstance(result, MapSweep):
+        from tilewright.report.sweep import sweep_page
+
         write_atomically(plot, sweep_page(result).encode())
     if as_json:
         kind = {MapSweep: "map-sweep", MapEvaluation: "map-evaluate"}.get(type(result), "map")

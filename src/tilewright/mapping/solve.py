@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tilewright.cost.base import Objective
 from tilewright.cost.bound import check_smallest_tiles
@@ -19,7 +20,6 @@ from tilewright.mapping import MAPPERS
 from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Sampler
 from tilewright.mapping.cases import Case
 from tilewright.mapping.launch import Launch
-from tilewright.mapping.network import Layer, stream
 from tilewright.mapping.results import (
     EvaluatedMapping,
     MapEvaluation,
@@ -33,6 +33,9 @@ from tilewright.mapping.results import (
 )
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.progress import Progress
+
+if TYPE_CHECKING:
+    from tilewright.mapping.network import Layer
 
 UNLIMITED_BUDGET = Budget(UNLIMITED)
 
@@ -116,10 +119,11 @@ def _map_onto(problem: MapProblem, part: Machine, note: str, progress: Progress)
 
 def _streamed(layers: Sequence[Layer], part: Machine) -> tuple[StreamedNode, ...]:
     """What operators that are not mapped cost at least."""
-    from tilewright.hardware.operator_view import operator_view
-
     if not layers:
         return ()
+    from tilewright.hardware.operator_view import operator_view
+    from tilewright.mapping.network import stream
+
     view = operator_view(part).machine
     costs = [(layer, stream(layer.nest, view)) for layer in layers]
     return tuple(StreamedNode(layer.node, layer.op_type, c.cycles, c.energy_pj) for layer, c in costs)
