@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -109,7 +110,7 @@ class Operand:
     @property
     def num_elements(self) -> int:
         """Product of the shape."""
-        return int(np.prod(self.shape, dtype=np.int64)) if self.shape else 1
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -89,7 +89,7 @@ def _lower_as(choice: Choice, nest: Nest, context: Context) -> Kernels | Decline
 def _lower_by_estimate(nest: Nest, context: Context) -> Kernels | Declined:
     kernels: Kernels | Declined = Declined("no template computes the nest")
     for offer in _ranked([o for o in _offers(nest, context) if o.counts]):
-        kernels = lower_problem(offer.template, offer.problem, offer.way, context)
+        kernels = lower_problem(offer.template, offer.problem, offer.way, context, offer.estimate)
         if not isinstance(kernels, Declined):
             return kernels
     return kernels

@@ -112,13 +112,18 @@ def lower_with(
 
 
 def lower_problem(
-    template: Template[WorkT, ProblemT], problem: ProblemT, choice: Choice, context: Context
+    template: Template[WorkT, ProblemT],
+    problem: ProblemT,
+    choice: Choice,
+    context: Context,
+    estimate: Estimate | None = None,
 ) -> Kernels | Declined:
-    """Kernels of a matched problem, the last with the template's estimate."""
+    """Kernels of a matched problem, the last with the template's estimate, if it is not known already."""
     kernels = template.lower(problem, choice, context)
     if isinstance(kernels, Declined) or not kernels or kernels[-1].estimate_cycles is not None:
         return kernels
-    return (*kernels[:-1], kernels[-1].estimated(template.estimate(problem, choice, context).cycles))
+    estimate = estimate or template.estimate(problem, choice, context)
+    return (*kernels[:-1], kernels[-1].estimated(estimate.cycles))
 
 
 def transfer_cycles(sizes_bytes: Iterable[int], isa: Isa) -> float:

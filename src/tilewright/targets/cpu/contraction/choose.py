@@ -79,8 +79,9 @@ def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -
     assert isinstance(tile, Tile)
     compute = tile_cycles(tile, problem.row.extent, _num_steps(problem))
     compute *= prod(x.extent for x in problem.outer) * prod(w.share_inside(extents) for w in problem.windows)
-    finish_flops = nest_flops(problem.nest) - nest_flops(replace(problem.nest, finish=None))
-    compute += finish_flops / isa.lanes(_element(problem)) / FMAS_PER_CYCLE
+    if problem.nest.finish is not None:
+        finish_flops = nest_flops(problem.nest) - nest_flops(replace(problem.nest, finish=None))
+        compute += finish_flops / isa.lanes(_element(problem)) / FMAS_PER_CYCLE
     cold = 0.0
     moved = [operand_bytes(problem.a.operand), operand_bytes(problem.nest.write.operand)]
     weights = operand_bytes(problem.b.operand)
