@@ -122,14 +122,14 @@ def level_capacities(
 
     There are two parts where one is filled while the other is in use. None without a limit.
     """
-    found = [(share.holds, share.capacity_bytes) for share in level.shares]
+    parts = [(share.holds, share.capacity_bytes) for share in level.shares]
     if level.capacity_bytes is not None:
-        own = {kind for share in level.shares for kind in share.holds}
-        rest = tuple(kind for kind in level.holds if kind not in own)
+        shared_kinds = {kind for share in level.shares for kind in share.holds}
+        rest = tuple(kind for kind in level.holds if kind not in shared_kinds)
         if rest:
-            found.append((rest, level.capacity_bytes - sum(share.capacity_bytes for share in level.shares)))
+            parts.append((rest, level.capacity_bytes - sum(share.capacity_bytes for share in level.shares)))
     listed = []
-    for kinds, capacity_bytes in found:
+    for kinds, capacity_bytes in parts:
         words = capacity_bytes * 8 // level.word_bits
         halves = 2 if cost_options.double_buffered and level is not machine.outermost and words > 1 else 1
         listed.append((kinds, words // halves, halves))
@@ -149,9 +149,9 @@ def touched_words(problem: Problem, operand: Operand) -> int:
     groups: list[tuple[set[str], int]] = []  # dims of axes that share some, positions
     for axis in operand.axes:
         dims, positions = {dim for dim, _ in axis}, num_touched(axis, problem.extents)
-        for own, most in [group for group in groups if group[0] & dims]:
-            groups.remove((own, most))
-            dims, positions = dims | own, max(positions, most)
+        for group_dims, most in [group for group in groups if group[0] & dims]:
+            groups.remove((group_dims, most))
+            dims, positions = dims | group_dims, max(positions, most)
         groups.append((dims, positions))
     return prod(positions for _, positions in groups)
 
@@ -163,10 +163,10 @@ def num_touched(axis: tuple[tuple[str, int], ...], extents: Mapping[str, int]) -
     if len(axis) == 2:
         # Positions are the same where one index grows by the other's step over the common factor while the
         # other falls: every pair of indices counts but those that another such pair precedes.
-        (one, step), (other, move) = axis
+        (left, step), (other, move) = axis
         common = gcd(step, move)
-        repeats = max(0, extents[one] - move // common) * max(0, extents[other] - step // common)
-        return extents[one] * extents[other] - repeats
+        repeats = max(0, extents[left] - move // common) * max(0, extents[other] - step // common)
+        return extents[left] * extents[other] - repeats
     *windows, (dim, step) = sorted(axis, key=lambda term: extents[term[0]])
     offsets = {
         sum(s * i for (_, s), i in zip(windows, at, strict=True)) for at in _positions(windows, extents)

@@ -41,12 +41,12 @@ def evaluate(
     counts = {o.name: _count(o, nest, cost_options) for o in problem.operands}
     levels: list[LevelCount] = []
     for number, level in enumerate(nest.levels):
-        own = {name: found[number] for name, found in counts.items() if number in found}
-        throttling = _throttling(level.level, machine, own, compute)
+        tensors = {name: by_level[number] for name, by_level in counts.items() if number in by_level}
+        throttling = _throttling(level.level, machine, tensors, compute)
         levels.append(
             LevelCount(
                 level.level.name,
-                own,
+                tensors,
                 ceil(compute / throttling),
                 throttling,
                 level.level.read_access_pj,
@@ -193,15 +193,15 @@ class _Nest:
 
     def temporal_above(self, operand: Operand, number: int) -> list[tuple[int, Shift]]:
         """Temporal loops outside a level, innermost first: iterations, and how far one moves the tile."""
-        found: list[tuple[int, Shift]] = []
+        shifts: list[tuple[int, Shift]] = []
         inner = dict(self.tiles[number])
         for outer in reversed(range(number)):
             for loop in reversed(self.levels[outer].spatial):
                 inner[loop.dim] *= loop.factor
             for loop in reversed(self.levels[outer].temporal):
-                found.append((loop.factor, _shift(operand, loop.dim, inner[loop.dim])))
+                shifts.append((loop.factor, _shift(operand, loop.dim, inner[loop.dim])))
                 inner[loop.dim] *= loop.factor
-        return found
+        return shifts
 
     def distinct_boxes(self, operand: Operand, number: int) -> int:
         """Different tiles of the next inner level among the instances that one instance feeds (rule 3)."""
@@ -215,23 +215,23 @@ class _Nest:
             inner[loop.dim] *= loop.factor
         total = 1
         for axis in operand.axes:
-            own = [[step * p for p in moves.get(dim, [0])] for dim, step in axis]
-            total *= len({sum(positions) for positions in cartesian(*own)})
+            offsets = [[step * p for p in moves.get(dim, [0])] for dim, step in axis]
+            total *= len({sum(positions) for positions in cartesian(*offsets)})
         return total
 
     def positions(self, operand: Operand, number: int) -> list[Shift]:
         """Where the tiles lie of the instances that one instance feeds, in the order in which they stand."""
-        found: list[Shift] = [(0,) * len(operand.axes)]
+        reached: list[Shift] = [(0,) * len(operand.axes)]
         inner = dict(self.tiles[number + 1])
         for loop in reversed(self.levels[number].spatial):
             move = _shift(operand, loop.dim, inner[loop.dim])
-            found = [
+            reached = [
                 tuple(p + i * m for p, m in zip(position, move, strict=True))
                 for i in range(loop.factor)
-                for position in found
+                for position in reached
             ]
             inner[loop.dim] *= loop.factor
-        return found
+        return reached
 
     def partition(self, operand: Operand, number: int, cost_options: CostOptions) -> int:
         """Words of a tensor that are one instance's own (rule 5)."""
@@ -271,13 +271,13 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
         for between in range(number, child):
             accesses *= nest.distinct_boxes(operand, between)
         if cost_options.link_transfers and child < num_levels and nest.levels[child - 1].spatial:
-            found = _linked(operand, nest, child, cost_options)
-            if found.sent:
+            linked = _linked(operand, nest, child, cost_options)
+            if linked.sent:
                 # Averages over the instances, as Timeloop rounds them.
                 per_parent = prod(loop.factor for loop in nest.levels[child - 1].spatial)
-                from_peers[child] = found.sent // nest.num_used(child)
-                entering[child] = found.received // per_parent + from_peers[child]
-                accesses = found.accesses
+                from_peers[child] = linked.sent // nest.num_used(child)
+                entering[child] = linked.received // per_parent + from_peers[child]
+                accesses = linked.accesses
                 for between in range(number, child - 1):
                     accesses *= nest.distinct_boxes(operand, between)
         is_output = operand.kind is TensorKind.OUTPUT

@@ -55,10 +55,10 @@ class Evaluator:
         self.steps = np.zeros(shape, np.int64)
         for t, operand in enumerate(operands):
             for axis, terms in enumerate(operand.axes):
-                own = [self.dims.index(dim) for dim, _ in terms]
-                for dim, (_, step) in zip(own, terms, strict=True):
+                indices = [self.dims.index(dim) for dim, _ in terms]
+                for dim, (_, step) in zip(indices, terms, strict=True):
                     self.axis_of[t, dim], self.steps[t, dim] = axis, step
-                    self.partners[t, dim] = next((other for other in own if other != dim), -1)
+                    self.partners[t, dim] = next((other for other in indices if other != dim), -1)
         self.num_axes = max(1, *(len(o.axes) for o in operands))
         self.keeps = np.array([[o.kind in level.holds for level in levels] for o in operands])
         self.is_output = np.array([o.kind is TensorKind.OUTPUT for o in operands])
@@ -123,11 +123,11 @@ class Evaluator:
 
 def _capacities(problem: Problem, machine: Machine, cost_options: CostOptions) -> Array:
     """Rows of level, words, then for each operand whether it is counted: what bounds the tiles of a level."""
-    found: list[list[int]] = []
+    rows: list[list[int]] = []
     for number, level in enumerate(machine.levels):
         for kinds, words, _ in level_capacities(machine, level, cost_options):
-            found.append([number, words, *(int(o.kind in kinds) for o in problem.operands)])
-    return np.array(found, np.int64).reshape(-1, 2 + len(problem.operands))
+            rows.append([number, words, *(int(o.kind in kinds) for o in problem.operands)])
+    return np.array(rows, np.int64).reshape(-1, 2 + len(problem.operands))
 
 
 def _energies(machine: Machine, number: int) -> tuple[float, ...]:
@@ -177,7 +177,7 @@ def new_positions(
         for moved in range(2):
             offset = index * move_b + moved * shift
             rows[2 * index + moved] = offset % move_a, offset // move_a, moved
-    found, together = 0.0, 0.0
+    new, together = 0.0, 0.0
     order = np.argsort(rows[:, 0] * (rows[:, 1].max() + 1) + rows[:, 1])
     remainder, end_own, end_both = -1, 0, 0
     for number in order:
@@ -188,9 +188,9 @@ def new_positions(
         together += stop - max(start, end_both)
         end_both = max(end_both, stop)
         if rows[number, 2] == 0:
-            found += stop - max(start, end_own)
+            new += stop - max(start, end_own)
             end_own = max(end_own, stop)
-    return together - found, found
+    return together - new, new
 
 
 @compiled
@@ -228,22 +228,22 @@ def _distinct(
     t: int, m: int, level: int, axis_of: Array, steps: Array, partners: Array, spatial: Array, tiles: Array
 ) -> float:
     """Different tiles among the instances that the spatial loops of a level tell apart."""
-    found = 1.0
+    num_touched = 1.0
     for dim in range(tiles.shape[1]):
         factor = spatial[m, level, dim]
         if factor == 1 or axis_of[t, dim] < 0:
             continue
         other = partners[t, dim]
         if other < 0 or spatial[m, level, other] == 1:
-            found *= factor
+            num_touched *= factor
         elif dim < other:
-            found *= distinct_positions(
+            num_touched *= distinct_positions(
                 factor,
                 steps[t, dim] * tiles[level, dim],
                 spatial[m, level, other],
                 steps[t, other] * tiles[level, other],
             )
-    return found
+    return num_touched
 
 
 @compiled

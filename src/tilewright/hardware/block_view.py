@@ -140,7 +140,7 @@ def block_limits(machine: Machine) -> Threads:
         )
     for level in levels[:2]:
         if level.shares:
-            at = [one.name for one in machine.levels].index(level.name)
+            at = [inner.name for inner in machine.levels].index(level.name)
             raise MachineError(f"{name}: levels[{at}].shares: a block's part has none; leave them out.")
     registers, shared = levels[:2]
     in_core = _full(registers.capacity_bytes) * registers.num_instances_per_parent

@@ -151,13 +151,13 @@ def _keys() -> Iterator[str]:
     yield "## Keys"
     schema = machine_schema()
     for word, part in PARTS.items():
-        own = schema if word == "machine" else schema["$defs"][part.__name__]
+        part_schema = schema if word == "machine" else schema["$defs"][part.__name__]
         text = " ".join((part.__doc__ or "").split())
         yield f"\n### {word.capitalize()}\n\n{text}\n"
         yield "| key | value | left out | meaning |"
         yield "|---|---|---|---|"
-        for key, value in own["properties"].items():
-            default = "required" if key in own.get("required", ()) else _default(value)
+        for key, value in part_schema["properties"].items():
+            default = "required" if key in part_schema.get("required", ()) else _default(value)
             text = _value(value, schema["$defs"])
             yield f"| `{key}` | {text} | {default} | {value['description']} |"
     yield ""

@@ -186,15 +186,15 @@ class Machine(Part):
                 )
 
     def _exists(self, path: str) -> bool:
-        found: Any = self
+        value: Any = self
         for key, index in _PATH.findall(path):
             if index:
-                found = found[int(index)] if isinstance(found, tuple) and int(index) < len(found) else None
-            elif isinstance(found, Part):
-                found = getattr(found, key) if key in type(found).model_fields else None
+                value = value[int(index)] if isinstance(value, tuple) and int(index) < len(value) else None
+            elif isinstance(value, Part):
+                value = getattr(value, key) if key in type(value).model_fields else None
             else:
-                found = found.get(key) if isinstance(found, dict) else None
-            if found is None:
+                value = value.get(key) if isinstance(value, dict) else None
+            if value is None:
                 return False
         return "".join(m.group() for m in _PATH.finditer(path)) == path and bool(path)
 
@@ -208,13 +208,13 @@ class Machine(Part):
     def source_of(self, path: str) -> str | None:
         """The citation of a number: its own, an energy's, or that of the nearest part around it."""
         key = path.rsplit(".", 1)[-1]
-        own = self.sources.get(path)
-        if own is None and "pj" in key.split("_") and self.energy_source:
+        citation = self.sources.get(path)
+        if citation is None and "pj" in key.split("_") and self.energy_source:
             return self.energy_source
-        while own is None and path:
+        while citation is None and path:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
-            own = self.sources.get(path)
-        return own
+            citation = self.sources.get(path)
+        return citation
 
     @property
     def num_cores(self) -> int:
@@ -234,15 +234,15 @@ class Machine(Part):
     @property
     def local(self) -> Level | None:
         """The largest level that each core has of its own and that schedules fill; None if there is none."""
-        found = [x for x in self.levels[:-1] if x.per == "core" and x.managed_by == "software"]
-        return found[-1] if found else None
+        scratchpads = [x for x in self.levels[:-1] if x.per == "core" and x.managed_by == "software"]
+        return scratchpads[-1] if scratchpads else None
 
     @property
     def shared(self) -> Level | None:
         """The largest on-chip level that the cores of a cluster share and that schedules fill, or None."""
         on_chip = (x for x in self.levels[:-1] if x.managed_by == "software")
-        found = [x for x in on_chip if x.per in ("cluster", "machine")]
-        return found[-1] if found else None
+        shared_levels = [x for x in on_chip if x.per in ("cluster", "machine")]
+        return shared_levels[-1] if shared_levels else None
 
     def level(self, name: str) -> Level:
         """The level of that name.
@@ -250,11 +250,11 @@ class Machine(Part):
         Raises:
             MachineError: there is none.
         """
-        found = next((level for level in self.levels if level.name == name), None)
-        if found is None:
+        level_of_name = next((level for level in self.levels if level.name == name), None)
+        if level_of_name is None:
             known = closest(name, (level.name for level in self.levels))
             raise MachineError(f"machine {self.name!r} has no level {name!r}; {known}.")
-        return found
+        return level_of_name
 
     def fan_out(self, number: int) -> int:
         """Instances of the next inner level that one instance of a level feeds, counted from the innermost 0.

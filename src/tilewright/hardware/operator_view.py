@@ -83,13 +83,13 @@ def fastest_multipliers(machine: Machine) -> tuple[Unit, tuple[Level, ...], str,
     Raises:
         MachineError: nothing multiplies and accumulates.
     """
-    found = [unit for unit in machine.units if unit.macs_per_cycle]
-    if not found:
+    mac_units = [unit for unit in machine.units if unit.macs_per_cycle]
+    if not mac_units:
         raise MachineError(
             f"machine {machine.name!r}: units: none multiplies and accumulates, which mapping an operator "
             "needs; give one macs_per_cycle, such as {name: MAC, kind: mac, macs_per_cycle: {int8: 1}}."
         )
-    unit = max(found, key=lambda u: machine.num_units(u) * _rate(u, _levels(machine, u))[1])
+    unit = max(mac_units, key=lambda u: machine.num_units(u) * _rate(u, _levels(machine, u))[1])
     levels = _levels(machine, unit)
     return unit, levels, *_rate(unit, levels)
 

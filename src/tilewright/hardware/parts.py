@@ -175,9 +175,9 @@ class Level(Part):
         """Bytes that tensors of this kind may use: None without a limit, 0 where they bypass the level."""
         if kind not in self.holds:
             return 0
-        own = next((s.capacity_bytes for s in self.shares if kind in s.holds), None)
-        if own is not None or self.capacity_bytes is None:
-            return own
+        share_bytes = next((s.capacity_bytes for s in self.shares if kind in s.holds), None)
+        if share_bytes is not None or self.capacity_bytes is None:
+            return share_bytes
         return self.capacity_bytes - sum(s.capacity_bytes for s in self.shares)
 
 

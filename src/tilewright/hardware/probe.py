@@ -173,14 +173,14 @@ _SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 def caches(root: Path = _ROOT) -> tuple[CacheInfo, ...]:
     """Caches of the first core, nearest first; empty where the system does not list them."""
-    found = []
+    caches = []
     folder = root / "sys/devices/system/cpu/cpu0/cache"
     for index in sorted(folder.glob("index*")):
         level = _int_or_none(_read(index / "level"))
         size = _size_or_none(_read(index / "size"))
         if level is None or size is None:
             continue
-        found.append(
+        caches.append(
             CacheInfo(
                 level=level,
                 kind=_read(index / "type") or "Unified",
@@ -189,7 +189,7 @@ def caches(root: Path = _ROOT) -> tuple[CacheInfo, ...]:
                 num_sharing_cores=_count_cores(_read(index / "shared_cpu_list") or "0"),
             )
         )
-    return tuple(sorted(found, key=lambda cache: (cache.level, cache.kind)))
+    return tuple(sorted(caches, key=lambda cache: (cache.level, cache.kind)))
 
 
 def may_run_generated_code() -> bool:

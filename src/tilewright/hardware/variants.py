@@ -59,15 +59,15 @@ def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
     count = math.prod(len(axis.values) for axis in axes)
     if count > MAX_VARIANTS:
         raise UsageError(f"the sweep makes {count} machines; at most {MAX_VARIANTS} are taken.")
-    found = []
+    variants = []
     for values in product(*(axis.values for axis in axes)):
         document = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         document.setdefault("units", [])
         named = ", ".join(f"{axis.path}={value}" for axis, value in zip(axes, values, strict=True))
         for axis, value in zip(axes, values, strict=True):
             _put(document, axis.path, value)
-        found.append(Variant(values, machine_from(document, f"machine {machine.name!r} with {named}")))
-    return found
+        variants.append(Variant(values, machine_from(document, f"machine {machine.name!r} with {named}")))
+    return variants
 
 
 def _full_path(path: str, machine: Machine, text: str) -> str:

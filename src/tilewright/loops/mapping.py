@@ -26,13 +26,13 @@ class Loop(WrittenAsList):
 
 def joined(loops: Iterable[Loop]) -> tuple[Loop, ...]:
     """Loops of one level in sequence, without those of factor 1; neighbours of one dim are one loop."""
-    found: list[Loop] = []
+    joined_loops: list[Loop] = []
     for loop in loops:
-        if found and found[-1].dim == loop.dim:
-            found[-1] = Loop(loop.dim, found[-1].factor * loop.factor)
+        if joined_loops and joined_loops[-1].dim == loop.dim:
+            joined_loops[-1] = Loop(loop.dim, joined_loops[-1].factor * loop.factor)
         elif loop.factor > 1:
-            found.append(loop)
-    return tuple(found)
+            joined_loops.append(loop)
+    return tuple(joined_loops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,13 +152,13 @@ def dims(text: str) -> Problem:
     Raises:
         UsageError: the text is anything else.
     """
-    found: dict[str, int] = {}
+    extents: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
-        if not re.fullmatch(r"\d{1,13}", value) or name in found:
+        if not re.fullmatch(r"\d{1,13}", value) or name in extents:
             raise UsageError(
                 f"layer {text!r}: {part!r}; expected dims such as K=64,C=3,P=112,stride=2, each once."
             )
-        found[name] = int(value)
-    stride, dilation = found.pop("stride", 1), found.pop("dilation", 1)
-    return convolution(found, stride=(stride, stride), dilation=(dilation, dilation), name=text)
+        extents[name] = int(value)
+    stride, dilation = extents.pop("stride", 1), extents.pop("dilation", 1)
+    return convolution(extents, stride=(stride, stride), dilation=(dilation, dilation), name=text)

@@ -79,7 +79,7 @@ def load_cases(path: Path) -> list[Case]:
         raise UsageError(f"{path}: {where}: {first['msg'].lower()}.") from None
     except (ValueError, RecursionError) as error:  # ValueError also of numbers with thousands of digits
         raise UsageError(f"{path}: not JSON ({str(error).splitlines()[0]}).") from None
-    found: list[Case] = []
+    listed: list[Case] = []
     for case in cases:
         try:
             problem = convolution(
@@ -98,5 +98,5 @@ def load_cases(path: Path) -> list[Case]:
             )
             for part in case.mapping
         )
-        found.append(Case(case.id, problem, Mapping(levels)))
-    return found
+        listed.append(Case(case.id, problem, Mapping(levels)))
+    return listed

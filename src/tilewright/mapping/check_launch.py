@@ -53,11 +53,11 @@ def _check_cover(problem: Problem, machine: Machine, mapping: Mapping) -> Iterat
 
 def _factors(mapping: Mapping, names: set[str], kinds: tuple[str, ...]) -> dict[str, int]:
     """Product of the factors of each dim over some levels and kinds of loop."""
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for loops, kind, loop in mapping.loops():
         if loops.level in names and kind in kinds and loop.factor > 1:
-            found[loop.dim] = found.get(loop.dim, 1) * loop.factor
-    return found
+            totals[loop.dim] = totals.get(loop.dim, 1) * loop.factor
+    return totals
 
 
 _BOTH = ("temporal", "spatial")

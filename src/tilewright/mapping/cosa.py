@@ -64,10 +64,10 @@ class Cosa:
         """
         started = time.perf_counter()
         program = Program(problem, self)
-        found = program.solve(budget.deadline_s)
-        if isinstance(found, Infeasible):
-            return found
-        objective, mapping = found
+        solved = program.solve(budget.deadline_s)
+        if isinstance(solved, Infeasible):
+            return solved
+        objective, mapping = solved
         try:
             cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
         except InfeasibleMapping as error:
@@ -239,11 +239,11 @@ class Program:
         total = 0.0
         loops = next((x for x in mapping.levels if x.level == self.levels[self.permuted].name), None)
         for operand in self.problem.operands:
-            found = 0.0
+            log_words = 0.0
             for loop in reversed(loops.temporal if loops else ()):
-                if found or (loop.dim in self.relevant(operand) and loop.factor > 1):
-                    found += log2(loop.factor)
-            total += found
+                if log_words or (loop.dim in self.relevant(operand) and loop.factor > 1):
+                    log_words += log2(loop.factor)
+            total += log_words
         return total
 
     def capacity_rows(self) -> Iterator[tuple[int, Operand, float, float]]:
@@ -337,8 +337,8 @@ class Program:
                 solver.addRow(low, high, len(columns), columns, np.array(list(coefficients.values())))
 
         for (dim, prime), count in multiplicity.items():
-            own = {i: 1.0 for i, p in enumerate(self.places) if (p.dim, p.prime) == (dim, prime)}
-            add(count, count, own)
+            terms = {i: 1.0 for i, p in enumerate(self.places) if (p.dim, p.prime) == (dim, prime)}
+            add(count, count, terms)
         for level in range(len(self.levels)):
             spatial = {
                 i: log2(p.prime) for i, p in enumerate(self.places) if p.is_spatial and p.level == level
@@ -369,8 +369,8 @@ class Program:
             factors: dict[bool, dict[str, int]] = {True: {}, False: {}}
             for place, count in zip(self.places, counts, strict=True):
                 if place.level == number and count:
-                    own = factors[place.is_spatial]
-                    own[place.dim] = own.get(place.dim, 1) * place.prime**count
+                    placed = factors[place.is_spatial]
+                    placed[place.dim] = placed.get(place.dim, 1) * place.prime**count
             order = sorted(factors[False], key=self._usual_place)
             if number == self.permuted:  # what the favoured tensor does not depend on comes innermost
                 order.sort(key=lambda dim: dim not in relevant)

@@ -12,7 +12,7 @@ def prime_factors(number: int) -> tuple[tuple[int, int], ...]:
     >>> prime_factors(360), prime_factors(1)
     (((2, 3), (3, 2), (5, 1)), ())
     """
-    found: list[tuple[int, int]] = []
+    primes: list[tuple[int, int]] = []
     divisor = 2
     while divisor * divisor <= number:
         count = 0
@@ -20,8 +20,8 @@ def prime_factors(number: int) -> tuple[tuple[int, int], ...]:
             number //= divisor
             count += 1
         if count:
-            found.append((divisor, count))
+            primes.append((divisor, count))
         divisor += 1 if divisor == 2 else 2
     if number > 1:
-        found.append((number, 1))
-    return tuple(found)
+        primes.append((number, 1))
+    return tuple(primes)

@@ -125,9 +125,9 @@ def solve_blocks(
                 tried.is_cut_off = True
                 break
             left_s = max(left_s, 0.01) / (len(views) - number)
-        found = searcher.solve(tried.task(view, problem), _within(budget, left_s))
-        tried.prove(view, found)
-        tried.take(view, found)
+        answer = searcher.solve(tried.task(view, problem), _within(budget, left_s))
+        tried.prove(view, answer)
+        tried.take(view, answer)
     return tried.answer(mapper, started)
 
 
@@ -138,10 +138,10 @@ def _take_cosa(tried: _Tried, mapper: Cosa, budget: Budget, started: float) -> N
         InfeasibleMapping: there is no time for the first of them.
     """
     view = tried.whole_block()
-    for one in (tried.problem, *spread_evenly(tried.problem, tried.machine, _MOST_PADDED)):
+    for candidate in (tried.problem, *spread_evenly(tried.problem, tried.machine, _MOST_PADDED)):
         left_s = _left_s(budget, started)
         try:
-            tried.take(view, mapper.solve(tried.task(view, one), _within(budget, left_s)))
+            tried.take(view, mapper.solve(tried.task(view, candidate), _within(budget, left_s)))
         except InfeasibleMapping:
             if tried.best is None:
                 raise
@@ -164,7 +164,7 @@ def spread_evenly(problem: Problem, machine: Machine, count: int) -> Iterator[Pr
         used = max(n for n in range(1, num_cores + 1) if num_outputs % n == 0)
         return candidate.num_macs / used
 
-    found: dict[Problem, float] = {}
+    least_times: dict[Problem, float] = {}
     for dim in problem.output.dims():
         extent = problem.extents[dim]
         for cores in range(2, num_cores + 1):
@@ -172,9 +172,9 @@ def spread_evenly(problem: Problem, machine: Machine, count: int) -> Iterator[Pr
             if extent < new <= _MOST_PADDING * extent:
                 dims = tuple((d, new if d == dim else e) for d, e in problem.dims)
                 padded = replace(problem, dims=dims)
-                found[padded] = least_time(padded)
-    worth = [one for one in found if found[one] < _CLEARLY * least_time(problem)]
-    return islice(sorted(worth, key=lambda one: found[one]), count)
+                least_times[padded] = least_time(padded)
+    worth = [layer for layer, time in least_times.items() if time < _CLEARLY * least_time(problem)]
+    return islice(sorted(worth, key=lambda layer: least_times[layer]), count)
 
 
 _MOST_PADDING = 1.25
@@ -216,40 +216,40 @@ class _Tried:
         """The view of the largest block, for mappers that see to its registers."""
         return block_view(self.machine, block_limits(self.machine).max_per_block, shares_registers=False)
 
-    def take(self, view: BlockView, found: MappingSolution | Infeasible) -> None:
+    def take(self, view: BlockView, answer: MappingSolution | Infeasible) -> None:
         """Keep an answer if it is the best one."""
-        if isinstance(found, Infeasible):
-            self.refused = found
+        if isinstance(answer, Infeasible):
+            self.refused = answer
             return
         try:
-            cost, launch = evaluate_blocks(self.problem, self.machine, found.mapping, self.cost_options)
+            cost, launch = evaluate_blocks(self.problem, self.machine, answer.mapping, self.cost_options)
         except InfeasibleMapping:
             return
         self.sizes.add(view.num_threads)
-        self.num_evaluations += found.provenance.num_evaluations
-        self.is_cut_off |= found.quality.status is Status.CUT_OFF
+        self.num_evaluations += answer.provenance.num_evaluations
+        self.is_cut_off |= answer.quality.status is Status.CUT_OFF
         if self.cost is None or self._rank(cost) < self._rank(self.cost):
-            self.best, self.cost, self.launch = found, cost, launch
+            self.best, self.cost, self.launch = answer, cost, launch
 
-    def prove(self, view: BlockView, found: MappingSolution | Infeasible) -> None:
+    def prove(self, view: BlockView, answer: MappingSolution | Infeasible) -> None:
         """Note what an answer to the layer as it is proves of blocks of a size.
 
         Raises:
             InternalError: the answer is better than that.
         """
-        if isinstance(found, Infeasible):
+        if isinstance(answer, Infeasible):
             return
-        bound = found.quality.bound * (1.0 if self.objective == "energy" else view.cycle_length)
+        bound = answer.quality.bound * (1.0 if self.objective == "energy" else view.cycle_length)
         self.bounds[view.num_threads] = bound
         try:
-            cost, launch = evaluate_blocks(self.problem, self.machine, found.mapping, self.cost_options)
+            cost, launch = evaluate_blocks(self.problem, self.machine, answer.mapping, self.cost_options)
         except InfeasibleMapping:
             return
         value = measure(self.objective, cost.cycles, cost.energy_pj)
         # A block that leaves warps of the view idle is counted without them: the bound is not about it.
         if self._size(launch) == view.num_threads and bound > value * (1 + _ROUNDING):
             raise InternalError(
-                f"layer {self.problem.name}: {found.provenance.planner} answers {value:g} "
+                f"layer {self.problem.name}: {answer.provenance.planner} answers {value:g} "
                 f"{UNITS[self.objective]} for blocks of {view.num_threads} threads and claims a least of "
                 f"{bound:g}."
             )
@@ -314,14 +314,14 @@ def _views(problem: Problem, machine: Machine, cost_options: CostOptions) -> lis
     """
     warp = block_view(machine, in_whole_warps(1, block_limits(machine)))
     views = [block_view(machine, size) for size in block_sizes(warp)]
-    found = [view for view in views if _takes(view, problem, cost_options)]
+    fitting = [view for view in views if _takes(view, problem, cost_options)]
     size = views[0].num_threads
-    while not found and size > warp.num_threads:
+    while not fitting and size > warp.num_threads:
         size = in_whole_warps(size // 2, warp.threads)
-        found = [view for view in (block_view(machine, size),) if _takes(view, problem, cost_options)]
-    if not found:
+        fitting = [view for view in (block_view(machine, size),) if _takes(view, problem, cost_options)]
+    if not fitting:
         _check_smallest(warp, problem, cost_options)
-    return found
+    return fitting
 
 
 def _check_smallest(view: BlockView, problem: Problem, cost_options: CostOptions) -> None:

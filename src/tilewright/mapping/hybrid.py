@@ -81,11 +81,11 @@ class Hybrid:
                 part / self.num_threads,
                 self.max_mappings * part // self.num_threads - looked_at,
             )
-            own = thread.best
+            thread_best = thread.best
             drawn, legal = drawn + thread.num_drawn, legal + thread.num_legal
             looked_at += thread.num_looked_at
-            if own is not None and (best is None or is_better(own.key, best.key)):
-                best = own
+            if thread_best is not None and (best is None or is_better(thread_best.key, best.key)):
+                best = thread_best
         note = (
             f"seed {self.seed}, {self.num_threads} threads, victory {self.victory}; "
             f"{looked_at} mappings of {legal} legal tilings of {drawn} drawn"
@@ -170,16 +170,16 @@ class _Thread:
             legal = np.nonzero(self.tilings.legal(factors))[0].tolist()
             costs = self._invalid_mappings(factors)
             start = 0
-            for one in (*legal, BATCH):
-                in_a_row = invalid + np.cumsum(costs[start:one])
+            for row in (*legal, BATCH):
+                in_a_row = invalid + np.cumsum(costs[start:row])
                 if len(in_a_row) and in_a_row[-1] >= self.timeout:
                     self.num_drawn += 1 + int(np.argmax(in_a_row >= self.timeout))
                     return
-                self.num_drawn += one - start
-                if one < BATCH:
+                self.num_drawn += row - start
+                if row < BATCH:
                     self.num_drawn += 1
-                    invalid, start = 0.0, one + 1
-                    yield factors[one]
+                    invalid, start = 0.0, row + 1
+                    yield factors[row]
                 elif len(in_a_row):
                     invalid = float(in_a_row[-1])
 
@@ -212,8 +212,10 @@ class _Thread:
                 return
             place, slot = slots[count - 1]
             loops = self.tilings.loops(factors, place)
-            own = permutations(loops) if self.tilings.is_order_seen(slot.level) else iter([tuple(loops)])
-            for order in own:
+            orders_of_slot = (
+                permutations(loops) if self.tilings.is_order_seen(slot.level) else iter([tuple(loops)])
+            )
+            for order in orders_of_slot:
                 for inner in levels(count - 1):
                     yield [*inner, order]
 

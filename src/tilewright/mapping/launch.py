@@ -192,7 +192,7 @@ def block_axes(threads: tuple[Loop, ...], limits: Threads) -> tuple[tuple[Loop, 
 
 def _placements(pieces: list[Loop], extents: tuple[int, ...]) -> Iterator[tuple[tuple[Loop, ...], ...]]:
     """Ways to lay pieces along axes, each innermost piece first; the most axes used come first."""
-    found = []
+    ways = []
     seen = set()
     first = min(len(extents), len(pieces))
     for places in product(range(len(extents)), repeat=len(pieces)):
@@ -203,9 +203,9 @@ def _placements(pieces: list[Loop], extents: tuple[int, ...]) -> Iterator[tuple[
         sizes = tuple(prod(piece.factor for piece in axis) for axis in axes)
         if sizes not in seen and all(size <= extent for size, extent in zip(sizes, extents, strict=True)):
             seen.add(sizes)
-            found.append((first - sum(size > 1 for size in sizes), places, axes))
-    found.sort(key=lambda item: item[:2])
-    return (tuple(tuple(reversed(axis)) for axis in axes) for _, _, axes in found)
+            ways.append((first - sum(size > 1 for size in sizes), places, axes))
+    ways.sort(key=lambda item: item[:2])
+    return (tuple(tuple(reversed(axis)) for axis in axes) for _, _, axes in ways)
 
 
 def _merged(axis: tuple[Loop, ...]) -> Iterator[Loop]:

@@ -48,14 +48,14 @@ def layers_of(graph: Graph, node: str | None = None) -> list[Layer]:
     Raises:
         UsageError: there is no such node, or nothing in it can be mapped.
     """
-    found = list(_layers(graph.nodes))
+    listed = list(_layers(graph.nodes))
     if node is None:
-        return found
-    own = [layer for layer in found if layer.node == node and layer.problem is not None]
-    if not own:
-        known = [layer.node for layer in found if layer.problem is not None]
+        return listed
+    matching = [layer for layer in listed if layer.node == node and layer.problem is not None]
+    if not matching:
+        known = [layer.node for layer in listed if layer.problem is not None]
         raise UsageError(f"node {node!r}: nothing to map; nodes with products are {_listed(known)}.")
-    return own
+    return matching
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -87,10 +87,10 @@ def problem_of(node: Node, nest: Nest) -> Problem | None:
     accesses = {"left": left, "right": right, "out": nest.write}
     axes: dict[str, tuple[tuple[Term, ...], ...]] = {}
     for side, access in accesses.items():
-        own = _axes(access, nest.extents, reduced, batch)
-        if own is None:
+        operand_axes = _axes(access, nest.extents, reduced, batch)
+        if operand_axes is None:
             return None
-        axes[side] = tuple(tuple((names[dim], step) for dim, step in axis) for axis in own)
+        axes[side] = tuple(tuple((names[dim], step) for dim, step in axis) for axis in operand_axes)
     weights, inputs = "right", "left"
     if _is_constant(node, accesses["left"]) and not _is_constant(node, accesses["right"]):
         weights, inputs = inputs, weights
@@ -106,12 +106,12 @@ def problem_of(node: Node, nest: Nest) -> Problem | None:
 
 
 def _names(nest: Nest, batch: frozenset[str]) -> dict[str, str]:
-    own = [dim.name for dim in nest.dims]
-    if "m" not in own or not ("oh" in own or "ow" in own):
-        return {name: name for name in own}
+    names_of_dims = [dim.name for dim in nest.dims]
+    if "m" not in names_of_dims or not ("oh" in names_of_dims or "ow" in names_of_dims):
+        return {name: name for name in names_of_dims}
     # A depthwise layer's channels are its groups.
     letters = {**_LETTERS, "m": "G"} if "m" in batch else _LETTERS
-    return {name: letters.get(name, name) for name in own}
+    return {name: letters.get(name, name) for name in names_of_dims}
 
 
 def _axes(
@@ -122,18 +122,18 @@ def _axes(
     Dims that count through an axis digit by digit, as group and channel do, are axes of their own. Windows
     are not, even if they happen to be next to each other: Timeloop counts what lies between their positions.
     """
-    found: list[tuple[tuple[str, int], ...]] = []
+    digits: list[tuple[tuple[str, int], ...]] = []
     for index in access.index:
         match index:
             case Affine(terms):
                 steps = [(name, abs(step)) for name, step in terms]
                 steps.sort(key=lambda term: (-term[1], term[0] in reduced))
-                found.extend(_digits(steps, extents, reduced, batch))
+                digits.extend(_digits(steps, extents, reduced, batch))
             case Lookup(_, dim):
-                found.append(((dim, 1),))
+                digits.append(((dim, 1),))
             case _:
                 return None
-    return tuple(axis for axis in found if axis)
+    return tuple(axis for axis in digits if axis)
 
 
 def _digits(

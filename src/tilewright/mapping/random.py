@@ -64,20 +64,20 @@ class Random:
             count = min(BATCH, self.max_draws - num_drawn)
             factors = tilings.draw(random, count)
             legal = np.nonzero(tilings.legal(factors))[0]
-            for one in legal:
+            for row in legal:
                 orders: list[list[str]] = []
                 for place, _ in tilings.temporal_slots():
-                    order = tilings.loops(factors[one], place)
+                    order = tilings.loops(factors[row], place)
                     random.shuffle(order)
                     orders.append(order)
-                found = Found.of(problem, tilings.mapping(factors[one], orders))
-                if found is None:
+                candidate = Found.of(problem, tilings.mapping(factors[row], orders))
+                if candidate is None:
                     continue
                 num_valid += 1
-                if best is None or found.key < best.key:
-                    best = found
+                if best is None or candidate.key < best.key:
+                    best = candidate
                 if num_valid == self.num_valid:
-                    count = int(one) + 1
+                    count = int(row) + 1
                     break
             num_drawn += count
         note = f"seed {self.seed}; {num_valid} legal of {num_drawn} tilings drawn"

@@ -286,23 +286,23 @@ class MapResult(Result):
 
     def lines(self) -> Sequence[str]:
         """The loops of a single layer and its launch, or the sums over several."""
-        found: list[str] = []
+        lines: list[str] = []
         total = self.total
         if len(self.layers) == 1:
-            found += loop_lines(self.layers[0].solution.mapping)
+            lines += loop_lines(self.layers[0].solution.mapping)
             if self.layers[0].block is not None:
-                found += self.layers[0].block.lines()
+                lines += self.layers[0].block.lines()
         else:
-            found.append(
+            lines.append(
                 f"all {len(self.layers)}: {total.cycles:,} cycles, at least {total.bound_cycles:,}; "
                 f"{total.energy_pj / 1e6:,.2f} µJ, at least {total.bound_energy_pj / 1e6:,.2f} µJ"
             )
         if self.streamed and len(self.layers) > 1:
-            found.append(
+            lines.append(
                 f"{len(self.streamed)} other operators, unfused and streamed once: at least "
                 f"{total.streamed_cycles:,} cycles, {total.streamed_energy_pj / 1e6:,.2f} µJ more"
             )
-        return [*found, f"mapped onto {self.mapped_onto}"] if self.mapped_onto else found
+        return [*lines, f"mapped onto {self.mapped_onto}"] if self.mapped_onto else lines
 
     def __repr__(self) -> str:
         total = self.total

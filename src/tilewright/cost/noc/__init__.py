@@ -62,6 +62,6 @@ def simulate(
     from tilewright.cost.noc.traffic import plan
 
     chosen = options or NocOptions.of(machine)
-    found = Walk(plan(problem, machine, mapping, chosen)).run()
+    walked = Walk(plan(problem, machine, mapping, chosen)).run()
     per_flit_pj = chosen.flit_bits / 8 * chosen.hop_pj_per_byte
-    return replace(found, hop_energy_pj=found.num_hop_flits * per_flit_pj)
+    return replace(walked, hop_energy_pj=walked.num_hop_flits * per_flit_pj)

@@ -71,14 +71,14 @@ class Mesh:
         """Routers from source to destination, each with the port by which it is left."""
         router, _ = self.entrance(source)
         goal, last_port = self.entrance(destination)
-        found = []
+        hops = []
         while router != goal:
             step = goal % self.num_columns - router % self.num_columns
             along_row = EAST if step > 0 else WEST
             port = along_row if step else SOUTH if goal > router else NORTH
-            found.append((router, port))
+            hops.append((router, port))
             router = self.neighbour(router, port)
-        return [*found, (goal, last_port)]
+        return [*hops, (goal, last_port)]
 
     def tree(self, source: int, destinations: tuple[int, ...]) -> dict[int, int]:
         """The ports by which a packet leaves each router on its ways: a bit for each port."""

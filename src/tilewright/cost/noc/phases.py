@@ -154,10 +154,10 @@ class Walk:
     def _body(self, digits: list[int], state: _State) -> _State:
         """All steps whose outermost counters are `digits`."""
         key = (len(digits), state.key, *self._surroundings(digits))
-        found = self._memo.get(key)
-        if found is not None:
-            self.totals += found[1]
-            return found[0]
+        known = self._memo.get(key)
+        if known is not None:
+            self.totals += known[1]
+            return known[0]
         before = self.totals.copy()
         if len(digits) == len(self.plan.factors):
             state = self._simulate(digits, state, is_over=False)

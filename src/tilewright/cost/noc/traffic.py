@@ -67,13 +67,15 @@ class NocOptions:
             MachineError: the network is no mesh with wormhole switching, its links do not carry a flit each
                 cycle, or a time is given without a clock.
         """
-        found = cls()
+        described = cls()
         if machine.outermost.latency_ns is not None:
             what = f"latency_ns of {machine.outermost.name}"
-            found = replace(found, dram_latency_cycles=machine.num_cycles(machine.outermost.latency_ns, what))
+            described = replace(
+                described, dram_latency_cycles=machine.num_cycles(machine.outermost.latency_ns, what)
+            )
         network = network_of(machine)
         if network is None:
-            return found
+            return described
         name = f"machine {machine.name!r}: its network {network.name!r}"
         if network.kind != "mesh":
             raise MachineError(f"{name} is a {network.kind}; the simulator knows meshes.")
@@ -98,11 +100,11 @@ class NocOptions:
                 "simulator moves one flit per cycle: make them equal, or leave one of them out."
             )
         return replace(
-            found,
+            described,
             shape=(network.shape[0], network.shape[1]) if network.shape else None,
             has_multicast=network.has_multicast,
-            flit_bits=max(1, round(8 * flit_bytes)) if flit_bytes else found.flit_bits,
-            fifo_flits=found.fifo_flits + hop_cycles - 1,
+            flit_bits=max(1, round(8 * flit_bytes)) if flit_bytes else described.flit_bits,
+            fifo_flits=described.fifo_flits + hop_cycles - 1,
             hop_cycles=hop_cycles,
             hop_pj_per_byte=network.hop_pj_per_byte or 0.0,
         )
@@ -211,11 +213,11 @@ class Plan:
 
     def digits(self, version: int, depth: int) -> list[int]:
         """The loops' counters when a version begins."""
-        found = []
+        digits = []
         for factor in reversed(self.factors[:depth]):
             version, digit = divmod(version, factor)
-            found.append(digit)
-        return found[::-1]
+            digits.append(digit)
+        return digits[::-1]
 
     def end(self) -> list[int]:
         """Counters of the time after the last step: one more than there are loops, all zero."""
@@ -354,11 +356,11 @@ class _Layout:
     def distances(self) -> list[int]:
         """By how many iterations of its dim each loop moves on."""
         reach = dict(self.all_elements)
-        found = []
+        reaches = []
         for loop, _ in reversed(self.loops):
-            found.append(reach[loop.dim])
+            reaches.append(reach[loop.dim])
             reach[loop.dim] *= loop.factor
-        return found[::-1]
+        return reaches[::-1]
 
     def stream(self, operand: Operand, options: NocOptions) -> Stream:
         holders = [level for level in self.machine.levels if operand.kind in level.holds]
@@ -428,15 +430,15 @@ class _Layout:
                 sum(step * distances[loop] * times for d, step in axis if d == dim) for axis in operand.axes
             ]
 
-        found = [prod(box)]
+        new_words = [prod(box)]
         for loop in range(depth):
             total = move(loop, 1)
             for inside in range(loop + 1, depth):
                 back = move(inside, self.loops[inside][0].factor - 1)
                 total = [x - y for x, y in zip(total, back, strict=True)]
             kept = prod(max(0, extent - abs(x)) for extent, x in zip(box, total, strict=True))
-            found.append(prod(box) - kept)
-        return found
+            new_words.append(prod(box) - kept)
+        return new_words
 
     def _groups(self, operand: Operand) -> tuple[tuple[int, ...], ...]:
         """Elements whose tiles of a tensor are the same, in order of the first of each."""
@@ -446,7 +448,7 @@ class _Layout:
             distances.append(reach[loop.dim])
             reach[loop.dim] *= loop.factor
         distances.reverse()
-        found: dict[tuple[int, ...], list[int]] = {}
+        by_place: dict[tuple[int, ...], list[int]] = {}
         for element in range(prod(loop.factor for loop in self.spatial)):
             place = dict.fromkeys(self.problem.extents, 0)
             rest = element
@@ -454,5 +456,5 @@ class _Layout:
                 rest, digit = divmod(rest, loop.factor)
                 place[loop.dim] += digit * distance
             at = tuple(sum(step * place[dim] for dim, step in axis) for axis in operand.axes)
-            found.setdefault(at, []).append(element)
-        return tuple(tuple(group) for group in found.values())
+            by_place.setdefault(at, []).append(element)
+        return tuple(tuple(group) for group in by_place.values())

@@ -69,9 +69,9 @@ class Lattice:
         ratios = extents / tiles
         volumes, copies = [], []
         for operand in problem.operands:
-            own = operand.dims()
+            operand_dims = operand.dims()
             volumes.append(_volumes(operand, names, tiles, cost_options))
-            outside = [i for i, name in enumerate(names) if name not in own]
+            outside = [i for i, name in enumerate(names) if name not in operand_dims]
             copies.append(ratios[:, outside].prod(axis=1) if outside else np.ones(weight))
         return cls(
             problem,
@@ -91,8 +91,10 @@ def _volumes(operand: Operand, names: list[str], tiles: Array, cost_options: Cos
         if cost_options.skips_pixels:
             columns = tiles[:, [names.index(dim) for dim, _ in axis]]
             distinct, place = np.unique(columns, axis=0, return_inverse=True)
-            own = [dim for dim, _ in axis]
-            extents = [num_touched(axis, dict(zip(own, map(int, row), strict=True))) for row in distinct]
+            axis_dims = [dim for dim, _ in axis]
+            extents = [
+                num_touched(axis, dict(zip(axis_dims, map(int, row), strict=True))) for row in distinct
+            ]
             total *= np.array(extents, np.float64)[place.reshape(-1)]
             continue
         extent = np.ones(len(tiles))
@@ -110,31 +112,31 @@ def _merged(
     Pairs of equal factors become one, of the dim with the most points first; the last factor of an odd number
     stays alone.
     """
-    found = [list(primes) for _, primes in dims]
+    axes = [list(primes) for _, primes in dims]
 
     def points(listed: list[tuple[int, int]]) -> int:
         return prod(count + 1 for _, count in listed)
 
-    while prod(points(listed) for listed in found) > max_points:
+    while prod(points(listed) for listed in axes) > max_points:
         largest = max(
-            range(len(found)), key=lambda i: (max((c for _, c in found[i]), default=0), points(found[i]))
+            range(len(axes)), key=lambda i: (max((c for _, c in axes[i]), default=0), points(axes[i]))
         )
-        place = max(range(len(found[largest])), key=lambda i: found[largest][i][1])
-        factor, count = found[largest][place]
+        place = max(range(len(axes[largest])), key=lambda i: axes[largest][i][1])
+        factor, count = axes[largest][place]
         if count < 2:
-            return _joined(found, max_points)
+            return _joined(axes, max_points)
         merged = [(factor * factor, count // 2), *([(factor, 1)] if count % 2 else [])]
-        found[largest][place : place + 1] = merged
-    return found
+        axes[largest][place : place + 1] = merged
+    return axes
 
 
-def _joined(found: list[list[tuple[int, int]]], max_points: int) -> list[list[tuple[int, int]]]:
+def _joined(axes: list[list[tuple[int, int]]], max_points: int) -> list[list[tuple[int, int]]]:
     """When nothing is there twice: the two smallest factors of the dim with the most become one."""
-    while prod(2 ** len(listed) for listed in found) > max_points:
-        longest = max(found, key=len)
+    while prod(2 ** len(listed) for listed in axes) > max_points:
+        longest = max(axes, key=len)
         if len(longest) < 2:
             break
         longest.sort()
         (a, _), (b, _), *rest = longest
         longest[:] = [(a * b, 1), *rest]
-    return found
+    return axes

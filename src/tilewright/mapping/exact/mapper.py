@@ -53,7 +53,9 @@ class Exact:
     max_points: int = option(
         60_000, "Most ways through the tiles of one search; beyond, the answer has a gap."
     )
-    max_labels: int = option(2_000_000, "Most partial mappings of one search; beyond, the answer has a gap.")
+    max_search_states: int = option(
+        2_000_000, "Most partial mappings of one search; beyond, the answer has a gap."
+    )
     pads: bool = option(True, "Also try padded extents where an extent has a large prime factor.")
 
     @property
@@ -83,7 +85,9 @@ class Exact:
                     continue
                 other = _Search(candidate, self, end_s).run(best)
                 if other.mapping is best.mapping:
-                    best = replace(best, num_labels=other.num_labels, is_cut_off=other.is_cut_off)
+                    best = replace(
+                        best, num_search_states=other.num_search_states, is_cut_off=other.is_cut_off
+                    )
                     continue
                 # What was proven is about mappings without padding.
                 bound, note = self._bound(problem), f"{other.note}, padded"
@@ -95,7 +99,7 @@ class Exact:
             mapping,
             cost,
             Quality.of(value, bound=bound, unit=UNITS[problem.objective], cut_off=best.is_cut_off),
-            Provenance(self.name, num_evaluations=best.num_labels, note=note),
+            Provenance(self.name, num_evaluations=best.num_search_states, note=note),
             seconds=time.perf_counter() - started,
             details={"energy_bound_at_latency_pj": best.energy_bound_pj},
             bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
@@ -121,7 +125,7 @@ class _Best:
     cost: Cost | None = None
     bound: float = 0.0
     energy_bound_pj: float = 0.0
-    num_labels: int = 0
+    num_search_states: int = 0
     is_cut_off: bool = False
     note: str = ""
 
@@ -132,9 +136,9 @@ class _Search:
     def __init__(self, task: MappingProblem, mapper: Exact, end_s: float | None) -> None:
         self.task, self.end_s = task, end_s
         self.lattice = Lattice.of(task.problem, task.cost_options, mapper.max_points)
-        self.space = Space(task, self.lattice, mapper.max_labels)
+        self.space = Space(task, self.lattice, mapper.max_search_states)
         self.best, self.refines = _Best(), True
-        self.num_labels = self.largest_pass = 0
+        self.num_search_states = self.largest_pass = 0
         self.is_cut_off = False
         self.roofline_cycles = float(latency_bound_cycles(task.problem, task.machine))
 
@@ -156,9 +160,9 @@ class _Search:
             self.best,
             bound=bound,
             energy_bound_pj=energy_bound,
-            num_labels=self.num_labels + (known.num_labels if known else 0),
+            num_search_states=self.num_search_states + (known.num_search_states if known else 0),
             is_cut_off=self.is_cut_off,
-            note=f"{len(self.lattice.num_tiles)} tiles, {self.num_labels} partial mappings",
+            note=f"{len(self.lattice.num_tiles)} tiles, {self.num_search_states} partial mappings",
         )
 
     def _latency(self) -> tuple[float, float]:
@@ -187,32 +191,32 @@ class _Search:
             limit = enough if enough <= start * _CLOSE else min(start * factor, enough)
             if limit <= proven:
                 break
-            found = self._pass(objective, limit, cap_cycles)
-            if found is None:
+            answer = self._pass(objective, limit, cap_cycles)
+            if answer is None:
                 return proven
-            proven = max(proven, min(limit, found.least_lost, *(value for value, _ in found.mappings[:1])))
-            if found.mappings or limit == enough:
+            proven = max(proven, min(limit, answer.least_lost, *(value for value, _ in answer.mappings[:1])))
+            if answer.mappings or limit == enough:
                 break
         known = self._value(objective, cap_cycles)
         if known == inf or not self.refines or self.largest_pass > _QUICK_LABELS or proven >= known:
             return proven
-        found = self._pass(objective, known * (1 + _ROUNDING), cap_cycles)
-        if found is None:
+        answer = self._pass(objective, known * (1 + _ROUNDING), cap_cycles)
+        if answer is None:
             return proven
-        return max(proven, min(known, found.least_lost, *(value for value, _ in found.mappings[:1])))
+        return max(proven, min(known, answer.least_lost, *(value for value, _ in answer.mappings[:1])))
 
     def _pass(self, objective: int, limit: float, cap_cycles: float) -> Found | None:
-        found = self.space.search(objective, limit, cap_cycles, self.end_s)
-        if found is None:
+        answer = self.space.search(objective, limit, cap_cycles, self.end_s)
+        if answer is None:
             self.is_cut_off = True
             return None
-        self.num_labels += found.num_labels
-        self.largest_pass = max(self.largest_pass, found.num_labels)
-        for value, mapping in found.mappings:
+        self.num_search_states += answer.num_search_states
+        self.largest_pass = max(self.largest_pass, answer.num_search_states)
+        for value, mapping in answer.mappings:
             if self._value(objective, cap_cycles) <= value:
                 break  # what follows costs as much at least
             self._take(mapping)
-        return found
+        return answer
 
     def _value(self, objective: int, cap_cycles: float) -> float:
         """Of the best mapping so far."""
@@ -234,10 +238,10 @@ def _seed(task: MappingProblem, budget: Budget) -> _Best:
     """CoSA's mapping, for searches that may end early: it takes a moment, and is far better than nothing."""
     assert budget.deadline_s is not None
     try:
-        found = Cosa().solve(task, Budget(deadline_s=budget.deadline_s / 2))
+        solution = Cosa().solve(task, Budget(deadline_s=budget.deadline_s / 2))
     except InfeasibleMapping:  # not in this time, or what it answers does not fit
         return _Best()
-    return _Best() if isinstance(found, Infeasible) else _Best(found.mapping, found.cost)
+    return _Best() if isinstance(solution, Infeasible) else _Best(solution.mapping, solution.cost)
 
 
 def _padded(task: MappingProblem) -> Iterator[MappingProblem]:

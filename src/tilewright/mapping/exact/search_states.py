@@ -196,11 +196,11 @@ def put_temporal_loops(
                     if add_loop(row, slot, t, dim, factor, tile, depends, windows, run_dims[at] == dim):
                         run_dim = dim
                 energy, cycles = least(row, point - weight, facts, copies, totals)
-                found = value(objective, energy, cycles, cap_cycles)
-                if found >= limit:
+                least_value = value(objective, energy, cycles, cap_cycles)
+                if least_value >= limit:
                     continue
                 if count == pool.shape[0]:
-                    lost = min(lost, found)
+                    lost = min(lost, least_value)
                     continue
                 if insert(
                     pool, run_dims, points, following, heads, count, row, run_dim, point - weight,
@@ -325,11 +325,11 @@ def put_spatial_loops(
                 if inner_facts[windowed[u], HAS_NEXT] == 0:
                     forget(row, FIRST + 3 * num_operands + u * sliding.NUM_COLUMNS)
             energy, cycles = least(row, inside, inner_facts, copies, totals)
-            found = value(objective, energy, cycles, cap_cycles)
-            if found >= limit:
+            least_value = value(objective, energy, cycles, cap_cycles)
+            if least_value >= limit:
                 continue
             if made == inner.shape[0]:
-                lost = min(lost, found)
+                lost = min(lost, least_value)
                 continue
             if insert(
                 inner, inner_run_dims, inner_points, inner_following, inner_heads, made, row, -1, inside,
@@ -374,15 +374,15 @@ def finish(
                 energy += serving_pj(row, facts, t, served)
                 read += served * facts[t, READ_CYCLES]
                 written += served * facts[t, WRITE_CYCLES]
-            found = value(objective, energy, max(totals[0] / row[USED], read, written), cap_cycles)
-            if found >= limit or (num_found == best.size and found >= best[num_found - 1]):
+            least_value = value(objective, energy, max(totals[0] / row[USED], read, written), cap_cycles)
+            if least_value >= limit or (num_found == best.size and least_value >= best[num_found - 1]):
                 continue
             place = min(num_found, best.size - 1)
-            while place > 0 and best[place - 1] > found:
+            while place > 0 and best[place - 1] > least_value:
                 best[place] = best[place - 1]
                 best_of[place] = best_of[place - 1]
                 place -= 1
-            best[place] = found
+            best[place] = least_value
             best_of[place, 0] = at
             best_of[place, 1] = choice
             num_found = min(num_found + 1, best.size)

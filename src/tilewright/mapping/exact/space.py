@@ -37,7 +37,7 @@ class Found:
 
     mappings: tuple[tuple[float, Mapping], ...]
     least_lost: float
-    num_labels: int
+    num_search_states: int
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Space:
 
     task: MappingProblem
     lattice: Lattice
-    max_labels: int
+    max_search_states: int
     levels: tuple[Level, ...] = field(init=False)
     depends: Array = field(init=False)
     windows: Array = field(init=False)
@@ -60,12 +60,12 @@ class Space:
         self.levels = self.task.machine.levels
         names = list(problem.extents)
         self.depends = np.array([[name in o.dims() for name in names] for o in problem.operands])
-        found = []
+        windows = []
         for number, operand in enumerate(problem.operands):
             for axis in operand.axes:
                 for (a, step_a), (b, step_b) in pairwise(axis):
-                    found.append((number, names.index(a), step_a, names.index(b), step_b))
-        self.windows = np.array(found, np.int64).reshape(-1, 5)
+                    windows.append((number, names.index(a), step_a, names.index(b), step_b))
+        self.windows = np.array(windows, np.int64).reshape(-1, 5)
         self.windowed = np.unique(self.windows[:, 0])
         self.steps = np.array([(s.dim, s.factor, s.weight) for s in self.lattice.steps], np.int64).reshape(
             -1, 3
@@ -122,9 +122,9 @@ class Space:
 
     def facts(self, number: int, *, counts_cycles: bool = True) -> Array:
         """What a search state on this level knows of each operand; columns as `search_states` names them."""
-        found = np.zeros((len(self.task.problem.operands), search_states.NUM_FACTS))
+        facts = np.zeros((len(self.task.problem.operands), search_states.NUM_FACTS))
         outermost = len(self.levels) - 1
-        for t in range(len(found)):
+        for t in range(len(facts)):
             is_output = t == self.output
             serving = next((n for n in range(number, outermost + 1) if self.keeps(n, t)), None)
             if serving is None:
@@ -134,7 +134,7 @@ class Space:
                 )
             inner = [n for n in reversed(range(number)) if self.keeps(n, t)]
             read_pj, write_pj = self.access_pj(serving)
-            row = found[t]
+            row = facts[t]
             row[search_states.SERVE_PJ] = write_pj if is_output else read_pj
             row[search_states.REDUCE_PJ] = read_pj if is_output else 0.0
             row[search_states.SERVE_BLOCK] = self.levels[serving].words_per_access
@@ -153,7 +153,7 @@ class Space:
                     # Where both take turns, all cycles are of one kind.
                     takes_turns = self.levels[outermost].has_shared_port
                     row[search_states.READ_CYCLES if takes_turns else search_states.WRITE_CYCLES] += written
-        return found
+        return facts
 
     def _cycles_of_word(self) -> tuple[float, float]:
         """Cycles in which the outermost level reads a word, and writes one; 0 where no rate is given."""
@@ -217,10 +217,10 @@ class Space:
         """For each operand: whether a level keeps it, and prices; columns as `search_states.enter` reads
         them."""
         _, write_pj = self.access_pj(number)
-        found = np.zeros((len(self.task.problem.operands), 3))
-        for t in range(len(found)):
-            found[t] = (self.keeps(number, t), write_pj, self.charged(number))
-        return found
+        prices = np.zeros((len(self.task.problem.operands), 3))
+        for t in range(len(prices)):
+            prices[t] = (self.keeps(number, t), write_pj, self.charged(number))
+        return prices
 
     def totals(self, number: int) -> Array:
         """Multiply-accumulates, their energy, units that spatial loops of this level and inside can feed."""
@@ -299,14 +299,14 @@ class _Pass:
         self.space, self.objective, self.limit, self.cap = space, objective, limit, cap_cycles
         self.end_s = end_s
         self.lost = np.inf
-        self.num_labels = 0
+        self.num_search_states = 0
         # Where time costs nothing, partial mappings that differ in it only are equal.
         self.counts_cycles = objective != search_states.ENERGY_WITHIN or cap_cycles < np.inf
 
     def run(self) -> Found | None:
         space, lattice = self.space, self.space.lattice
         columns = search_states.num_columns(len(space.task.problem.operands), len(space.windowed))
-        outer, inner = (_Pool(space.max_labels, columns, len(lattice.num_tiles)) for _ in range(2))
+        outer, inner = (_Pool(space.max_search_states, columns, len(lattice.num_tiles)) for _ in range(2))
         outermost = len(space.levels) - 1
         outer.clear()
         outer.rows[0] = space.root()
@@ -321,7 +321,7 @@ class _Pass:
             history[number] = _History(
                 entered, outer.parents[: outer.count].copy(), outer.made_by[: outer.count].copy()
             )
-            self.num_labels += outer.count
+            self.num_search_states += outer.count
             if self.end_s is not None and time.monotonic() > self.end_s:
                 return None
             self._spatial(outer, inner, number)
@@ -334,7 +334,7 @@ class _Pass:
         spatial = space.spatial[0]
         best = np.full(_NUM_BEST, np.inf)
         best_of = np.zeros((_NUM_BEST, 2), np.int64)
-        found = search_states.finish(
+        num_found = search_states.finish(
             outer.rows, outer.points, outer.count,
             spatial.factors, spatial.weights, spatial.exponents, lattice.exponents, lattice.tiles,
             space.depends, space.windows, space.output,
@@ -343,9 +343,9 @@ class _Pass:
         )  # fmt: skip
         mappings = tuple(
             (float(best[i]), self._mapping(history, outer, int(best_of[i, 0]), int(best_of[i, 1])))
-            for i in range(found)
+            for i in range(num_found)
         )
-        return Found(mappings, float(self.lost), self.num_labels)
+        return Found(mappings, float(self.lost), self.num_search_states)
 
     def _temporal(self, pool: _Pool, number: int) -> None:
         space, lattice = self.space, self.space.lattice
@@ -394,19 +394,19 @@ class _Pass:
         chosen = int(history[0].made_by[state])
         at = int(history[0].parents[state])
         for number in range(1, len(space.levels)):
-            own = history[number]
+            level_history = history[number]
             temporal: list[Loop] = []  # innermost first
-            while at >= own.num_entered:
-                dim, factor, _ = space.steps[own.made_by[at]]
+            while at >= level_history.num_entered:
+                dim, factor, _ = space.steps[level_history.made_by[at]]
                 if temporal and temporal[-1].dim == names[dim]:
                     temporal[-1] = Loop(names[dim], temporal[-1].factor * int(factor))
                 else:
                     temporal.append(Loop(names[dim], int(factor)))
-                at = int(own.parents[at])
+                at = int(level_history.parents[at])
             levels.append(
                 LevelLoops(
                     space.levels[number].name, tuple(reversed(temporal)), spatial_loops(number, chosen)
                 )
             )
-            chosen, at = int(own.made_by[at]), int(own.parents[at])
+            chosen, at = int(level_history.made_by[at]), int(level_history.parents[at])
         return Mapping(tuple(reversed(levels)))

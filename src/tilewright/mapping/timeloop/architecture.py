@@ -49,7 +49,7 @@ def load_architecture(path: Path | str, *more: Path | str, problems: Sequence[Pr
     Raises:
         MachineError: a file cannot be read, or its architecture is no chain of memories; names the key.
     """
-    documents = {str(one): read_document(one) for one in (path, *more)}
+    documents = {str(source): read_document(source) for source in (path, *more)}
     document = documents[str(path)]
     section = next((key for key in ("architecture", "arch") if key in document), None)
     if section is None:
@@ -242,11 +242,11 @@ def _kept(memory: Component, names: dict[str, TensorKind]) -> list[str]:
     if memory.constraints is not None and memory.constraints.value:
         keys = memory.constraints.entries()
         for key in (k for k in BYPASS if k in keys):
-            own = keys[key].known_keys(("keep", "keep_only", "bypass"), "a dataspace")
-            kinds = [k for k in kinds if k not in _kinds(own.get("bypass"), names)]
-            only = "keep" if memory.is_parallel and "keep" in own else "keep_only"
-            if only in own:
-                kinds = [k for k in kinds if k in _kinds(own[only], names)]
+            constraints = keys[key].known_keys(("keep", "keep_only", "bypass"), "a dataspace")
+            kinds = [k for k in kinds if k not in _kinds(constraints.get("bypass"), names)]
+            only = "keep" if memory.is_parallel and "keep" in constraints else "keep_only"
+            if only in constraints:
+                kinds = [k for k in kinds if k in _kinds(constraints[only], names)]
     return [str(kind) for kind in kinds]
 
 

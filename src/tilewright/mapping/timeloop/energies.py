@@ -33,18 +33,18 @@ def read_energies(part: Part) -> Energies:
             found[_component(name)] = {action: _dearest(entry) for action, entry in actions}
         return found
     for table in tables.items():
-        own = table.known_keys(("name", "actions"), "a table")
+        entry_keys = table.known_keys(("name", "actions"), "a table")
         for key in ("name", "actions"):
-            if key not in own:
+            if key not in entry_keys:
                 raise table.error(f"{key} is missing")
         energies: dict[str, float] = {}
-        for entry in own["actions"].items():
+        for entry in entry_keys["actions"].items():
             action = entry.known_keys(("name", "arguments", "energy"), "an action")
             if "name" not in action:
                 raise entry.error("name is missing")
             name = action["name"].text()
             energies[name] = max(energies.get(name, 0.0), _dearest(entry))
-        found[_component(own["name"].text())] = energies
+        found[_component(entry_keys["name"].text())] = energies
     return found
 
 

@@ -112,20 +112,20 @@ def _text(document: dict[str, Any], remarks: tuple[str, ...]) -> str:
 
 
 def _remarks(machine: Machine) -> tuple[str, ...]:
-    found = []
+    remarks = []
     for level in machine.levels:
         if level.shares:
-            found.append(f"{level.name} has shares for some tensors; here all of them share its size.")
+            remarks.append(f"{level.name} has shares for some tensors; here all of them share its size.")
         if level.write_pj not in (None, level.read_pj):
-            found.append(f"A write to {level.name} costs {level.write_pj} pJ; Timeloop has one energy.")
+            remarks.append(f"A write to {level.name} costs {level.write_pj} pJ; Timeloop has one energy.")
     described = sum(machine.num_units(unit) for unit in _units(machine))
     if described not in (0, _num_macs(machine)):
-        found.append(f"There are {described} compute units; here {machine.innermost.name} has its own.")
+        remarks.append(f"There are {described} compute units; here {machine.innermost.name} has its own.")
     element = _element_type(_units(machine))
     read_as = INTEGERS.get(8 * element.size_bytes)
     if read_as != str(element):
-        found.append(f"The multipliers take {element}; here they are of integers as wide ({read_as}).")
-    return tuple(found)
+        remarks.append(f"The multipliers take {element}; here they are of integers as wide ({read_as}).")
+    return tuple(remarks)
 
 
 def _architecture(machine: Machine) -> dict[str, Any]:
@@ -198,16 +198,16 @@ def _named(problem: Problem, mapping: Mapping) -> _Named:
 def _letters(problem: Problem) -> dict[str, str]:
     """A letter for every dim: its own name, its first letter, or any that is free."""
     names = [dim for dim, _ in problem.dims]
-    found = {dim: dim for dim in names if len(dim) == 1 and dim in string.ascii_letters}
+    letters = {dim: dim for dim in names if len(dim) == 1 and dim in string.ascii_letters}
     for dim in names:
-        if dim not in found:
+        if dim not in letters:
             wishes = (*dim[:1].upper(), *dim[:1], *string.ascii_uppercase, *string.ascii_lowercase)
-            used = set(found.values())
+            used = set(letters.values())
             free = next((c for c in wishes if c in string.ascii_letters and c not in used), None)
             if free is None:
                 raise UsageError(f"layer {problem.name}: {len(names)} dims; Timeloop has a letter for 52.")
-            found[dim] = free
-    return found
+            letters[dim] = free
+    return letters
 
 
 def _problem(problem: Problem) -> dict[str, Any]:

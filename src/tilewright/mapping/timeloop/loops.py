@@ -129,12 +129,12 @@ def _kind(keys: dict[str, Part]) -> str:
 
 def _target(item: Part, keys: dict[str, Part], machine: Machine) -> tuple[Part, str]:
     """What a directive is for, by name; numbers count memories from the innermost."""
-    found = next((keys[key] for key in ("target", "name") if key in keys), None)
-    if found is None:
+    target = next((keys[key] for key in ("target", "name") if key in keys), None)
+    if target is None:
         raise item.error("target is missing")
-    if isinstance(found.value, int) and LEFT_OUT in machine.description:
-        raise found.error("numbers also count the memories that were left out here; give the memory's name")
-    return found, target_name(found, [level.name for level in reversed(machine.levels)])
+    if isinstance(target.value, int) and LEFT_OUT in machine.description:
+        raise target.error("numbers also count the memories that were left out here; give the memory's name")
+    return target, target_name(target, [level.name for level in reversed(machine.levels)])
 
 
 def _add_fan_outs(
@@ -145,40 +145,42 @@ def _add_fan_outs(
     places: dict[tuple[str, str], Part],
 ) -> None:
     """Give the loops of fan-outs to the levels that feed them, inside those levels' own spatial loops."""
-    own = {key: loops for key, loops in directives.items() if key[1] == "spatial"}
+    spatial_before = {key: loops for key, loops in directives.items() if key[1] == "spatial"}
     inside: dict[str, list[tuple[str, int]]] = {}
     is_outwards = order == sorted(order)
-    for one in fan_outs if is_outwards else reversed(fan_outs):
-        level = _feeder(one, order, machine)
-        inside[level] = _merged(inside.get(level, []), one.loops, one.place)
-        places.setdefault((level, "spatial"), one.place)
+    for fan_out in fan_outs if is_outwards else reversed(fan_outs):
+        level = _feeder(fan_out, order, machine)
+        inside[level] = _merged(inside.get(level, []), fan_out.loops, fan_out.place)
+        places.setdefault((level, "spatial"), fan_out.place)
     for level, loops in inside.items():
         key = (level, "spatial")
-        directives[key] = _merged(loops, own.get(key, []), places[key])
+        directives[key] = _merged(loops, spatial_before.get(key, []), places[key])
 
 
-def _feeder(one: _FanOut, order: list[int], machine: Machine) -> str:
+def _feeder(fan_out: _FanOut, order: list[int], machine: Machine) -> str:
     """The level around a fan-out: that outside the memory it is named after, or between its neighbours.
 
     Where only its place in the list says where it is, the list must go from level to level.
     """
     names = [level.name for level in machine.levels]
-    inner = one.name.removeprefix("inter_").removesuffix("_spatial")
+    inner = fan_out.name.removeprefix("inter_").removesuffix("_spatial")
     if inner in names[:-1]:
         return names[names.index(inner) + 1]
     if order != sorted(order) and order != sorted(order, reverse=True):
-        raise one.place.error(
-            f"where {one.name} fans out is only said by its place; list the levels from the outermost to the "
-            "innermost, or the other way round"
+        raise fan_out.place.error(
+            f"where {fan_out.name} fans out is only said by its place; list the levels from the "
+            "outermost to the innermost, or the other way round"
         )
-    before, after = order[: one.num_before], order[one.num_before :]
+    before, after = order[: fan_out.num_before], order[fan_out.num_before :]
     if not before or not after or before[-1] == after[0]:
-        raise one.place.error(f"{one.name} keeps nothing; list it between the levels that it connects")
+        raise fan_out.place.error(
+            f"{fan_out.name} keeps nothing; list it between the levels that it connects"
+        )
     low, high = sorted((before[-1], after[0]))
     feeders = [n for n in range(low + 1, high + 1) if machine.fan_out(n) > 1] or [high]
     if len(feeders) > 1:
-        raise one.place.error(
-            f"{one.name} may be below {' or '.join(names[n] for n in feeders)}; list a directive of each"
+        raise fan_out.place.error(
+            f"{fan_out.name} may be below {' or '.join(names[n] for n in feeders)}; list a directive of each"
         )
     return names[feeders[0]]
 
@@ -253,14 +255,14 @@ def _fill_rest(
 ) -> None:
     """Replace factors of 0, and check that factors multiply to the extents."""
     for dim, extent in problem.dims:
-        own = [(key, factor) for key, loops in directives.items() for d, factor in loops if d == dim]
-        given = prod(factor for _, factor in own if factor)
-        rest = [key for key, factor in own if not factor]
+        of_dim = [(key, factor) for key, loops in directives.items() for d, factor in loops if d == dim]
+        given = prod(factor for _, factor in of_dim if factor)
+        rest = [key for key, factor in of_dim if not factor]
         if len(rest) > 1:
             level, kind = rest[1]
             raise places[rest[1]].error(f"a second factor of 0 for {dim}, at {level} ({kind})")
         if extent % given or (not rest and given != extent):
-            last = places[own[-1][0]] if own else next(iter(places.values()), section)
+            last = places[of_dim[-1][0]] if of_dim else next(iter(places.values()), section)
             text = f"factors of {dim} multiply to {given}, its extent is {extent}"
             raise last.error(text)
         for key in rest:
@@ -285,6 +287,6 @@ def _check_kept(target: Part, name: str, keys: dict[str, Part], problem: Problem
                 )
             bypassed |= {tensor} if key == "bypass" else set()
     if level is None and bypassed != set(kinds) and not FAN_OUT.fullmatch(name):
-        known = (found.name for found in reversed(machine.levels))
+        known = (memory.name for memory in reversed(machine.levels))
         raise target.error(f"there is no level {name!r}; {closest(name, known)}")
     return bypassed != set(kinds)

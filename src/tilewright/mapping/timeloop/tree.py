@@ -109,13 +109,13 @@ def _version(part: Part) -> float:
 def _flat(part: Part) -> Architecture:
     keys = part.known_keys(("arithmetic", "storage", "version", "name"), "an architecture of flat lists")
     walk = _Walk(FLAT_VERSION)
-    own = ("name", *STORAGE, *COMPUTE, *_WITHOUT_EFFECT, *_REFUSED)
+    known = ("name", *STORAGE, *COMPUTE, *_WITHOUT_EFFECT, *_REFUSED)
     for item in reversed(list(keys["storage"].items())):
-        walk.add(_flat_component(item, item.known_keys(own, "a memory"), "SRAM"))
+        walk.add(_flat_component(item, item.known_keys(known, "a memory"), "SRAM"))
     if "arithmetic" not in keys:
         raise part.error("arithmetic is missing")
     arithmetic = keys["arithmetic"]
-    walk.add(_flat_component(arithmetic, arithmetic.known_keys(own, "arithmetic"), "intmac"))
+    walk.add(_flat_component(arithmetic, arithmetic.known_keys(known, "arithmetic"), "intmac"))
     return walk.found(part)
 
 
@@ -157,8 +157,8 @@ class _Walk:
             keys = branch.known_keys(_NODE, "a subtree")
             count = num_instances * _name_of(branch, keys)[1]
             for local in keys["local"].items() if "local" in keys else ():
-                own = local.known_keys(_NODE, "a component")
-                self.component(local, own, count * _name_of(local, own)[1], {})
+                local_keys = local.known_keys(_NODE, "a component")
+                self.component(local, local_keys, count * _name_of(local, local_keys)[1], {})
             if "subtree" in keys:
                 self.subtree(keys["subtree"], count)
 
@@ -233,14 +233,14 @@ class _Walk:
 
 def _counting(attributes: dict[str, Part]) -> dict[str, Part]:
     """Attributes that have a value, without those that ask for nothing of what we do not model."""
-    found: dict[str, Part] = {}
+    attributes_by_name: dict[str, Part] = {}
     for key, part in attributes.items():
         if key in _REFUSED:
             if not _asks_for_nothing(key, part.value):
                 raise part.error(_REFUSED[key])
         elif part.value is not None:
-            found[key] = part
-    return found
+            attributes_by_name[key] = part
+    return attributes_by_name
 
 
 def _asks_for_nothing(key: str, value: object) -> bool:
@@ -319,5 +319,5 @@ _WORD_SIZES = ("word_bits", "word_width", "datawidth")
 def _inherited(own: Part | None, outer: dict[str, Part]) -> dict[str, Part]:
     """Attributes that components further in have unless they say otherwise: word sizes."""
     keys = own.entries() if own is not None and own.value is not None else {}
-    found = {k: v for k, v in keys.items() if k in _WORD_SIZES and v.value is not None}
-    return found or outer
+    sizes = {k: v for k, v in keys.items() if k in _WORD_SIZES and v.value is not None}
+    return sizes or outer

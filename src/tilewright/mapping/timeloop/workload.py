@@ -93,17 +93,17 @@ def _shaped(shape: Part, instance: Part, name: str) -> Problem:
 
 
 def _coefficients(part: Part) -> dict[str, int]:
-    found: dict[str, int] = {}
+    coefficients: dict[str, int] = {}
     for item in part.items():
         keys = item.known_keys(("name", "default"), "a coefficient")
         if "name" not in keys:
             raise item.error("a coefficient needs a name")
-        found[keys["name"].text()] = keys["default"].count() if "default" in keys else 1
-    return found
+        coefficients[keys["name"].text()] = keys["default"].count() if "default" in keys else 1
+    return coefficients
 
 
 def _operands(part: Part, dims: tuple[str, ...], steps: dict[str, int]) -> tuple[Operand, ...]:
-    found: list[tuple[str, bool, tuple[tuple[Term, ...], ...]]] = []
+    spaces: list[tuple[str, bool, tuple[tuple[Term, ...], ...]]] = []
     for item in part.items():
         keys = item.known_keys(("name", "projection", "read_write"), "a data space")
         for key in ("name", "projection"):
@@ -111,16 +111,19 @@ def _operands(part: Part, dims: tuple[str, ...], steps: dict[str, int]) -> tuple
                 raise item.error(f"{key} is missing")
         is_written = keys["read_write"].flag() if "read_write" in keys else False
         axes = tuple(_axis(axis, dims, steps) for axis in keys["projection"].items())
-        found.append((keys["name"].text(), is_written, axes))
-    for what, number in (("data spaces", len(found)), ("axes", max((len(a) for *_, a in found), default=0))):
+        spaces.append((keys["name"].text(), is_written, axes))
+    for what, number in (
+        ("data spaces", len(spaces)),
+        ("axes", max((len(a) for *_, a in spaces), default=0)),
+    ):
         if number > _MAX_PARTS:
             raise part.error(f"{number} {what}; at most {_MAX_PARTS} are taken")
-    names = [name for name, _, _ in found]
+    names = [name for name, _, _ in spaces]
     if len(set(names)) != len(names):
         raise part.error("two data spaces have the same name")
-    if sum(is_written for _, is_written, _ in found) != 1:
+    if sum(is_written for _, is_written, _ in spaces) != 1:
         raise part.error("exactly one data space is written (read-write: true)")
-    read = [name for name, is_written, _ in found if not is_written]
+    read = [name for name, is_written, _ in spaces if not is_written]
     weights = [name for name in read if kind_of(name) is TensorKind.WEIGHT] or [
         name for name in read[:1] if kind_of(name) is None
     ]
@@ -130,7 +133,7 @@ def _operands(part: Part, dims: tuple[str, ...], steps: dict[str, int]) -> tuple
             TensorKind.OUTPUT if is_written else TensorKind.WEIGHT if name in weights else TensorKind.INPUT,
             axes,
         )
-        for name, is_written, axes in found
+        for name, is_written, axes in spaces
     )
 
 
@@ -154,23 +157,23 @@ def _axis(part: Part, dims: tuple[str, ...], steps: dict[str, int]) -> tuple[Ter
     terms = list(part.items())
     if terms and all(isinstance(term.value, str) for term in terms):
         return (_term(part, part.names(), dims, steps),)
-    found = tuple(_term(term, term.names(), dims, steps) for term in terms)
-    if not found:
+    products = tuple(_term(term, term.names(), dims, steps) for term in terms)
+    if not products:
         raise part.error("an axis without any dim")
-    own = [dim for dim, _ in found]
-    if len(set(own)) != len(own):
+    summed_dims = [dim for dim, _ in products]
+    if len(set(summed_dims)) != len(summed_dims):
         raise part.error("a dim occurs twice in one axis; give the sum of its steps as one coefficient")
-    return found
+    return products
 
 
 def _term(part: Part, names: tuple[str, ...], dims: tuple[str, ...], steps: dict[str, int]) -> Term:
-    own = [name for name in names if name in dims]
+    factors = [name for name in names if name in dims]
     for name in names:
         if name not in dims and name not in steps:
             raise part.error(f"{name!r} is neither a dimension nor a coefficient")
-    if len(own) != 1:
-        raise part.error(f"a product has exactly one dimension, not {len(own)}")
+    if len(factors) != 1:
+        raise part.error(f"a product has exactly one dimension, not {len(factors)}")
     step = 1
     for name in names:
         step *= steps.get(name, 1)
-    return own[0], step
+    return factors[0], step
