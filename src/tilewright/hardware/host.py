@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from tilewright.hardware.machine import Instructions, Level, Machine
@@ -17,6 +18,12 @@ _WORD_BITS = 32
 @functools.cache
 def host_machine() -> Machine:
     """What this host executes, its units, caches and memory, as this process first saw them."""
+    return described_host(replace(probe_host(), processor=processor_facts()))
+
+
+@functools.cache
+def host_memory() -> Machine:
+    """This host as targets see it that generate no code: its caches and memory alone."""
     return described_host(probe_host())
 
 

@@ -60,7 +60,7 @@ class HostFacts:
 
 
 def probe_host(root: Path = _ROOT) -> HostFacts:
-    """Everything below, read once."""
+    """What follows, read once, but what the processor executes: to ask LLVM takes longer than all of it."""
     return HostFacts(
         cpu_name=cpu_name(root),
         architecture=platform.machine(),
@@ -71,7 +71,6 @@ def probe_host(root: Path = _ROOT) -> HostFacts:
         memory_limit_bytes=memory_limit_bytes(root),
         caches=caches(root),
         load_average_1min=load_average_1min(),
-        processor=processor_facts(),
     )
 
 

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -310,3 +312,12 @@ def test_this_host_is_a_machine() -> None:
     assert machine.num_cores >= 1
     assert machine.instructions is not None
     assert parse_machine(machine_text(machine), "text") == machine
+
+
+def test_targets_without_code_do_not_load_the_code_generator() -> None:
+    code = (
+        "import sys; from tilewright.hardware.host import host_memory; machine = host_memory(); "
+        "print(machine.units, machine.instructions, 'llvmlite' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["()", "None", "False"]

@@ -107,7 +107,7 @@ class Isa:
 
     @property
     def max_vectors(self) -> int:
-        """Widest tile, in vectors, that still leaves room for one row of accumulators."""
+        """Widest tile, in vectors, that still leaves registers for one row of accumulators."""
         return max(n for n in range(1, self.num_vector_registers) if self.fits(1, n))
 
     @property

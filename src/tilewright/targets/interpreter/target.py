@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hardware.host import host_machine
+from tilewright.hardware.host import host_memory
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.interpret import run_graph
@@ -31,7 +31,7 @@ class InterpreterTarget:
     @property
     def machine(self) -> Machine:
         """This host."""
-        return host_machine()
+        return host_memory()
 
     def supports(self, node: Node) -> Support:
         """Everything that has a reference; the rest runs through onnx.reference, if that knows it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.errors import UsageError
-from tilewright.hardware.host import host_machine
+from tilewright.hardware.host import host_memory
 from tilewright.hardware.machine import Machine
 from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph, Node
@@ -45,7 +45,7 @@ class NullTarget:
     @property
     def machine(self) -> Machine:
         """This host."""
-        return host_machine()
+        return host_memory()
 
     def supports(self, node: Node) -> Support:
         """Every node."""
