@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tilewright import zoo
 from tilewright.compiler import plan
 from tilewright.embed import EmittingTarget
+from tilewright.explain import explain_program
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
@@ -27,10 +28,10 @@ from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.merge_chains import Chain as MergedChain
 from tilewright.partition.merge_chains import merge_chains
 from tilewright.planning import Budget
-from tilewright.targets.cpu.fused import find_chains, lower_fused
+from tilewright.targets.cpu.fused import choose, find_chains, lower_fused
 from tilewright.targets.cpu.fused.blocks import cut, passed_on
 from tilewright.targets.cpu.fused.choose import choose_blocking
-from tilewright.targets.cpu.fused.estimate import Work
+from tilewright.targets.cpu.fused.estimate import Estimate, Work
 from tilewright.targets.cpu.fused.generate import MAX_VARIANTS
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
@@ -343,3 +344,35 @@ def test_forms_of_exported_code_suit_the_processor_that_it_is_for(l2_bytes: int,
     isa = replace(isa_by_name("neon"), caches=CacheSizes(l2_bytes=l2_bytes))
     program = plan(chain.graph, Options(), target=EmittingTarget(isa)).program
     assert sum(s.form is not None for s in program.partition.subgraphs) == num_forms
+
+
+def test_edges_within_a_chain_are_explained_with_what_the_chain_saves() -> None:
+    chain = Chain(16, (112, 112)).conv(96).conv(0, 3, depthwise=True, stride=2).conv(24)
+    chain.graph.outputs = [chain.value]
+    program = plan(chain.graph, Options(), target=EmittingTarget(isa_by_name("avx512"))).program
+    (form,) = [s.form for s in program.partition.subgraphs if s.form is not None]
+    edges = {e.consumer: e for e in explain_program(program, (), (), None).edges if e.code == "blockwise"}
+    assert {program.graph.nodes[i].name for i in (2, 4)} == set(edges)
+    for edge in edges.values():
+        assert edge.is_fused
+        assert edge.text.endswith(f"estimated to save {form.saved_share:.0%} of the time of separate kernels")
+
+
+def test_equal_chains_are_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain(24, (112, 112))
+    for _ in range(4):
+        chain.conv(96).conv(0, 3, depthwise=True).conv(24)
+        chain.graph.outputs.append(chain.value)  # so that no chain goes on
+    groups: list[str] = []
+    estimate = choose.choose_blocking
+
+    def noted(group: NestGroup, isa: Isa) -> Estimate | None:
+        groups.append("\n".join(map(str, group.nests)))
+        return estimate(group, isa)
+
+    monkeypatch.setattr(choose, "choose_blocking", noted)
+    partition = Layerwise().solve(PartitionProblem(chain.graph), Budget())
+    found = find_chains(partition, isa_by_name("avx512"))
+    assert len(found) == 4
+    assert len({c.form for c in found}) == 1
+    assert len(groups) == len(set(groups))
