@@ -14,7 +14,7 @@ from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.options import AUTO, Options
-from tilewright.partition import PARTITIONERS, PartitionProblem, check_partition
+from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
 from tilewright.passes import PassReport, run_passes
 from tilewright.planning import Infeasible
@@ -32,11 +32,10 @@ Tuning = Literal["stored", "anew", "afresh"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A program, the report of the passes that led to it, and the recipes that were compared."""
+    """A program, the report of the passes that led to it, and all the plans that were compared."""
 
     program: Program
     passes: PassReport
-    recipe: Recipe
     attempts: tuple[Attempt, ...]
     backend: Backend
 
@@ -106,13 +105,30 @@ def plan(
         InternalError: a planner's answer failed its independent check.
     """
     clock = clock or PhaseClock(options.timeout_s, None)
-    target = target or find_target(options.target)
     with clock.phase("passes"):
         graph, report = optimise(graph, options)
+    return plan_optimised(graph, options, clock, target=target, passes=report)
+
+
+def plan_optimised(
+    graph: Graph,
+    options: Options,
+    clock: PhaseClock | None = None,
+    *,
+    target: Target | None = None,
+    passes: PassReport | None = None,
+) -> Planned:
+    """The same of a graph that stays as it is.
+
+    Raises:
+        InfeasibleMapping: a planner found no solution; says what is too small.
+        InternalError: a planner's answer failed its independent check.
+    """
+    clock = clock or PhaseClock(options.timeout_s, None)
+    target = target or find_target(options.target)
     backend = target.backend(graph, options)
-    planner = Planner(graph, target, backend, options, clock)
-    best = best_of(planner.recipes(), planner.program, lambda p: p.schedule.quality.cost, clock.report)
-    return Planned(best.plan, report, best.recipe, best.attempts, backend)
+    program, attempts = Planner(graph, target, backend, options, clock).best()
+    return Planned(program, passes or PassReport(), attempts, backend)
 
 
 def optimise(graph: Graph, options: Options) -> tuple[Graph, PassReport]:
@@ -140,26 +156,40 @@ class Planner:
         )  # fmt: skip
         self._partitions: dict[str, Partition] = {}
 
-    def recipes(self) -> tuple[Recipe, ...]:
-        """The recipe that the options name, what they leave open being the target's default; or, where they
-        name nothing, all that the target finds worth trying."""
-        asked = (self.options.partition, self.options.schedule, self.options.memory)
-        offered = tuple(self.backend.recipes())
-        if asked == (AUTO, AUTO, AUTO):
-            return offered
-        default = (offered[0].partition, offered[0].schedule, offered[0].memory)
-        named = (known if name == AUTO else name for name, known in zip(asked, default, strict=True))
-        return (Recipe(*named),)
-
-    def program(self, recipe: Recipe) -> Program:
-        """Every decision of a recipe.
+    def best(self) -> tuple[Program, tuple[Attempt, ...]]:
+        """The plan of the recipe that the options name, what they leave open being the target's default; or,
+        where they name nothing, the best that the target finds worth trying. With a budget it is improved.
 
         Raises:
             InfeasibleMapping: a planner found no solution; says what is too small.
             InternalError: a planner's answer failed its independent check.
         """
+        asked = (self.options.partition, self.options.schedule, self.options.memory)
+        if asked != (AUTO, AUTO, AUTO):
+            default = self.backend.default_recipe
+            defaults = (default.partition, default.schedule, default.memory)
+            recipe = Recipe(*(d if name == AUTO else name for name, d in zip(asked, defaults, strict=True)))
+            return self.program(recipe), ()
+        first = best_of(tuple(self.backend.recipes(self.partition)), self.program, _cost, self.clock.report)
+        others = tuple(self.backend.variants(first.recipe))
+        best = best_of((first.recipe, *others), self.program, _cost) if others else first
+        attempts = (*first.attempts, *best.attempts[1:]) if others else first.attempts
+        if self.options.budget is None:
+            return best.plan, attempts
+        with self.clock.phase("improve"):
+            improved = self.backend.improve(
+                best.plan, self.ordered, self.options.budget, progress=self.clock.report
+            )
+        return improved.program, (*attempts, *improved.attempts)
+
+    def program(self, recipe: Recipe) -> Program:
+        """Every decision of a recipe."""
         with self.clock.phase("partition"):
             partition = self.partition(recipe.partition)
+        return self.ordered(partition, recipe)
+
+    def ordered(self, partition: Partition, recipe: Recipe) -> Program:
+        """A partition, ordered and placed as a recipe says."""
         with self.clock.phase("schedule"):
             schedule = self.schedule(partition, recipe)
         program = Program(self.graph, partition, schedule, self.options, recipe=recipe)
@@ -172,14 +202,7 @@ class Planner:
     def partition(self, name: str) -> Partition:
         """What a partitioner makes of the graph, with what the target decides about it."""
         if name not in self._partitions:
-            problem = PartitionProblem(
-                self.graph,
-                self.target.machine,
-                self.backend.costs,
-                self.options.objective,
-                self.backend.limits,
-                self.options.seed,
-            )
+            problem = self.backend.partition_problem
             solution = PARTITIONERS.get(name).solve(problem, self.options.search_budget)
             if isinstance(solution, Infeasible):
                 raise InfeasibleMapping(str(solution))
@@ -204,6 +227,7 @@ class Planner:
             self.options.seed,
             self.backend.price(recipe),
             self.target.runs_slices,
+            self.backend.partition_problem.analysis.maps,
         )
         solution = SCHEDULERS.get(recipe.schedule).solve(problem, self.options.search_budget)
         if isinstance(solution, Infeasible):
@@ -212,3 +236,7 @@ class Planner:
         if violations:
             raise InternalError(f"scheduler {recipe.schedule!r}: {violations[0]}")
         return solution
+
+
+def _cost(program: Program) -> float:
+    return program.schedule.quality.cost

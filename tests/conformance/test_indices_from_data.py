@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
+from tests.support.accelerator import plan
 from tests.support.run_time import Array, Case, Ways
 
 import tilewright as tw
@@ -27,7 +28,6 @@ from tilewright.ir.ops import describe
 from tilewright.options import Options
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import plan
 
 F = np.float32
 RNG = np.random.default_rng(11)

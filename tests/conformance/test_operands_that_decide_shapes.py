@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.accelerator import plan
 from tests.support.run_time import Array, Case, Ways
 
 from tilewright.backend.conformance import node_cases
@@ -19,7 +20,6 @@ from tilewright.ir.ops import describe, operators
 from tilewright.ir.ops.registry import has_effect
 from tilewright.passes import run_passes
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import plan
 
 X = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
 F = np.float32

@@ -36,8 +36,7 @@ from tilewright.schedule.base import build_schedule
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import Planned
-from tilewright.targets.npu.schedules import plan_schedule
+from tilewright.targets.npu.plan import SimulatedPlan, simulated
 
 MACHINES = [load_preset(name) for name in ("stcp920", "ipu-mk1")]
 
@@ -73,9 +72,9 @@ def partitions(name: str, graph: Graph) -> Iterator[Partition]:
         yield GraphTurbo(capacity_bytes=largest // 2, dims="any").solve(PartitionProblem(graph), Budget())
 
 
-def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, memory: str) -> Planned:
+def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, memory: str) -> SimulatedPlan:
     """The plan of a schedule: valid, with the network's values, above its bound."""
-    planned = plan_schedule(schedule, machine, memory=memory)
+    planned = simulated(schedule, machine, MEMORY_PLANNERS.get(memory))
     assert check_scopes(planned.scopes, planned.bindings) == ()
     expected = run_graph(schedule.partition.graph, feed)
     found = execute(planned.scopes, feed)
@@ -101,7 +100,7 @@ def test_whatever_is_registered_runs(partitioner: str, scheduler: str, memory: s
                 schedule = SCHEDULERS.get(scheduler).solve(problem, Budget(100))
                 assert isinstance(schedule, Schedule)
                 planned = right(schedule, feed, machine, memory)
-                again = plan_schedule(schedule, machine, memory=memory)
+                again = simulated(schedule, machine, MEMORY_PLANNERS.get(memory))
                 assert again.simulation.runs == planned.simulation.runs
                 assert planned.scopes.memory.provenance.planner == memory
 
@@ -178,7 +177,7 @@ def test_slices_side_by_side_are_put_together_for_their_reader() -> None:
 def test_what_cannot_run_is_one_line(indices: tuple[int, ...], is_turned: bool, said: str) -> None:
     schedule, _ = sliced(indices, is_turned=is_turned)
     with pytest.raises(UsageError, match=said) as raised:
-        plan_schedule(schedule, MACHINES[0])
+        simulated(schedule, MACHINES[0])
     assert len(str(raised.value).splitlines()) == 1
 
 
@@ -191,7 +190,7 @@ def test_elements_are_as_wide_as_the_machine_keeps_them_whoever_cut_the_network(
         assert isinstance(partition, Partition)
         schedule = SCHEDULERS.get("sequential").solve(ScheduleProblem(partition), Budget())
         assert isinstance(schedule, Schedule)
-        planned = plan_schedule(schedule, MACHINES[0])
+        planned = simulated(schedule, MACHINES[0])
         sizes.add(sum(p.size_bytes for p in planned.scopes.buffers if p.scope is Scope.MAIN))
         if name in ("layerwise", "graphturbo"):
             assert [s.name for s in planned.simulation.steps] == ["conv", "softmax"]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import onnx
 import pytest
-from tests.support.integer_networks import integer_network
+from tests.support.models import small_net
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 
 
-def test_the_example_simulates_a_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_simulates_a_schedule(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    exec(compile(code, str(PAGE), "exec"), {"graph": integer_network(1)})
-    time_s, bound_s = map(float, capsys.readouterr().out.split())
-    assert time_s >= bound_s > 0
+    onnx.save(small_net(), tmp_path / "small.onnx")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(PAGE), "exec"), {})
+    assert re.search(r"^[\d.e+]+ ns \(\w+", capsys.readouterr().out)

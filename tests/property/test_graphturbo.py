@@ -302,7 +302,7 @@ def test_orders_are_linear_extensions_and_schedules_valid(seed: int) -> None:
         for find in (breadth_first, depth_first, min_delta):
             assert check_order(instances, find(demand)) == ()
         assert check_order(instances, exact_order(demand, 0, max_states=500).order) == ()
-    problem = ScheduleProblem(plan(seed, 0.5))
+    problem = ScheduleProblem(plan(seed, 0.5), allows_slices=True)
     for scheduler in (BreadthFirst(True), DepthFirst(True), MinDelta(True), ExactOrder(True)):
         schedule = scheduler.solve(problem, Budget())
         assert check_schedule(problem, schedule) == ()
@@ -311,12 +311,10 @@ def test_orders_are_linear_extensions_and_schedules_valid(seed: int) -> None:
 
 def test_a_slice_before_what_it_reads_is_a_violation() -> None:
     for seed in SEEDS:
-        problem = ScheduleProblem(plan(seed, 0.5))
+        problem = ScheduleProblem(plan(seed, 0.5), allows_slices=True)
         schedule = BreadthFirst(True).solve(problem, Budget())
         if len(schedule.partition.subgraphs) > 1:
-            turned = type(schedule)(
-                schedule.partition, schedule.stages[::-1], schedule.quality, schedule.provenance
-            )
+            turned = replace(schedule, stages=schedule.stages[::-1])
             assert {v.rule for v in check_schedule(problem, turned)} == {"order"}
 
 

@@ -12,14 +12,14 @@ from tilewright.cli.flags import parsed_shapes
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
+    from tilewright.cli.simulated import Simulated
     from tilewright.frontend.onnx.inputs import Dimension
     from tilewright.hardware.machine import Machine
     from tilewright.ir.graph import Graph, Shape, Value
-    from tilewright.targets.npu.plan import Planned, Planner
 
 Wanted = int | tuple[int, ...] | Literal["auto"] | None
 """One number, several, the best one, or the model's own."""
-Solve = Callable[["Planner"], "Planned"]
+Solve = Callable[["Graph"], "Simulated"]
 
 
 def parsed_batch(text: str | None) -> Wanted:
@@ -70,11 +70,11 @@ class BatchedModel:
             UsageError: the model fixes its batch, or `--shapes` says another, or leaves axes open.
         """
         import tilewright as tw
-        from tilewright.compiler import plan
+        from tilewright.compiler import optimise
         from tilewright.options import Options
 
         fixed = dict(self.shapes) if samples is None else self._shapes_for(samples)
-        return plan(tw.load(self.path, shapes=fixed).graph, Options()).program.graph
+        return optimise(tw.load(self.path, shapes=fixed).graph, Options())[0]
 
     def batched(self, graph: Graph) -> tuple[Value, ...]:
         """The inputs of a network of this model whose first axis counts samples.
@@ -185,12 +185,10 @@ class Batches:
         self.solve, self.update = solve, update
         self._seconds: dict[int, float] = {}
 
-    def planner(self, samples: int) -> Planner:
-        """A planner for so many samples."""
-        from tilewright.targets.npu.plan import Planner
-
+    def graph(self, samples: int) -> Graph:
+        """The network with so many samples."""
         self.update(f"{samples} samples for each cluster", 0, 1)
-        return Planner(self.model.graph(samples), self.machine)
+        return self.model.graph(samples)
 
     def seconds(self, samples: int) -> float:
         """How long a batch takes as the recipe plans it.
@@ -199,7 +197,7 @@ class Batches:
             InfeasibleMapping: it does not fit main memory.
         """
         if samples not in self._seconds:
-            self._seconds[samples] = self.solve(self.planner(samples)).simulation.time_s
+            self._seconds[samples] = self.solve(self.graph(samples)).plan.simulation.time_s
         return self._seconds[samples]
 
     def throughputs(self, max_latency_s: float | None) -> list[tuple[int, float]]:
@@ -210,14 +208,21 @@ class Batches:
             UsageError: one sample takes longer than `max_latency_s`.
         """
         from tilewright.errors import InfeasibleMapping
+        from tilewright.partition import PARTITIONERS, PartitionProblem
+        from tilewright.partition.analysis import Analysis
+        from tilewright.planning import Budget, Infeasible
         from tilewright.targets.npu.batches import MOST_SAMPLES, candidates
-        from tilewright.targets.npu.plan import GRAPHTURBO_RECIPE
+        from tilewright.targets.npu.recipes import GRAPHTURBO
 
-        planner = self.planner(MOST_SAMPLES)
-        partition = planner.partition(GRAPHTURBO_RECIPE.partitioner)
-        batched = [planner.analysis.axes.class_of(v, 0) for v in self.model.batched(planner.graph)]
+        graph = self.graph(MOST_SAMPLES)
+        analysis = Analysis(graph)
+        problem = PartitionProblem(graph, self.machine, known=analysis)
+        partition = PARTITIONERS.get(GRAPHTURBO.partition).solve(problem, Budget())
+        if isinstance(partition, Infeasible):
+            raise InfeasibleMapping(str(partition))
+        batched = [analysis.axes.class_of(v, 0) for v in self.model.batched(graph)]
         found: list[tuple[int, float]] = []
-        for samples in candidates(partition, planner.analysis.axes, batched, MOST_SAMPLES):
+        for samples in candidates(partition, analysis.axes, batched, MOST_SAMPLES):
             try:
                 time_s = self.seconds(samples)
             except InfeasibleMapping:

@@ -12,15 +12,17 @@ import typer
 from tilewright.cli.flags import MODEL, SHAPES, add_verb
 from tilewright.cli.output import JSON_OPTION, format_bytes, print_json, print_table, progress, say
 from tilewright.cli.simulate_batches import Batches, batched_model, parsed_batch, parsed_latency
+from tilewright.cli.simulated import Simulated
 from tilewright.errors import NumericMismatch, UsageError
 from tilewright.families import FAMILIES
 from tilewright.printable import json_text
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
+    from tilewright.ir.graph import Graph
+    from tilewright.options import Options
     from tilewright.targets.npu.batches import Run
-    from tilewright.targets.npu.plan import Planned, Planner
-    from tilewright.targets.npu.portfolio import Best
+    from tilewright.targets.npu.plan import SimulatedPlan
 
 
 def _names(family: str) -> str:
@@ -84,7 +86,9 @@ def simulate(
         help="Draw how full the buffers are over time, and how busy units are, as an HTML file.",
     ),
     check: bool = typer.Option(
-        False, "--check", help="Compute the plan's values piece by piece and hold them against the network's."
+        False,
+        "--check",
+        help="Compute the plan's values buffer by buffer and hold them against the network's.",
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -92,14 +96,17 @@ def simulate(
 
     Example: `tilewright simulate resnet50.onnx -t stcp920 --compare`.
     """
-    from tilewright.hardware.presets import find_machine
+    from dataclasses import replace
+
+    from tilewright.compiler import plan_optimised
+    from tilewright.options import AUTO, Options
     from tilewright.planning import Budget
+    from tilewright.progress import PhaseClock
     from tilewright.report.simulation import buffer_page, chrome_trace
+    from tilewright.targets import machine_of
     from tilewright.targets.npu.batches import runs
-    from tilewright.targets.npu.plan import Planner
-    from tilewright.targets.npu.portfolio import NAMED, best_plan
-    from tilewright.targets.npu.schedules import plan_by_name
-    from tilewright.targets.npu.search import DEFAULT_BUDGET, search_plan
+    from tilewright.targets.npu.recipes import NAMED
+    from tilewright.targets.npu.search import DEFAULT_BUDGET
 
     named = {"partition": partition, "schedule": schedule, "memory": memory}
     by_name = {key: name for key, name in named.items() if name is not None}
@@ -121,43 +128,42 @@ def simulate(
     effort = DEFAULT_BUDGET if budget is None else Budget.parse(budget)
     wanted = parsed_batch(batch)
     max_latency_s = parsed_latency(max_latency_ms, wanted)
-    machine = find_machine(target)
+    machine = machine_of(target)
+    asked = Options(target=target, budget=effort if recipe == "search" else None)
+    if recipe in NAMED:
+        asked = NAMED[recipe].options(target)
+    elif by_name:
+        asked = replace(asked, partition=partition or AUTO, schedule=schedule or AUTO, memory=memory or AUTO)
+    known = recipe if recipe in NAMED else ""
     source = batched_model(model, shapes, batch)
-    last: list[Best] = []  # of a portfolio or a search: of the batch that was planned last
     with progress(f"simulating {model.name}") as update:
 
-        def solve(planner: Planner) -> Planned:
-            if by_name:
-                return plan_by_name(planner.graph, machine, **by_name)
-            if recipe in NAMED:
-                return planner.plan(NAMED[recipe])
-            best = best_plan(planner, update) if recipe == "best" else search_plan(planner, effort, update)
-            last[:] = [best]
-            return best.planned
+        def solve(graph: Graph, options: Options = asked, name: str = known) -> Simulated:
+            return Simulated.of(plan_optimised(graph, options, PhaseClock(None, update)), name)
 
         throughputs: list[tuple[int, float]] = []
         found: tuple[Run, ...] = ()
         if wanted is None or isinstance(wanted, int):
-            planner = Planner(source.graph(wanted), machine)
+            graph = source.graph(wanted)
         else:
             batches = Batches(source, machine, solve, update)
             throughputs = batches.throughputs(max_latency_s)
             most = max(throughputs, key=lambda row: row[1])[0]
             found = () if wanted == "auto" else runs(wanted, most, batches.seconds, max_latency_s)
-            planner = batches.planner(most)
-        planned, graph = solve(planner), planner.graph
+            graph = batches.graph(most)
+        planned = solve(graph)
         others = {}
         if compare:
             for number, (name, other) in enumerate(NAMED.items()):
                 update(name, number, len(NAMED))
-                others[name] = planner.plan(other)
+                others[name] = solve(graph, other.options(target), name)
         if check:
             update("computing values", 0, 1)
-            _check(planned)
+            _check(planned.plan)
     if trace is not None:
-        trace.write_text(json_text(json.dumps(chrome_trace(planned))), "utf-8")
+        trace.write_text(json_text(json.dumps(chrome_trace(planned.plan))), "utf-8")
     if page is not None:
-        page.write_text(buffer_page(planned, machine), "utf-8")
+        page.write_text(buffer_page(planned.plan, machine), "utf-8")
     samples = wanted if isinstance(wanted, int) else source.samples(graph)
     if as_json:
         print_json(
@@ -180,8 +186,11 @@ def simulate(
                     }
                     for run in found
                 ],
-                "tried": [{"recipe": name, "time_s": time_s} for best in last for name, time_s in best.tried],
-                "num_simulated": sum(best.num_simulated for best in last) or 1,
+                "tried": [
+                    {"recipe": a.what, "time_s": None if a.cost is None else a.cost * 1e-9}
+                    for a in planned.attempts
+                ],
+                "num_simulated": planned.num_simulated,
                 "compared": {name: _facts(other, machine, samples) for name, other in others.items()},
                 "values_checked": check,
             },
@@ -196,8 +205,8 @@ def simulate(
     if found:
         _print_runs(found, machine)
     _print(planned, machine, samples, others)
-    for best in last:
-        say(f"{len(best.tried)} recipes tried, {best.num_simulated} different plans")
+    if planned.attempts:
+        say(f"{len(planned.attempts)} recipes tried, {planned.num_simulated} different plans")
     if check:
         say("values: computed piece by piece, equal to the network's")
     if page is not None:
@@ -228,7 +237,7 @@ def _print_runs(found: Sequence[Run], machine: Machine) -> None:
     )
 
 
-def _check(planned: Planned) -> None:
+def _check(planned: SimulatedPlan) -> None:
     """Hold the plan's values against the network's.
 
     Raises:
@@ -245,10 +254,11 @@ def _check(planned: Planned) -> None:
         )
 
 
-def _facts(planned: Planned, machine: Machine, samples: int) -> dict[str, Any]:
+def _facts(simulated: Simulated, machine: Machine, samples: int) -> dict[str, Any]:
     """What a plan is and costs, as documents say it."""
     from dataclasses import asdict
 
+    planned = simulated.plan
     found = planned.simulation
     first = {n.subgraph_id: n.id for n in reversed(planned.instances.nodes) if n.kind == "instance"}
     subgraphs = [
@@ -268,7 +278,7 @@ def _facts(planned: Planned, machine: Machine, samples: int) -> dict[str, Any]:
     ]
     energy_j = found.energy_j * machine.num_clusters
     return {
-        "recipe": planned.recipe.name,
+        "recipe": simulated.name,
         "subgraphs": subgraphs,
         "order": [str(planned.instances.nodes[place]) for place in planned.order],
         "buffers": {str(scope): count for scope, count in planned.scopes.num_buffers.items()},
@@ -287,9 +297,9 @@ def _facts(planned: Planned, machine: Machine, samples: int) -> dict[str, Any]:
     }
 
 
-def _print(planned: Planned, machine: Machine, samples: int, others: dict[str, Planned]) -> None:
-    found = planned.simulation
-    facts = _facts(planned, machine, samples)
+def _print(simulated: Simulated, machine: Machine, samples: int, others: dict[str, Simulated]) -> None:
+    found = simulated.plan.simulation
+    facts = _facts(simulated, machine, samples)
     print_table(
         ("subgraph", "operators", "instances", "an instance makes", "cores"),
         [
@@ -302,7 +312,7 @@ def _print(planned: Planned, machine: Machine, samples: int, others: dict[str, P
             )
             for number, s in enumerate(facts["subgraphs"])
         ],
-        title=f"{samples} samples for each of {machine.num_clusters} clusters, {planned.recipe.name}",
+        title=f"{samples} samples for each of {machine.num_clusters} clusters, {simulated.name}",
         right=(1,),
     )
     traffic = found.traffic
@@ -333,9 +343,9 @@ def _print(planned: Planned, machine: Machine, samples: int, others: dict[str, P
             [
                 (
                     name,
-                    f"{other.simulation.time_s * 1e3:.3f}",
-                    f"{samples * machine.num_clusters / other.simulation.time_s:,.0f}",
-                    f"{other.simulation.time_s / found.time_s:.2f}",
+                    f"{other.plan.simulation.time_s * 1e3:.3f}",
+                    f"{samples * machine.num_clusters / other.plan.simulation.time_s:,.0f}",
+                    f"{other.plan.simulation.time_s / found.time_s:.2f}",
                 )
                 for name, other in others.items()
             ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from tilewright.ir.graph import Graph
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.partition.axes import IndependentAxes
@@ -15,8 +17,12 @@ class Analysis:
         self.graph = graph
         self.maps = RegionMaps()
         self.regions = LayerRegions(self.maps)
-        self.axes = IndependentAxes(graph, self.maps)
         self._layers: dict[bool, tuple[Layer, ...]] = {}
+
+    @cached_property
+    def axes(self) -> IndependentAxes:
+        """Which axes can be cut without computing anything twice."""
+        return IndependentAxes(self.graph, self.maps)
 
     def layers(self, *, fuse_joins: bool) -> tuple[Layer, ...]:
         """See `cut_layers`."""

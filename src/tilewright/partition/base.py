@@ -222,11 +222,16 @@ class PartitionProblem:
     limits: Limits = NO_LIMITS
     seed: int = 0
     known: Analysis | None = None
+    _known: list[Analysis] = field(init=False, repr=False, compare=False, default_factory=list)
 
     @property
     def analysis(self) -> Analysis:
-        """What is known of the graph: what the problem came with, else nothing yet."""
-        return self.known or Analysis(self.graph)
+        """What is known of the graph: what the problem came with, else what was found out since."""
+        if self.known is not None:
+            return self.known
+        if not self._known:
+            self._known.append(Analysis(self.graph))
+        return self._known[0]
 
     def quality_of(self, subgraphs: Iterable[Subgraph], *, cut_off: bool = False) -> Quality:
         """Cost of a partition into these subgraphs, beside what any partition costs at least."""

@@ -38,9 +38,9 @@ PLAIN_RECIPE = Recipe("layerwise", "sequential", "arena")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A recipe and the cost of its plan, or why there is none."""
+    """What was tried, and the cost of its plan, or why there is none."""
 
-    recipe: Recipe
+    what: str
     cost: float | None
     error: str = ""
 
@@ -78,9 +78,9 @@ def best_of(
             raise
         except TilewrightError as error:
             first_error = first_error or error
-            attempts.append(Attempt(recipe, None, str(error)))
+            attempts.append(Attempt(str(recipe), None, str(error)))
             continue
-        attempts.append(Attempt(recipe, price))
+        attempts.append(Attempt(str(recipe), price))
         if best is None or price < best[0]:
             best = (price, plan, recipe)
     if best is None:

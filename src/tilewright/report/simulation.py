@@ -15,7 +15,7 @@ from tilewright.targets.npu.execute import execute
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.memory.scopes import ScopePlan
-    from tilewright.targets.npu.plan import Planned
+    from tilewright.targets.npu.plan import SimulatedPlan
 
 
 def compare_plan(plan: ScopePlan, tolerance: Tolerance) -> tuple[TensorDifference, ...]:
@@ -34,7 +34,7 @@ def compare_plan(plan: ScopePlan, tolerance: Tolerance) -> tuple[TensorDifferenc
     return tuple(TensorDifference.of(name, found[name], expected[name], tolerance) for name in found)
 
 
-def buffer_page(planned: Planned, machine: Machine) -> str:
+def buffer_page(planned: SimulatedPlan, machine: Machine) -> str:
     """Buffers over time, as the paper's figure 3 shows them, and shares of time of units."""
     found = planned.simulation
     starts = step_starts_s(planned)
@@ -61,7 +61,7 @@ def buffer_page(planned: Planned, machine: Machine) -> str:
     )
 
 
-def step_starts_s(planned: Planned) -> list[float | None]:
+def step_starts_s(planned: SimulatedPlan) -> list[float | None]:
     """When the first task of each step starts; None for steps that take no time."""
     starts: list[float | None] = [None] * len(planned.simulation.steps)
     for run in planned.simulation.runs:
@@ -70,7 +70,7 @@ def step_starts_s(planned: Planned) -> list[float | None]:
     return starts
 
 
-def chrome_trace(planned: Planned) -> dict[str, Any]:
+def chrome_trace(planned: SimulatedPlan) -> dict[str, Any]:
     """What every unit does when, and how full the buffers are, in the trace format that Perfetto reads."""
     found = planned.simulation
     rows = {unit: row for row, unit in enumerate(sorted(found.busy_s))}

@@ -135,27 +135,28 @@ def _each(jobs: Sequence[Job], num_processes: int) -> Iterator[dict[str, Outcome
 def _simulated(job: Job) -> dict[str, Outcome]:
     """Build a network and run recipes on it."""
     from tilewright import zoo
+    from tilewright.compiler import plan_optimised
     from tilewright.frontend.onnx import load_onnx
     from tilewright.hardware.presets import load_preset
-    from tilewright.partition.graphturbo import GraphTurbo as GraphTurboPartitioner
+    from tilewright.options import Options
     from tilewright.passes import run_passes
     from tilewright.schedule.binding import Scope
-    from tilewright.targets.npu.plan import GRAPHTURBO_RECIPE, Planner, plan
-    from tilewright.targets.npu.portfolio import NAMED, best_plan
+    from tilewright.targets.npu.backend import NpuBackend
+    from tilewright.targets.npu.recipes import GRAPHTURBO, NAMED, Baseline
 
     name, size, batch, recipes = job
     graph = load_onnx(zoo.build(name, batch=batch, **size))
     run_passes(graph, disabled=_NOT_IN_RELAY)
     machine = load_preset(MACHINE)
-    aside = replace(GRAPHTURBO_RECIPE, name=_MASKED, partitioner=GraphTurboPartitioner(side_inputs=True))
+    aside = Baseline(replace(GRAPHTURBO, partition="graphturbo{side_inputs=true}"))
     known = {**NAMED, _MASKED: aside}
     found: dict[str, Outcome] = {}
     for recipe in recipes:
         started = time.perf_counter()
-        if recipe == "best":
-            planned = best_plan(Planner(graph, machine)).planned
-        else:
-            planned = plan(graph, machine, known[recipe])
+        options = Options(target=MACHINE) if recipe == "best" else known[recipe].options(MACHINE)
+        chosen = plan_optimised(graph, options)
+        assert isinstance(chosen.backend, NpuBackend)
+        planned = chosen.backend.generate(chosen.program).planned
         plan_s = time.perf_counter() - started
         simulation, buffers = planned.simulation, planned.scopes.num_buffers
         found[recipe] = Outcome(

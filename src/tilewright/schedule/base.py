@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tilewright.cost.base import UNITS, CostModel, Estimate, Objective
 from tilewright.cost.roofline import NOMINAL
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.region import volume
 from tilewright.partition.base import Partition
 from tilewright.partition.split import WHOLE, Split, instance_region
@@ -90,7 +91,8 @@ class ScheduleProblem:
 
     The cost of a schedule is that of its stages one after another, under an objective; `price` takes the
     place of that sum where a machine does more than one stage at a time. `allows_slices`: subgraphs may run
-    as the instances that the partition splits them into, which not every target can do.
+    as the instances that the partition splits them into, which not every target can do. `maps` are regions
+    through the graph that are known.
     """
 
     partition: Partition
@@ -101,6 +103,7 @@ class ScheduleProblem:
     seed: int = 0
     price: PriceSchedule | None = None
     allows_slices: bool = False
+    maps: RegionMaps | None = None
     _kernels: dict[int, Estimate] = field(init=False, repr=False, default_factory=dict)
 
     def kernel(self, subgraph_id: int) -> Estimate:

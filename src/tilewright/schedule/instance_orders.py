@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.errors import UsageError
+from tilewright.hardware.capacity import local_capacity_bytes
 from tilewright.ir.graph import Value
 from tilewright.partition.footprint import Footprints, joined, single
 from tilewright.partition.layers import LayerRegions
@@ -91,7 +92,7 @@ def _ordered(
     find: Callable[[Demand], Order],
     split: bool | None,
 ) -> Schedule:
-    graph = instance_graph(problem.partition, _splits(name, problem, split))
+    graph = instance_graph(problem.partition, _splits(name, problem, split), problem.maps)
     order = find(demand_of(graph))
     return schedule_of(problem, graph, order, Provenance(name, num_evaluations=1))
 
@@ -158,19 +159,22 @@ class ExactOrder:
         None, "Order the slices of subgraphs, or whole ones; none: slices where the target runs them."
     )
     capacity_bytes: int | None = option(
-        None, "Capacity of the local buffers; none: what the partition was planned for."
+        None, "Capacity of the local buffers; none: the machine's, else what the partition was planned for."
     )
+    max_states: int = option(MAX_STATES, "Sets of finished instances that are looked at, at most.")
     name: ClassVar[str] = "exact-order"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
-        """The best order among at most 50 000 sets of finished instances, else a good one."""
-        graph = instance_graph(problem.partition, _splits(self.name, problem, self.split))
+        """The best order if that takes no more states than allowed, else a good one."""
+        graph = instance_graph(problem.partition, _splits(self.name, problem, self.split), problem.maps)
         capacity = self.capacity_bytes
-        if capacity is None:
+        if capacity is None and problem.machine is not None:
+            capacity = local_capacity_bytes(problem.machine)
+        elif capacity is None:
             weighed = problem.partition.weighed
             capacity = 0 if weighed is None else weighed.capacity_bytes
         meter = replace(budget, max_evaluations=UNLIMITED).start()
-        found = exact_order(demand_of(graph), capacity, meter, max_states=MAX_STATES)
+        found = exact_order(demand_of(graph), capacity, meter, max_states=self.max_states)
         note = f"{found.cost.overflow_bytes} bytes over, {'proven' if found.is_exact else 'not proven'}"
         provenance = Provenance(self.name, num_evaluations=found.num_states, note=note)
         return schedule_of(problem, graph, found.order, provenance, cut_off=found.cut_off)

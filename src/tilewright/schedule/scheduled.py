@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.partition.base import kept_by
 from tilewright.schedule.base import Instance, Schedule
 from tilewright.schedule.check_instances import check_order
@@ -15,18 +16,20 @@ from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
 from tilewright.schedule.orders import Order
 
 
-def instances_of(schedule: Schedule, machine: Machine) -> tuple[InstanceGraph, Order]:
+def instances_of(
+    schedule: Schedule, machine: Machine, known: InstanceGraph | None = None, maps: RegionMaps | None = None
+) -> tuple[InstanceGraph, Order]:
     """The instances of a schedule on a machine, and the order in which they run.
 
     Groups of a stage follow each other as they are listed, and how many cores a group wants is not asked:
     what overlaps is for the machine's units to find. A concatenation runs just before its reader. Elements
-    are as large as the machine keeps them, where the partition was made without one.
+    are as large as the machine keeps them, where the partition was made without one. `known` are the
+    instances of a schedule of equal layers and splits, `maps` regions through the graph that are known.
 
     Raises:
         UsageError: an instance does not exist, or runs before what it reads.
     """
-    partition = kept_by(schedule.partition, machine)
-    graph = instance_graph(partition, schedule.splits)
+    graph = known or instance_graph(kept_by(schedule.partition, machine), schedule.splits, maps)
     places = {Instance(n.subgraph_id, n.index): n.id for n in graph.nodes if n.kind is Kind.INSTANCE}
     order: list[int] = []
     for instance in schedule.instances():

@@ -16,6 +16,7 @@ from tilewright.registry import Registry
 from tilewright.suggestions import likely
 
 if TYPE_CHECKING:
+    from tilewright.hardware.machine import Machine
     from tilewright.targets.base import Target
 
 TARGETS: Registry[Target] = families.TARGETS
@@ -44,3 +45,13 @@ def find_target(text: str) -> Target:
         hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Known: {', '.join(known)}, or a YAML file."
         raise UsageError(f"Unknown target {shown(spec.name)}. {hint}")
     return with_options(NpuTarget(find_machine(spec.name)), spec)
+
+
+def machine_of(text: str) -> Machine:
+    """The machine of a target; `stcp920{overlap=none}` is a stcp920.
+
+    Raises:
+        UsageError: there is no such target.
+        MachineError: a file that describes no machine.
+    """
+    return find_target(text).machine

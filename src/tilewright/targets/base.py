@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,9 +17,10 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.memory import MEMORY_PLANNERS, memory_problem
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
+from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition, PartitionProblem
-from tilewright.planning import Infeasible, Limits
-from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
+from tilewright.planning import Budget, Infeasible, Limits
+from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule
@@ -144,6 +146,18 @@ class CodeStore(Protocol):
         ...
 
 
+MakeProgram = Callable[[Partition, Recipe], Program]
+"""Orders and places a partition as a recipe says, whatever it says of partitions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Improved:
+    """What a search came to: the plan and everything that was tried."""
+
+    program: Program
+    attempts: tuple[Attempt, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where the values between kernels lie: what was asked, and the answer."""
@@ -172,8 +186,31 @@ class Backend(Protocol):
         """What whole schedules cost that are placed as a recipe says; None where stages add up."""
         ...
 
-    def recipes(self) -> Sequence[Recipe]:
-        """What is worth trying, the default first; layerwise and sequential is among it."""
+    @property
+    def partition_problem(self) -> PartitionProblem:
+        """What partitioners are asked."""
+        ...
+
+    @property
+    def default_recipe(self) -> Recipe:
+        """What an option that names no planner stands for."""
+        ...
+
+    def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
+        """What is worth trying, the default first; `partition` is what a partitioner makes of the graph.
+
+        Layerwise and sequential is among it, so that nothing is slower than that.
+        """
+        ...
+
+    def variants(self, best: Recipe) -> Iterable[Recipe]:
+        """What else is worth trying once the best of those is known."""
+        ...
+
+    def improve(
+        self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
+    ) -> Improved:
+        """A plan that is no worse, searched from the best one on within a budget."""
         ...
 
     def refine(self, problem: PartitionProblem, partition: Partition) -> Partition:
@@ -259,6 +296,7 @@ class PlainBackend:
     """
 
     costs: CostModel = NOMINAL
+    default_recipe = PLAIN_RECIPE
     limits = Limits(num_groups=4)
 
     def __init__(self, target: Target, graph: Graph, options: Options) -> None:
@@ -268,9 +306,32 @@ class PlainBackend:
         """Stages add up."""
         return None
 
-    def recipes(self) -> Sequence[Recipe]:
+    @cached_property
+    def partition_problem(self) -> PartitionProblem:
+        """The graph, for the target's machine at its costs."""
+        return PartitionProblem(
+            self.graph,
+            self.target.machine,
+            self.costs,
+            self.options.objective,
+            self.limits,
+            self.options.seed,
+            Analysis(self.graph),
+        )
+
+    def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
         """The one that any graph has."""
         return (PLAIN_RECIPE,)
+
+    def variants(self, best: Recipe) -> Iterable[Recipe]:
+        """None."""
+        return ()
+
+    def improve(
+        self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
+    ) -> Improved:
+        """As it is."""
+        return Improved(best)
 
     def refine(self, problem: PartitionProblem, partition: Partition) -> Partition:
         """As it is."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewright.hardware.machine import Machine
-from tilewright.ir.graph import Graph, Value
-from tilewright.partition.analysis import Analysis
+from tilewright.ir.graph import Value
 from tilewright.partition.base import Partition, PartitionProblem, build_partition
 from tilewright.partition.footprint import Part, joined, single
 from tilewright.partition.graphturbo.merge import Member
@@ -39,10 +37,11 @@ Groups = tuple[Group, ...]
 
 
 class Regrouper:
-    """Partitions of one graph with given groups, whose instances fit what `planner` plans with."""
+    """Partitions of a problem's graph with given groups, whose instances fit what `planner` plans with."""
 
-    def __init__(self, graph: Graph, machine: Machine | None, planner: GraphTurbo, known: Analysis) -> None:
-        self.problem = PartitionProblem(graph, machine)
+    def __init__(self, problem: PartitionProblem, planner: GraphTurbo) -> None:
+        graph, machine, known = problem.graph, problem.machine, problem.analysis
+        self.problem = problem
         self.sizes = planner.element_sizes(graph, machine)
         self.splitter = planner.splitter(known, machine)
         self.layers = known.layers(fuse_joins=planner.fuse_joins)

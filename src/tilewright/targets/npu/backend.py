@@ -2,97 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 from tilewright.cost.base import Estimate
+from tilewright.families import MEMORY_PLANNERS
 from tilewright.hardware.capacity import computing_dtype
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.options import Options
-from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
-from tilewright.planning import Limits, Provenance, Quality, Status
-from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
+from tilewright.planning import Budget, Limits, Provenance, Quality, Status
+from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule, Schedule, Stage
-from tilewright.steps import TuningInfo
-from tilewright.targets.base import Placement
+from tilewright.schedule.instances import InstanceGraph
+from tilewright.schedule.scheduled import instances_of
+from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBackend, Target
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import NpuCosts, estimate_of
-from tilewright.targets.npu.plan import Planned
-from tilewright.targets.npu.schedules import plan_schedule
+from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
+from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, worth_trying
+from tilewright.targets.npu.search import search
 from tilewright.targets.npu.simulate import Policy, Simulation
 from tilewright.targets.npu.work import Works
 
-DEFAULT_RECIPE = Recipe("graphturbo", "depth-first", "longest-liveness")
-"""Algorithms 1 to 4 with the paper's choices."""
 
+class NpuBackend(PlainBackend):
+    """A plan is simulated once, whoever asks for it first, and under whatever names."""
 
-class NpuBackend:
-    """See `Backend`. A plan is simulated once, whoever asks for it first."""
+    default_recipe = GRAPHTURBO
 
-    def __init__(self, machine: Machine, policy: Policy, graph: Graph, options: Options) -> None:
-        self.machine, self.policy, self.graph, self.options = machine, policy, graph, options
-        self.maps = RegionMaps()
-        works = Works(machine, computing_dtype(machine))
-        self.costs = NpuCosts(machine, works, self.maps, self._simulation)
+    def __init__(
+        self, target: Target, machine: Machine, policy: Policy, graph: Graph, options: Options
+    ) -> None:
+        super().__init__(target, graph, options)
+        self.machine, self.policy = machine, policy
+        self.works = Works(machine, computing_dtype(machine))
+        self._maps = RegionMaps()
+        self.costs = NpuCosts(machine, self.works, self._maps, self._part_simulation)
         self.limits = Limits(num_groups=machine.num_cores_per_cluster, memory_bytes=options.max_memory_bytes)
-        self._plans: dict[Hashable, Planned] = {}
+        self._instances: dict[Hashable, InstanceGraph] = {}
+        self._plans: dict[Hashable, SimulatedPlan] = {}
+
+    @property
+    def num_simulated(self) -> int:
+        """How many plans that differ were simulated."""
+        return len(self._plans)
 
     def price(self, recipe: Recipe) -> PriceSchedule:
         """The simulated time and energy of a whole schedule: units overlap what stages do."""
 
         def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
-            return estimate_of(self.plan(partition, tuple(stages), tuple(splits), recipe.memory).simulation)
+            provenance = Provenance("to be priced")
+            schedule = Schedule(partition, tuple(stages), _UNPRICED, provenance, tuple(splits))
+            return estimate_of(self.plan(schedule, recipe.memory).simulation)
 
         return estimate
 
-    def recipes(self) -> Sequence[Recipe]:
+    def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
         """The paper's own first."""
-        return DEFAULT_RECIPE, Recipe(PLAIN_RECIPE.partition, PLAIN_RECIPE.schedule, DEFAULT_RECIPE.memory)
+        return worth_trying(partition, self.partition_problem.analysis)
 
-    def refine(self, problem: PartitionProblem, partition: Partition) -> Partition:
-        """As it is."""
-        return partition
+    def variants(self, best: Recipe) -> Iterable[Recipe]:
+        """Another rule of what leaves a full buffer, which rarely matters."""
+        return (replace(best, memory="largest-size"),) if best.memory == MEMORY else ()
+
+    def improve(
+        self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
+    ) -> Improved:
+        """Local search over cut points and factors."""
+        return search(self.partition_problem, best, make, budget, progress)
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement:
         """Which buffers live in which level, from when to when."""
-        scopes = self._plan_of(program).scopes
+        scopes = self.plan(program.schedule, program.recipe.memory).scopes
         return Placement(scopes.timeline.problem, scopes.memory)
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> NpuCode:
         """The simulated plan."""
-        return NpuCode(program, self._plan_of(program))
+        return NpuCode(program, self.plan(program.schedule, program.recipe.memory))
 
-    def tune(
-        self, code: object, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
-    ) -> TuningInfo | None:
-        """There is nothing to measure."""
-        return None
-
-    def _plan_of(self, program: Program) -> Planned:
-        schedule = program.schedule
-        return self.plan(program.partition, schedule.stages, schedule.splits, program.recipe.memory)
-
-    def plan(
-        self, partition: Partition, stages: tuple[Stage, ...], splits: tuple[Split, ...], memory: str
-    ) -> Planned:
-        """Bind, place and simulate.
+    def plan(self, schedule: Schedule, memory: str) -> SimulatedPlan:
+        """Bind, place and simulate a schedule.
 
         Raises:
             InfeasibleMapping: it fits nowhere; names level and bytes.
         """
-        key = (partition, stages, splits, memory)
+        partition = schedule.partition
+        # The same layers in the same slices are the same instances, whatever was planned for.
+        layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
+        cut = (layers, schedule.splits, partition.in_place)
+        maps = self.partition_problem.analysis.maps
+        instances, order = instances_of(schedule, self.machine, self._instances.get(cut), maps)
+        self._instances[cut] = instances
+        key = (cut, order, memory)
         if key not in self._plans:
-            schedule = Schedule(partition, stages, _UNPRICED, Provenance("to be priced"), splits)
-            self._plans[key] = plan_schedule(schedule, self.machine, memory=memory, policy=self.policy)
+            self._plans[key] = simulated_order(
+                instances,
+                order,
+                self.machine,
+                MEMORY_PLANNERS.get(memory),
+                self.policy,
+                self._least_seconds,
+            )
         return self._plans[key]
 
-    def _simulation(self, schedule: Schedule) -> Simulation:
-        """Of a part of the network."""
-        return plan_schedule(schedule, self.machine, policy=self.policy).simulation
+    @cached_property
+    def _least_seconds(self) -> dict[str, float]:
+        return self.works.least_seconds(self.graph.nodes, self.graph.outputs, self._maps)
+
+    def _part_simulation(self, schedule: Schedule) -> Simulation:
+        return simulated(schedule, self.machine, policy=self.policy).simulation
 
 
 _UNPRICED = Quality(0.0, 0.0, "ns", Status.FEASIBLE)

@@ -10,7 +10,7 @@ from tilewright.program import Program
 from tilewright.steps import MemoryInfo, StepInfo, planned_steps
 from tilewright.targets.base import Array
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import Planned
+from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.simulate import Simulation
 
 
@@ -19,7 +19,7 @@ class NpuCode:
     """A program with its simulated plan."""
 
     program: Program
-    planned: Planned
+    planned: SimulatedPlan
 
     @property
     def steps(self) -> tuple[StepInfo, ...]:
@@ -48,7 +48,7 @@ class NpuCode:
 class NpuExecutable:
     """A plan whose values can be computed. It takes the interpreter's time, not the machine's."""
 
-    planned: Planned
+    planned: SimulatedPlan
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name: every step computes its buffers from nothing but the buffers that it reads.

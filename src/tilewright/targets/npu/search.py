@@ -11,53 +11,69 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.errors import InternalError, TilewrightError
-from tilewright.partition.base import Partition
+from tilewright.families import PARTITIONERS
+from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.graphturbo.regroup import Group, Groups, Regrouper
 from tilewright.partition.split import Split
 from tilewright.planning import Budget
-from tilewright.schedule.instances import instance_graph
-from tilewright.targets.npu.plan import Planned, Planner, ordered, placed
-from tilewright.targets.npu.portfolio import ALPHAS, Best, Tried, Update, best_plan
+from tilewright.planning.portfolio import Attempt
+from tilewright.program import Program
+from tilewright.progress import Progress
+from tilewright.targets.base import Improved, MakeProgram
+from tilewright.targets.npu.recipes import ALPHAS
 
 DEFAULT_BUDGET = Budget(max_evaluations=170)
 """Plans that are simulated beyond the portfolio's: what the published gains were found with."""
 
 
-def search_plan(planner: Planner, budget: Budget = DEFAULT_BUDGET, update: Update | None = None) -> Best:
-    """The best plan of the portfolio, improved. Never slower than that one.
-
-    Raises:
-        TilewrightError: no recipe of the portfolio can be planned.
-    """
-    start = best_plan(planner, update)
-    return _Search(planner, start, budget, update).run()
+def search(
+    problem: PartitionProblem,
+    start: Program,
+    make: MakeProgram,
+    budget: Budget,
+    progress: Progress | None = None,
+) -> Improved:
+    """The best plan found from one on: never worse than that one."""
+    partitioner = PARTITIONERS.get(start.recipe.partition)
+    if not isinstance(partitioner, GraphTurbo):
+        return Improved(start)
+    return _Search(problem, partitioner, start, make, budget, progress).run()
 
 
 class _Search:
-    def __init__(self, planner: Planner, start: Best, budget: Budget, update: Update | None) -> None:
-        self.planner, self.start, self.update = planner, start, update
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        partitioner: GraphTurbo,
+        start: Program,
+        make: MakeProgram,
+        budget: Budget,
+        progress: Progress | None,
+    ) -> None:
+        self.start, self.make, self.progress = start, make, progress
         self.budget, self.meter = budget, budget.start()
-        self.best: Planned = start.planned
-        self.tried: list[Tried] = list(start.tried)
+        self.best = start
+        self.attempts: list[Attempt] = []
         # What instances may hold is the portfolio's most; the time says whether it is too much.
-        partitioner = replace(start.planned.recipe.partitioner, alpha=max(ALPHAS))
-        self.regrouper = Regrouper(planner.graph, planner.machine, partitioner, planner.analysis)
+        widest = replace(partitioner, alpha=max(ALPHAS))
+        self.regrouper = Regrouper(problem, widest)
         self.seen: set[Groups] = set()
         self.refused: set[Move] = set()
 
-    def run(self) -> Best:
-        groups = self.regrouper.groups_of(self.planner.partition(self.best.recipe.partitioner))
+    def run(self) -> Improved:
+        groups = self.regrouper.groups_of(self.start.partition)
         self.seen.add(groups)
         again = False
         while True:
-            found = self._step(groups, again)
-            if found is not None:
-                groups, again = found, False
+            better = self._step(groups, again)
+            if better is not None:
+                groups, again = better, False
             elif again or not self.refused:
                 break
             else:
                 again = True
-        return Best(self.best, self.tried, self.start.num_simulated + self.meter.num_evaluations)
+        return Improved(self.best, tuple(self.attempts))
 
     def _step(self, groups: Groups, again: bool) -> Groups | None:
         """The groups after the first move that helps; None if none does, or the budget is spent."""
@@ -74,37 +90,29 @@ class _Search:
             if not self.meter.spend():
                 self.refused.clear()
                 return None
-            if self._is_faster(move, partition):
+            if self._is_better(move, partition):
                 return candidate
             self.refused.add(move)
         return None
 
-    def _is_faster(self, move: Move, partition: Partition) -> bool:
-        """Plan and simulate; the plan is kept if it is the best so far."""
-        if self.update is not None:
-            self.update(f"search: {move.what}", self.meter.num_evaluations, self.budget.max_evaluations)
+    def _is_better(self, move: Move, partition: Partition) -> bool:
+        """Plan and price; the plan is kept if it is the best so far."""
+        if self.progress is not None:
+            self.progress(f"search: {move.what}", self.meter.num_evaluations, self.budget.max_evaluations)
         name = f"search {self.meter.num_evaluations}: {move.what}"
-        recipe = replace(self.best.recipe, name=name)
-        machine = self.planner.machine
-        instances = instance_graph(partition, None, self.planner.analysis.maps)
         try:
-            found = placed(
-                machine,
-                recipe,
-                instances,
-                ordered(instances, recipe.order, machine),
-                self.planner.least_seconds,
-            )
+            program = self.make(partition, self.start.recipe)
         except InternalError:
             raise
-        except TilewrightError:
-            self.tried.append((name, None))
+        except TilewrightError as error:
+            self.attempts.append(Attempt(name, None, str(error)))
             return False
-        self.tried.append((name, found.simulation.time_s))
-        is_faster = found.simulation.time_s < self.best.simulation.time_s
-        if is_faster:
-            self.best = found
-        return is_faster
+        cost = program.schedule.quality.cost
+        self.attempts.append(Attempt(name, cost))
+        is_better = cost < self.best.schedule.quality.cost
+        if is_better:
+            self.best = program
+        return is_better
 
 
 @dataclass(frozen=True, slots=True)

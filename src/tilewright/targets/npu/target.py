@@ -43,4 +43,4 @@ class NpuTarget:
             MachineError: the machine has no buffers of cores, or no rate for what it has to do.
         """
         policy = Policy(self.overlap, self.keeps_weights, self.launches)
-        return NpuBackend(self.machine, policy, graph, options)
+        return NpuBackend(self, self.machine, policy, graph, options)

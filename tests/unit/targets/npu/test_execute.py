@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from tests.support.accelerator import plan
 
 from tilewright.errors import InternalError
 from tilewright.frontend.onnx import load_onnx
@@ -23,7 +24,6 @@ from tilewright.planning import Budget
 from tilewright.schedule.binding import bind
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import plan
 
 TYPES = [DType.INT64, DType.UINT8, DType.FLOAT32, DType.BOOL]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import cProfile
 import pstats
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from tests.support.accelerator import graphturbo, plan
 from tests.support.cli import tilewright
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
@@ -23,9 +23,11 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.memory.check_scopes import check_scopes
 from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.planning.portfolio import Recipe
 from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, Planned, Recipe, plan
+from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.recipes import BASELINES, GRAPHTURBO, Baseline
 from tilewright.targets.npu.simulate import simulate
 from tilewright.targets.npu.steps import lower
 
@@ -40,13 +42,13 @@ def with_level(name: str, capacity_bytes: int, weight_bytes: int = 0) -> Machine
     return MACHINE.model_copy(update={"levels": levels})
 
 
-def recipes(graph: Graph) -> list[Recipe]:
+def recipes(graph: Graph) -> list[Recipe | Baseline]:
     largest = max(v.size_bytes for v in graph.values())
     some = GraphTurbo(capacity_bytes=largest // 2, dims="any")
-    return [GRAPHTURBO_RECIPE, replace(GRAPHTURBO_RECIPE, partitioner=some), *BASELINES.values()]
+    return [GRAPHTURBO, graphturbo(some), *BASELINES.values()]
 
 
-def right(graph: Graph, machine: Machine = MACHINE) -> list[Planned]:
+def right(graph: Graph, machine: Machine = MACHINE) -> list[SimulatedPlan]:
     """Plans by several recipes, all of them valid, with the network's values and a time above their bound."""
     feed = integer_feed(graph)
     expected = run_graph(graph, feed)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
+from tests.support.accelerator import best_plan, graphturbo, plan
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
@@ -26,20 +26,12 @@ from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.split import Split
 from tilewright.passes import run_passes
 from tilewright.planning import Budget
+from tilewright.planning.portfolio import Recipe
 from tilewright.schedule.binding import Scope, bind
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import (
-    BASELINES,
-    GRAPHTURBO_RECIPE,
-    Planned,
-    Planner,
-    Recipe,
-    plan,
-    weight_capacity_bytes,
-)
-from tilewright.targets.npu.portfolio import NAMED, best_plan
-from tilewright.targets.npu.schedules import plan_by_name
+from tilewright.targets.npu.plan import SimulatedPlan, weight_capacity_bytes
+from tilewright.targets.npu.recipes import BASELINES, GRAPHTURBO, MEMORY, NAMED
 from tilewright.targets.npu.simulate import Policy, simulate
 from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.work import Work, Works, work_of
@@ -51,8 +43,7 @@ MACHINE = load_preset("stcp920")
 def recipe_for(graph: Graph, share: float, **options: object) -> Recipe:
     """GraphTurbo's with so little room that the network is cut."""
     largest = max(v.size_bytes for v in graph.values())
-    partitioner = GraphTurbo(capacity_bytes=int(largest * share), **options)  # type: ignore[arg-type]
-    return replace(GRAPHTURBO_RECIPE, partitioner=partitioner)
+    return graphturbo(GraphTurbo(capacity_bytes=int(largest * share), **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -70,9 +61,9 @@ def test_pieces_give_the_networks_values_bit_for_bit(seed: int) -> None:
             np.testing.assert_array_equal(found[name], array)
 
 
-def run_with(planned: Planned, policy: Policy, machine: Machine = MACHINE) -> float:
-    room = weight_capacity_bytes(machine, planned.scopes)
-    return simulate(planned.simulation.steps, machine, policy, weight_capacity_bytes=room).time_s
+def run_with(planned: SimulatedPlan, policy: Policy, machine: Machine = MACHINE) -> float:
+    capacity_bytes = weight_capacity_bytes(machine, planned.scopes)
+    return simulate(planned.simulation.steps, machine, policy, weight_capacity_bytes=capacity_bytes).time_s
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -171,12 +162,11 @@ def small(machine: Machine, local_bytes: int) -> Machine:
 def test_the_portfolio_is_never_slower_than_the_papers_plan(local_bytes: int) -> None:
     machine = small(MACHINE, local_bytes)
     for seed in SEEDS[:5]:
-        planner = Planner(integer_network(seed), machine)
-        best = best_plan(planner)
-        known = dict(best.tried)
+        best = best_plan(integer_network(seed), machine)
         found = best.planned
-        assert found.simulation.time_s == min(t for t in known.values() if t is not None)
-        assert found.simulation.time_s <= known["graphturbo"]
+        least_s = min(t for t in best.tried.values() if t is not None)
+        assert found.simulation.time_s == pytest.approx(least_s, rel=1e-12)
+        assert found.simulation.time_s <= best.tried[str(GRAPHTURBO)] * (1 + 1e-12)
         assert check_scopes(found.scopes, found.bindings) == ()
 
 
@@ -184,8 +174,8 @@ def test_the_portfolio_is_never_slower_than_the_papers_plan(local_bytes: int) ->
 def test_the_portfolio_is_never_slower_on_networks(name: str) -> None:
     graph = load_onnx(zoo.build(name))
     run_passes(graph)
-    best = best_plan(Planner(graph, small(MACHINE, 64 << 10)))
-    assert best.planned.simulation.time_s <= dict(best.tried)["graphturbo"]
+    best = best_plan(graph, small(MACHINE, 64 << 10))
+    assert best.planned.simulation.time_s <= best.tried[str(GRAPHTURBO)] * (1 + 1e-12)
 
 
 def test_layers_alone_compute_nothing_twice_and_joined_ones_do() -> None:
@@ -200,7 +190,7 @@ def test_layers_alone_compute_nothing_twice_and_joined_ones_do() -> None:
     found = {}
     for joins in (True, False):
         partitioner = GraphTurbo(capacity_bytes=capacity, element_bytes=4, group=joins)
-        planned = plan(graph, MACHINE, replace(GRAPHTURBO_RECIPE, partitioner=partitioner))
+        planned = plan(graph, MACHINE, graphturbo(partitioner))
         assert check_scopes(planned.scopes, planned.bindings) == ()
         feed = integer_feed(graph)
         expected = run_graph(graph, feed)
@@ -231,17 +221,12 @@ def test_recipes_that_come_to_the_same_are_planned_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(GraphTurbo, "solve", counted)
     b = GraphBuilder()
-    planner = Planner(b.finish(b.conv(b.conv(b.input(2, 4, 8, 8), 4), 4)), MACHINE)
-    best = best_plan(planner)
+    best = best_plan(b.finish(b.conv(b.conv(b.input(2, 4, 8, 8), 4), 4)), MACHINE)
     assert len(best.tried) > 20
-    assert best.num_simulated == 5, "once, cut into layers, two simple ones, once with another way to spill"
+    assert best.num_simulated == 3, "once, once cut into layers, once with another way to spill"
     assert len(solved) == len(set(solved)) == 8, (
         "three capacities, with masks as inputs and without, layers alone"
     )
-    again = planner.plan(GRAPHTURBO_RECIPE)
-    assert planner.num_simulated == 3
-    assert planner.plan(BASELINES["variant-4"]).simulation is again.simulation
-    assert planner.plan(BASELINES["variant-4"]).recipe.name == "variant-4"
 
 
 def test_the_same_network_gets_the_same_plan() -> None:
@@ -370,13 +355,12 @@ def test_nothing_simple_beats_the_portfolio_and_nothing_any_plans_bound(
     machine = with_buffers(local_bytes, shared_bytes)
     graph = load_onnx(zoo.build("bert_tiny", sequence=32, batch=6))
     run_passes(graph)
-    planner = Planner(graph, machine)
-    best = best_plan(planner).planned.simulation
-    plans = [planner.plan(recipe) for recipe in NAMED.values()]
+    best = best_plan(graph, machine).planned.simulation
+    plans = [plan(graph, machine, recipe) for recipe in NAMED.values()]
     for schedule in ("sequential", "greedy"):
-        plans.append(plan_by_name(graph, machine, partition="layerwise", schedule=schedule))
+        plans.append(plan(graph, machine, Recipe("layerwise", schedule, MEMORY)))
     assert best.time_s <= min(p.simulation.time_s for p in plans)
     for schedule in ("sequential", "greedy", "depth-first"):
-        plans.append(plan_by_name(graph, machine, partition="none", schedule=schedule))
+        plans.append(plan(graph, machine, Recipe("none", schedule, MEMORY)))
     least_s = min(best.time_s, *(p.simulation.time_s for p in plans))
     assert max(best.lower_bound_s, *(p.simulation.lower_bound_s for p in plans)) <= least_s

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import get_args
 
 import pytest
+from tests.support.accelerator import graphturbo, plan
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_network
 
@@ -16,10 +17,12 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Value
 from tilewright.memory.scopes import PlacedBuffer, levels_of
 from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.planning.portfolio import Recipe
 from tilewright.schedule.binding import Scope, transfers
 from tilewright.schedule.instances import Kind
-from tilewright.targets.npu.plan import BASELINES, GRAPHTURBO_RECIPE, Planned, Recipe, plan
+from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import DMA, MOVER, ports_of
+from tilewright.targets.npu.recipes import BASELINES
 from tilewright.targets.npu.simulate import Overlap, Policy, Traffic, simulate
 from tilewright.targets.npu.work import Work, only_moves, work_of
 
@@ -119,7 +122,7 @@ def test_rows_that_two_slices_read_count_once_in_the_bound() -> None:
     x = b.input(1, 8, 256, 256)
     weight = b.constant(8, 8, 3, 3)
     y = b.op("Conv", x, weight, pads=(1, 1, 1, 1))
-    recipe = replace(GRAPHTURBO_RECIPE, partitioner=GraphTurbo(capacity_bytes=2 * x.num_elements, dims="any"))
+    recipe = graphturbo(GraphTurbo(capacity_bytes=2 * x.num_elements, dims="any"))
     planned = plan(b.finish(y), MACHINE, recipe)
     loads = [load for step in planned.simulation.steps for load in step.loads]
     assert len(loads) > 1
@@ -144,7 +147,7 @@ def test_rows_that_nobody_reads_do_not_count_in_the_bound() -> None:
 
 def recipe_for(graph: Graph, share: float) -> Recipe:
     largest = max(v.size_bytes for v in graph.values())
-    return replace(GRAPHTURBO_RECIPE, partitioner=GraphTurbo(capacity_bytes=int(largest * share), dims="any"))
+    return graphturbo(GraphTurbo(capacity_bytes=int(largest * share), dims="any"))
 
 
 def shared_weights(seed: int) -> Graph:
@@ -172,11 +175,11 @@ def test_no_policy_is_faster_than_the_bound(seed: int) -> None:
                         assert found.time_s >= max(found.busy_s.values()) * (1 - 1e-12)
 
 
-def bytes_of(planned: Planned, piece: PlacedBuffer) -> int:
+def bytes_of(planned: SimulatedPlan, piece: PlacedBuffer) -> int:
     return planned.instances.bytes_of(piece.value, piece.region)
 
 
-def recounted(planned: Planned) -> dict[str, int]:
+def recounted(planned: SimulatedPlan) -> dict[str, int]:
     """Bytes at each level from the pieces of the plan, weights apart."""
     plan, graph = planned.scopes, planned.instances
     moved = transfers(graph, planned.bindings, plan.scopes)
@@ -210,11 +213,11 @@ def recounted(planned: Planned) -> dict[str, int]:
     return found
 
 
-def weight_bytes(planned: Planned) -> int:
+def weight_bytes(planned: SimulatedPlan) -> int:
     return sum(w.size_bytes for step in planned.simulation.steps for w in step.weights)
 
 
-def num_read_by_two_layers(planned: Planned) -> int:
+def num_read_by_two_layers(planned: SimulatedPlan) -> int:
     """Pieces that are dealt anew for an instance and read by more than one of its layers."""
     plan, graph = planned.scopes, planned.instances
     moved = transfers(graph, planned.bindings, plan.scopes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.accelerator import best_plan, graphturbo, plan
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed
 
@@ -20,8 +21,7 @@ from tilewright.passes import run_passes
 from tilewright.schedule.check_instances import check_instances
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import Planned, Planner, Recipe, plan
-from tilewright.targets.npu.portfolio import best_plan
+from tilewright.targets.npu.plan import SimulatedPlan
 
 
 def with_room(local_bytes: int) -> Machine:
@@ -73,7 +73,7 @@ def decoder(batch: int) -> Graph:
     return b.finish(level(b.input(batch, 2, 16, 16), 2))
 
 
-def assert_valid(planned: Planned, graph: Graph) -> None:
+def assert_valid(planned: SimulatedPlan, graph: Graph) -> None:
     assert check_splits(planned.partition) == ()
     assert check_instances(planned.instances) == ()
     assert check_scopes(planned.scopes, planned.bindings) == ()
@@ -89,7 +89,7 @@ def test_a_decoder_computes_its_values_however_it_is_cut(batch: int, local_bytes
     graph = decoder(batch)
     machine = with_room(local_bytes)
     assert_valid(plan(graph, machine), graph)
-    assert_valid(best_plan(Planner(graph, machine)).planned, graph)
+    assert_valid(best_plan(graph, machine).planned, graph)
 
 
 def test_a_coarse_piece_feeds_several_fine_ones_without_a_copy() -> None:
@@ -97,7 +97,7 @@ def test_a_coarse_piece_feeds_several_fine_ones_without_a_copy() -> None:
     small = b.convolution(b.input(4, 8, 4, 4), 8)
     graph = b.finish(b.convolution(b.enlarged(small, 4), 8))
     partitioner = GraphTurbo(capacity_bytes=graph.outputs[0].size_bytes // 2, element_bytes=4)
-    planned = plan(graph, load_preset("stcp920"), Recipe("graphturbo", partitioner))
+    planned = plan(graph, load_preset("stcp920"), graphturbo(partitioner))
     assert_valid(planned, graph)
     assert [node.kind for node in planned.instances.nodes] == [Kind.INSTANCE] * 5
     (piece,) = planned.scopes.outputs_of(0)

@@ -1,0 +1,123 @@
+"""How networks are planned for an accelerator: the paper's way, its baselines, and the ways worth comparing.
+
+The baselines are those of GraphTurbo's evaluation (section 5): operators one by one as TVM runs them,
+stitched kernels, and the variants of its figure 15, each of which adds a technique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tilewright.families import PARTITIONERS
+from tilewright.options import Options
+from tilewright.partition.analysis import Analysis
+from tilewright.partition.base import Partition
+from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
+
+DEFAULT_OPTIONS = Options()
+MEMORY = "longest-liveness"
+GRAPHTURBO = Recipe("graphturbo", "depth-first", MEMORY)
+"""Algorithms 1 to 4 with the paper's choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A recipe, and how the machine runs it, as options of the target."""
+
+    recipe: Recipe
+    execution: str = ""
+
+    def target(self, machine: str) -> str:
+        """The text that names a machine run so."""
+        return f"{machine}{{{self.execution}}}" if self.execution else machine
+
+    def options(self, machine: str, known: Options = DEFAULT_OPTIONS) -> Options:
+        """Options that ask for it on a machine, in place of what `known` ones say."""
+        return replace(
+            known,
+            target=self.target(machine),
+            partition=self.recipe.partition,
+            schedule=self.recipe.schedule,
+            memory=self.recipe.memory,
+        )
+
+
+_RELAY = "graphturbo{fuse_joins=true, group=false}"
+_WHOLE = "breadth-first{split=false}"
+_SERIAL = "overlap=none"
+
+BASELINES: Mapping[str, Baseline] = {
+    "tvm": Baseline(
+        Recipe(_RELAY, _WHOLE, f"{MEMORY}{{without=local+shared}}"),
+        "overlap=none, keeps_weights=false, launches=each step",
+    ),
+    "astitch": Baseline(Recipe(_RELAY, _WHOLE, f"{MEMORY}{{without=shared}}"), _SERIAL),
+    "variant-1": Baseline(Recipe(_RELAY, _WHOLE, f"{MEMORY}{{without=local}}"), _SERIAL),
+    "variant-2": Baseline(Recipe(_RELAY, _WHOLE, MEMORY), _SERIAL),
+    "variant-3": Baseline(GRAPHTURBO, _SERIAL),
+    "variant-4": Baseline(GRAPHTURBO),
+}
+"""`tvm` runs a kernel for each fused operator with everything in main memory, `astitch` one kernel with what
+fits in the cores; variants 1 to 4 use the shared buffer, the cores' buffers too, then splitting and ordering,
+then overlap."""
+
+NAMED: Mapping[str, Baseline] = {"graphturbo": Baseline(GRAPHTURBO), **BASELINES}
+"""What has a name: the paper's own and its baselines."""
+
+ALPHAS = (1.0, 1.25, 0.8)
+"""Shares of the local capacity to plan with. A larger one means fewer slices and more spilling."""
+
+_CUTS = (
+    "",
+    "dims=batch",
+    "dims=any",
+    # Layers alone compute nothing twice: rows that neighbouring slices share are read where they lie.
+    "group=false",
+)
+"""Which axes are split, and whether layers are joined."""
+
+_ORDERS = ("depth-first", "min-delta", "breadth-first", "exact-order{max_states=5000}")
+_WHOLE_PARTITIONS = ("graphturbo", "graphturbo{group=false}", _RELAY)
+"""Ways to cut without slices: where the cores' buffers are so small that slices cost more than they save."""
+
+
+def worth_trying(partition: Callable[[str], Partition], analysis: Analysis) -> Iterator[Recipe]:
+    """The paper's own first, then others by capacity, axes and order.
+
+    Axes beyond the batch are in question only where a slice of the batch is too large.
+    """
+    yield GRAPHTURBO
+    for alpha in ALPHAS:
+        is_cut = cuts_samples(analysis, partition(_graphturbo(f"alpha={alpha:g}")))
+        for cut in _CUTS if is_cut else _CUTS[:1]:
+            for side_inputs in ("", "side_inputs=true") if cut != "group=false" else ("",):
+                name = _graphturbo(f"alpha={alpha:g}", cut, side_inputs)
+                for order in _ORDERS:
+                    recipe = Recipe(name, order, MEMORY)
+                    if recipe != GRAPHTURBO:
+                        yield recipe
+    for name in _WHOLE_PARTITIONS:
+        for order in _ORDERS[:1] if name == "graphturbo" else _ORDERS:
+            yield Recipe(name, _whole(order), MEMORY)
+    for order in (PLAIN_RECIPE.schedule, "greedy"):
+        yield Recipe(PLAIN_RECIPE.partition, order, MEMORY)
+
+
+def cuts_samples(analysis: Analysis, partition: Partition) -> bool:
+    """Whether slices of independent axes alone are too large somewhere."""
+    return any(
+        (partition.weighed is not None and not partition.weighed.is_feasible(subgraph.id))
+        or any(analysis.axes.units_of(v, dim) == 1 for v in subgraph.outputs for dim, _ in split.cuts)
+        for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True)
+    )
+
+
+def _graphturbo(*options: str) -> str:
+    return PARTITIONERS.canonical(f"graphturbo{{{', '.join(filter(None, options))}}}")
+
+
+def _whole(order: str) -> str:
+    """An order of whole subgraphs."""
+    name, brace, options = order.partition("{")
+    return f"{name}{{split=false, {options}" if brace else f"{name}{{split=false}}"

@@ -1,0 +1,65 @@
+"""Networks on described accelerators, as the compiler plans them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.compiler import Planned, plan_optimised
+from tilewright.families import PARTITIONERS
+from tilewright.hardware.machine import Machine
+from tilewright.ir.graph import Graph
+from tilewright.options import Options
+from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.planning import Budget, Spec
+from tilewright.planning.member_options import with_options
+from tilewright.planning.portfolio import Recipe
+from tilewright.targets.npu.backend import NpuBackend
+from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, Baseline
+from tilewright.targets.npu.target import NpuTarget
+
+
+def graphturbo(partitioner: GraphTurbo, order: str = "depth-first") -> Recipe:
+    """GraphTurbo's recipe with a partitioner of some options."""
+    return Recipe(str(PARTITIONERS.spec_of("graphturbo", partitioner)), order, MEMORY)
+
+
+def plan(graph: Graph, machine: Machine, recipe: Recipe | Baseline = GRAPHTURBO) -> SimulatedPlan:
+    """The simulated plan of a recipe; the graph stays as it is."""
+    planned = compiled(graph, machine, recipe)
+    assert isinstance(planned.backend, NpuBackend)
+    return planned.backend.generate(planned.program).planned
+
+
+def compiled(
+    graph: Graph, machine: Machine, recipe: Recipe | Baseline | None = None, budget: Budget | None = None
+) -> Planned:
+    """What the compiler planned; without a recipe the best that it knows."""
+    target = NpuTarget(machine)
+    options = Options(budget=budget)
+    if isinstance(recipe, Baseline):
+        target = with_options(target, Spec.parse(recipe.target("machine")))
+        recipe = recipe.recipe
+    if recipe is not None:
+        options = Options(partition=recipe.partition, schedule=recipe.schedule, memory=recipe.memory)
+    return plan_optimised(graph, options, target=target)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The best plan, and the seconds of everything that was tried by its name."""
+
+    planned: SimulatedPlan
+    tried: Mapping[str, float | None]
+    num_simulated: int
+    backend: NpuBackend
+
+
+def best_plan(graph: Graph, machine: Machine, budget: Budget | None = None) -> Compared:
+    """The best that the compiler knows, or finds within a budget."""
+    planned = compiled(graph, machine, budget=budget)
+    backend = planned.backend
+    assert isinstance(backend, NpuBackend)
+    tried = {a.what: None if a.cost is None else a.cost * 1e-9 for a in planned.attempts}
+    return Compared(backend.generate(planned.program).planned, tried, backend.num_simulated, backend)
