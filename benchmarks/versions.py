@@ -25,7 +25,7 @@ from typing import Any
 from zoo import SETS, built, wait_for_idle
 
 from tilewright import zoo
-from tilewright.benchmark import Entrant, Plan, compare_engines
+from tilewright.benchmark import BenchPlan, Entrant, compare_engines
 from tilewright.benchmark.statistics import quantile
 from tilewright.files import write_atomically
 
@@ -95,7 +95,7 @@ def measure(
             )
             for version in versions
         ]
-        comparison = compare_engines(entrants, feed, Plan(num_threads, duration_s), model=name)
+        comparison = compare_engines(entrants, feed, BenchPlan(num_threads, duration_s), model=name)
     before, after = (versions[0].label, versions[1].label)
     ratios = [b / a for b, a in zip(compile_s[before], compile_s[after], strict=True)]
     return {

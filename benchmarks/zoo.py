@@ -30,7 +30,7 @@ from results import with_table
 import tilewright as tw
 from tilewright import zoo
 from tilewright.api.benchmark import expected_outputs
-from tilewright.benchmark import Entrant, Plan, compare_engines
+from tilewright.benchmark import BenchPlan, Entrant, compare_engines
 from tilewright.benchmark.machine_state import BUSY_SHARE, busy_share
 from tilewright.benchmark.profile import MachineLimits, profile_program
 from tilewright.files import write_atomically
@@ -93,7 +93,7 @@ def measure(
             compile_s = time.perf_counter() - start
             entrants = [Entrant("tilewright", "tilewright", ours, compile_s)]
             entrants += [Entrant(peer, peer, path) for peer in peers]
-            plan = Plan(num_threads, duration_s)
+            plan = BenchPlan(num_threads, duration_s)
             comparison = compare_engines(entrants, feed, plan, model=name, expected=expected)
             yield {
                 **comparison.to_json(),

@@ -17,7 +17,7 @@ from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import feed_of
 from tilewright.api.models import load
 from tilewright.arguments import checked
-from tilewright.benchmark import BoundSplit, Comparison, Contestant, Entrant, Plan, compare_engines
+from tilewright.benchmark import BenchPlan, BoundSplit, Comparison, Contestant, Entrant, compare_engines
 from tilewright.benchmark.engines import PEERS, is_installed
 from tilewright.benchmark.profile import profile_program
 from tilewright.benchmark.session import PERCENTS
@@ -58,10 +58,10 @@ class BenchOptions:
     gives_advice: bool = False
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> BenchPlan:
         """How long to measure."""
         threads = num_threads_default() if self.threads is None else self.threads
-        return Plan(threads, self.duration_s, self.num_iterations, self.warmup_s, self.percents)
+        return BenchPlan(threads, self.duration_s, self.num_iterations, self.warmup_s, self.percents)
 
 
 @dataclass(frozen=True, slots=True)

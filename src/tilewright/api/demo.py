@@ -14,7 +14,7 @@ from tilewright.api.benchmark import expected_outputs
 from tilewright.api.compilation import compile_model
 from tilewright.api.models import load
 from tilewright.arguments import checked
-from tilewright.benchmark import Comparison, Entrant, Plan, compare_engines
+from tilewright.benchmark import BenchPlan, Comparison, Entrant, compare_engines
 from tilewright.benchmark.engines import is_installed
 from tilewright.errors import InternalError
 from tilewright.formatting import format_bytes, format_ms
@@ -78,7 +78,7 @@ def demonstrate(
         UsageError: no such network.
     """
     started = time.perf_counter()
-    plan = Plan(threads or num_threads_default(), duration_s)
+    plan = BenchPlan(threads or num_threads_default(), duration_s)
     update = progress or (lambda *_: None)
     with tempfile.TemporaryDirectory(prefix="tilewright-demo-") as folder:
         update(f"building {network}", 0, 0)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from tilewright.benchmark.bounds import BoundSplit
 from tilewright.benchmark.machine_state import MachineState
 from tilewright.benchmark.session import (
+    BenchPlan,
     Comparison,
     Contestant,
     Entrant,
-    Plan,
     compare_engines,
 )
 from tilewright.benchmark.statistics import Ratio, Timing, Verdict
 
 __all__ = [
+    "BenchPlan",
     "BoundSplit",
     "Comparison",
     "Contestant",
     "Entrant",
     "MachineState",
-    "Plan",
     "Ratio",
     "Timing",
     "Verdict",

@@ -26,7 +26,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.results import Result, about, in_json
 from tilewright.steps import StepInfo
-from tilewright.targets.cpu.lowered import HostOperator, Step
+from tilewright.targets.cpu.lowered import HostOperator, LoweredStep
 from tilewright.targets.cpu.target import CpuTarget
 
 Array = np.ndarray[Any, Any]
@@ -217,7 +217,7 @@ def profile_program(
 
 def _kernel_time(
     info: StepInfo,
-    step: Step,
+    step: LoweredStep,
     works: Sequence[Work],
     times: Sequence[float],
     run_ns: float,

@@ -55,7 +55,7 @@ class Entrant:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """How long to measure: for `duration_s` in total, and until each has run `num_iterations` times.
 
     There are always at least eight rounds, because fewer give no interval.
@@ -148,7 +148,7 @@ class Comparison(Result):
 def compare_engines(
     entrants: Sequence[Entrant],
     feed: Mapping[str, Array],
-    plan: Plan,
+    plan: BenchPlan,
     *,
     model: str = "",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
@@ -256,7 +256,7 @@ def _worker(
         process.communicate()
 
 
-def _measure(workers: Sequence[_Worker], plan: Plan, progress: Progress) -> dict[str, list[list[float]]]:
+def _measure(workers: Sequence[_Worker], plan: BenchPlan, progress: Progress) -> dict[str, list[list[float]]]:
     """Rounds of bursts: for each contestant a list of rounds of run times in milliseconds."""
     rounds: dict[str, list[list[float]]] = {w.entrant.label: [] for w in workers}
     if not workers:

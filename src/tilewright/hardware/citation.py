@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.parts import Part
+from tilewright.hardware.parts import MachinePart
 from tilewright.results import Result
 
 
@@ -39,7 +39,7 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
             return
         case int() | float():
             yield path, value
-        case Part():
+        case MachinePart():
             for key in type(value).model_fields:
                 if key in value.model_fields_set:
                     yield from _numbers(getattr(value, key), f"{path}.{key}" if path else key)

@@ -9,10 +9,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.parts import Instructions, Level, Network, Overheads, Part, Share, Threads, Unit
+from tilewright.hardware.parts import (
+    Instructions,
+    Level,
+    MachinePart,
+    Network,
+    Overheads,
+    Share,
+    Threads,
+    Unit,
+)
 from tilewright.suggestions import likely
 
-PARTS: Mapping[str, type[Part]] = {
+PARTS: Mapping[str, type[MachinePart]] = {
     "machine": Machine,
     "level": Level,
     "share": Share,
@@ -136,7 +145,7 @@ def _choice(given: str, expected: str) -> str:
     return likely(given, choices) or f"write one of {', '.join(choices)}"
 
 
-def _part(location: Sequence[int | str]) -> type[Part]:
+def _part(location: Sequence[int | str]) -> type[MachinePart]:
     """The part whose key the last element of a location is."""
     names = [_UNDER[str(part)] for part in location[:-1] if part in _UNDER]
     return PARTS[names[-1] if names else "machine"]

@@ -22,10 +22,10 @@ from tilewright.hardware.parts import (
     ALL_KINDS,
     Instructions,
     Level,
+    MachinePart,
     Name,
     Network,
     Overheads,
-    Part,
     Share,
     TensorKind,
     Threads,
@@ -53,7 +53,7 @@ __all__ = [
 _PATH = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 
 
-class Machine(Part):
+class Machine(MachinePart):
     """A whole machine: what it computes with, what it stores in, what that costs.
 
     `sources` cites numbers by their path in the description (`levels[0].read_pj`); a citation of a part
@@ -190,7 +190,7 @@ class Machine(Part):
         for key, index in _PATH.findall(path):
             if index:
                 value = value[int(index)] if isinstance(value, tuple) and int(index) < len(value) else None
-            elif isinstance(value, Part):
+            elif isinstance(value, MachinePart):
                 value = getattr(value, key) if key in type(value).model_fields else None
             else:
                 value = value.get(key) if isinstance(value, dict) else None

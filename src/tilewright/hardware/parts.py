@@ -74,18 +74,18 @@ PerDType = Annotated[
 PerOperator = Annotated[dict[str, Number], WithJsonSchema({"$comment": "PerOperator"})]
 
 
-class Part(BaseModel):
+class MachinePart(BaseModel):
     """What all parts share: unknown keys are mistakes, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-def _one_of(part: Part, what: str, keys: tuple[str, str]) -> None:
+def _one_of(part: MachinePart, what: str, keys: tuple[str, str]) -> None:
     if all(getattr(part, key) is not None for key in keys):
         raise ValueError(f"{keys[1]}: {what} is given as {keys[0]} too; leave one of them out")
 
 
-class Share(Part):
+class Share(MachinePart):
     """Part of a level's capacity that only some kinds of tensor may use, and that they may not exceed."""
 
     holds: tuple[TensorKind, ...] = Field(min_length=1)
@@ -94,7 +94,7 @@ class Share(Part):
     """Size of the share."""
 
 
-class Level(Part):
+class Level(MachinePart):
     """One level of the memory hierarchy. All numbers are those of one instance.
 
     An access moves `word_bits` times `words_per_access`.
@@ -181,7 +181,7 @@ class Level(Part):
         return self.capacity_bytes - sum(s.capacity_bytes for s in self.shares)
 
 
-class Unit(Part):
+class Unit(MachinePart):
     """Compute units of one sort, or engines that move data. Rates are those of one unit."""
 
     name: Name
@@ -243,7 +243,7 @@ class Unit(Part):
         return work in (self.runs or _USUAL_WORK[self.kind])
 
 
-class Network(Part):
+class Network(MachinePart):
     """What carries data between the instances of two neighbouring levels, or of one level."""
 
     name: Name
@@ -282,7 +282,7 @@ class Network(Part):
         return self
 
 
-class Threads(Part):
+class Threads(MachinePart):
     """What limits a block of threads on a core of a GPU."""
 
     registers: Name
@@ -312,7 +312,7 @@ class Threads(Part):
 Word = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
-class Instructions(Part):
+class Instructions(MachinePart):
     """What the processors of a machine execute, in LLVM's words: for machines that code is generated for."""
 
     triple: Word
@@ -330,7 +330,7 @@ class Instructions(Part):
         return self.triple.split("-", 1)[0]
 
 
-class Overheads(Part):
+class Overheads(MachinePart):
     """Fixed costs of the machine's runtime."""
 
     kernel_launch_ns: Nanoseconds = 0.0

@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import machine_from
-from tilewright.hardware.parts import Part
+from tilewright.hardware.parts import MachinePart
 from tilewright.suggestions import closest
 
 MAX_VARIANTS = 1000
@@ -76,7 +76,7 @@ def _full_path(path: str, machine: Machine, text: str) -> str:
     part: Any = machine
     at = iter(parents)
     for name in at:
-        if not isinstance(part, Part) or name not in type(part).model_fields:
+        if not isinstance(part, MachinePart) or name not in type(part).model_fields:
             raise UsageError(f"sweep {text!r}: there is nothing called {name!r}; {_known_parts(part)}.")
         part = getattr(part, name)
         if isinstance(part, tuple):
@@ -85,10 +85,10 @@ def _full_path(path: str, machine: Machine, text: str) -> str:
             if wanted not in names:
                 raise UsageError(f"sweep {text!r}: {name} has no {wanted!r}; {closest(wanted, names)}.")
             part = part[names.index(wanted)]
-    if not isinstance(part, Part):
+    if not isinstance(part, MachinePart):
         raise UsageError(f"sweep {text!r}: {'.'.join(parents)} has no parts; set it in the machine file.")
     fields = [f for f, field in type(part).model_fields.items() if field.annotation is not str]
-    numbers = [f for f in fields if not isinstance(getattr(part, f), tuple | Part | dict)]
+    numbers = [f for f in fields if not isinstance(getattr(part, f), tuple | MachinePart | dict)]
     meant = [f for f in numbers if f == key] or [f for f in numbers if f.startswith(f"{key}_")]
     if len(meant) != 1:
         hint = f"it may be {' or '.join(meant)}" if meant else closest(key, numbers)
@@ -97,9 +97,9 @@ def _full_path(path: str, machine: Machine, text: str) -> str:
 
 
 def _known_parts(part: Any) -> str:
-    if not isinstance(part, Part):
+    if not isinstance(part, MachinePart):
         return "it has no parts"
-    lists = [name for name in type(part).model_fields if isinstance(getattr(part, name), tuple | Part)]
+    lists = [name for name in type(part).model_fields if isinstance(getattr(part, name), tuple | MachinePart)]
     return f"known are {', '.join(lists)}" if lists else "it has no parts"
 
 

@@ -35,7 +35,7 @@ from tilewright.ir.nest import (
     operands_of,
 )
 from tilewright.ir.ops import describe
-from tilewright.ir.restrict import Part
+from tilewright.ir.restrict import RestrictedNests
 
 # Generated code computes indices in 64 bits; below this no step on the way to one overflows.
 LARGEST_INDEX = 1 << 53
@@ -109,7 +109,7 @@ def require_bounded_nests(
         raise InternalError(f"after {after}, the nests for {names}: {problem}; please report this.")
 
 
-def require_bounded_part(part: Part, present: Collection[OperandKey], after: str) -> None:
+def require_bounded_part(part: RestrictedNests, present: Collection[OperandKey], after: str) -> None:
     """Raise if a part of a group of nests leaves the windows that it sees or leaves its result unwritten.
 
     What is `present` of temporaries was made by a part before.

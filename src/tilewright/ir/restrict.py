@@ -21,7 +21,7 @@ _NOTHING: Mapping[OperandKey, Region] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class RestrictedNests:
     """Nests on windows. `windows` gives the box of each operand that the part touches, in its full tensor.
 
     Of temporaries whose windows were there in part, the nests make the rest.
@@ -36,7 +36,7 @@ def restrict(
     wanted: Mapping[OperandKey, Region],
     whole: Collection[OperandKey] = (),
     present: Mapping[OperandKey, Region] = _NOTHING,
-) -> Part | None:
+) -> RestrictedNests | None:
     """What of a group of nests `wanted` regions of its results need; tables and `whole` operands stay whole.
 
     Regions of temporaries that are `present` are not made again: their elements are expected in the windows.
@@ -54,7 +54,7 @@ def restrict(
         if found is None:
             return None
         restricted.append(found)
-    return Part(tuple(restricted), windows)
+    return RestrictedNests(tuple(restricted), windows)
 
 
 def windows_of(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region, hull, input_regions, volume
 from tilewright.memory.check import check_memory
-from tilewright.memory.instances import Step
+from tilewright.memory.instances import InstanceStep
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Bindings, Scope
@@ -122,7 +122,7 @@ def _check_reads(plan: ScopePlan) -> Iterator[Violation]:
 
 
 def _check_regions(
-    plan: ScopePlan, number: int, step: Step, touched: Mapping[Value, Region]
+    plan: ScopePlan, number: int, step: InstanceStep, touched: Mapping[Value, Region]
 ) -> Iterator[Violation]:
     node = plan.graph.nodes[step.node]
     made = {plan.buffers[p].value: plan.buffers[p].region for p in step.writes}

@@ -45,7 +45,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class InstanceStep:
     """What happens at one time. `layer` counts the layers of the node's subgraph, from 0.
 
     `operators` are those of the layer; a concatenation, copy or redistribution has none. `writes` are the
@@ -68,7 +68,7 @@ class Timeline:
 
     graph: InstanceGraph
     order: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[InstanceStep, ...]
     contents: tuple[Content, ...]
     problem: MemoryProblem
 
@@ -110,7 +110,7 @@ class _Expander:
     def __init__(self, graph: InstanceGraph, bindings: Bindings) -> None:
         self.graph = graph
         self.bindings = bindings
-        self.steps: list[Step] = []
+        self.steps: list[InstanceStep] = []
         self.drafts: list[_Draft] = []
         self.made: dict[tuple[int, Value], int] = {}
         self.layer_regions = LayerRegions(graph.maps)
@@ -139,7 +139,7 @@ class _Expander:
             Read(e.value, e.region, self.made[e.producer, e.value]) for e in self.graph.reads(node.id)
         )
         writes = tuple(self._add_buffer(node, v, r) for v, r in node.outputs.items())
-        self._add_step(Step(node.id, 0, (), reads, writes))
+        self._add_step(InstanceStep(node.id, 0, (), reads, writes))
 
     def _add_instance(self, node: InstanceNode) -> None:
         subgraph = self.graph.partition.subgraphs[node.subgraph_id]
@@ -158,7 +158,7 @@ class _Expander:
                 self.drafts[writes[0]].operands = tuple(
                     r.buffer for r in reads if r.buffer is not None and r.value in layer.overwrites
                 )
-            self._add_step(Step(node.id, number, layer.nodes, reads, writes))
+            self._add_step(InstanceStep(node.id, number, layer.nodes, reads, writes))
 
     def _add_buffer(self, node: InstanceNode, value: Value, region: Region) -> int:
         in_results = is_result(self.graph, node, value)
@@ -176,7 +176,7 @@ class _Expander:
         self.drafts.append(_Draft(content, size, len(self.steps), scope, in_results, []))
         return len(self.drafts) - 1
 
-    def _add_step(self, step: Step) -> None:
+    def _add_step(self, step: InstanceStep) -> None:
         for read in step.reads:
             if read.buffer is not None:
                 self.drafts[read.buffer].read_steps.append(len(self.steps))

@@ -11,7 +11,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, full_region
 from tilewright.memory.base import LevelUse, MemoryLevel, MemoryPlan, MemoryPlanner
-from tilewright.memory.instances import SCOPES, Step, Timeline, expand
+from tilewright.memory.instances import SCOPES, InstanceStep, Timeline, expand
 from tilewright.memory.levels import live_bytes
 from tilewright.memory.longest_liveness import LongestLiveness
 from tilewright.planning import UNLIMITED, Budget, Infeasible
@@ -88,7 +88,7 @@ class ScopePlan:
         return self.timeline.order
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[InstanceStep, ...]:
         """What happens, one after another."""
         return self.timeline.steps
 

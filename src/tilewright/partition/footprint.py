@@ -39,11 +39,11 @@ class Footprint:
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class SubgraphPart:
     """Layers that run one after another as one subgraph: one layer, or the `members` it was joined from."""
 
     layer: Layer | None
-    members: tuple[Part, ...]
+    members: tuple[SubgraphPart, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     position: int
@@ -70,16 +70,16 @@ class Part:
         return self.layer is not None and self.layer.is_opaque
 
 
-def single(layer: Layer, position: int) -> Part:
+def single(layer: Layer, position: int) -> SubgraphPart:
     """A part of one layer."""
-    return Part(layer, (), layer.inputs, layer.outputs, position)
+    return SubgraphPart(layer, (), layer.inputs, layer.outputs, position)
 
 
-def joined(members: Sequence[Part], outputs: Sequence[Value]) -> Part:
+def joined(members: Sequence[SubgraphPart], outputs: Sequence[Value]) -> SubgraphPart:
     """A part of several, given in an order in which they can run."""
     made = {v for m in members for v in m.outputs}
     inputs = tuple(dict.fromkeys(v for m in members for v in m.inputs if v not in made))
-    return Part(None, tuple(members), inputs, tuple(outputs), members[-1].position)
+    return SubgraphPart(None, tuple(members), inputs, tuple(outputs), members[-1].position)
 
 
 class Footprints:
@@ -98,11 +98,11 @@ class Footprints:
         self.num_visits = 0
         self._depth = 0
 
-    def whole(self, part: Part) -> Footprint:
+    def whole(self, part: SubgraphPart) -> Footprint:
         """The footprint of a part that runs once."""
         return self.of(part, tuple(full_region(v.shape) for v in part.outputs))
 
-    def of(self, part: Part, outputs: Outputs, held: frozenset[Held] = NOTHING_HELD) -> Footprint:
+    def of(self, part: SubgraphPart, outputs: Outputs, held: frozenset[Held] = NOTHING_HELD) -> Footprint:
         """The footprint of the instance that makes these regions of the outputs; None asks nothing of one."""
         key = (outputs, held)
         found = part.known.get(key)
@@ -114,7 +114,7 @@ class Footprints:
         """Bytes of a region of a value."""
         return volume(region) * self.element_bytes(value)
 
-    def _walk(self, part: Part, outputs: Outputs, held: frozenset[Held]) -> Footprint:
+    def _walk(self, part: SubgraphPart, outputs: Outputs, held: frozenset[Held]) -> Footprint:
         walk = _Walk(self, part, self._units(part, outputs), outputs)
         self.num_visits += len(walk.units)
         self._depth += 1
@@ -123,7 +123,7 @@ class Footprints:
         self._depth -= 1
         return found
 
-    def _units(self, part: Part, outputs: Outputs) -> Sequence[Part | Layer]:
+    def _units(self, part: SubgraphPart, outputs: Outputs) -> Sequence[SubgraphPart | Layer]:
         """What to walk over: members where the last of them knows its answer, else layer by layer.
 
         Members of members are always walked layer by layer: a chain may have thousands of them.
@@ -140,7 +140,11 @@ class _Walk:
     """One pass backwards for regions, one forwards for what is live."""
 
     def __init__(
-        self, footprints: Footprints, part: Part, units: Sequence[Part | Layer], outputs: Outputs
+        self,
+        footprints: Footprints,
+        part: SubgraphPart,
+        units: Sequence[SubgraphPart | Layer],
+        outputs: Outputs,
     ) -> None:
         self.footprints = footprints
         self.part = part
@@ -166,7 +170,7 @@ class _Walk:
         self.needs.reverse()
         self.wanted.reverse()
 
-    def _needs(self, unit: Part | Layer, wanted: Outputs) -> dict[Value, Region]:
+    def _needs(self, unit: SubgraphPart | Layer, wanted: Outputs) -> dict[Value, Region]:
         if isinstance(unit, Layer):
             found = self.footprints.regions.needs_of(unit, wanted)
             needs = {v: r for v, r in zip(unit.inputs, found.inputs, strict=True) if r is not None}
@@ -226,7 +230,7 @@ class _Walk:
 
     def _peak_within(
         self,
-        part: Part,
+        part: SubgraphPart,
         wanted: Outputs,
         needs: Mapping[Value, Region],
         size: Mapping[Value, int],

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.ios_blocks import Piece, Step, load_blocks
+from tilewright.zoo.ios_blocks import BlockStep, Piece, load_blocks
 from tilewright.zoo.network import Size, image_network
 
 
@@ -29,7 +29,7 @@ def _channels(b: Builder, x: Tensor, piece: Piece) -> Tensor:
     return x if whole else b.slice(x, 1, piece.begin, piece.end)
 
 
-def _apply(b: Builder, x: Tensor, step: Step) -> Tensor:
+def _apply(b: Builder, x: Tensor, step: BlockStep) -> Tensor:
     match step.kind:
         case "relu":
             return b.relu(x)

@@ -29,7 +29,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BlockStep:
     """One operator inside a unit. `kind` is conv, relu, max_pool, avg_pool or global_avg_pool."""
 
     id: str
@@ -52,7 +52,7 @@ class Unit:
 
     id: str
     terms: tuple[tuple[Piece, ...], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[BlockStep, ...]
     out_shape: tuple[int, int, int]
     macs: int
 
@@ -116,15 +116,15 @@ def _unit(node: dict[str, Any]) -> Unit:
     )
 
 
-def _step(step: dict[str, Any]) -> Step:
+def _step(step: dict[str, Any]) -> BlockStep:
     if step["op"] == "relu":
-        return Step(step["id"], "relu")
+        return BlockStep(step["id"], "relu")
     kernel, stride, padding = (_pair(step[key]) for key in ("kernel", "stride", "padding"))
     if step["op"] == "pool":
-        return Step(step["id"], f"{step['mode']}_pool", kernel, stride, padding)
+        return BlockStep(step["id"], f"{step['mode']}_pool", kernel, stride, padding)
     channels = step["out_shape"][0]
     relu = step["act"] == "relu"
-    return Step(step["id"], step["op"], kernel, stride, padding, step["groups"], channels, relu)
+    return BlockStep(step["id"], step["op"], kernel, stride, padding, step["groups"], channels, relu)
 
 
 def _pair(values: list[int]) -> Pair:

@@ -11,11 +11,11 @@ from tests.support.models import feed_for, small_net
 
 import tilewright as tw
 from tilewright.accuracy import relative_error
-from tilewright.benchmark import Entrant, Plan, Verdict, compare_engines
+from tilewright.benchmark import BenchPlan, Entrant, Verdict, compare_engines
 from tilewright.benchmark import session as session_module
 from tilewright.errors import UsageError
 
-QUICK = Plan(num_threads=1, duration_s=0.05, warmup_s=0.0)
+QUICK = BenchPlan(num_threads=1, duration_s=0.05, warmup_s=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_bursts")
 def test_everybody_gets_the_same_number_of_rounds(artifact: Path) -> None:
     entrants = [Entrant(label, "tilewright", artifact, 1.5) for label in "ab"]
-    plan = Plan(num_threads=1, duration_s=0.05, num_iterations=30, warmup_s=0.0)
+    plan = BenchPlan(num_threads=1, duration_s=0.05, num_iterations=30, warmup_s=0.0)
     feed = feed_for(small_net())
     expected = tw.compile(small_net(), "interpreter").run(None, feed)
     found = compare_engines(entrants, feed, plan, expected=expected)
@@ -92,7 +92,7 @@ def test_a_burst_is_separated_from_the_one_before(artifact: Path, monkeypatch: p
 )
 def test_plans_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(UsageError):
-        Plan(**{"num_threads": 1, **settings})  # type: ignore[arg-type]
+        BenchPlan(**{"num_threads": 1, **settings})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("labels", ["", "aa"])
@@ -147,7 +147,7 @@ def test_equals_are_rarely_called_different(artifact: Path) -> None:
     """The same artifact twice, on this machine as it is: at most one verdict in twenty is wrong, and of
     twenty comparisons more than three wrong ones have a chance below 2 %."""
     entrants = [Entrant(label, "tilewright", artifact) for label in "ab"]
-    plan = Plan(num_threads=1, duration_s=2.0)
+    plan = BenchPlan(num_threads=1, duration_s=2.0)
     feed = feed_for(small_net())
     verdicts = [compare_engines(entrants, feed, plan).verdict for _ in range(20)]
     assert sum(v in (Verdict.FASTER, Verdict.SLOWER) for v in verdicts) <= 3, verdicts

@@ -17,7 +17,7 @@ from tilewright.cost.noc import NocOptions, NocResult, simulate
 from tilewright.cost.noc.mesh import EAST, WEST
 from tilewright.cost.noc.phases import Walk
 from tilewright.cost.noc.reference_layer import Layer
-from tilewright.cost.noc.traffic import Plan, plan
+from tilewright.cost.noc.traffic import TrafficPlan, plan
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
 from tilewright.hardware.parts import Network
@@ -83,7 +83,7 @@ def mapping(shared: str, elements: str = "", spatial: str = "", outermost: str =
     )
 
 
-def agree(made: Plan) -> NocResult:
+def agree(made: TrafficPlan) -> NocResult:
     """The result, which is the same cycle by cycle; of long ones only itself."""
     fast = Walk(made).run()
     if fast.cycles > 4000:

@@ -24,7 +24,7 @@ from tilewright.ir.expr import Acc, Const, Expr
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Lookup, Nest, Operand, affine
 from tilewright.ir.ops.build import read
-from tilewright.ir.restrict import Part
+from tilewright.ir.restrict import RestrictedNests
 from tilewright.ir.text import parse_graph
 
 HEAD = 'graph "g" opset 17 {\n input %x: float32[4, 6]\n input %w: float32[6, 5]\n'
@@ -269,9 +269,9 @@ def test_nests_of_a_later_step_are_an_internal_error() -> None:
 def test_a_part_stays_in_its_windows_and_reads_what_was_made_before() -> None:
     kept, out = Operand("local", 0, F32, (3,)), Operand("output", 0, F32, (2,))
 
-    def part(first: int) -> Part:
+    def part(first: int) -> RestrictedNests:
         source = Access(kept, (affine("i", first),))
-        return Part((Nest((Dim("i", 2),), (source,), Access(out, (ROW,)), read(0, source)),), {})
+        return RestrictedNests((Nest((Dim("i", 2),), (source,), Access(out, (ROW,)), read(0, source)),), {})
 
     require_bounded_part(part(1), {kept.key}, "cutting")
     with pytest.raises(InternalError, match=r"after cutting, a block of nests: .* not written yet"):

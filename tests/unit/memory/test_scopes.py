@@ -14,7 +14,7 @@ from tilewright.ir.graph import Graph
 from tilewright.memory import MEMORY_PLANNERS, Buffer
 from tilewright.memory.check_scopes import check_scopes
 from tilewright.memory.first_fitting import FirstFitting, count_pairs
-from tilewright.memory.instances import Step, Timeline, expand
+from tilewright.memory.instances import InstanceStep, Timeline, expand
 from tilewright.memory.scopes import ScopePlan, levels_of, place
 from tilewright.partition import PartitionProblem
 from tilewright.partition.none import NonePartitioner
@@ -299,7 +299,7 @@ def with_region(name: str, *region: tuple[int, int]) -> Damage:
     return with_timeline(change)
 
 
-def with_steps(change: Callable[[tuple[Step, ...]], tuple[Step, ...]]) -> Damage:
+def with_steps(change: Callable[[tuple[InstanceStep, ...]], tuple[InstanceStep, ...]]) -> Damage:
     return with_timeline(lambda timeline: replace(timeline, steps=change(timeline.steps)))
 
 

@@ -19,7 +19,7 @@ from tilewright.cost.noc import compiled_layer as c
 from tilewright.cost.noc.compiled import Array, network_state, wiring
 from tilewright.cost.noc.mesh import NUM_PORTS
 from tilewright.cost.noc.result import NocResult
-from tilewright.cost.noc.traffic import NUM_FETCHED_AHEAD, Plan
+from tilewright.cost.noc.traffic import NUM_FETCHED_AHEAD, TrafficPlan
 from tilewright.errors import InternalError
 
 _FIRST, _LAST = 5, NUM_FETCHED_AHEAD + 1
@@ -58,7 +58,7 @@ class _State:
 class Walk:
     """A walk over all steps of a plan; `totals` and `link_flits` grow with it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrafficPlan) -> None:
         self.plan = plan
         num, num_elements = len(plan.streams), plan.mesh.num_elements
         self.totals = np.zeros(c.FIRST_SENT + 2 * num + 2 + num_elements * NUM_PORTS, np.int64)

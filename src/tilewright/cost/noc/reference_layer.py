@@ -13,7 +13,7 @@ from itertools import pairwise, product
 
 from tilewright.cost.noc.reference import Flit, Network
 from tilewright.cost.noc.result import NocResult
-from tilewright.cost.noc.traffic import Plan, Stream, Window
+from tilewright.cost.noc.traffic import Stream, TrafficPlan, Window
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Element:
 class Layer:
     """The state of everything between two cycles."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrafficPlan) -> None:
         self.plan = plan
         self.network = Network(plan.mesh)
         num = len(plan.streams)

@@ -169,7 +169,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrafficPlan:
     """Everything the simulator knows of a mapping. `factors` are the nest's, the outermost first.
 
     A DRAM channel moves `rate[0]` flits in `rate[1]` cycles.
@@ -265,7 +265,7 @@ class Plan:
         return 0 if is_first else partial, final if is_last else partial
 
 
-def plan(problem: Problem, machine: Machine, mapping: Mapping, options: NocOptions) -> Plan:
+def plan(problem: Problem, machine: Machine, mapping: Mapping, options: NocOptions) -> TrafficPlan:
     """The traffic of a mapping.
 
     Raises:
@@ -280,7 +280,7 @@ def plan(problem: Problem, machine: Machine, mapping: Mapping, options: NocOptio
     throttling = min(level.throttling for level in cost.levels if level.level in inner)
     temporal = prod(loop.factor for loops in layout.inside for loop in loops.temporal)
     outermost = machine.outermost
-    return Plan(
+    return TrafficPlan(
         mesh=_mesh(machine, machine.num_instances(machine.levels[-1 - shared]), options),
         options=options,
         num_used=prod(loop.factor for loop in layout.spatial),

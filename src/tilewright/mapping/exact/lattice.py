@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LatticeStep:
     """One axis: a factor of a dim that may be taken `count` times, and what that takes from the number."""
 
     dim: int
@@ -35,7 +35,7 @@ class Lattice:
     """All tiles of a problem: `tiles[number, dim]`, and what each means for each operand."""
 
     problem: Problem
-    steps: tuple[Step, ...]
+    steps: tuple[LatticeStep, ...]
     tiles: Array  # int64 [points, dims]
     exponents: Array  # int16 [points, steps]
     volumes: Array  # float64 [operands, points]: words of the tile's box
@@ -52,11 +52,11 @@ class Lattice:
     def of(cls, problem: Problem, cost_options: CostOptions, max_points: int) -> Lattice:
         """The lattice of a problem; small primes are taken together until there are few enough points."""
         factors = _merged([(e, prime_factors(e)) for _, e in problem.dims], max_points)
-        steps: list[Step] = []
+        steps: list[LatticeStep] = []
         weight = 1
         for dim, listed in enumerate(factors):
             for factor, count in listed:
-                steps.append(Step(dim, factor, count, weight))
+                steps.append(LatticeStep(dim, factor, count, weight))
                 weight *= count + 1
         numbers = np.arange(weight, dtype=np.int64)
         exponents = np.zeros((weight, len(steps)), np.int16)

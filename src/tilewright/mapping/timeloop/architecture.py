@@ -19,7 +19,7 @@ from tilewright.mapping.timeloop.document import (
     BYPASS,
     FAN_OUT,
     LEFT_OUT,
-    Part,
+    Entry,
     read_document,
     target_name,
 )
@@ -54,7 +54,7 @@ def load_architecture(path: Path | str, *more: Path | str, problems: Sequence[Pr
     section = next((key for key in ("architecture", "arch") if key in document), None)
     if section is None:
         raise MachineError(f"{path}: there is no architecture section.")
-    found = read_architecture(Part(document[section], str(path), section))
+    found = read_architecture(Entry(document[section], str(path), section))
     names = {o.name: o.kind for problem in problems for o in problem.operands}
     holds = {memory.name: _kept(memory, names) for memory in found.memories}
     binds_loops = found.binds_loops
@@ -64,7 +64,7 @@ def load_architecture(path: Path | str, *more: Path | str, problems: Sequence[Pr
             if not _pass_by(directive, names, holds):
                 binds_loops |= is_constraint
         if "ERT" in other:
-            energies |= read_energies(Part(other["ERT"], where, "ERT"))
+            energies |= read_energies(Entry(other["ERT"], where, "ERT"))
     return _parsed(str(path), found, holds, energies, binds_loops)
 
 
@@ -250,17 +250,17 @@ def _kept(memory: Component, names: dict[str, TensorKind]) -> list[str]:
     return [str(kind) for kind in kinds]
 
 
-def _directives(document: dict[str, Any], where: str) -> Iterator[tuple[Part, bool]]:
+def _directives(document: dict[str, Any], where: str) -> Iterator[tuple[Entry, bool]]:
     """Directives of a file's mapping (False) and constraints (True)."""
     for section, value in document.items():
-        part = Part(value, where, section)
+        part = Entry(value, where, section)
         if section == "mapping":
             yield from ((item, False) for item in part.items())
         elif "constraints" in section or section == "mapspace":
             yield from ((item, True) for item in _listed(part))
 
 
-def _listed(part: Part) -> Iterator[Part]:
+def _listed(part: Entry) -> Iterator[Entry]:
     """The items of a section of constraints: a list, or one under a key, which another key may name."""
     if not isinstance(part.value, dict):
         yield from part.items()
@@ -276,7 +276,7 @@ def _listed(part: Part) -> Iterator[Part]:
         yield from listed.items()
 
 
-def _pass_by(directive: Part, names: dict[str, TensorKind], holds: dict[str, list[str]]) -> bool:
+def _pass_by(directive: Entry, names: dict[str, TensorKind], holds: dict[str, list[str]]) -> bool:
     """Apply what a directive says of the tensors a memory keeps; False if it is of loops."""
     keys = directive.entries()
     if "type" not in keys or keys["type"].value not in BYPASS:
@@ -295,7 +295,7 @@ def _pass_by(directive: Part, names: dict[str, TensorKind], holds: dict[str, lis
     return True
 
 
-def _kinds(part: Part | None, names: dict[str, TensorKind]) -> list[TensorKind]:
+def _kinds(part: Entry | None, names: dict[str, TensorKind]) -> list[TensorKind]:
     found = []
     for name in part.names() if part is not None else ():
         kind = names.get(name) or kind_of(name)

@@ -89,7 +89,7 @@ def parse_document(text: str, where: str) -> dict[str, Any]:
         raise MachineError(f"{where}: expected Timeloop's keys: architecture, problem or mapping.")
     unknown = next((key for key in document if key not in _SECTIONS), None)
     if unknown is not None:
-        raise Part(None, where, str(unknown)).error(f"unknown section{_suggestion(unknown, _SECTIONS)}")
+        raise Entry(None, where, str(unknown)).error(f"unknown section{_suggestion(unknown, _SECTIONS)}")
     for key in ("sparse_optimizations", "sparse-optimizations"):
         if document.get(key):
             raise MachineError(f"{where}: {key}: sparse data is not modelled; leave it out for dense data.")
@@ -97,7 +97,7 @@ def parse_document(text: str, where: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Entry:
     """A place in a document: its value, the file and the path for errors."""
 
     value: object
@@ -109,12 +109,12 @@ class Part:
         path = f"{_clipped(self.path)}: " if self.path else ""
         return MachineError(f"{self.where}: {path}{_clipped(text)}.")
 
-    def _child(self, key: str | int, value: object) -> Part:
+    def _child(self, key: str | int, value: object) -> Entry:
         if isinstance(key, int):
-            return Part(value, self.where, f"{self.path}[{key}]")
-        return Part(value, self.where, f"{self.path}.{key}" if self.path else key)
+            return Entry(value, self.where, f"{self.path}[{key}]")
+        return Entry(value, self.where, f"{self.path}.{key}" if self.path else key)
 
-    def entries(self) -> dict[str, Part]:
+    def entries(self) -> dict[str, Entry]:
         """The parts of a mapping by key; hyphens and underscores in keys are the same."""
         written = self.entries_as_written()
         found = {key.replace("-", "_"): part for key, part in written.items()}
@@ -122,7 +122,7 @@ class Part:
             raise self.error("a key is given twice, with a hyphen and with an underscore")
         return found
 
-    def entries_as_written(self) -> dict[str, Part]:
+    def entries_as_written(self) -> dict[str, Entry]:
         """The parts of a mapping whose keys are names."""
         if not isinstance(self.value, dict):
             raise self.error(f"expected keys and values, found {_kind_of(self.value)}")
@@ -131,7 +131,7 @@ class Part:
                 raise self.error(f"the key {key!r} is not text")
         return {key: self._child(key, value) for key, value in self.value.items()}
 
-    def known_keys(self, known: Collection[str], what: str) -> dict[str, Part]:
+    def known_keys(self, known: Collection[str], what: str) -> dict[str, Entry]:
         """The parts of a mapping that may have no other keys than these."""
         found = self.entries()
         for key, part in found.items():
@@ -139,7 +139,7 @@ class Part:
                 raise part.error(f"unknown key of {what}{_suggestion(key, known)}")
         return found
 
-    def items(self) -> Iterator[Part]:
+    def items(self) -> Iterator[Entry]:
         """The parts of a list; nothing for an empty value."""
         if self.value is None:
             return
@@ -186,7 +186,7 @@ class Part:
         return self.value
 
 
-def target_name(part: Part, outermost_first: Sequence[str]) -> str:
+def target_name(part: Entry, outermost_first: Sequence[str]) -> str:
     """The memory that a directive is for: its name, or its number from the innermost one."""
     if isinstance(part.value, int):
         number = part.count(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping as MappingOf
 
-from tilewright.mapping.timeloop.document import Part
+from tilewright.mapping.timeloop.document import Entry
 
 Energies = MappingOf[str, MappingOf[str, float]]
 """pJ by component and action."""
@@ -17,7 +17,7 @@ _UPDATE = ("random_update", "update", *_FILL)
 _COMPUTE = ("random_compute", "compute", "mac_random", "mac")
 
 
-def read_energies(part: Part) -> Energies:
+def read_energies(part: Entry) -> Energies:
     """The tables of an `ERT` section.
 
     Components go by the last part of their name: `System.Chip.Buffer[1..4]` is Buffer.
@@ -48,7 +48,7 @@ def read_energies(part: Part) -> Energies:
     return found
 
 
-def access_pj(actions: MappingOf[str, float], part: Part) -> tuple[float | None, float | None]:
+def access_pj(actions: MappingOf[str, float], part: Entry) -> tuple[float | None, float | None]:
     """Energies of a read and of a write; None where the table has no such action.
 
     Raises:
@@ -75,7 +75,7 @@ def _component(name: str) -> str:
     return _RANGE.sub("", name).rsplit(".", 1)[-1].strip()
 
 
-def _dearest(part: Part) -> float:
+def _dearest(part: Entry) -> float:
     """The energy of an entry, or the largest of a list of entries for different arguments."""
     if isinstance(part.value, list):
         return max((_dearest(item) for item in part.items()), default=0.0)

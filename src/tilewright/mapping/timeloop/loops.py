@@ -16,7 +16,7 @@ from tilewright.mapping.timeloop.document import (
     BYPASS,
     FAN_OUT,
     LEFT_OUT,
-    Part,
+    Entry,
     read_document,
     target_name,
 )
@@ -46,10 +46,10 @@ def load_mapping(path: Path | str, problem: Problem, machine: Machine) -> Mappin
     document = read_document(path)
     if "mapping" not in document:
         raise MachineError(f"{path}: there is no mapping section.")
-    return mapping_of(Part(document["mapping"], str(path), "mapping"), problem, machine)
+    return mapping_of(Entry(document["mapping"], str(path), "mapping"), problem, machine)
 
 
-def mapping_of(part: Part, problem: Problem, machine: Machine) -> Mapping:
+def mapping_of(part: Entry, problem: Problem, machine: Machine) -> Mapping:
     """The mapping of a `mapping` section."""
     listed = list(part.items())
     if len(listed) > _MAX_DIRECTIVES:
@@ -58,7 +58,7 @@ def mapping_of(part: Part, problem: Problem, machine: Machine) -> Mapping:
     targets = [_target(item, keys, machine) for item, keys in items]
     levels = [level.name for level in machine.levels]
     directives: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    places: dict[tuple[str, str], Part] = {}
+    places: dict[tuple[str, str], Entry] = {}
     keeps_nothing: set[str] = set()
     for (place, name), (_, keys) in zip(targets, items, strict=True):
         if _kind(keys) in BYPASS and not _check_kept(place, name, keys, problem, machine):
@@ -104,12 +104,12 @@ class _FanOut:
     """Spatial loops of a level that only Timeloop has, and how many directives of our levels precede them."""
 
     name: str
-    place: Part
+    place: Entry
     loops: list[tuple[str, int]]
     num_before: int
 
 
-def _keys(item: Part) -> dict[str, Part]:
+def _keys(item: Entry) -> dict[str, Entry]:
     """The keys of a directive, without empty ones of what we do not model."""
     keys = item.known_keys((*_KEYS, *_REFUSED), "a directive")
     for key in _REFUSED:
@@ -118,7 +118,7 @@ def _keys(item: Part) -> dict[str, Part]:
     return keys
 
 
-def _kind(keys: dict[str, Part]) -> str:
+def _kind(keys: dict[str, Entry]) -> str:
     kind = keys["type"].text() if "type" in keys else "temporal"
     if kind == "skew":
         raise keys["type"].error("skewed loops are not modelled")
@@ -127,7 +127,7 @@ def _kind(keys: dict[str, Part]) -> str:
     return kind
 
 
-def _target(item: Part, keys: dict[str, Part], machine: Machine) -> tuple[Part, str]:
+def _target(item: Entry, keys: dict[str, Entry], machine: Machine) -> tuple[Entry, str]:
     """What a directive is for, by name; numbers count memories from the innermost."""
     target = next((keys[key] for key in ("target", "name") if key in keys), None)
     if target is None:
@@ -142,7 +142,7 @@ def _add_fan_outs(
     order: list[int],
     machine: Machine,
     directives: dict[tuple[str, str], list[tuple[str, int]]],
-    places: dict[tuple[str, str], Part],
+    places: dict[tuple[str, str], Entry],
 ) -> None:
     """Give the loops of fan-outs to the levels that feed them, inside those levels' own spatial loops."""
     spatial_before = {key: loops for key, loops in directives.items() if key[1] == "spatial"}
@@ -185,7 +185,7 @@ def _feeder(fan_out: _FanOut, order: list[int], machine: Machine) -> str:
     return names[feeders[0]]
 
 
-def _merged(known: list[tuple[str, int]], more: list[tuple[str, int]], item: Part) -> list[tuple[str, int]]:
+def _merged(known: list[tuple[str, int]], more: list[tuple[str, int]], item: Entry) -> list[tuple[str, int]]:
     """Loops of one level from two directives, the inner one first."""
     factors = dict(known)
     for dim, factor in more:
@@ -199,7 +199,7 @@ def _outermost_first(loops: list[tuple[str, int]]) -> tuple[Loop, ...]:
     return tuple(Loop(dim, factor) for dim, factor in reversed(loops) if factor > 1)
 
 
-def _loops(item: Part, keys: dict[str, Part], problem: Problem) -> list[tuple[str, int]]:
+def _loops(item: Entry, keys: dict[str, Entry], problem: Problem) -> list[tuple[str, int]]:
     """Dims with their factors, the innermost first; 0 for what is left."""
     factors: dict[str, int] = {}
     for part, dim, factor in _factors(keys["factors"]) if "factors" in keys else ():
@@ -213,7 +213,7 @@ def _loops(item: Part, keys: dict[str, Part], problem: Problem) -> list[tuple[st
     return [(dim, factors[dim]) for dim in order if dim in factors]
 
 
-def _factors(part: Part) -> Iterator[tuple[Part, str, int]]:
+def _factors(part: Entry) -> Iterator[tuple[Entry, str, int]]:
     """Factors of a list, or of one text: `C=4 K=2`, `C4 K2` or `C=4,K=2`, up to a `#`."""
     listed = list(part.items()) if isinstance(part.value, list) else [part]
     for place in listed:
@@ -234,7 +234,7 @@ def _factors(part: Part) -> Iterator[tuple[Part, str, int]]:
             raise place.error(f"{text[end:].strip()!r} is no factor such as C=4")
 
 
-def _permutation(part: Part, problem: Problem) -> list[str]:
+def _permutation(part: Entry, problem: Problem) -> list[str]:
     """Dims from the innermost; text may name them by single letters, with or without blanks."""
     names = list(part.names())
     if isinstance(part.value, str) and any(name not in problem.extents for name in names):
@@ -249,8 +249,8 @@ def _permutation(part: Part, problem: Problem) -> list[str]:
 
 def _fill_rest(
     directives: dict[tuple[str, str], list[tuple[str, int]]],
-    places: dict[tuple[str, str], Part],
-    section: Part,
+    places: dict[tuple[str, str], Entry],
+    section: Entry,
     problem: Problem,
 ) -> None:
     """Replace factors of 0, and check that factors multiply to the extents."""
@@ -269,7 +269,7 @@ def _fill_rest(
             directives[key] = [(d, extent // given if d == dim else f) for d, f in directives[key]]
 
 
-def _check_kept(target: Part, name: str, keys: dict[str, Part], problem: Problem, machine: Machine) -> bool:
+def _check_kept(target: Entry, name: str, keys: dict[str, Entry], problem: Problem, machine: Machine) -> bool:
     """Whether anything is kept; it must be what the machine's level keeps."""
     level = next((level for level in machine.levels if level.name == name), None)
     kinds = {o.name: o.kind for o in problem.operands}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from tilewright.mapping.timeloop.document import TAG, Part
+from tilewright.mapping.timeloop.document import TAG, Entry
 
 FLAT_VERSION = 0.1
 """Stands for the flat form, which has no version."""
@@ -65,12 +65,12 @@ class Component:
     """A memory or a MAC: its class, its attributes, how many there are in all, what its node says of it."""
 
     name: str
-    part: Part
+    part: Entry
     class_name: str
-    attributes: dict[str, Part]
+    attributes: dict[str, Entry]
     num_instances: int
     version: float
-    constraints: Part | None = None
+    constraints: Entry | None = None
     is_parallel: bool = False
 
 
@@ -83,7 +83,7 @@ class Architecture:
     binds_loops: bool
 
 
-def read_architecture(part: Part) -> Architecture:
+def read_architecture(part: Entry) -> Architecture:
     """The components of an `architecture` section (a tree) or an `arch` section (flat lists)."""
     if "storage" in part.entries():
         return _flat(part)
@@ -98,7 +98,7 @@ def read_architecture(part: Part) -> Architecture:
     return walk.found(part)
 
 
-def _version(part: Part) -> float:
+def _version(part: Entry) -> float:
     """A number, or text such as '0.4'."""
     text = str(part.value)
     if not re.fullmatch(r"\d\.\d{1,3}", text):
@@ -106,7 +106,7 @@ def _version(part: Part) -> float:
     return float(text)
 
 
-def _flat(part: Part) -> Architecture:
+def _flat(part: Entry) -> Architecture:
     keys = part.known_keys(("arithmetic", "storage", "version", "name"), "an architecture of flat lists")
     walk = _Walk(FLAT_VERSION)
     known = ("name", *STORAGE, *COMPUTE, *_WITHOUT_EFFECT, *_REFUSED)
@@ -119,7 +119,7 @@ def _flat(part: Part) -> Architecture:
     return walk.found(part)
 
 
-def _flat_component(part: Part, keys: dict[str, Part], class_name: str) -> Component:
+def _flat_component(part: Entry, keys: dict[str, Entry], class_name: str) -> Component:
     keys = _counting(keys)
     count = _instances(part, keys, None)
     name = keys["name"].text() if "name" in keys else "MAC"
@@ -136,7 +136,7 @@ class _Walk:
         self.num_instances = 1  # in version 0.4: of whatever comes next
         self.binds_loops = False
 
-    def found(self, part: Part) -> Architecture:
+    def found(self, part: Entry) -> Architecture:
         """All components, once the whole architecture is read."""
         if not self.memories:
             raise part.error("there is no memory")
@@ -148,7 +148,7 @@ class _Walk:
                 raise memory.part.error(f"the name {memory.name!r} is given twice")
         return Architecture(tuple(self.memories), self.compute, self.binds_loops)
 
-    def subtree(self, part: Part, num_instances: int) -> None:
+    def subtree(self, part: Entry, num_instances: int) -> None:
         """Versions 0.2 and 0.3, in which components have none of the attributes around them."""
         branches = list(part.items())
         if len(branches) > 1:
@@ -162,7 +162,7 @@ class _Walk:
             if "subtree" in keys:
                 self.subtree(keys["subtree"], count)
 
-    def nodes(self, nodes: Iterable[Part], inherited: dict[str, Part], *, is_parallel: bool) -> None:
+    def nodes(self, nodes: Iterable[Entry], inherited: dict[str, Entry], *, is_parallel: bool) -> None:
         """Version 0.4."""
         for node in nodes:
             keys = node.known_keys(_NODE, "a node")
@@ -184,7 +184,7 @@ class _Walk:
                 else:
                     self.component(node, keys, self.num_instances, inherited, is_parallel=is_parallel)
 
-    def bound(self, keys: dict[str, Part]) -> None:
+    def bound(self, keys: dict[str, Entry]) -> None:
         """Note constraints on loops."""
         if "constraints" in keys and keys["constraints"].value:
             entries = keys["constraints"].entries()
@@ -192,10 +192,10 @@ class _Walk:
 
     def component(
         self,
-        part: Part,
-        keys: dict[str, Part],
+        part: Entry,
+        keys: dict[str, Entry],
         num_instances: int,
-        inherited: dict[str, Part],
+        inherited: dict[str, Entry],
         *,
         is_parallel: bool = False,
     ) -> None:
@@ -231,9 +231,9 @@ class _Walk:
             self.memories.append(component)
 
 
-def _counting(attributes: dict[str, Part]) -> dict[str, Part]:
+def _counting(attributes: dict[str, Entry]) -> dict[str, Entry]:
     """Attributes that have a value, without those that ask for nothing of what we do not model."""
-    attributes_by_name: dict[str, Part] = {}
+    attributes_by_name: dict[str, Entry] = {}
     for key, part in attributes.items():
         if key in _REFUSED:
             if not _asks_for_nothing(key, part.value):
@@ -249,7 +249,7 @@ def _asks_for_nothing(key: str, value: object) -> bool:
     return not value or value in ("false", "False") or (isinstance(value, int | float) and value <= 0)
 
 
-def _instances(part: Part, attributes: dict[str, Part], expected: int | None) -> int:
+def _instances(part: Entry, attributes: dict[str, Entry], expected: int | None) -> int:
     """How many there are in all: as given, or by the mesh, or as the names around them say."""
     mesh = {axis: attributes[axis].count() for axis in ("meshX", "meshY") if axis in attributes}
     if "instances" in attributes:
@@ -268,7 +268,7 @@ def _instances(part: Part, attributes: dict[str, Part], expected: int | None) ->
     return count
 
 
-def _known_attributes(part: Part, class_name: str, own: Collection[str]) -> Collection[str] | None:
+def _known_attributes(part: Entry, class_name: str, own: Collection[str]) -> Collection[str] | None:
     """Attributes that count for a component of this class; None if the component does not."""
     if is_compute(class_name):
         return COMPUTE
@@ -291,7 +291,7 @@ def is_compute(class_name: str) -> bool:
     return any(word in class_name.lower() for word in _COMPUTE_WORDS)
 
 
-def _name_of(part: Part, keys: dict[str, Part]) -> tuple[str, int]:
+def _name_of(part: Entry, keys: dict[str, Entry]) -> tuple[str, int]:
     """The name, and how many `name[0..15]` stands for."""
     if "name" not in keys:
         raise part.error("name is missing")
@@ -305,7 +305,7 @@ def _name_of(part: Part, keys: dict[str, Part]) -> tuple[str, int]:
     return match[1].strip(), last - first + 1
 
 
-def _mesh(spatial: Part | None) -> int:
+def _mesh(spatial: Entry | None) -> int:
     count = 1
     if spatial is not None:
         for part in spatial.known_keys(("meshX", "meshY"), "spatial").values():
@@ -316,7 +316,7 @@ def _mesh(spatial: Part | None) -> int:
 _WORD_SIZES = ("word_bits", "word_width", "datawidth")
 
 
-def _inherited(own: Part | None, outer: dict[str, Part]) -> dict[str, Part]:
+def _inherited(own: Entry | None, outer: dict[str, Entry]) -> dict[str, Entry]:
     """Attributes that components further in have unless they say otherwise: word sizes."""
     keys = own.entries() if own is not None and own.value is not None else {}
     sizes = {k: v for k, v in keys.items() if k in _WORD_SIZES and v.value is not None}

@@ -7,7 +7,7 @@ from pathlib import Path
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import TensorKind
 from tilewright.loops.problem import Operand, Problem, Term, convolution
-from tilewright.mapping.timeloop.document import Part, read_document
+from tilewright.mapping.timeloop.document import Entry, read_document
 
 _LAYER_DIMS = ("R", "S", "P", "Q", "C", "K", "N")
 _MAX_EXTENT = 2**40
@@ -29,10 +29,10 @@ def load_problem(path: Path | str) -> Problem:
     document = read_document(path)
     if "problem" not in document:
         raise MachineError(f"{path}: there is no problem section.")
-    return problem_of(Part(document["problem"], str(path), "problem"), Path(path).stem)
+    return problem_of(Entry(document["problem"], str(path), "problem"), Path(path).stem)
 
 
-def problem_of(part: Part, name: str) -> Problem:
+def problem_of(part: Entry, name: str) -> Problem:
     """The problem of a `problem` section."""
     keys = part.entries()
     shape = keys.get("shape")
@@ -44,10 +44,10 @@ def problem_of(part: Part, name: str) -> Problem:
         part.known_keys(("version", "shape", "instance", "name"), "a problem")
         return _shaped(shape, keys["instance"], name)
     extents = {key: value for key, value in part.entries_as_written().items() if key not in _BESIDE}
-    return _shaped(shape, Part({key: p.value for key, p in extents.items()}, part.where, part.path), name)
+    return _shaped(shape, Entry({key: p.value for key, p in extents.items()}, part.where, part.path), name)
 
 
-def _layer(part: Part, shape: Part | None, name: str) -> Problem:
+def _layer(part: Entry, shape: Entry | None, name: str) -> Problem:
     """A problem of the built-in shape, a convolution, whose extents stand beside the shape's name."""
     if shape is not None and shape.text().replace("_", "-") != "cnn-layer":
         raise shape.error(f"there is no built-in shape {shape.text()!r}; cnn-layer is one")
@@ -66,7 +66,7 @@ def _layer(part: Part, shape: Part | None, name: str) -> Problem:
     )
 
 
-def _shaped(shape: Part, instance: Part, name: str) -> Problem:
+def _shaped(shape: Entry, instance: Entry, name: str) -> Problem:
     keys = shape.known_keys(("name", "dimensions", "coefficients", "data_spaces", "version"), "a shape")
     for key in ("dimensions", "data_spaces"):
         if key not in keys:
@@ -92,7 +92,7 @@ def _shaped(shape: Part, instance: Part, name: str) -> Problem:
     return Problem(name, extents, operands)
 
 
-def _coefficients(part: Part) -> dict[str, int]:
+def _coefficients(part: Entry) -> dict[str, int]:
     coefficients: dict[str, int] = {}
     for item in part.items():
         keys = item.known_keys(("name", "default"), "a coefficient")
@@ -102,7 +102,7 @@ def _coefficients(part: Part) -> dict[str, int]:
     return coefficients
 
 
-def _operands(part: Part, dims: tuple[str, ...], steps: dict[str, int]) -> tuple[Operand, ...]:
+def _operands(part: Entry, dims: tuple[str, ...], steps: dict[str, int]) -> tuple[Operand, ...]:
     spaces: list[tuple[str, bool, tuple[tuple[Term, ...], ...]]] = []
     for item in part.items():
         keys = item.known_keys(("name", "projection", "read_write"), "a data space")
@@ -150,7 +150,7 @@ def kind_of(name: str) -> TensorKind | None:
     return None
 
 
-def _axis(part: Part, dims: tuple[str, ...], steps: dict[str, int]) -> tuple[Term, ...]:
+def _axis(part: Entry, dims: tuple[str, ...], steps: dict[str, int]) -> tuple[Term, ...]:
     """One axis: a sum of products of a dim and steps; `[C]` and `C` are short for `[[C]]`."""
     if isinstance(part.value, str):
         return (_term(part, (part.text(),), dims, steps),)
@@ -166,7 +166,7 @@ def _axis(part: Part, dims: tuple[str, ...], steps: dict[str, int]) -> tuple[Ter
     return products
 
 
-def _term(part: Part, names: tuple[str, ...], dims: tuple[str, ...], steps: dict[str, int]) -> Term:
+def _term(part: Entry, names: tuple[str, ...], dims: tuple[str, ...], steps: dict[str, int]) -> Term:
     factors = [name for name in names if name in dims]
     for name in names:
         if name not in dims and name not in steps:

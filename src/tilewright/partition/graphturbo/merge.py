@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Graph, Value
-from tilewright.partition.footprint import Part, joined, single
+from tilewright.partition.footprint import SubgraphPart, joined, single
 from tilewright.partition.graphturbo.split import Splitter, best_of
 from tilewright.partition.layers import Layer
 from tilewright.partition.split import Split, SplitOption, instance_region
@@ -43,7 +43,7 @@ class MergeRules:
 class Member:
     """A subgraph under construction, with its options and the best of them."""
 
-    part: Part
+    part: SubgraphPart
     options: tuple[SplitOption, ...]
     best: SplitOption | None
 
@@ -72,7 +72,7 @@ class Grouping:
         self._home: dict[Value, Member] = {}
         self._readers: dict[Value, dict[Member, None]] = {}
         self._members: dict[Member, None] = {}
-        self._refused: set[tuple[Part, ...]] = set()
+        self._refused: set[tuple[SubgraphPart, ...]] = set()
         self._enlarged = self._find_enlarged(layers) if rules.upsampling else frozenset()
         for position, layer in enumerate(layers):
             part = single(layer, position)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.graph import Value
 from tilewright.partition.base import Partition, PartitionProblem, build_partition
-from tilewright.partition.footprint import Part, joined, single
+from tilewright.partition.footprint import SubgraphPart, joined, single
 from tilewright.partition.graphturbo.merge import Member
 from tilewright.partition.graphturbo.planner import (
     GraphTurbo,
@@ -106,7 +106,7 @@ class Regrouper:
         return Member(part, (option,), option)
 
     @staticmethod
-    def _can_cut(part: Part, split: Split) -> bool:
+    def _can_cut(part: SubgraphPart, split: Split) -> bool:
         """Whether slices are equal, as those are that the partitioner proposes."""
         shapes = [v.shape for v in part.outputs]
         return all(dim < len(s) and s[dim] % factor == 0 for s in shapes for dim, factor in split.cuts)

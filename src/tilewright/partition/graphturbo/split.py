@@ -9,7 +9,7 @@ from typing import Literal
 
 from tilewright.ir.region import Region
 from tilewright.partition.axes import IndependentAxes
-from tilewright.partition.footprint import Footprint, Footprints, Part
+from tilewright.partition.footprint import Footprint, Footprints, SubgraphPart
 from tilewright.partition.split import WHOLE, Split, SplitOption, instance_region, split_of
 
 Dims = Literal["batch", "batch-first", "any"]
@@ -61,7 +61,7 @@ class Splitter:
         self.num_evaluations = 0
 
     def options(
-        self, part: Part, *, limit: int | None = None, beyond_batch: bool = False
+        self, part: SubgraphPart, *, limit: int | None = None, beyond_batch: bool = False
     ) -> tuple[SplitOption, ...]:
         """One option per axis that fits, the least factor each. None: it does not fit in any way.
 
@@ -82,7 +82,7 @@ class Splitter:
                 found = [SplitOption(1, WHOLE, whole.peak_bytes, 1.0)]
         return tuple(found)
 
-    def _independent(self, part: Part) -> list[int]:
+    def _independent(self, part: SubgraphPart) -> list[int]:
         """Axes of the outputs that can be sliced without a word about anything else."""
         if not part.outputs:
             return []
@@ -100,7 +100,7 @@ class Splitter:
             )
         ]
 
-    def _beyond_batch(self, part: Part, limit: int | None) -> list[SplitOption]:
+    def _beyond_batch(self, part: SubgraphPart, limit: int | None) -> list[SplitOption]:
         """Cuts of a single sample, where that is still too large; along two axes where one is not enough."""
         first = self._independent(part)[:1]
         sample = tuple((dim, self.axes.units_of(part.outputs[0], dim)) for dim in first)
@@ -115,17 +115,19 @@ class Splitter:
                     break
         return found
 
-    def _along_each(self, part: Part, limit: int | None, outer: Cuts) -> list[SplitOption]:
+    def _along_each(self, part: SubgraphPart, limit: int | None, outer: Cuts) -> list[SplitOption]:
         cut = {dim for dim, _ in outer}
         dims = [dim for dim in self._shared_dims(part) if dim not in cut]
         return [o for dim in dims if (o := self._option(part, dim, limit, outer)) is not None]
 
     @staticmethod
-    def _shared_dims(part: Part) -> range:
+    def _shared_dims(part: SubgraphPart) -> range:
         """Axes that all outputs have."""
         return range(min((len(v.shape) for v in part.outputs), default=0))
 
-    def _option(self, part: Part, dim: int, limit: int | None, outer: Cuts = ()) -> SplitOption | None:
+    def _option(
+        self, part: SubgraphPart, dim: int, limit: int | None, outer: Cuts = ()
+    ) -> SplitOption | None:
         """The least factor along an axis, within slices of `outer` cuts, with which an instance fits."""
         extents = {v.shape[dim] for v in part.outputs}
         if len(extents) != 1:
@@ -152,7 +154,7 @@ class Splitter:
             return option
         return None
 
-    def option_of(self, part: Part, split: Split) -> SplitOption | None:
+    def option_of(self, part: SubgraphPart, split: Split) -> SplitOption | None:
         """What a split comes to; None where an instance does not fit."""
         if not self._fits(part, split):
             return None
@@ -163,25 +165,25 @@ class Splitter:
         recompute = self._recompute(part, split, instances)
         return SplitOption(self._num_divided(part, split), split, peak, recompute)
 
-    def _num_divided(self, part: Part, split: Split) -> int:
+    def _num_divided(self, part: SubgraphPart, split: Split) -> int:
         return max(1, self._instance(part, split, 0).num_divided)
 
-    def _fits(self, part: Part, split: Split) -> bool:
+    def _fits(self, part: SubgraphPart, split: Split) -> bool:
         """Whether the instances at both ends and in the middle fit: a quick look before all are."""
         last = self._num_distinct(part, split) - 1
         indices = dict.fromkeys((last // 2, 0, last))
         return all(self._instance(part, split, i).peak_bytes <= self.rules.capacity_bytes for i in indices)
 
-    def _num_distinct(self, part: Part, split: Split) -> int:
+    def _num_distinct(self, part: SubgraphPart, split: Split) -> int:
         """Instances of which all others are copies: along an independent axis, which is cut first, all are
         alike."""
         cuts = split.cuts
         return prod(f for dim, f in cuts if self.axes.units_of(part.outputs[0], dim) == 1)
 
-    def _instance(self, part: Part, split: Split, index: int) -> Footprint:
+    def _instance(self, part: SubgraphPart, split: Split, index: int) -> Footprint:
         return self.footprints.of(part, instance_regions(part, split, index))
 
-    def _recompute(self, part: Part, split: Split, instances: Sequence[Footprint]) -> float:
+    def _recompute(self, part: SubgraphPart, split: Split, instances: Sequence[Footprint]) -> float:
         """The work of all instances over that of the whole: multiply-accumulates, or elements without any."""
         if split.num_instances == 1:
             return 1.0
@@ -192,7 +194,7 @@ class Splitter:
         return alike * sum(i.elements for i in instances) / whole.elements if whole.elements else 1.0
 
 
-def instance_regions(part: Part, split: Split, index: int) -> tuple[Region, ...]:
+def instance_regions(part: SubgraphPart, split: Split, index: int) -> tuple[Region, ...]:
     """What the `index`-th instance makes of each output."""
     return tuple(instance_region(v.shape, split, index) for v in part.outputs)
 

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.schedule.base import Schedule
-from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, LoweredPartition, Step
+from tilewright.targets.cpu.lowered import (
+    HostOperator,
+    KernelLaunch,
+    LoweredModel,
+    LoweredPartition,
+    LoweredStep,
+)
 
 
 def arrange(lowered: LoweredPartition, schedule: Schedule) -> LoweredModel:
@@ -20,7 +26,7 @@ def arrange(lowered: LoweredPartition, schedule: Schedule) -> LoweredModel:
     nodes = [s.nodes for s in lowered.partition.subgraphs]
     if [s.nodes for s in schedule.partition.subgraphs] != nodes:
         raise ValueError("the schedule is of another partition than the one that was lowered")
-    steps: list[Step] = [(launch,) for launch in lowered.before]
+    steps: list[LoweredStep] = [(launch,) for launch in lowered.before]
     for stage in schedule.stages:
         groups = [[x for i in group.instances for x in lowered.work[i.subgraph_id]] for group in stage.groups]
         steps.extend(_interleave(groups))
@@ -30,9 +36,9 @@ def arrange(lowered: LoweredPartition, schedule: Schedule) -> LoweredModel:
     )
 
 
-def _interleave(groups: Sequence[Sequence[KernelLaunch | HostOperator]]) -> list[Step]:
+def _interleave(groups: Sequence[Sequence[KernelLaunch | HostOperator]]) -> list[LoweredStep]:
     """Steps of groups that run side by side: the first of each together, then the second of each, ..."""
-    steps: list[Step] = []
+    steps: list[LoweredStep] = []
     for position in range(max(map(len, groups), default=0)):
         together: list[KernelLaunch] = []
         for group in groups:

@@ -63,7 +63,7 @@ class HostOperator:
     reason: str
 
 
-Step = tuple[KernelLaunch, ...] | HostOperator
+LoweredStep = tuple[KernelLaunch, ...] | HostOperator
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +111,7 @@ class LoweredPartition(LoweredTensors):
 class LoweredModel(LoweredTensors):
     """Everything the CPU runs for one model, step by step."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LoweredStep, ...]
 
     @property
     def reports(self) -> tuple[Reports, ...]:

@@ -89,7 +89,7 @@ class HostCall:
     callback_index: int
 
 
-Step = Launch | Stage | HostCall
+MainStep = Launch | Stage | HostCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class MainCode:
         return 1 + max(calls, default=-1)
 
 
-def build_main(steps: Sequence[Step], isa: CodeTarget, *, profile: bool = False) -> MainCode:
+def build_main(steps: Sequence[MainStep], isa: CodeTarget, *, profile: bool = False) -> MainCode:
     """Generate the main of `steps`. With `profile`, each step also stores a time stamp before and after.
 
     Segments have the signature `void (ptr pool, ptr args, ptr scratch, ptr stamps)`; their names derive from
@@ -141,7 +141,7 @@ class _MainWriter:
         self._lines: list[str] = []
         self._num_values = 0
 
-    def add(self, index: int, step: Step) -> None:
+    def add(self, index: int, step: MainStep) -> None:
         """Append one step."""
         if isinstance(step, HostCall):
             self._end_segment()

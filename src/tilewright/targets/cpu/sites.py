@@ -15,7 +15,7 @@ from tilewright.ir.graph import Node
 from tilewright.options import Accuracy
 from tilewright.schedule.base import Schedule
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, Step
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStep
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.template import Context
 from tilewright.tuning import NO_CHOICES, Candidate, Choice, Choices, Plan, Site, place_key
@@ -79,7 +79,7 @@ class Sites:
         )
         return cls(plain, schedule, stage_of, shared, places)
 
-    def site_of(self, step: Step) -> str:
+    def site_of(self, step: LoweredStep) -> str:
         """The key of the site whose time a step's is, whatever the choices; empty where it is none's."""
         if not isinstance(step, tuple) or not step[0].nodes:
             return ""

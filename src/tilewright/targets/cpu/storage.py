@@ -16,9 +16,9 @@ from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.lowered import (
     HostOperator,
     LoweredModel,
+    LoweredStep,
     PackedTensor,
     Reports,
-    Step,
     Storage,
     Table,
 )
@@ -189,7 +189,7 @@ def memory_problem(
     return MemoryProblem(buffers, (MemoryLevel("arena", capacity_bytes),)), names
 
 
-def _touched(step: Step) -> Iterable[Tensor]:
+def _touched(step: LoweredStep) -> Iterable[Tensor]:
     if isinstance(step, HostOperator):
         yield from step.node.operands()
         yield from step.node.results()

@@ -40,8 +40,7 @@ from tilewright.targets.cpu.isa import Isa, isa_of
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, LoweredPartition
-from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, Launch, Stage, build_main
-from tilewright.targets.cpu.runtime import Step as MainStep
+from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, Launch, MainStep, Stage, build_main
 from tilewright.targets.cpu.storage import (
     FIRST_CALLER_BASE,
     Arrangements,

@@ -21,8 +21,8 @@ from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_nests
 from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region
-from tilewright.ir.restrict import Part, restrict
-from tilewright.memory.instances import Step
+from tilewright.ir.restrict import RestrictedNests, restrict
+from tilewright.memory.instances import InstanceStep
 from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.instances import Kind
 
@@ -67,7 +67,7 @@ def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
     return {v.name: _result(plan, v, inputs, arrays) for v in graph.outputs}
 
 
-def _collect(plan: ScopePlan, step: Step, arrays: dict[int, Array]) -> None:
+def _collect(plan: ScopePlan, step: InstanceStep, arrays: dict[int, Array]) -> None:
     """A concatenation: parts of other buffers beside each other."""
     for number in step.writes:
         target = plan.buffers[number]
@@ -93,7 +93,7 @@ def _joined(value: Value, region: Region, parts: Sequence[tuple[Region, Array]])
     return array
 
 
-def _compute(plan: ScopePlan, step: Step, held: Held, arrays: dict[int, Array]) -> None:
+def _compute(plan: ScopePlan, step: InstanceStep, held: Held, arrays: dict[int, Array]) -> None:
     """A layer's operators in order, each on its part of what is held."""
     made = {plan.buffers[i].value: plan.buffers[i].region for i in step.writes}
     wanted = value_regions(step.operators, made, plan.graph.maps)
@@ -116,7 +116,7 @@ def _run(node: Node, regions: Mapping[Value, Region], held: Held) -> Held:
     return _run_whole(node, regions, held) if part is None else _run_part(node, part, held)
 
 
-def _run_part(node: Node, part: Part, held: Held) -> Held:
+def _run_part(node: Node, part: RestrictedNests, held: Held) -> Held:
     """The node's nests on windows of its operands."""
     inputs: list[Array | None] = []
     for position, operand in enumerate(node.inputs):

@@ -23,7 +23,7 @@ from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import Run, TaskGraph
 from tilewright.targets.npu.ports import DMA, MOVER, ports_of
-from tilewright.targets.npu.steps import Step
+from tilewright.targets.npu.steps import SimulatedStep
 
 Overlap = Literal["none", "tiles", "layers"]
 """`none`: phases and steps in sequence. `tiles`: a step's tiles overlap. `layers`: steps overlap, too."""
@@ -69,7 +69,7 @@ class Simulation:
     energy_pj: Mapping[str, float]
     macs: float
     runs: tuple[Run, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[SimulatedStep, ...]
     lower_bound_s: float
     bound_by: str
 
@@ -90,7 +90,7 @@ class Simulation:
 
 
 def simulate(
-    steps: Sequence[Step],
+    steps: Sequence[SimulatedStep],
     machine: Machine,
     policy: Policy = GRAPHTURBO,
     *,
@@ -144,7 +144,7 @@ class _Cost:
 class _Simulator:
     def __init__(
         self,
-        steps: tuple[Step, ...],
+        steps: tuple[SimulatedStep, ...],
         machine: Machine,
         policy: Policy,
         weight_capacity_bytes: int | None,
@@ -218,7 +218,7 @@ class _Simulator:
         unit = max(seconds, key=lambda name: seconds[name])
         return seconds[unit], unit
 
-    def _cost(self, step: Step) -> _Cost:
+    def _cost(self, step: SimulatedStep) -> _Cost:
         """Seconds of a step's phases; counts its bytes and energy, and what the shared buffer keeps."""
         fetches: list[_Fetch] = []
         all_bytes = 0
@@ -366,7 +366,7 @@ class _Simulator:
     def _phases(
         tasks: TaskGraph,
         phases: Iterable[_Phase],
-        step: Step,
+        step: SimulatedStep,
         tile: int,
         first: int,
         what: str,

@@ -10,8 +10,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, full_region, hull, volume
-from tilewright.memory.instances import Read
-from tilewright.memory.instances import Step as PlannedStep
+from tilewright.memory.instances import InstanceStep, Read
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
@@ -65,7 +64,7 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class SimulatedStep:
     """One step with all that takes time. `after` are steps whose places in memory it reuses."""
 
     number: int
@@ -79,7 +78,7 @@ class Step:
     after: tuple[int, ...]
 
 
-def lower(plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -> tuple[Step, ...]:
+def lower(plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -> tuple[SimulatedStep, ...]:
     """The steps of a plan on a machine that computes floating-point numbers as `dtype`.
 
     O(operators of the layers of all instances).
@@ -101,10 +100,10 @@ class _Lowering:
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
         self.reused = _reused_places(plan)
 
-    def run(self) -> tuple[Step, ...]:
+    def run(self) -> tuple[SimulatedStep, ...]:
         return tuple(self._step(number, step) for number, step in enumerate(self.plan.steps))
 
-    def _step(self, number: int, step: PlannedStep) -> Step:
+    def _step(self, number: int, step: InstanceStep) -> SimulatedStep:
         node = self.graph.nodes[step.node]
         written = [self.plan.buffers[i] for i in step.writes]
         made = {buffer.value: buffer.region for buffer in written}
@@ -116,18 +115,18 @@ class _Lowering:
         if not step.operators:
             loads = tuple(self._load(number, step, read, (), {}, 1) for read in step.reads)
             name = f"{node.kind} {node.value.name}"
-            return Step(number, name, node.kind, (), loads, stores, (), 1, self.reused[number])
+            return SimulatedStep(number, name, node.kind, (), loads, stores, (), 1, self.reused[number])
         regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
         tiles = NUM_TILES if max(extents(made[main]), default=1) > 1 else 1
         loads = tuple(self._load(number, step, read, (main,), regions, tiles) for read in step.reads)
-        return Step(
+        return SimulatedStep(
             number, step.operators[0].name, node.kind, self._works_of(step, regions, main), loads, stores,
             tuple(self._weights(step.operators, regions)), tiles, self.reused[number],
         )  # fmt: skip
 
     def _works_of(
-        self, step: PlannedStep, regions: Mapping[Value, Region], main: Value
+        self, step: InstanceStep, regions: Mapping[Value, Region], main: Value
     ) -> tuple[UnitWork, ...]:
         node = self.graph.nodes[step.node]
         own = self.bindings.bindings[step.node] if main in node.outputs else None
@@ -145,7 +144,7 @@ class _Lowering:
             self.known_works[key] = found
         return found
 
-    def _movement(self, step: PlannedStep, main: Value) -> UnitWork:
+    def _movement(self, step: InstanceStep, main: Value) -> UnitWork:
         """A layer that only moves: what lies between its operators exists as tiles, its results move once."""
         written = [self.plan.buffers[i] for i in step.writes]
         elements = sum(volume(buffer.region) for buffer in written)
@@ -170,7 +169,7 @@ class _Lowering:
     def _load(
         self,
         number: int,
-        step: PlannedStep,
+        step: InstanceStep,
         read: Read,
         main: tuple[Value, ...],
         regions: Mapping[Value, Region],
@@ -197,7 +196,7 @@ class _Lowering:
 
     def _tile_needs(
         self,
-        step: PlannedStep,
+        step: InstanceStep,
         value: Value,
         main: Value,
         regions: Mapping[Value, Region],
@@ -219,7 +218,7 @@ class _Lowering:
 
     def _derive_tiles(
         self,
-        step: PlannedStep,
+        step: InstanceStep,
         value: Value,
         main: Value,
         regions: Mapping[Value, Region],

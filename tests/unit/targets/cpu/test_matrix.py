@@ -20,7 +20,7 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.matrix import MATRIX, match_matrix
 from tilewright.targets.cpu.matrix.generate import generate_matrix
 from tilewright.targets.cpu.matrix.pack import split_bfloat16
-from tilewright.targets.cpu.matrix.plan import Plan, choose_plan
+from tilewright.targets.cpu.matrix.plan import MatrixPlan, choose_plan
 from tilewright.targets.cpu.matrix.tiles import NUM_TILES, PRODUCTS, Block, multiply, num_pieces
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.values import PTR, Val
@@ -233,8 +233,8 @@ def test_what_is_matched(graph: Graph, reason: str | None) -> None:
         assert reason in problem.reason
 
 
-def plans() -> list[Plan]:
-    found: list[Plan] = []
+def plans() -> list[MatrixPlan]:
+    found: list[MatrixPlan] = []
     for make in EDGES.values():
         graph = make()
         group = fuse_nodes(graph.nodes, graph.outputs)

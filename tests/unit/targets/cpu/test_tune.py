@@ -21,7 +21,7 @@ from tilewright.program import Program
 from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, Step
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStep
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
@@ -150,7 +150,7 @@ def test_a_stored_plan_decides_kernels_and_the_artifact_keeps_it(cache: Path) ->
     assert tw.compile(MODEL, threads=2).save(cache / "n.tw").read_bytes() == (cache / "m.tw").read_bytes()
 
 
-def launches_of(step: Step) -> tuple[KernelLaunch, ...]:
+def launches_of(step: LoweredStep) -> tuple[KernelLaunch, ...]:
     return step if isinstance(step, tuple) else ()
 
 

@@ -22,7 +22,7 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.cpu.winograd import WINOGRAD, WinogradProblem, match_winograd, winograd_gain
 from tilewright.targets.cpu.winograd.generate import MAX_CHAIN_STEPS
-from tilewright.targets.cpu.winograd.plan import Plan, Shape, plan_with
+from tilewright.targets.cpu.winograd.plan import Shape, WinogradPlan, plan_with
 from tilewright.targets.cpu.winograd.transform import PAIRS, Transform, winograd_transform
 from tilewright.tuning import Choice
 
@@ -277,7 +277,7 @@ def test_bits_do_not_depend_on_the_cut(tile: int, monkeypatch: pytest.MonkeyPatc
 
         def forced(
             problem: Any, tile: int, isa: Isa, cut: tuple[int, int] = (num_blocks, panel_parts)
-        ) -> Plan:
+        ) -> WinogradPlan:
             plan = plan_with(Shape.of(problem, tile), cut[0], cut[1], isa)
             assert plan.panels.num_panels >= cut[1]
             return plan

@@ -16,7 +16,7 @@ from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, Value
 from tilewright.ir.interpret import run_graph
-from tilewright.memory.instances import Step
+from tilewright.memory.instances import InstanceStep
 from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
 from tilewright.partition.split import Split
@@ -49,7 +49,7 @@ def planned(graph: Graph, splits: Sequence[Split]) -> ScopePlan:
     return place(instances, order, bind(instances, order, 1), load_preset("stcp920"))
 
 
-def with_steps(plan: ScopePlan, *steps: Step) -> ScopePlan:
+def with_steps(plan: ScopePlan, *steps: InstanceStep) -> ScopePlan:
     return replace(plan, timeline=replace(plan.timeline, steps=steps))
 
 

@@ -23,12 +23,14 @@ from tilewright.schedule.binding import bind
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import Kind, instance_graph
 from tilewright.schedule.orders import breadth_first
-from tilewright.targets.npu.steps import NUM_TILES, Load, Step, lower
+from tilewright.targets.npu.steps import NUM_TILES, Load, SimulatedStep, lower
 
 MACHINE = load_preset("stcp920")
 
 
-def lowered(graph: Graph, splits: Sequence[Split] | None = None) -> tuple[ScopePlan, tuple[Step, ...]]:
+def lowered(
+    graph: Graph, splits: Sequence[Split] | None = None
+) -> tuple[ScopePlan, tuple[SimulatedStep, ...]]:
     """Every node by itself, split as told, else along a random axis."""
     partition = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
     assert isinstance(partition, Partition)
@@ -75,7 +77,9 @@ def covers(outer: Sequence[Region], inner: Region) -> bool:
     return all(o[0] <= i[0] and i[1] <= o[1] for o, i in zip(joined, inner, strict=True))
 
 
-def num_tiles_that_wait_for_less_than_they_read(plan: ScopePlan, steps: Sequence[Step]) -> tuple[int, int]:
+def num_tiles_that_wait_for_less_than_they_read(
+    plan: ScopePlan, steps: Sequence[SimulatedStep]
+) -> tuple[int, int]:
     """Among how many."""
     wrong = count = 0
     for step, planned in zip(steps, plan.steps, strict=True):

@@ -11,7 +11,7 @@ from tilewright.ir.contraction import contractions
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Nest, Operand, operands_of
 from tilewright.ir.region import Region, intersect
-from tilewright.ir.restrict import Part, restrict
+from tilewright.ir.restrict import RestrictedNests, restrict
 from tilewright.partition.form import Blocking
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 
@@ -32,7 +32,7 @@ class Move:
 class Variant:
     """Code that several blocks share: what stays of the block before, and the part that is then made."""
 
-    part: Part
+    part: RestrictedNests
     moves: tuple[Move, ...]
     operands: tuple[Operand, ...]
 
@@ -45,7 +45,7 @@ class BlockedWork:
     """
 
     variants: tuple[Variant, ...]
-    strips: tuple[tuple[tuple[int, Part], ...], ...]
+    strips: tuple[tuple[tuple[int, RestrictedNests], ...], ...]
     kept: frozenset[OperandKey]
 
 
@@ -58,10 +58,10 @@ def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: in
     shareable = passed_on(group) if blocking.strip > 1 else frozenset()
     numbers: dict[str, int] = {}
     variants: list[Variant] = []
-    strips: list[tuple[tuple[int, Part], ...]] = []
+    strips: list[tuple[tuple[int, RestrictedNests], ...]] = []
     for strip in blocking.strips(group.outputs[0].shape):
         present: dict[OperandKey, Region] = {}
-        blocks: list[tuple[int, Part]] = []
+        blocks: list[tuple[int, RestrictedNests]] = []
         for region in strip:
             part = restrict(group.nests, {RESULT: region}, constants, present)
             if part is None:

@@ -20,7 +20,7 @@ from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Indirect, Nest, Operand
 from tilewright.ir.region import Region
-from tilewright.ir.restrict import Part
+from tilewright.ir.restrict import RestrictedNests
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.partition.form import Blocking
@@ -314,7 +314,7 @@ class _Driver:
     def _value(self, key: OperandKey) -> Value:
         return (self.group.inputs if key[0] == "input" else self.group.outputs)[key[1]]
 
-    def _starts(self, part: Part) -> dict[OperandKey, int]:
+    def _starts(self, part: RestrictedNests) -> dict[OperandKey, int]:
         """Bytes from the start of each of the model's tensors to a block's window."""
         starts: dict[OperandKey, int] = {}
         for key, window in part.windows.items():

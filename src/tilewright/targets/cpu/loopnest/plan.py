@@ -21,7 +21,7 @@ _GATHER_COST = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoopNestPlan:
     """How one nest is emitted.
 
     `vector` is cut into vectors of `lanes`, `num_vectors` of them at a time; `rows` iterations of `row` share
@@ -45,21 +45,21 @@ def plan_nest(
     isa: Isa,
     fixed: frozenset[str] = frozenset(),
     plain: frozenset[str] = frozenset(),
-) -> Plan:
+) -> LoopNestPlan:
     """The plan for a nest whose `fixed` loops are bound by the caller; `plain` ones stay simple loops."""
     made = _plan_tile(nest, isa, fixed | plain)
     first = tuple(d.name for d in nest.parallel if d.name in plain - fixed)
     return replace(made, outer=(*first, *made.outer))
 
 
-def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> Plan:
+def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> LoopNestPlan:
     parallel = tuple(d for d in nest.parallel if d.name not in fixed)
     widest = _widest_element(nest)
     vector = _best_vector(nest, parallel, isa, widest)
     lanes = 1 if vector is None else lanes_for(isa, widest, vector.extent)
     if vector is not None and vector.role == "reduce":
         names = tuple(d.name for d in parallel)
-        return Plan(names, vector.name, lanes, 4, None, 1, frozenset(), True)
+        return LoopNestPlan(names, vector.name, lanes, 4, None, 1, frozenset(), True)
     others = tuple(d for d in parallel if d is not vector)
     turned = None
     if vector is not None and not nest.write.data:
@@ -67,7 +67,7 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> Plan:
     if turned is not None and vector is not None:
         edge = min(lanes, 16)
         outer = tuple(d.name for d in others if d is not turned)
-        return Plan(outer, vector.name, edge, 1, turned.name, edge, frozenset(), False, True)
+        return LoopNestPlan(outer, vector.name, edge, 1, turned.name, edge, frozenset(), False, True)
     row = _row(nest, vector, others) if nest.combine is not None else None
     num_vectors, rows = _tile(nest, isa, vector, lanes, row)
     if row is not None and vector is not None:
@@ -76,7 +76,7 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> Plan:
         row, rows = None, 1
     straight = _straight(nest, row, vector, rows * num_vectors)
     outer = tuple(d.name for d in others if d is not row)
-    return Plan(
+    return LoopNestPlan(
         outer,
         None if vector is None else vector.name,
         lanes,

@@ -24,7 +24,7 @@ from tilewright.targets.cpu.kernel import (
 )
 from tilewright.targets.cpu.loopnest.frame import Frame, Reports
 from tilewright.targets.cpu.loopnest.loads import load_read
-from tilewright.targets.cpu.loopnest.plan import Plan, plan_nest, slides
+from tilewright.targets.cpu.loopnest.plan import LoopNestPlan, plan_nest, slides
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, block_name, split_dim
 from tilewright.targets.cpu.loopnest.tiles import NestEmitter
 from tilewright.targets.cpu.values import I64, PTR, Int, Val
@@ -121,7 +121,7 @@ def split_region(
     return Region((*shared, blocks), whole, last, scratch or {}, operations, block=blocks[0])
 
 
-def _window_loop(nest: LinearNest, plan: Plan) -> str | None:
+def _window_loop(nest: LinearNest, plan: LoopNestPlan) -> str | None:
     """The innermost outer loop along which reads overlap."""
     if nest.combine is None or plan.reduces_lanes:
         return None
@@ -129,7 +129,7 @@ def _window_loop(nest: LinearNest, plan: Plan) -> str | None:
     return found[-1] if found else None
 
 
-def _cached_block(nest: LinearNest, plan: Plan, window: str, isa: Isa) -> int | None:
+def _cached_block(nest: LinearNest, plan: LoopNestPlan, window: str, isa: Isa) -> int | None:
     """Iterations of the vector loop for which the rows that neighbouring windows share stay cached.
 
     None where all of them fit, and where the tensors come from beyond the second cache: there whole rows
@@ -170,7 +170,7 @@ def _num_places(ref: Ref, dims: Sequence[Dim]) -> int:
     return len(places)
 
 
-def _block_size(nest: LinearNest, plan: Plan, wanted: int) -> int | None:
+def _block_size(nest: LinearNest, plan: LoopNestPlan, wanted: int) -> int | None:
     """Iterations of a vector-loop block that gives about `wanted` blocks, or None if it is not to be cut."""
     if plan.vector is None or plan.reduces_lanes:
         return None

@@ -10,7 +10,7 @@ from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.exprgen import accumulate, combine_values, compute_type, neutral_value
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.loopnest.frame import Frame
-from tilewright.targets.cpu.loopnest.plan import Plan, lanes_for
+from tilewright.targets.cpu.loopnest.plan import LoopNestPlan, lanes_for
 from tilewright.targets.cpu.loopnest.refs import Guard, LinearNest, fill_is_neutral
 from tilewright.targets.cpu.loopnest.transpose import emit_transposed
 from tilewright.targets.cpu.values import I1, Int, Val, vec
@@ -80,7 +80,7 @@ class NestEmitter:
     """Emits one planned nest into frames in which the caller has bound some of its loops."""
 
     def __init__(
-        self, nest: LinearNest, plan: Plan, isa: Isa, limits: Mapping[str, Int] | None = None
+        self, nest: LinearNest, plan: LoopNestPlan, isa: Isa, limits: Mapping[str, Int] | None = None
     ) -> None:
         """`limits` are the iterations to run of outer loops where they are known only at run time."""
         self.limits = limits or {}

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.loopnest.frame import Frame
-from tilewright.targets.cpu.loopnest.plan import Plan
+from tilewright.targets.cpu.loopnest.plan import LoopNestPlan
 from tilewright.targets.cpu.loopnest.refs import Ref
 from tilewright.targets.cpu.values import Int, Val
 
 
-def emit_transposed(frame: Frame, plan: Plan) -> None:
+def emit_transposed(frame: Frame, plan: LoopNestPlan) -> None:
     """The row and vector loops in blocks of `lanes` x `lanes`.
 
     The last block of a loop is moved back to end with it: it repeats a few elements of the one before.
@@ -47,14 +47,14 @@ def _blocks(e: Emitter, extent: int, lanes: int, emit: Callable[[Int], None]) ->
     e.loop(0, extent, lanes, body)
 
 
-def is_turned(ref: Ref, plan: Plan) -> bool:
+def is_turned(ref: Ref, plan: LoopNestPlan) -> bool:
     """Whether vectors of a read run along the row loop."""
     assert plan.row is not None
     assert plan.vector is not None
     return ref.coefficient(plan.row) == 1 and abs(ref.coefficient(plan.vector)) > 1
 
 
-def _block(frame: Frame, plan: Plan, num_rows: int) -> None:
+def _block(frame: Frame, plan: LoopNestPlan, num_rows: int) -> None:
     nest, e = frame.nest, frame.emitter
     assert frame.vector is not None
     assert plan.row is not None

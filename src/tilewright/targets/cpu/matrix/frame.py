@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.matrix.match import Axis, MatrixProblem
-from tilewright.targets.cpu.matrix.plan import Grid, Plan
+from tilewright.targets.cpu.matrix.plan import Grid, MatrixPlan
 from tilewright.targets.cpu.matrix.tiles import TILE_BYTES_PER_ROW, TILE_COLUMNS, Block
 from tilewright.targets.cpu.values import PTR, Int, Type, Val, vec
 
@@ -38,7 +38,7 @@ class Frame:
     """The fixed facts of one kernel, and the addresses of its arguments once the function has begun."""
 
     problem: MatrixProblem
-    plan: Plan
+    plan: MatrixPlan
     emitter: Emitter
     pointers: dict[str, Val] = field(default_factory=dict)
     extra_pointers: tuple[Val, ...] = ()

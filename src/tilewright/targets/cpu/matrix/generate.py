@@ -27,7 +27,7 @@ from tilewright.targets.cpu.matrix.finish import Finish
 from tilewright.targets.cpu.matrix.frame import Chunk, Columns, Frame
 from tilewright.targets.cpu.matrix.match import MatrixProblem
 from tilewright.targets.cpu.matrix.pack import pack_weights
-from tilewright.targets.cpu.matrix.plan import Plan, phases, shift
+from tilewright.targets.cpu.matrix.plan import MatrixPlan, phases, shift
 from tilewright.targets.cpu.matrix.planes import Planes
 from tilewright.targets.cpu.matrix.tiles import (
     TILE_BYTES,
@@ -40,7 +40,7 @@ from tilewright.targets.cpu.values import I64, PTR, Int, Val
 _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 
 
-def generate_matrix(problem: MatrixProblem, plan: Plan, isa: Isa) -> Kernel:
+def generate_matrix(problem: MatrixProblem, plan: MatrixPlan, isa: Isa) -> Kernel:
     """The kernel of a product with constant weights."""
     return _Generator(problem, plan, isa).kernel()
 
@@ -48,7 +48,7 @@ def generate_matrix(problem: MatrixProblem, plan: Plan, isa: Isa) -> Kernel:
 class _Generator:
     """Emits one kernel: its chunks, their panels of columns, the products of each."""
 
-    def __init__(self, problem: MatrixProblem, plan: Plan, isa: Isa) -> None:
+    def __init__(self, problem: MatrixProblem, plan: MatrixPlan, isa: Isa) -> None:
         self.frame = Frame(problem, plan, Emitter(attributes=isa.function_attributes))
         self.weights = pack_weights(problem, plan)
         self.planes = Planes(self.frame)

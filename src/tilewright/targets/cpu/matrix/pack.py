@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.targets.cpu.kernel import Packed
 from tilewright.targets.cpu.matrix.match import MatrixProblem
-from tilewright.targets.cpu.matrix.plan import Plan
+from tilewright.targets.cpu.matrix.plan import MatrixPlan
 from tilewright.targets.cpu.matrix.tiles import TILE_BYTES, TILE_COLUMNS, TILE_DEPTH
 
 Array = np.ndarray[Any, Any]
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 _LARGEST_PIECE = 3e38
 
 
-def pack_weights(problem: MatrixProblem, plan: Plan) -> Packed:
+def pack_weights(problem: MatrixProblem, plan: MatrixPlan) -> Packed:
     """The constant factor as the kernel reads it."""
     line, row = plan.grid.line, plan.grid.row
     shape = (line.num_taps, row.num_taps, problem.depth, problem.columns)

@@ -129,7 +129,7 @@ def shift(axis: Axis, tap: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MatrixPlan:
     """One way to cut a problem. A unit is a line of positions, or a block where there is no window."""
 
     num_products: int
@@ -254,7 +254,7 @@ class _Shape:
         return num_pieces(self.num_products) * self.taps * self.num_steps * tiles * TILE_BYTES
 
 
-def choose_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> Plan:
+def choose_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> MatrixPlan:
     """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
     return _choose(_shape(problem, num_products), isa.caches.l2_bytes)[1]
 
@@ -283,7 +283,7 @@ def matrix_candidates(problem: MatrixProblem, num_products: int, isa: Isa) -> tu
     """Ways to cut a problem, the estimate's first: other numbers of chunks, then other blocks."""
     shape, l2_bytes = _shape(problem, num_products), isa.caches.l2_bytes
     usual = _block(shape)
-    plans: dict[tuple[Block, int], Plan] = {}
+    plans: dict[tuple[Block, int], MatrixPlan] = {}
     for block in (usual, *(x for x in _BLOCKS if x != usual and _is_useful(x, shape))):
         for plan in _ranked(shape, block, l2_bytes):
             # Of plans that differ by less than twice the chunks the best; one of each unusual block.
@@ -291,12 +291,12 @@ def matrix_candidates(problem: MatrixProblem, num_products: int, isa: Isa) -> tu
     return tuple(_choice(plan) for plan in list(plans.values())[:_MAX_CANDIDATES])
 
 
-def plan_cycles(problem: MatrixProblem, plan: Plan) -> float:
+def plan_cycles(problem: MatrixProblem, plan: MatrixPlan) -> float:
     """Estimated cycles of a plan on one thread, weights cold."""
     return _chunk_cycles(_shape(problem, plan.num_products), plan) * plan.num_chunks
 
 
-def undivided_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> Plan | None:
+def undivided_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> MatrixPlan | None:
     """All work in one chunk, for a caller that cuts it up itself; None where it outgrows the cache."""
     shape = _shape(problem, num_products)
     block = _block(shape)
@@ -304,7 +304,7 @@ def undivided_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> Plan 
     return plan if plan.scratch_bytes <= _SCRATCH_SHARE * isa.caches.l2_bytes else None
 
 
-def chosen_plan(problem: MatrixProblem, num_products: int, choice: Choice, isa: Isa) -> Plan | Declined:
+def chosen_plan(problem: MatrixProblem, num_products: int, choice: Choice, isa: Isa) -> MatrixPlan | Declined:
     """The plan of a choice; what it leaves open the estimate decides."""
     shape = _shape(problem, num_products)
     names = ("block_rows", "block_columns", "unit_parts", "panel_parts")
@@ -323,7 +323,7 @@ def chosen_plan(problem: MatrixProblem, num_products: int, choice: Choice, isa: 
     return plan
 
 
-def _choice(plan: Plan) -> Choice:
+def _choice(plan: MatrixPlan) -> Choice:
     return Choice.of(
         TEMPLATE,
         products=plan.num_products,
@@ -335,17 +335,17 @@ def _choice(plan: Plan) -> Choice:
 
 
 @functools.lru_cache(maxsize=1024)
-def _choose(shape: _Shape, l2_bytes: int) -> tuple[float, Plan]:
+def _choose(shape: _Shape, l2_bytes: int) -> tuple[float, MatrixPlan]:
     """(Cycles on one thread, the plan)."""
     plan = _ranked(shape, _block(shape), l2_bytes)[0]
     return _chunk_cycles(shape, plan) * plan.num_chunks, plan
 
 
 @functools.lru_cache(maxsize=1024)
-def _ranked(shape: _Shape, block: Block, l2_bytes: int) -> tuple[Plan, ...]:
+def _ranked(shape: _Shape, block: Block, l2_bytes: int) -> tuple[MatrixPlan, ...]:
     """Plans with a block, the least estimated time over the usual numbers of threads first."""
     num_units = _num_units(shape, block)
-    found: list[tuple[float, int, int, Plan]] = []
+    found: list[tuple[float, int, int, MatrixPlan]] = []
     for unit_parts in range(1, min(num_units, _MAX_PARTS) + 1):
         first = _plan(shape, block, num_units, unit_parts, 1)
         if first.scratch_bytes > _SCRATCH_SHARE * l2_bytes and unit_parts < num_units:
@@ -379,7 +379,7 @@ def _is_useful(block: Block, shape: _Shape) -> bool:
     return (block.columns - 1) * TILE_COLUMNS < shape.columns
 
 
-def _plan(shape: _Shape, block: Block, num_units: int, unit_parts: int, panel_parts: int) -> Plan:
+def _plan(shape: _Shape, block: Block, num_units: int, unit_parts: int, panel_parts: int) -> MatrixPlan:
     grid = shape.grid
     units = -(-num_units // unit_parts)
     planes_per_step = num_pieces(shape.num_products)
@@ -392,7 +392,7 @@ def _plan(shape: _Shape, block: Block, num_units: int, unit_parts: int, panel_pa
         positions = max(written, computed + furthest) | 1  # an odd number of cache lines visits every set
     else:
         blocks, positions = units, block.num_positions
-    return Plan(
+    return MatrixPlan(
         num_products=shape.num_products,
         block=block,
         grid=grid,
@@ -412,7 +412,7 @@ def _num_computed(grid: Grid, num_lines: int) -> int:
     return (num_lines - 1) * grid.pitch + grid.row.extent
 
 
-def _chunk_cycles(shape: _Shape, plan: Plan) -> float:
+def _chunk_cycles(shape: _Shape, plan: MatrixPlan) -> float:
     """The largest chunk's time."""
     grid, block = plan.grid, plan.block
     units = -(-plan.num_units // plan.unit_parts)

@@ -11,7 +11,7 @@ from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.matrix.generate import generate_matrix
 from tilewright.targets.cpu.matrix.match import MatrixProblem, match_matrix
 from tilewright.targets.cpu.matrix.plan import (
-    Plan,
+    MatrixPlan,
     chosen_plan,
     matrix_candidates,
     matrix_gain,
@@ -66,7 +66,7 @@ class MatrixTemplate:
         plan = self._plan(problem, choice, context)
         return plan if isinstance(plan, Declined) else (generate_matrix(problem, plan, context.isa),)
 
-    def _plan(self, problem: MatrixProblem, choice: Choice, context: Context) -> Plan | Declined:
+    def _plan(self, problem: MatrixProblem, choice: Choice, context: Context) -> MatrixPlan | Declined:
         num_products = choice.get("products")
         if num_products is None or num_products != _PRODUCTS[context.accuracy]:
             return Declined(f"{choice} is not {context.accuracy}")

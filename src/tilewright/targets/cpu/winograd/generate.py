@@ -31,7 +31,7 @@ from tilewright.targets.cpu.values import I64, PTR, Bool, Int, Type, Val, vec
 from tilewright.targets.cpu.winograd.epilogue import Epilogue, TileIndex, element_pointer
 from tilewright.targets.cpu.winograd.match import WinogradProblem
 from tilewright.targets.cpu.winograd.pack import pack_weights
-from tilewright.targets.cpu.winograd.plan import Plan
+from tilewright.targets.cpu.winograd.plan import WinogradPlan
 from tilewright.targets.cpu.winograd.transform import (
     Transform,
     emit_input,
@@ -46,7 +46,7 @@ _FLOAT_BYTES = 4
 MAX_CHAIN_STEPS = {2: 64, 4: 32}
 
 
-def generate_winograd(problem: WinogradProblem, plan: Plan, isa: Isa) -> Kernel:
+def generate_winograd(problem: WinogradProblem, plan: WinogradPlan, isa: Isa) -> Kernel:
     """The kernel of a 3x3 convolution with constant weights."""
     return _Generator(problem, plan, isa).kernel()
 
@@ -62,7 +62,7 @@ class _Ahead:
 class _Generator:
     """Emits one kernel; the attributes are the fixed facts of the problem and the arguments' addresses."""
 
-    def __init__(self, problem: WinogradProblem, plan: Plan, isa: Isa) -> None:
+    def __init__(self, problem: WinogradProblem, plan: WinogradPlan, isa: Isa) -> None:
         self.problem = problem
         self.plan = plan
         self.transform: Transform = winograd_transform(plan.tile)

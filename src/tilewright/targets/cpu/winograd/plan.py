@@ -49,7 +49,7 @@ _DIRECT_EFFICIENCY = 0.93
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WinogradPlan:
     """One way to cut a problem. Strides and offsets are floats in the scratch area."""
 
     tile: int
@@ -92,7 +92,7 @@ class Shape:
         return (self.tile + NUM_TAPS - 1) ** 2
 
 
-def choose_plan(problem: WinogradProblem, tile: int, isa: Isa) -> Plan:
+def choose_plan(problem: WinogradProblem, tile: int, isa: Isa) -> WinogradPlan:
     """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
     return _choose(Shape.of(problem, tile), isa)[1]
 
@@ -106,7 +106,7 @@ def winograd_gain(problem: WinogradProblem, tile: int, isa: Isa) -> float:
     return _direct_cycles(problem, isa) / _choose(Shape.of(problem, tile), isa)[0]
 
 
-def winograd_cycles(problem: WinogradProblem, plan: Plan, isa: Isa) -> float:
+def winograd_cycles(problem: WinogradProblem, plan: WinogradPlan, isa: Isa) -> float:
     """Estimated cycles of a plan on one thread with cold weights."""
     return _chunk_cycles(Shape.of(problem, plan.tile), plan, plan.panel_parts, isa) * plan.num_chunks
 
@@ -119,7 +119,7 @@ def winograd_candidates(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[
     return tuple(found.values())[:_MAX_CANDIDATES]
 
 
-def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> Plan | Declined:
+def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> WinogradPlan | Declined:
     """The plan of a choice; what it leaves open the estimate decides."""
     tile, num_blocks, parts = (choice.get(name) for name in ("tile", "num_blocks", "panel_parts"))
     assert tile is not None
@@ -135,7 +135,7 @@ def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> Plan | De
 
 
 @functools.lru_cache(maxsize=1024)
-def _choose(shape: Shape, isa: Isa) -> tuple[float, Plan]:
+def _choose(shape: Shape, isa: Isa) -> tuple[float, WinogradPlan]:
     """(Cycles on one thread with cold weights, the plan)."""
     _, num_blocks, parts = _ranked(shape, isa)[0]
     plan = plan_with(shape, num_blocks, parts, isa)
@@ -167,7 +167,7 @@ def _block_counts(num_tiles: int) -> list[int]:
     return sorted(counts)
 
 
-def plan_with(shape: Shape, num_blocks: int, panel_parts: int, isa: Isa) -> Plan:
+def plan_with(shape: Shape, num_blocks: int, panel_parts: int, isa: Isa) -> WinogradPlan:
     """The plan with this many blocks and panel groups."""
     block = -(-shape.num_tiles // num_blocks)
     panels, row_tiles = _register_tile(shape, block, isa)
@@ -178,7 +178,7 @@ def plan_with(shape: Shape, num_blocks: int, panel_parts: int, isa: Isa) -> Plan
     m_offset = shape.num_matrices * v_matrix
     patch_offset = m_offset + shape.num_matrices * m_matrix
     floats = patch_offset + shape.num_matrices * lanes
-    return Plan(
+    return WinogradPlan(
         tile=shape.tile,
         num_tiles=shape.num_tiles,
         num_blocks=num_blocks,
@@ -231,7 +231,7 @@ def _product_cycles(shape: Shape, panels: Panels, row_tiles: tuple[RowTile, ...]
     return total
 
 
-def _chunk_cycles(shape: Shape, plan: Plan, parts: int, isa: Isa) -> float:
+def _chunk_cycles(shape: Shape, plan: WinogradPlan, parts: int, isa: Isa) -> float:
     """The largest chunk's time when the panels are cut into `parts`."""
     panels = plan.panels
     num_panels = -(-panels.num_panels // parts)
