@@ -60,7 +60,7 @@ class Machine(MachinePart):
     (`levels[0]`) covers every number in it that has none of its own.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, title="tilewright machine")
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, title="tilewright machine")
     schema_version: ClassVar[int] = 1
 
     name: Name

@@ -77,7 +77,7 @@ PerOperator = Annotated[dict[str, Number], WithJsonSchema({"$comment": "PerOpera
 class MachinePart(BaseModel):
     """What all parts share: unknown keys are mistakes, values do not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
 
 
 def _one_of(part: MachinePart, what: str, keys: tuple[str, str]) -> None:

@@ -29,12 +29,13 @@ def find_target(text: str) -> Target:
         UsageError: there is none, or no such option; says what was likely meant.
         MachineError: a file that describes no machine.
     """
+    spec = Spec.parse(text)
+    # Built-in ones first: neither plugins nor what describes machines is loaded for them.
+    if spec.name in TARGETS.built_in_names() or spec.name in TARGETS.names():
+        return TARGETS.get(spec)
     from tilewright.hardware.presets import find_machine, is_file, preset_names
     from tilewright.targets.npu.target import NpuTarget
 
-    spec = Spec.parse(text)
-    if spec.name in TARGETS.names():
-        return TARGETS.get(spec)
     if spec.name == NpuTarget.family:
         raise UsageError(
             f"target {spec.name}: needs a machine; give a YAML file or a preset: {', '.join(preset_names())}."

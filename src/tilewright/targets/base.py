@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import BudgetExceeded, UnsupportedOp
-from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node
 from tilewright.memory import MEMORY_PLANNERS, memory_problem
 from tilewright.memory.base import MemoryPlan, MemoryProblem
@@ -26,6 +25,9 @@ from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 from tilewright.targets.stored import StoredCode, StoredParts
+
+if TYPE_CHECKING:
+    from tilewright.hardware.machine import Machine
 
 Array = np.ndarray[Any, Any]
 
