@@ -30,9 +30,9 @@ def check_order(graph: InstanceGraph, order: Sequence[int]) -> tuple[Violation, 
     if len(order) != len(graph.nodes) or set(place) != set(range(len(graph.nodes))):
         return (Violation("order", f"{len(order)} entries for {len(graph.nodes)} nodes, or not each once"),)
     return tuple(
-        Violation("order", f"{graph.nodes[e.consumer]} runs before {graph.nodes[e.producer]}")
-        for e in graph.edges
-        if place[e.consumer] <= place[e.producer]
+        Violation("order", f"{graph.nodes[second]} runs before {graph.nodes[first]}")
+        for first, second in (*((e.producer, e.consumer) for e in graph.edges), *graph.waits)
+        if place[second] <= place[first]
     )
 
 

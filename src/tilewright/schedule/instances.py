@@ -73,7 +73,9 @@ class InstanceGraph:
     """Nodes in breadth-first order: by subgraph, instances by index, concatenations before their reader.
 
     `splits` is how each subgraph is cut into its instances. `nodes[i].id == i`. `edges` are in order of
-    consumers; there is one per producer, consumer and value.
+    consumers; there is one per producer, consumer and value. `waits` are pairs of whole subgraphs, by their
+    places, of which the second is given a value of the first but no element of it decides a result: they
+    keep the order of the graph all the same.
     """
 
     partition: Partition
@@ -81,8 +83,11 @@ class InstanceGraph:
     nodes: tuple[InstanceNode, ...]
     edges: tuple[Edge, ...]
     maps: RegionMaps = field(repr=False)
+    waits: tuple[tuple[int, int], ...] = ()
     _incoming: tuple[tuple[Edge, ...], ...] = field(init=False, repr=False)
     _outgoing: tuple[tuple[Edge, ...], ...] = field(init=False, repr=False)
+    _before: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    _after: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
     _results: frozenset[Value] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,8 +96,15 @@ class InstanceGraph:
         for edge in self.edges:
             incoming[edge.consumer].append(edge)
             outgoing[edge.producer].append(edge)
+        before: list[set[int]] = [{e.producer for e in edges} for edges in incoming]
+        after: list[set[int]] = [{e.consumer for e in edges} for edges in outgoing]
+        for first, second in self.waits:
+            before[second].add(first)
+            after[first].add(second)
         object.__setattr__(self, "_incoming", tuple(map(tuple, incoming)))
         object.__setattr__(self, "_outgoing", tuple(map(tuple, outgoing)))
+        object.__setattr__(self, "_before", tuple(tuple(sorted(nodes)) for nodes in before))
+        object.__setattr__(self, "_after", tuple(tuple(sorted(nodes)) for nodes in after))
         object.__setattr__(self, "_results", frozenset(self.partition.graph.outputs))
 
     def reads(self, node: int) -> tuple[Edge, ...]:
@@ -105,11 +117,11 @@ class InstanceGraph:
 
     def predecessors(self, node: int) -> tuple[int, ...]:
         """Nodes that must run before, ascending."""
-        return tuple(sorted({e.producer for e in self._incoming[node]}))
+        return self._before[node]
 
     def successors(self, node: int) -> tuple[int, ...]:
         """Nodes that wait for this one, ascending."""
-        return tuple(sorted({e.consumer for e in self._outgoing[node]}))
+        return self._after[node]
 
     @property
     def results(self) -> frozenset[Value]:
@@ -141,6 +153,7 @@ class _Builder:
         self.maps = maps
         self.nodes: list[InstanceNode] = []
         self.edges: list[Edge] = []
+        self.waits: list[tuple[int, int]] = []
         self.made: dict[Value, tuple[Split, list[int]]] = {}
 
     def build(self) -> InstanceGraph:
@@ -150,7 +163,14 @@ class _Builder:
                 makers.append(self._add_instance(subgraph, split, index))
             for value in outputs_of(subgraph):
                 self.made[value] = (split, makers)
-        return InstanceGraph(self.partition, self.splits, tuple(self.nodes), tuple(self.edges), self.maps)
+        return InstanceGraph(
+            self.partition,
+            self.splits,
+            tuple(self.nodes),
+            tuple(self.edges),
+            self.maps,
+            tuple(self.waits),
+        )
 
     def _add_instance(self, subgraph: Subgraph, split: Split, index: int) -> int:
         outputs = {v: instance_region(v.shape, split, index) for v in outputs_of(subgraph)}
@@ -167,6 +187,11 @@ class _Builder:
                 taken.append((self._add_concat(subgraph.id, index, value, region, pieces), value, region))
         node = self._add(Kind.INSTANCE, subgraph.id, index, outputs, inputs)
         self.edges += [Edge(producer, node, value, region) for producer, value, region in taken]
+        read = {value for _, value, _ in taken}
+        for value in subgraph.inputs if split.num_instances == 1 else ():
+            source, makers = self.made.get(value, (split, []))
+            if makers and source.num_instances == 1 and value not in read:
+                self.waits.append((makers[0], node))
         return node
 
     def _add_concat(

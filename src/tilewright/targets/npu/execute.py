@@ -8,6 +8,7 @@ machine's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from tilewright.ir.interpret import run_checks, run_node
 from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_nests
 from tilewright.ir.ops import describe
-from tilewright.ir.region import Region, full_region
+from tilewright.ir.region import Region, full_region, volume
 from tilewright.ir.restrict import RestrictedNests, restrict
-from tilewright.memory.instances import InstanceStep
+from tilewright.memory.instances import InstanceStep, Read
 from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.instances import Kind
 
@@ -49,7 +50,7 @@ def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
         held: Held = {}
         for read in step.reads:
             if read.buffer is None:
-                held[read.value] = (read.region, inputs[read.value][_box(read.region)])
+                held[read.value] = (read.region, _given(read, inputs))
             elif not step.operators:
                 continue
             else:
@@ -65,6 +66,15 @@ def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
             if buffer.last_step <= number and buffer.value not in plan.graph.results:
                 arrays.pop(source_id, None)
     return {v.name: _result(plan, v, inputs, arrays) for v in graph.outputs}
+
+
+def _given(read: Read, inputs: Mapping[Value, Array]) -> Array:
+    """What is read of an input of the network; of another value, none of whose elements are read, nothing."""
+    if read.value in inputs:
+        return inputs[read.value][_box(read.region)]
+    if volume(read.region):
+        raise InternalError(f"{read.region} of {read.value.name} is read, no buffer holds it")
+    return np.empty(_shape(read.region), read.value.dtype.numpy)
 
 
 def _collect(plan: ScopePlan, step: InstanceStep, arrays: dict[int, Array]) -> None:
@@ -219,10 +229,11 @@ def _result(
     return _joined(value, full_region(value.shape), [(p.region, arrays[p.id]) for p in made])
 
 
-def _box(region: Region, within: Region | None = None) -> tuple[slice, ...]:
-    """A region as slices, counted from the start of another one."""
+def _box(region: Region, within: Region | None = None) -> tuple[slice | EllipsisType, ...]:
+    """A region as an index, counted from the start of another one; of one element it gives an array, too."""
     starts = [0] * len(region) if within is None else [start for start, _ in within]
-    return tuple(slice(low - start, high - start) for (low, high), start in zip(region, starts, strict=True))
+    spans = zip(region, starts, strict=True)
+    return (*(slice(low - start, high - start) for (low, high), start in spans), ...)
 
 
 def _shape(region: Region) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from math import ceil, prod
 
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine, Unit, Work
-from tilewright.ir.contraction import ContractionForm, contraction_of, contractions
+from tilewright.ir.contraction import contraction_of, contractions
 from tilewright.ir.derive import macs, nest_flops, nests_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Read
@@ -59,7 +59,7 @@ class Works:
             raise MachineError(f"machine {machine.name!r}: clock_hz: is missing; rates are per cycle.")
         self.clock_hz = machine.clock_hz
         self.ports = ports_of(machine)
-        self._sorts: dict[Node, tuple[Work, int, Shape, Rest | None]] = {}
+        self._sorts: dict[Node, tuple[Work, int, Shape | None, Rest | None]] = {}
 
     def of(self, node: Node, region: Region, binding: tuple[int, ...] | None) -> tuple[UnitWork, ...]:
         """The work to make a region of a node's result, dealt to cores as bound; none if nothing is computed.
@@ -83,7 +83,7 @@ class Works:
         if is_mac:
             done = products * share
             filled = 1.0
-            if work is Work.CONTRACTION and binding is not None:
+            if work is Work.CONTRACTION and shape is not None and binding is not None:
                 filled = _filled(unit, shape, region, binding)
             cycles = done / (per_core * cores * filled)
             main = UnitWork(unit.name, cycles / self.clock_hz, done, 0.0, done * (unit.mac_pj or 0.0))
@@ -121,7 +121,8 @@ class Works:
 
     def axes_of(self, node: Node) -> tuple[int, ...]:
         """Axes of a result in the order in which they get cores: columns last, which fill a unit's tile."""
-        columns = shape_of(node).columns
+        shape = shape_of(node)
+        columns = frozenset() if shape is None else shape.columns
         return tuple(sorted(range(len(node.output.shape)), key=lambda axis: axis in columns))
 
     def _rest(self, node: Node, rest: Rest, share: float, cores: int) -> UnitWork:
@@ -245,16 +246,20 @@ def _calls_function(nest: Nest) -> bool:
     return any(FUNCTIONS[call.function].cost_flop > 1 for call in calls)
 
 
-def shape_of(node: Node) -> Shape:
-    """Rows and columns of a node's largest contraction, as axes of its result."""
-    products = contractions(nests_of(node))
+def shape_of(node: Node) -> Shape | None:
+    """Rows and columns of the largest contraction that makes a node's result, as axes of that result.
+
+    None where no contraction makes it: the products of attention may be laid out anew after the last one.
+    """
+    result = ("output", node.outputs.index(node.output))
+    products = [
+        form
+        for form in contractions(nests_of(node))
+        if form.nest.write.operand.key == result and form.nest.write.view is None
+    ]
     if not products:
-        return Shape(frozenset(), frozenset())
-
-    def size(form: ContractionForm) -> tuple[bool, int]:
-        return form.nest.write.operand.kind == "output", form.nest.num_iterations
-
-    main = max(products, key=size)
+        return None
+    main = max(products, key=lambda form: form.nest.num_iterations)
     return Shape(main.result_axes(main.rows), main.result_axes(main.columns))
 
 
