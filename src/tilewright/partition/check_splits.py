@@ -162,7 +162,7 @@ def _peaks(
     outputs: tuple[Value, ...],
     regions: Mapping[Value, Region],
 ) -> tuple[int, int]:
-    """The peak if every result that could be written over an operand is, and if none is."""
+    """The peak if every result that could be made in place of an operand is, and if none is."""
     layers = [layer.nodes for layer in partition.layers_of(subgraph)]
     needed = [[n for n in layer if any(v in regions for v in n.results())] for layer in layers]
     reads = [{v for n in layer for v in _read(n, regions)} for layer in needed]

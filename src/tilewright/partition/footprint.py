@@ -85,7 +85,7 @@ def joined(members: Sequence[SubgraphPart], outputs: Sequence[Value]) -> Subgrap
 class Footprints:
     """Footprints of parts, where an element of a value takes `element_bytes(value)`.
 
-    Without `in_place` no result is written over an operand. `num_visits` counts layers and members walked
+    Without `in_place` no result is made in place of an operand. `num_visits` counts layers and members walked
     over.
     """
 

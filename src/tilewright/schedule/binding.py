@@ -1,9 +1,9 @@
-"""Core binding and buffer scopes of pieces (GraphTurbo's Algorithm 4), and what moves because of them.
+"""Core binding and scopes of buffers (GraphTurbo's Algorithm 4), and what moves because of them.
 
-A binding says along which axes, and into how many parts, a piece lies in the local buffers of a cluster's
+A binding says along which axes, and into how many parts, a buffer lies in the local buffers of a cluster's
 cores. The schedule is visited backwards: a reader's binding says how it wants its operands bound. Where
-readers of one piece disagree, the piece goes to the shared buffer. What then still differs is made up for
-where the piece is read: by a copy between levels, a redistribution between cores.
+readers of one buffer disagree, the buffer goes to the shared buffer. What then still differs is made up for
+where the buffer is read: by a copy between levels, a redistribution between cores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Binding = tuple[int, ...]
 
 
 class Scope(StrEnum):
-    """The level of memory that a piece lives in, for its whole life."""
+    """The level of memory that a buffer lives in, for its whole life."""
 
     LOCAL = "LB"
     SHARED = "GB"
@@ -32,7 +32,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bindings:
-    """The binding and the scope of every node's piece, by place, and what readers want of what they read.
+    """The binding and the scope of every node's buffer, by place, and what readers want of what they read.
 
     `wanted` has an entry for an edge where the reader's binding says something about it.
     """
@@ -44,7 +44,7 @@ class Bindings:
 
 
 def plain_binding(shape: Sequence[int], num_cores: int, axes: Sequence[int] | None = None) -> Binding:
-    """As many cores as equal parts allow, dealt out from the outermost axis on.
+    """As many cores as equal parts allow, distributed from the outermost axis on.
 
     Of the bindings with the most cores, the one with the most along the first axis, then along the next.
     Where all of 8 cores find work this is Algorithm 4's "largest of 8, 4, 2 and 1" on each axis; where they
@@ -57,15 +57,15 @@ def plain_binding(shape: Sequence[int], num_cores: int, axes: Sequence[int] | No
     ((1, 7), (16, 8, 8, 1))
     """
     order = tuple(range(len(shape)) if axes is None else axes)
-    dealt = _dealt(tuple(shape[axis] for axis in order), num_cores)
+    counts = _distributed(tuple(shape[axis] for axis in order), num_cores)
     binding = [1] * len(shape)
-    for axis, cores in zip(order, dealt, strict=True):
+    for axis, cores in zip(order, counts, strict=True):
         binding[axis] = cores
     return tuple(binding)
 
 
 @lru_cache(maxsize=1 << 14)
-def _dealt(extents: tuple[int, ...], num_cores: int) -> tuple[int, ...]:
+def _distributed(extents: tuple[int, ...], num_cores: int) -> tuple[int, ...]:
     """The binding of these extents, outer ones first."""
     if not extents:
         return ()
@@ -73,9 +73,9 @@ def _dealt(extents: tuple[int, ...], num_cores: int) -> tuple[int, ...]:
     for cores in _divisors(extents[0])[::-1]:
         if cores > num_cores:
             continue
-        found = (cores, *_dealt(extents[1:], num_cores // cores))
-        if prod(found) > prod(best):
-            best = found
+        candidate = (cores, *_distributed(extents[1:], num_cores // cores))
+        if prod(candidate) > prod(best):
+            best = candidate
         if prod(best) == num_cores:
             break
     return best
@@ -125,9 +125,9 @@ class _Binder:
         return Bindings(self.num_cores, tuple(done), tuple(self.scopes), self.wanted)
 
     def _is_valid(self, binding: Binding, edge: Edge) -> bool:
-        """Whether it says something, and both the producer's piece and what is read of it can be bound so."""
-        piece = self.graph.nodes[edge.producer].outputs[edge.value]
-        sides = zip(binding, extents(piece), extents(edge.region), strict=True)
+        """Whether it says something, and both the producer's buffer and what is read of it can have it."""
+        buffer = self.graph.nodes[edge.producer].outputs[edge.value]
+        sides = zip(binding, extents(buffer), extents(edge.region), strict=True)
         return any(b > 1 for b in binding) and all(own % b == 0 == read % b for b, own, read in sides)
 
     def _own(self, node: InstanceNode) -> Binding:
@@ -165,10 +165,12 @@ class _Binder:
         return found
 
     def _of_pieces(self, node: InstanceNode, own: Binding) -> Binding:
-        """Pieces share the cores along the axis on which they lie side by side."""
-        pieces = [e.region for e in self.graph.reads(node.id)]
-        axes = [axis for axis, interval in enumerate(node.region) if any(p[axis] != interval for p in pieces)]
-        return tuple(max(1, b // len(pieces)) if axis in axes[:1] else b for axis, b in enumerate(own))
+        """Buffers share the cores along the axis on which they lie side by side."""
+        buffers = [e.region for e in self.graph.reads(node.id)]
+        axes = [
+            axis for axis, interval in enumerate(node.region) if any(p[axis] != interval for p in buffers)
+        ]
+        return tuple(max(1, b // len(buffers)) if axis in axes[:1] else b for axis, b in enumerate(own))
 
     def _inferred(self, node: InstanceNode, own: Binding) -> dict[Value, Binding]:
         """The axes of inputs that shrink with an axis of the output get as many cores."""
@@ -212,9 +214,9 @@ def _shrunk(whole: Region, part: Region) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What happens to a piece on its way along an edge, before the reader runs.
+    """What happens to a buffer on its way along an edge, before the reader runs.
 
-    `kind` is a copy into the local buffers, from `scope`, bound as the piece is; or a redistribution between
+    `kind` is a copy into the local buffers, from `scope`, bound as the buffer is; or a redistribution between
     cores, to `binding`: the least of what is there and what is wanted on each axis, which both can address.
     """
 
@@ -228,7 +230,7 @@ def transfers(
 ) -> dict[Edge, tuple[Transfer, ...]]:
     """What each edge needs, for scopes that are final; edges that need nothing are left out.
 
-    Readers work on local buffers; a concatenation of pieces elsewhere takes them from there as well.
+    Readers work on local buffers; a concatenation of buffers elsewhere takes them from there as well.
     """
     final = bindings.scopes if scopes is None else scopes
     found: dict[Edge, tuple[Transfer, ...]] = {}

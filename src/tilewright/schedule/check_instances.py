@@ -19,7 +19,7 @@ def check_instances(graph: InstanceGraph) -> tuple[Violation, ...]:
 
     Checked: the instances of a subgraph make every element of its outputs exactly once; each reads what its
     slice needs; of that, edges and the network's inputs bring every element, once; no edge brings nothing;
-    pieces of several producers pass through a concatenation.
+    slices of several producers pass through a concatenation.
     """
     return (*_check_cover(graph), *_check_reads(graph), *_check_edges(graph))
 
@@ -39,9 +39,9 @@ def check_order(graph: InstanceGraph, order: Sequence[int]) -> tuple[Violation, 
 def check_bindings(graph: InstanceGraph, bindings: Bindings) -> tuple[Violation, ...]:
     """Everything wrong with bindings and scopes: nothing, if they are valid.
 
-    Checked: one factor per axis, which divides the piece's extent, all together no more than there are cores;
-    the same of what readers want; a piece that two readers want differently is not local; results of the
-    network lie in main memory, and nothing else does.
+    Checked: one factor per axis, which divides the extent of what is made, all together no more than there
+    are cores; the same of what readers want; a slice that two readers want differently is not local; results
+    of the network lie in main memory, and nothing else does.
     """
     return tuple(_binding_violations(graph, bindings))
 
@@ -73,26 +73,30 @@ def _deals(region: Region, binding: Sequence[int], num_cores: int) -> bool:
 
 
 def _check_cover(graph: InstanceGraph) -> Iterator[Violation]:
-    pieces: dict[Value, list[Region]] = {}
+    slices: dict[Value, list[Region]] = {}
     for place, node in enumerate(graph.nodes):
         if node.id != place:
             yield Violation("number", f"node {node.id} stands at place {place}")
         if node.kind is Kind.INSTANCE:
             for value, region in node.outputs.items():
-                pieces.setdefault(value, []).append(region)
+                slices.setdefault(value, []).append(region)
     for subgraph in graph.partition.subgraphs:
         for value in subgraph.outputs:
-            own = pieces.get(value, [])
+            own = slices.get(value, [])
             if not _tiles(own, tuple((0, extent) for extent in value.shape)):
-                yield Violation("cover", f"{value.name}: its {len(own)} pieces are not the whole, once")
+                yield Violation("cover", f"{value.name}: its {len(own)} slices are not the whole, once")
 
 
-def _tiles(pieces: Sequence[Region], whole: Region) -> bool:
+def _tiles(slices: Sequence[Region], whole: Region) -> bool:
     """Whether disjoint boxes make up a box: none outside, their volumes add up, no two share an element."""
-    inside = all(w[0] <= p[0] <= p[1] <= w[1] for piece in pieces for p, w in zip(piece, whole, strict=True))
-    if not inside or sum(volume(p) for p in pieces) != volume(whole):
+    inside = all(
+        w[0] <= p[0] <= p[1] <= w[1]
+        for slice_region in slices
+        for p, w in zip(slice_region, whole, strict=True)
+    )
+    if not inside or sum(volume(p) for p in slices) != volume(whole):
         return False
-    solid = sorted(p for p in pieces if volume(p))
+    solid = sorted(p for p in slices if volume(p))
     axes = [axis for axis in range(len(whole)) if any(p[axis] != whole[axis] for p in solid)]
     if len(axes) == 1:
         cuts = sorted(p[axes[0]] for p in solid)
@@ -147,7 +151,7 @@ def _check_edges(graph: InstanceGraph) -> Iterator[Violation]:
             if not _tiles(brought, region) if volume(region) else brought:
                 yield Violation("edge", f"{node} reads {value.name} {region}, edges bring {brought}")
             if node.kind is not Kind.CONCAT and len(brought) > 1:
-                yield Violation("concat", f"{node} takes {len(brought)} pieces of {value.name}")
+                yield Violation("concat", f"{node} takes {len(brought)} slices of {value.name}")
         yield from _check_values(graph, node)
 
 
@@ -156,7 +160,7 @@ def _check_values(graph: InstanceGraph, node: InstanceNode) -> Iterator[Violatio
         if edge.value not in node.inputs:
             yield Violation("edge", f"{node} is brought {edge.value.name}, which it does not read")
     if node.kind is Kind.CONCAT and len(graph.reads(node.id)) < 2:
-        yield Violation("concat", f"{node} collects {len(graph.reads(node.id))} pieces")
+        yield Violation("concat", f"{node} collects {len(graph.reads(node.id))} slices")
 
 
 def _covers(outer: Region, inner: Region) -> bool:

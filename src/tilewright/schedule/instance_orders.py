@@ -77,7 +77,7 @@ def schedule_of(
     *,
     cut_off: bool = False,
 ) -> Schedule:
-    """A schedule that runs the instances one after another; moving pieces between them is the target's."""
+    """A schedule that runs the instances one after another; moving buffers between them is the target's."""
     stages: list[Stage] = []
     for place in order:
         node = graph.nodes[place]

@@ -1,7 +1,7 @@
 """The graph of a partition's instances: who reads which part of what, with exact edges.
 
 A subgraph that is split into F slices has F instances. An instance depends on those of a producer whose
-slices meet the region it reads, and on no others. Where it takes several pieces of one value, a concatenation
+slices meet the region it reads, and on no others. Where it takes several slices of one value, a concatenation
 collects them first. Whole subgraphs are the case F = 1, so that every partition has such a graph.
 """
 
@@ -22,9 +22,9 @@ class Kind(StrEnum):
     """What a node of the instance graph does."""
 
     INSTANCE = "instance"
-    CONCAT = "concat"  # collects pieces of one value
-    COPY = "copy"  # moves a piece to another level of memory
-    REDISTRIBUTE = "redistribute"  # deals a piece to the cores in another way
+    CONCAT = "concat"  # collects slices of one value
+    COPY = "copy"  # moves a slice to another level of memory
+    REDISTRIBUTE = "redistribute"  # distributes a buffer over the cores in another way
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class Edge:
 class InstanceNode:
     """One node.
 
-    `outputs` are the pieces it makes, `inputs` the regions it reads, the network's inputs included.
+    `outputs` are the slices it makes, `inputs` the regions it reads, the network's inputs included.
 
     `subgraph_id` and `index` name the instance: of a concatenation, copy or redistribution the one it serves.
     """
@@ -60,7 +60,7 @@ class InstanceNode:
 
     @property
     def region(self) -> Region:
-        """The piece of that value."""
+        """The slice of that value."""
         return next(iter(self.outputs.values()))
 
     def __str__(self) -> str:
@@ -125,11 +125,11 @@ class InstanceGraph:
 
     @property
     def results(self) -> frozenset[Value]:
-        """The network's outputs: pieces of these are needed after the end."""
+        """The network's outputs: slices of these are needed after the end."""
         return self._results
 
     def bytes_of(self, value: Value, region: Region) -> int:
-        """Bytes of a piece as the machine keeps it."""
+        """Bytes of a slice as the machine keeps it."""
         return self.partition.bytes_of(value, region)
 
 
@@ -180,11 +180,11 @@ class _Builder:
         for value, region in inputs.items():
             if value not in self.made:
                 continue
-            pieces = self._pieces(value, region)
-            if len(pieces) == 1:
-                taken.append((pieces[0][0], value, region))
-            elif pieces:
-                taken.append((self._add_concat(subgraph.id, index, value, region, pieces), value, region))
+            slices = self._slices(value, region)
+            if len(slices) == 1:
+                taken.append((slices[0][0], value, region))
+            elif slices:
+                taken.append((self._add_concat(subgraph.id, index, value, region, slices), value, region))
         node = self._add(Kind.INSTANCE, subgraph.id, index, outputs, inputs)
         self.edges += [Edge(producer, node, value, region) for producer, value, region in taken]
         read = {value for _, value, _ in taken}
@@ -195,14 +195,14 @@ class _Builder:
         return node
 
     def _add_concat(
-        self, subgraph_id: int, index: int, value: Value, region: Region, pieces: list[tuple[int, Region]]
+        self, subgraph_id: int, index: int, value: Value, region: Region, slices: list[tuple[int, Region]]
     ) -> int:
         node = self._add(Kind.CONCAT, subgraph_id, index, {value: region}, {value: region})
-        self.edges += [Edge(producer, node, value, part) for producer, part in pieces]
+        self.edges += [Edge(producer, node, value, part) for producer, part in slices]
         return node
 
-    def _pieces(self, value: Value, region: Region) -> list[tuple[int, Region]]:
-        """The producing instances whose pieces meet a region, with what of it they hold."""
+    def _slices(self, value: Value, region: Region) -> list[tuple[int, Region]]:
+        """The producing instances whose slices meet a region, with what of it they hold."""
         split, makers = self.made[value]
         found: list[tuple[int, Region]] = []
         for index in instances_meeting(value.shape, split, region):

@@ -30,8 +30,8 @@ class Demand:
     """What each node of an instance graph asks of the local buffers, by its place.
 
     `piece_bytes` it leaves for its readers (results of the network go to main memory and leave nothing),
-    `extra_bytes` it holds while it runs beside all pieces that are live before it: its peak without the
-    pieces it reads.
+    `extra_bytes` it holds while it runs beside all buffers that are live before it: its peak without the
+    buffers it reads.
     """
 
     piece_bytes: tuple[int, ...]
@@ -46,12 +46,12 @@ class Demand:
         Raises:
             InternalError: a peak is below what an instance reads.
         """
-        pieces: list[int] = []
+        buffers: list[int] = []
         extra: list[int] = []
         for node in graph.nodes:
             made = sum(graph.bytes_of(v, r) for v, r in node.outputs.items() if v not in graph.results)
             read = {e.consumer for e in graph.readers(node.id)}
-            pieces.append(made if read else 0)
+            buffers.append(made if read else 0)
             if node.kind is Kind.INSTANCE:
                 taken = sum(graph.bytes_of(e.value, e.region) for e in graph.reads(node.id))
                 peak = peak_bytes[node.subgraph_id]
@@ -62,7 +62,7 @@ class Demand:
                 extra.append(made)
         every = range(len(graph.nodes))
         return cls(
-            tuple(pieces),
+            tuple(buffers),
             tuple(extra),
             tuple(graph.predecessors(i) for i in every),
             tuple(graph.successors(i) for i in every),

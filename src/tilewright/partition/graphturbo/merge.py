@@ -25,7 +25,7 @@ class MergeRules:
     """Switches of the grouping. `ascending`: a producer may not have more instances than its consumer.
 
     `upsampling`: where the consumer makes a larger image, it is the other way round; otherwise the small
-    image would be cut as finely as the large one. The instances of each then read parts of a piece as they
+    image would be cut as finely as the large one. The instances of each then read parts of a buffer as they
     lie. `side_inputs`: what is made of the network's inputs alone and read by many, as a mask is, opens no
     second way into a diamond. By the letter it does, which keeps a transformer's blocks apart, and that is
     mostly faster.

@@ -148,14 +148,14 @@ class _Lowering:
         for value in dict.fromkeys((*self.graph.inputs, *self.graph.outputs)):
             layout = layouts.get(value)
             if layout is not None and not layout.is_row_major:
-                self.tensors.shadows[value] = self.tensors.new_local(
+                self.tensors.relayouts[value] = self.tensors.new_local(
                     Operand("local", 0, value.dtype, value.shape)
                 )
-                layouts[self.tensors.shadows[value]] = layouts.pop(value)
+                layouts[self.tensors.relayouts[value]] = layouts.pop(value)
 
     def _choose_views(self) -> None:
         """Leave out copies into concatenations and out of slices."""
-        fixed: set[Tensor] = {*self.graph.inputs, *self.graph.outputs, *self.tensors.shadows.values()}
+        fixed: set[Tensor] = {*self.graph.inputs, *self.graph.outputs, *self.tensors.relayouts.values()}
         groups: list[tuple[NestGroup, TensorOf]] = []
         for unit in self.units:
             if isinstance(unit.work, HostOperator):
@@ -177,14 +177,16 @@ class _Lowering:
 
     def _reorder_inputs(self) -> list[KernelLaunch]:
         return [
-            self._copy(v, self.tensors.shadows[v], v) for v in self.graph.inputs if v in self.tensors.shadows
+            self._copy(v, self.tensors.relayouts[v], v)
+            for v in self.graph.inputs
+            if v in self.tensors.relayouts
         ]
 
     def _reorder_outputs(self) -> list[KernelLaunch]:
         inputs = set(self.graph.inputs)
         return [
             self._copy(tensor, value, value)
-            for value, tensor in self.tensors.shadows.items()
+            for value, tensor in self.tensors.relayouts.items()
             if value not in inputs
         ]
 

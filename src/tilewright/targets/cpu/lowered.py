@@ -95,7 +95,7 @@ class LoweredPartition(LoweredTensors):
     """The kernels of every subgraph, which hold for every schedule.
 
     Tensors share memory only where they hold the same elements, or different ones of a tensor around them: no
-    order makes that wrong. What may be written over what else depends on the order, and is the memory plan's
+    order makes that wrong. What may be made in place of what depends on the order, and is the memory plan's
     business. `work` lists for each subgraph what runs one after another; `before` and `after` are the
     relayout copies of inputs and outputs. `partition` is the one that was lowered, with the forms and reasons
     that came of it.

@@ -1,4 +1,4 @@
-"""Which tensors may share memory: copies that move nothing, results that are written over an operand."""
+"""Which tensors may share memory: copies that move nothing, results that are made in place of an operand."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def _touched(step: LoweredStep) -> Iterable[Tensor]:
 def _reuse(
     lowered: LoweredModel, first: Mapping[Tensor, int], last: Mapping[Tensor, int]
 ) -> dict[Tensor, list[Tensor]]:
-    """Which buffers a result may be written over: read element by element in the same step, dead after it."""
+    """Buffers in whose place a result may be made: read element by element in its step, dead after it."""
     result: dict[Tensor, list[Tensor]] = {}
     for number, step in enumerate(lowered.steps):
         if isinstance(step, HostOperator) or len(step) != 1:

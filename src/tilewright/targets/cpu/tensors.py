@@ -22,8 +22,8 @@ _CACHED_SHARE = 0.625
 class ModelTensors:
     """Layouts, aliases and temporaries, filled in by `lower.py`.
 
-    `alias` maps a tensor to the one whose memory it shares, `offsets` to where in it it starts. `shadows` are
-    the copies that kernels use of inputs and outputs that the caller wants in another layout.
+    `alias` maps a tensor to the one whose memory it shares, `offsets` to where in it it starts. `relayouts`
+    are the relayout copies that kernels use of inputs and outputs which the caller wants in another layout.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -32,7 +32,7 @@ class ModelTensors:
         self.alias: dict[Tensor, Tensor] = {}
         self.offsets: dict[Tensor, int] = {}
         self.locals: dict[Tensor, Operand] = {}
-        self.shadows: dict[Value, Tensor] = {}
+        self.relayouts: dict[Value, Tensor] = {}
         self._num_users: dict[Value, int] = {}
 
     def root(self, tensor: Tensor) -> Tensor:
@@ -90,12 +90,12 @@ class Names:
         match operand.kind:
             case "input":
                 value = self._group.inputs[operand.position]
-                return self._tensors.shadows.get(value, value)
+                return self._tensors.relayouts.get(value, value)
             case "output":
                 if operand.position >= len(self._group.outputs):
                     return (self._index, operand.position - len(self._group.outputs))
                 value = self._group.outputs[operand.position]
-                return self._tensors.shadows.get(value, value)
+                return self._tensors.relayouts.get(value, value)
             case "local":
                 if operand.position >= len(self._group.locals):
                     self._tensors.locals[self._index, operand.position] = operand

@@ -1,7 +1,7 @@
 """What one cluster's ports carry: bytes per second between main memory, the shared buffer and the cores.
 
-All numbers of a level and of a mover are those of one instance. A cluster has as many of them as there are
-for each cluster; where clusters share one, each has its part.
+All numbers of a level and of a DMA engine are those of one instance. A cluster has as many of them as there
+are for each cluster; where clusters share one, each has its part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import inf
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Level, Machine
 
-DMA, MOVER = "DMA", "MTE"
+DMA, CORE_DMA = "DMA", "MTE"
 """The engines of a cluster: between main memory and what is on the chip, and around the cores' buffers."""
 
 
@@ -53,13 +53,13 @@ def ports_of(machine: Machine) -> Ports:
         return Ports(local, None, main, min(main_rate, local_rate), local_rate, {DMA: outer.pj_per_byte})
     inner = _Engine.of(machine, local, shared)
     local_rate = min(local_rate, _level_rate(machine, shared), inner.bytes_per_s)
-    energy = {DMA: outer.pj_per_byte, MOVER: inner.pj_per_byte}
+    energy = {DMA: outer.pj_per_byte, CORE_DMA: inner.pj_per_byte}
     return Ports(local, shared, main, main_rate, local_rate, energy)
 
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """All movers of one cluster between two levels as one; without any, nothing but the levels limits."""
+    """All DMA engines of one cluster between two levels as one; without any, only the levels limit."""
 
     bytes_per_s: float = inf
     pj_per_byte: float = 0.0

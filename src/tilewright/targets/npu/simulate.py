@@ -22,7 +22,7 @@ from tilewright.ir.region import Region, union_volume, volume
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import Run, TaskGraph
-from tilewright.targets.npu.ports import DMA, MOVER, ports_of
+from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.steps import SimulatedStep
 
 Overlap = Literal["none", "tiles", "layers"]
@@ -136,7 +136,7 @@ class _Cost:
 
     def phases(self) -> list[tuple[_Phase, str]]:
         """All of them in sequence, with what they do."""
-        weights = [*(_Phase(DMA, f.seconds) for f in self.fetches), _Phase(MOVER, self.hoist_s)]
+        weights = [*(_Phase(DMA, f.seconds) for f in self.fetches), _Phase(CORE_DMA, self.hoist_s)]
         listed = ((weights, "weights"), (self.load, "load"), (self.compute, "compute"), (self.store, "store"))
         return [(phase, what) for phases, what in listed for phase in phases if phase.seconds]
 
@@ -175,7 +175,7 @@ class _Simulator:
         for cost in costs:
             for phase, _ in cost.phases():
                 busy[phase.unit] = busy.get(phase.unit, 0.0) + phase.seconds
-        for unit, rate in ((DMA, self.main_rate), (MOVER, self.local_rate)):
+        for unit, rate in ((DMA, self.main_rate), (CORE_DMA, self.local_rate)):
             # All that these do is move bytes, at their rate.
             moved_pj = busy.get(unit, 0.0) * rate * self.ports.pj_per_byte.get(unit, 0.0)
             if moved_pj:
@@ -234,7 +234,7 @@ class _Simulator:
         is_concat = step.kind is Kind.CONCAT
         read = {scope: sum(x.size_bytes for x in step.loads if x.scope is scope) for scope in Scope}
         written = {scope: sum(x.size_bytes for x in step.stores if x.scope is scope) for scope in Scope}
-        # Pieces that are put together move whether or not they change cores; their move makes the result.
+        # Buffers that are put together move whether or not they change cores; their move makes the result.
         moved = read[Scope.LOCAL] if is_concat else sum(x.moved_bytes for x in step.loads)
         inwards = read[Scope.SHARED] + read[Scope.MAIN]
         outwards = written[Scope.SHARED] + written[Scope.MAIN]
@@ -254,11 +254,11 @@ class _Simulator:
             all_bytes * through / self.local_rate,
             (
                 _Phase(DMA, read[Scope.MAIN] / self.main_rate),
-                _Phase(MOVER, (inwards * through + moved) / self.local_rate),
+                _Phase(CORE_DMA, (inwards * through + moved) / self.local_rate),
             ),
             tuple(_Phase(work.unit, work.seconds) for work in step.works),
             (
-                _Phase(MOVER, outwards * through / self.local_rate),
+                _Phase(CORE_DMA, outwards * through / self.local_rate),
                 _Phase(DMA, written[Scope.MAIN] / self.main_rate),
             ),
         )
@@ -335,7 +335,7 @@ class _Simulator:
             gate = gates[number]
             freed = [] if gate is None else computed[gate][-1:]
             known = [there[w.key] for w in step.weights if w.key in there]
-            hoist = tasks.add(MOVER, cost.hoist_s, (number, -1, 0), "weights", [*fetched, *known, *freed])
+            hoist = tasks.add(CORE_DMA, cost.hoist_s, (number, -1, 0), "weights", [*fetched, *known, *freed])
             used.update((w.key, hoist) for w in step.weights if w.key is not None)
             free = [task for earlier in step.after for task in (*computed[earlier], *stored[earlier])]
             ends: list[int] = []
@@ -352,7 +352,11 @@ class _Simulator:
                     ready = self._phases(tasks, cost.load, step, tile, 0, "load", ready)
                 before = [*ready, hoist, *free, *ends[-1:]]
                 before = self._phases(tasks, cost.compute, step, tile, 4, "compute", before)
-                end = before[0] if len(before) == 1 else tasks.add(MOVER, 0.0, (number, tile, 10), "", before)
+                end = (
+                    before[0]
+                    if len(before) == 1
+                    else tasks.add(CORE_DMA, 0.0, (number, tile, 10), "", before)
+                )
                 ends.append(end)
                 if any(phase.seconds for phase in cost.load):
                     loaded.append(end)

@@ -95,7 +95,7 @@ class _Lowering:
         self.edges: dict[tuple[int, Value, int], Edge] = {
             (e.consumer, e.value, e.producer): e for e in self.graph.edges
         }
-        self.dealt_anew: dict[Edge, int] = {}  # by which step
+        self.redistributed: dict[Edge, int] = {}  # by which step
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
         self.reused = _reused_places(plan)
@@ -185,10 +185,10 @@ class _Lowering:
             needs = self._tile_needs(step, value, main[0], regions, buffer.region, tiles) if main else ()
             return Load(value.name, region, size, buffer.scope, buffer.first_step, needs, 0)
         if buffer.scope is not Scope.LOCAL:
-            # Each reader brings it anew, dealt as it wants it.
+            # Each reader brings it anew, distributed as it wants it.
             return Load(value.name, region, size, buffer.scope, buffer.first_step, (), 0)
-        # What changes cores is dealt anew as a whole, once for all layers of the instance.
-        first = self.dealt_anew.setdefault(edge, number)
+        # What changes cores is distributed anew as a whole, once for all layers of the instance.
+        first = self.redistributed.setdefault(edge, number)
         if first != number:
             return Load(value.name, region, size, buffer.scope, first, (), 0)
         moved = self.graph.bytes_of(value, edge.region)

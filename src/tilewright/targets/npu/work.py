@@ -1,6 +1,6 @@
-"""What a node costs the units of one cluster: cycles of the unit that takes its sort of work.
+"""What a node costs the units of one cluster: cycles of the unit that takes its class of work.
 
-The sort of work follows from the nests: sums of products over channels, sums of each channel alone, other
+The operation class follows from the nests: sums of products over channels, sums of each channel alone, other
 sums, functions, plain arithmetic, copies. Which unit takes it, how fast and at what energy says the machine.
 """
 
@@ -20,7 +20,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.nest import Indirect, Nest, row_major_address
 from tilewright.ir.region import Region, full_region, volume
-from tilewright.targets.npu.ports import MOVER, ports_of
+from tilewright.targets.npu.ports import CORE_DMA, ports_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +59,19 @@ class Works:
             raise MachineError(f"machine {machine.name!r}: clock_hz: is missing; rates are per cycle.")
         self.clock_hz = machine.clock_hz
         self.ports = ports_of(machine)
-        self._sorts: dict[Node, tuple[Work, int, Shape | None, Rest | None]] = {}
+        self._classes: dict[Node, tuple[Work, int, Shape | None, Rest | None]] = {}
 
     def of(self, node: Node, region: Region, binding: tuple[int, ...] | None) -> tuple[UnitWork, ...]:
-        """The work to make a region of a node's result, dealt to cores as bound; none if nothing is computed.
+        """The work to make a region of a node's result, on cores as bound; none if nothing is computed.
 
         A node that multiplies matrices and does more, as attention does, has a share on each of two units.
         Without a binding: on all cores, with nothing left over in any tile.
         """
-        if node not in self._sorts:
+        if node not in self._classes:
             work = work_of(node)
             rest = rest_of(node) if work in (Work.CONTRACTION, Work.DEPTHWISE) else None
-            self._sorts[node] = work, macs(node), shape_of(node), rest
-        work, products, shape, rest = self._sorts[node]
+            self._classes[node] = work, macs(node), shape_of(node), rest
+        work, products, shape, rest = self._classes[node]
         if work is Work.MOVEMENT or not volume(region):
             return ()
         whole = max(1, node.output.num_elements)
@@ -117,7 +117,7 @@ class Works:
                 each = max(unit.ops_per_element.get(node.op_type, 1.0) for node in nodes)
                 rate = _rate_of(unit.ops_per_cycle, self._name(dtype))
                 return self._plain(unit, rate, each * elements, self.machine.num_cores_per_cluster)
-        return UnitWork(MOVER, size_bytes / self.ports.local_bytes_per_s, 0.0, 0.0, 0.0)
+        return UnitWork(CORE_DMA, size_bytes / self.ports.local_bytes_per_s, 0.0, 0.0, 0.0)
 
     def axes_of(self, node: Node) -> tuple[int, ...]:
         """Axes of a result in the order in which they get cores: columns last, which fill a unit's tile."""
@@ -141,7 +141,7 @@ class Works:
         return each * (elements if is_listed or not reduced else max(reduced) * share)
 
     def _unit(self, work: Work, dtype: DType) -> tuple[Unit, float, bool]:
-        """The first unit that takes a sort of work, its rate per cycle, whether that counts products.
+        """The first unit that takes a class of work, its rate per cycle, whether that counts products.
 
         An element type that the machine gives no rate for runs at the unit's slowest one.
         """
@@ -213,7 +213,7 @@ def is_table(node: Node, position: int) -> bool:
 
 
 def work_of(node: Node) -> Work:
-    """The sort of work that takes most of a node's time."""
+    """The operation class that takes most of a node's time."""
     nests = nests_of(node)
     products = contractions(nests)
     if not products:

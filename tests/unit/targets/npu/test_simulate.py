@@ -21,7 +21,7 @@ from tilewright.planning.portfolio import Recipe
 from tilewright.schedule.binding import Scope, transfers
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.plan import SimulatedPlan
-from tilewright.targets.npu.ports import DMA, MOVER, ports_of
+from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.recipes import BASELINES
 from tilewright.targets.npu.simulate import Overlap, Policy, Traffic, simulate
 from tilewright.targets.npu.work import Work, only_moves, work_of
@@ -87,9 +87,9 @@ def test_an_engine_takes_energy_for_each_byte() -> None:
     free, paid = (plan(graph, machine).simulation for machine in (MACHINE, dear))
     outside = paid.traffic.main_read + paid.traffic.main_written
     assert paid.energy_pj[DMA] == pytest.approx(3.0 * outside)
-    assert paid.energy_pj[MOVER] == pytest.approx(0.5 * paid.busy_s[MOVER] * 256e9)
+    assert paid.energy_pj[CORE_DMA] == pytest.approx(0.5 * paid.busy_s[CORE_DMA] * 256e9)
     assert paid.energy_j == pytest.approx(
-        free.energy_j + (paid.energy_pj[DMA] + paid.energy_pj[MOVER]) * 1e-12
+        free.energy_j + (paid.energy_pj[DMA] + paid.energy_pj[CORE_DMA]) * 1e-12
     )
 
 
@@ -260,7 +260,7 @@ def moved_s(graph: Graph, machine: Machine = MACHINE) -> float:
     outside = sum(
         x.size_bytes for s in found.steps for x in (*s.loads, *s.stores) if x.scope is not Scope.LOCAL
     )
-    return found.busy_s[MOVER] - outside / ports_of(machine).local_bytes_per_s
+    return found.busy_s[CORE_DMA] - outside / ports_of(machine).local_bytes_per_s
 
 
 def layouts() -> dict[str, tuple[Graph, int]]:
