@@ -20,7 +20,7 @@ from tilewright import forks as _forks
 from tilewright.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tilewright.api import CheckReport, InferenceSession, Model, bench, check, load
+    from tilewright.api import CheckReport, InferenceSession, Model, bench, check, load, simulate
     from tilewright.api import compare_models as compare
     from tilewright.api import compile_model as compile
     from tilewright.api import export_model as export
@@ -74,6 +74,7 @@ __all__ = [
     "map",
     "open",
     "profile",
+    "simulate",
     "tune",
 ]
 
@@ -91,7 +92,7 @@ _ERRORS = (
     "UnsupportedOp",
     "UsageError",
 )
-_API = ("CheckReport", "InferenceSession", "Model", "bench", "check", "load")
+_API = ("CheckReport", "InferenceSession", "Model", "bench", "check", "load", "simulate")
 _HOMES: dict[str, tuple[str, str]] = {
     **{name: ("tilewright.errors", name) for name in _ERRORS},
     **{name: ("tilewright.api", name) for name in _API},

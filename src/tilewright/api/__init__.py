@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.api.profiling import ModelProfile, profile_model
     from tilewright.api.reproduction import reproduce_paper
     from tilewright.api.session import InferenceSession
+    from tilewright.api.simulation import SimulationRequest, SimulationResult, simulate
     from tilewright.api.support import CheckReport, OperatorSupport, check
     from tilewright.progress import Progress
 
@@ -35,6 +36,7 @@ _HOMES = {
     "tilewright.api.profiling": ("ModelProfile", "profile_model"),
     "tilewright.api.reproduction": ("reproduce_paper",),
     "tilewright.api.session": ("InferenceSession",),
+    "tilewright.api.simulation": ("SimulationRequest", "SimulationResult", "simulate"),
     "tilewright.api.support": ("CheckReport", "OperatorSupport", "check"),
     "tilewright.progress": ("Progress",),
 }
@@ -53,6 +55,8 @@ __all__ = [
     "ModelSummary",
     "OperatorSupport",
     "Progress",
+    "SimulationRequest",
+    "SimulationResult",
     "bench",
     "check",
     "compare_models",
@@ -65,6 +69,7 @@ __all__ = [
     "open_artifact",
     "profile_model",
     "reproduce_paper",
+    "simulate",
     "tune_model",
 ]
 

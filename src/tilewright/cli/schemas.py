@@ -61,7 +61,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "map-evaluate": ("tilewright.mapping.results:MapEvaluation",),
     "map-sweep": ("tilewright.mapping.results:MapSweep",),
     "reproduce": ("tilewright.reproduce.base:ReproducedPaper",),
-    "simulate": ("tilewright.cli.simulate_document:SimulateReport",),
+    "simulate": ("tilewright.api.simulation:SimulationResult",),
     "compare": (_FACTS, "tilewright.api.comparison:ComparisonResult"),
 }
 """What each kind of document holds after its head, by the types of its parts; a later part's key counts."""
