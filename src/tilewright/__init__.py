@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilewright.api import inspect_file as inspect
     from tilewright.api import map_operators as map
     from tilewright.api import open_artifact as open
+    from tilewright.api import plan_model as plan
     from tilewright.api import profile_model as profile
     from tilewright.api import tune_model as tune
     from tilewright.compiled import CompiledModel
@@ -73,6 +74,7 @@ __all__ = [
     "load",
     "map",
     "open",
+    "plan",
     "profile",
     "simulate",
     "tune",
@@ -104,6 +106,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "inspect": ("tilewright.api", "inspect_file"),
     "map": ("tilewright.api", "map_operators"),
     "open": ("tilewright.api", "open_artifact"),
+    "plan": ("tilewright.api", "plan_model"),
     "profile": ("tilewright.api", "profile_model"),
     "tune": ("tilewright.api", "tune_model"),
 }
