@@ -293,9 +293,9 @@ def test_the_time_limit_reaches_into_code_generation() -> None:
     assert list(dict.fromkeys(seen)) == [
         "passes",
         "partition",
+        "lower",
         "schedule",
         "place",
-        "lower",
         "generate",
         "kernels",
     ]

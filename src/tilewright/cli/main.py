@@ -43,7 +43,6 @@ VERBS: dict[str, str] = {
     "compile": "Build",
     "tune": "Build",
     "export": "Build",
-    "plan": "Build",
     "map": "Build",
     "cache": "Build",
     "run": "Run",

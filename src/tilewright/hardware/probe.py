@@ -191,6 +191,16 @@ def caches(root: Path = _ROOT) -> tuple[CacheInfo, ...]:
     return tuple(sorted(caches, key=lambda cache: (cache.level, cache.kind)))
 
 
+def nominal_clock_hz(root: Path = _ROOT) -> float | None:
+    """The processor's base frequency, else its highest; None where the system tells neither."""
+    folder = root / "sys/devices/system/cpu/cpu0/cpufreq"
+    for name in ("base_frequency", "cpuinfo_max_freq"):
+        kilohertz = _int_or_none(_read(folder / name))
+        if kilohertz is not None and kilohertz > 0:
+            return kilohertz * 1e3
+    return None
+
+
 def may_run_generated_code() -> bool:
     """Whether memory of this process that was written may become executable.
 

@@ -72,6 +72,23 @@ def fuse_nodes(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGroup | O
     return _renumber_locals(replace(numbered, nests=tuple(nests)))
 
 
+class FusedNodes:
+    """`fuse_nodes`, which remembers: those who price, join and lower a graph's nodes ask for the same groups.
+
+    The graph must not change meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[Node, ...], tuple[Value, ...]], NestGroup | Opaque] = {}
+
+    def __call__(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGroup | Opaque:
+        """The group of these nodes."""
+        key = tuple(nodes), tuple(outputs)
+        if key not in self._known:
+            self._known[key] = fuse_nodes(nodes, outputs)
+        return self._known[key]
+
+
 def _number_operands(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGroup | Opaque:
     produced = {value for node in nodes for value in node.results()}
     operands: dict[Value, Operand] = {

@@ -243,6 +243,7 @@ class PartitionProblem:
             bound=self.cost.least([whole] if whole.nodes else ()).bound(self.objective),
             unit=UNITS[self.objective],
             cut_off=cut_off,
+            is_proven=self.cost.proves_bounds,
         )
 
 

@@ -140,6 +140,7 @@ class ScheduleProblem:
             bound=total.bound(self.objective),
             unit=UNITS[self.objective],
             cut_off=cut_off,
+            is_proven=self.cost.proves_bounds,
         )
 
     def _stage(self, stage: Stage, splits: Sequence[Split]) -> Estimate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import BudgetExceeded, UnsupportedOp
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Graph, Node
 from tilewright.memory import MEMORY_PLANNERS, memory_problem
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
@@ -23,8 +23,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule
-from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, TuningInfo
-from tilewright.targets.simulated import SimulatedNetwork, Timeline
+from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 from tilewright.targets.stored import StoredCode, StoredParts
 
 if TYPE_CHECKING:
@@ -110,31 +109,6 @@ class Code(Protocol):
 
     def load(self, num_threads: int | None) -> Executable:
         """Make it run in this process."""
-        ...
-
-
-@runtime_checkable
-class SimulatedCode(Code, Protocol):
-    """Code of a machine that is described: what a run of it would take is simulated."""
-
-    @property
-    def cost(self) -> SimulatedCost:
-        """Time, bytes and energy."""
-        ...
-
-    @property
-    def network(self) -> SimulatedNetwork:
-        """The plan and its cost."""
-        ...
-
-    @property
-    def timeline(self) -> Timeline:
-        """What every unit does when."""
-        ...
-
-    @property
-    def num_simulated(self) -> int:
-        """How many plans that differ were simulated before it was chosen."""
         ...
 
 
@@ -241,7 +215,9 @@ class Backend(Protocol):
         """A plan that is no worse, searched from the best one on within a budget."""
         ...
 
-    def refine(self, problem: PartitionProblem, partition: Partition) -> Partition:
+    def refine(
+        self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
+    ) -> Partition:
         """The partition with what the target decides about it: which subgraphs one kernel computes."""
         ...
 
@@ -317,30 +293,6 @@ class Target(Protocol):
         ...
 
 
-@runtime_checkable
-class SimulatingTarget(Target, Protocol):
-    """A machine that is described: its code is `SimulatedCode`."""
-
-    @property
-    def max_batch(self) -> int:
-        """The largest number of samples that is worth a plan."""
-        ...
-
-    def named_plans(self, text: str) -> Mapping[str, Options]:
-        """The plans that have a name in the literature, as options of the target that a text names."""
-        ...
-
-    def batches(self, graph: Graph, batched: Sequence[Value]) -> tuple[int, ...]:
-        """Numbers of samples worth a plan, ascending, of a network for `max_batch` of them.
-
-        The first axes of `batched`, inputs of the network, count samples.
-
-        Raises:
-            InfeasibleMapping: the network cannot be planned.
-        """
-        ...
-
-
 class PlainBackend:
     """What a target has that runs kernel after kernel, of which it needs to say no more than how to generate.
 
@@ -385,7 +337,9 @@ class PlainBackend:
         """As it is."""
         return Improved(best)
 
-    def refine(self, problem: PartitionProblem, partition: Partition) -> Partition:
+    def refine(
+        self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
+    ) -> Partition:
         """As it is."""
         return partition
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from tilewright.ir.bounds import require_bounded_nests
 from tilewright.ir.expr import Read
-from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.fuse import FusedNodes, NestGroup
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, affine
 from tilewright.options import Accuracy
@@ -47,12 +47,15 @@ def lower_partition(
     *,
     accuracy: Accuracy = "default",
     choices: Choices = NO_CHOICES,
+    fuse: FusedNodes | None = None,
 ) -> LoweredPartition:
     """Kernels for every subgraph, whatever their order will be; `progress` counts subgraphs.
 
     `choices` say how to compute products, everywhere or in one subgraph; the estimate decides for all others.
+    `fuse` remembers groups of the graph's nodes.
     """
-    return _Lowering(partition, isa, accuracy, choices).run(progress or (lambda what, done, total: None))
+    lowering = _Lowering(partition, isa, accuracy, choices, fuse or FusedNodes())
+    return lowering.run(progress or (lambda what, done, total: None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +69,11 @@ class _Unit:
 
 
 class _Lowering:
-    def __init__(self, partition: Partition, isa: Isa, accuracy: Accuracy, choices: Choices) -> None:
+    def __init__(
+        self, partition: Partition, isa: Isa, accuracy: Accuracy, choices: Choices, fuse: FusedNodes
+    ) -> None:
         self.partition = partition
+        self.fuse = fuse
         self.choices = choices
         self.choices_by_subgraph = choices_by_subgraph(choices)
         self.products: dict[str, Product] = {}
@@ -103,14 +109,14 @@ class _Lowering:
         )
 
     def _units(self, subgraph: Subgraph) -> list[_Unit]:
-        fused = fuse_nodes(subgraph.nodes, subgraph.outputs)
+        fused = self.fuse(subgraph.nodes, subgraph.outputs)
         if not isinstance(fused, Opaque):
             blocking = None if subgraph.form is None else subgraph.form.blocking
             return [self._unit(fused, subgraph.nodes, blocking)]
         self.separate.update(v for node in subgraph.nodes for v in node.results())
         units: list[_Unit] = []
         for node in subgraph.nodes:
-            own = fuse_nodes((node,), tuple(node.results()))
+            own = self.fuse((node,), tuple(node.results()))
             work = HostOperator(node, own.reason) if isinstance(own, Opaque) else own
             units.append(self._unit(work, (node,)))
         return units

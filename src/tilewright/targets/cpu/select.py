@@ -73,10 +73,16 @@ def product_candidates(nest: Nest, context: Context) -> tuple[Choice, ...]:
 
 def nest_cycles(nest: Nest, context: Context) -> float:
     """Estimated cycles of one core for a nest, by the template that the estimates choose."""
-    offers = _ranked([o for o in _offers(nest, context) if o.counts])
-    if offers:
-        return offers[0].estimate.cycles
+    cycles = product_cycles(nest, context)
+    if cycles is not None:
+        return cycles
     return LOOP_NEST.estimate((nest,), Choice(LOOP_NEST.name), context).cycles
+
+
+def product_cycles(nest: Nest, context: Context) -> float | None:
+    """The same of a nest that a template of products computes; None of one that is left to loop nests."""
+    offers = _ranked([o for o in _offers(nest, context) if o.counts])
+    return offers[0].estimate.cycles if offers else None
 
 
 def _lower_as(choice: Choice, nest: Nest, context: Context) -> Kernels | Declined:

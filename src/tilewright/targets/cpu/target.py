@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from tilewright.errors import BudgetExceeded, InternalError, UsageError
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.probe import num_threads_default
+from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.dtype import DType
+from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe
@@ -21,7 +23,7 @@ from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.merge_chains import merge_chains
-from tilewright.planning import Infeasible
+from tilewright.planning import Infeasible, Status
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -32,6 +34,7 @@ from tilewright.targets.base import PlainBackend, Support, require_supported
 from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
+from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.describe import describe_steps
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
 from tilewright.targets.cpu.fused import find_chains
@@ -296,12 +299,32 @@ class CpuBackend(PlainBackend):
         super().__init__(target, graph, options)
         self.cpu = target
         self.isa = target.isa(options)
+        self._fuse = FusedNodes()
         self._kernels: dict[Partition, LoweredPartition] = {}
         self._placed: dict[Schedule, PlacedModel] = {}
 
-    def refine(self, problem: PartitionProblem, partition: Partition) -> Partition:
-        """Chains of subgraphs that one kernel is estimated to compute faster block by block become one."""
-        return merge_chains(problem, partition, find_chains(partition, self.isa))
+    @cached_property
+    def costs(self) -> CpuCosts:  # type: ignore[override]
+        """What the templates estimate, on the threads that a run has."""
+        num_cores = resolve_threads(self.options.num_threads)
+        return CpuCosts(self.graph, self.cpu.machine, self.isa, num_cores, self.options.accuracy, self._fuse)
+
+    def refine(
+        self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
+    ) -> Partition:
+        """Chains of subgraphs that one kernel is estimated to compute faster block by block become one.
+
+        All are lowered, which no schedule changes, so that from now on they cost what their kernels do.
+        """
+        partition = merge_chains(problem, partition, find_chains(partition, self.isa, self._fuse))
+        subgraphs = tuple(replace(subgraph) for subgraph in partition.subgraphs)
+        partition = replace(partition, subgraphs=subgraphs)
+        lowering = self._lower(partition, progress)
+        self.costs.lowered(subgraphs, lowering.work)
+        quality = problem.quality_of(subgraphs, cut_off=partition.quality.status is Status.CUT_OFF)
+        partition = replace(partition, quality=quality)
+        self._kernels[partition] = replace(lowering, partition=replace(lowering.partition, quality=quality))
+        return partition
 
     def place(self, program: Program, *, progress: Progress | None = None) -> base.Placement:
         """Lower the partition, once for all its schedules, and place its tensors in one arena."""
@@ -314,12 +337,13 @@ class CpuBackend(PlainBackend):
 
     def _lowered(self, partition: Partition, progress: Progress | None) -> LoweredPartition:
         if partition not in self._kernels:
-            for node in self.graph.nodes:
-                require_supported(self.cpu, node)
-            self._kernels[partition] = lower_partition(
-                partition, self.isa, progress, accuracy=self.options.accuracy
-            )
+            self._kernels[partition] = self._lower(partition, progress)
         return self._kernels[partition]
+
+    def _lower(self, partition: Partition, progress: Progress | None) -> LoweredPartition:
+        for node in self.graph.nodes:
+            require_supported(self.cpu, node)
+        return lower_partition(partition, self.isa, progress, accuracy=self.options.accuracy, fuse=self._fuse)
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> CpuCode:
         """Compile a program; one with choices, or another's plan, is lowered and placed first."""

@@ -85,8 +85,7 @@ class NpuBackend(PlainBackend):
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> NpuCode:
         """The simulated plan."""
-        planned = self.plan(program.schedule, program.recipe.memory)
-        return NpuCode(program, planned, self.machine, self.num_simulated)
+        return NpuCode(program, self.plan(program.schedule, program.recipe.memory))
 
     def plan(self, schedule: Schedule, memory: str) -> SimulatedPlan:
         """Bind, place and simulate a schedule.

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from tilewright.ir.contraction import contractions
 from tilewright.ir.derive import nests_of
-from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.fuse import FusedNodes, NestGroup
 from tilewright.ir.nest import Opaque
 from tilewright.partition.base import Partition
 from tilewright.partition.merge_chains import Chain, is_read_only_by
@@ -24,12 +24,13 @@ _MAX_NESTS = 24
 _MIN_SAVED_CYCLES = 30_000.0
 
 
-def find_chains(partition: Partition, isa: Isa) -> tuple[Chain, ...]:
+def find_chains(partition: Partition, isa: Isa, fuse: FusedNodes | None = None) -> tuple[Chain, ...]:
     """The subgraphs, alone or several in a row, that are worth computing block by block, by number.
 
-    Schedules play no part: a chain has one reader for all that it makes on the way.
+    Schedules play no part: a chain has one reader for all that it makes on the way. `fuse` remembers groups
+    of the graph's nodes.
     """
-    estimates = _ChainEstimates(partition, isa)
+    estimates = _ChainEstimates(partition, isa, fuse or FusedNodes())
     chains = (chain for run in _runs(partition) for chain in _cut_run(run, estimates))
     return tuple(sorted(chains, key=lambda chain: chain.subgraph_ids[-1]))
 
@@ -71,8 +72,9 @@ def _cut_run(run: Sequence[int], estimates: _ChainEstimates) -> list[Chain]:
 class _ChainEstimates:
     """What chains of a partition gain. Equal layers of a network are estimated once."""
 
-    def __init__(self, partition: Partition, isa: Isa) -> None:
+    def __init__(self, partition: Partition, isa: Isa, fuse: FusedNodes) -> None:
         self._subgraphs = partition.subgraphs
+        self._fuse = fuse
         self._isa = isa
         self._known: dict[Hashable, Estimate | None] = {}
 
@@ -85,7 +87,7 @@ class _ChainEstimates:
             return None  # without its first or its last subgraph the chain saves as much
         if not between and sum(len(contractions(nests_of(node))) for node in subgraphs[0].nodes) < 2:
             return None
-        group = fuse_nodes([n for s in subgraphs for n in s.nodes], subgraphs[-1].outputs)
+        group = self._fuse([n for s in subgraphs for n in s.nodes], subgraphs[-1].outputs)
         if isinstance(group, Opaque):
             return None
         facts = tuple(nest_facts(nest, {}) for nest in group.nests)

@@ -1,0 +1,263 @@
+"""What work costs on this processor: the templates' estimates in ns, for threads that share cores and memory.
+
+Nothing is measured and no code is generated: a kernel costs what the templates say of its nests, and a
+subgraph that was lowered what they said of its real kernels. Cycles become ns by a nominal clock, so every
+number here is an estimate, bounds too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tilewright.cost.base import Estimate, KernelWork
+from tilewright.cost.roofline import external_bytes
+from tilewright.errors import MachineError
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.probe import nominal_clock_hz
+from tilewright.ir.derive import macs
+from tilewright.ir.fuse import FusedNodes, NestGroup
+from tilewright.ir.graph import Graph, Node
+from tilewright.ir.nest import Nest, Opaque, operands_of
+from tilewright.options import Accuracy
+from tilewright.partition.base import Subgraph
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
+from tilewright.targets.cpu.layouts import assign_layouts
+from tilewright.targets.cpu.loopnest import LOOP_NEST
+from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch
+from tilewright.targets.cpu.repeats import nest_facts
+from tilewright.targets.cpu.select import product_cycles
+from tilewright.targets.cpu.sharing import make_alias
+from tilewright.targets.cpu.template import START_CYCLES, Context, operand_bytes, transfer_cycles
+from tilewright.targets.cpu.tensors import ModelTensors, Names
+from tilewright.tuning import Choice
+
+NOMINAL_CLOCK_HZ = 3.0e9
+"""Of a processor whose system tells no frequency."""
+
+# Fitted to measured networks of the zoo: what the estimates say too much, and what every step takes beside
+# its kernels.
+_CYCLES_PER_ESTIMATED = 0.72
+_STEP_NS = 1_000.0
+# Of a barrier, for each thread beside the first.
+_BARRIER_NS = 1_000.0
+# Of main memory, all cores together, and an operator in Python, beside the bytes that it touches.
+_MEMORY_BYTES_PER_NS = 20.0
+_HOST_CALL_NS = 20_000.0
+_HOST_BYTES_PER_NS = 1.0
+# Multiply-adds of a convolution over those of Winograd's F(4x4, 3x3).
+_MOST_SAVED = 4.0
+_INTEGERS = ("int8", "uint8")
+# Nobody reads faster than from the first cache.
+_CACHE_BYTES_PER_CYCLE = 128.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCost:
+    """One kernel: cycles of one core, chunks that run apart, bytes that come from beyond the caches."""
+
+    cycles: float
+    num_chunks: int
+    memory_bytes: int = 0
+    python_ns: float = 0.0  # of an operator on the host, which one thread runs
+
+    @classmethod
+    def of(cls, launch: KernelLaunch | HostOperator, isa: Isa) -> LaunchCost:
+        """Of what lowering gave."""
+        if isinstance(launch, HostOperator):
+            return cls.of_host((launch.node,))
+        kernel = launch.kernel
+        size_bytes = kernel.argument_bytes
+        return cls(kernel_cycles(kernel, isa), kernel.num_chunks, _beyond_caches(size_bytes, isa))
+
+    @classmethod
+    def of_host(cls, nodes: Iterable[Node]) -> LaunchCost:
+        """Of operators in Python."""
+        sizes = (v.size_bytes for node in nodes for v in (*node.operands(), *node.results()))
+        return cls(0.0, 1, python_ns=_HOST_CALL_NS + sum(sizes) / _HOST_BYTES_PER_NS)
+
+    def time_ns(self, num_cores: int, clock_ghz: float) -> float:
+        """Alone on so many cores: whole chunks, and no faster than memory gives."""
+        rounds = -(-self.num_chunks // num_cores) / self.num_chunks
+        compute_ns = self.cycles * _CYCLES_PER_ESTIMATED * rounds / clock_ghz
+        return max(compute_ns, self.memory_bytes / _MEMORY_BYTES_PER_NS) + self.python_ns
+
+
+class CpuCosts:
+    """Prices kernels of one graph; see `CostModel`. Equal layers are estimated once."""
+
+    proves_bounds = False
+
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Machine,
+        isa: Isa,
+        num_cores: int,
+        accuracy: Accuracy,
+        fuse: FusedNodes,
+    ) -> None:
+        self._graph = graph
+        self._fuse = fuse
+        self._machine = machine
+        self._isa = isa
+        self._num_cores = num_cores
+        self._accuracy = accuracy
+        self._clock_ghz = (nominal_clock_hz() or NOMINAL_CLOCK_HZ) / 1e9
+        self.source = f"the templates' estimates at a nominal {self._clock_ghz:g} GHz"
+        self._lowered: dict[Subgraph, tuple[LaunchCost, ...]] = {}
+        self._by_work: dict[Hashable, tuple[LaunchCost, ...]] = {}
+        self._by_facts: dict[Hashable, tuple[LaunchCost, ...]] = {}
+        self._bounds: dict[Hashable, float] = {}
+        self._cycles: dict[Node, float] = {}
+        rates = [item for unit in machine.units for item in unit.macs_per_cycle.items()]
+        self._integer_rate = max((rate for name, rate in rates if name in _INTEGERS), default=0.0)
+        self._float_rate = max((rate for name, rate in rates if name not in _INTEGERS), default=1.0)
+
+    def lowered(
+        self, subgraphs: Iterable[Subgraph], work: Iterable[Sequence[KernelLaunch | HostOperator]]
+    ) -> None:
+        """From now on these subgraphs cost what their kernels do."""
+        for subgraph, launches in zip(subgraphs, work, strict=True):
+            self._lowered[subgraph] = tuple(LaunchCost.of(launch, self._isa) for launch in launches)
+
+    def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
+        """Its launches one after the other, each on all the cores that it is given."""
+        return self._steps([self._launches(work)], self._bound_ns(work), num_cores)
+
+    def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
+        """Groups share the cores: as long as the longest, or as all work spread over the cores."""
+        launches = [[launch for work in group for launch in self._launches(work)] for group in groups]
+        return self._steps(launches, sum(self._bound_ns(work) for group in groups for work in group))
+
+    def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
+        """A copy by one core, at the rate of where so much data stays.
+
+        Raises:
+            MachineError: there is no such level.
+        """
+        for name in (source_level, target_level):
+            if name not in {level.name for level in self._machine.levels}:
+                raise MachineError(f"machine {self._machine.name!r} has no level {name!r}.")
+        time_ns = transfer_cycles((size_bytes, size_bytes), self._isa) / self._clock_ghz
+        return Estimate(time_ns, 0.0, self.source)
+
+    def least(self, kernels: Sequence[KernelWork], num_groups: int = 1) -> Estimate:
+        """Arithmetic at the peak of all cores, or operands once from the first cache. Groups share both."""
+        bound_ns = sum(self._bound_ns(work) for work in kernels)
+        return Estimate(bound_ns, bound_ns, self.source)
+
+    def launch_ns(self, launch: KernelLaunch | HostOperator) -> float:
+        """One launch of a lowered model, alone on all cores."""
+        return LaunchCost.of(launch, self._isa).time_ns(self._num_cores, self._clock_ghz) + self._step_ns()
+
+    def _step_ns(self, num_cores: int | None = None) -> float:
+        return _STEP_NS + _BARRIER_NS * ((num_cores or self._num_cores) - 1)
+
+    def _steps(
+        self, groups: Sequence[Sequence[LaunchCost]], bound_ns: float, num_cores: int | None = None
+    ) -> Estimate:
+        """The first launches of all groups together, then the second ones, and so on."""
+        cores = num_cores or self._num_cores
+        total_ns = 0.0
+        for position in range(max(map(len, groups), default=0)):
+            together = [group[position] for group in groups if position < len(group)]
+            longest_ns = max(launch.time_ns(cores, self._clock_ghz) for launch in together)
+            shared_ns = sum(launch.time_ns(1, self._clock_ghz) for launch in together) / cores
+            python_ns = sum(launch.python_ns for launch in together)
+            total_ns += max(longest_ns, shared_ns, python_ns) + self._step_ns(cores)
+        return Estimate(total_ns, bound_ns, self.source)
+
+    def _launches(self, work: KernelWork) -> tuple[LaunchCost, ...]:
+        if isinstance(work, Subgraph) and work in self._lowered:
+            return self._lowered[work]
+        key = (work.nodes, work.outputs)
+        if key not in self._by_work:
+            group = self._fuse(work.nodes, work.outputs)
+            self._by_work[key] = self._separate(work) if isinstance(group, Opaque) else self._of_group(group)
+        return self._by_work[key]
+
+    def _separate(self, work: KernelWork) -> tuple[LaunchCost, ...]:
+        """Operators one by one, as what does not fuse is lowered."""
+        launches: list[LaunchCost] = []
+        for node in work.nodes:
+            group = self._fuse((node,), tuple(node.results()))
+            if isinstance(group, Opaque):
+                launches.append(LaunchCost.of_host((node,)))
+            else:
+                launches += self._of_group(group)
+        return tuple(launches)
+
+    def _of_group(self, group: NestGroup) -> tuple[LaunchCost, ...]:
+        facts = tuple(nest_facts(nest, {}) for nest in group.nests)
+        key = None if None in facts else (facts, tuple(v.is_constant for v in group.inputs))
+        known = None if key is None else self._by_facts.get(key)
+        if known is None:
+            known = self._estimated(group)
+            if key is not None:
+                self._by_facts[key] = known
+        return known
+
+    def _estimated(self, group: NestGroup) -> tuple[LaunchCost, ...]:
+        """What the templates that would be chosen say of a group that is alone in the world."""
+        tensors = ModelTensors(self._graph)
+        tensors.layouts = assign_layouts([group], frozenset())
+        names = Names(tensors, 0, group)
+        cached = names.cached_constants(self._isa.caches.l2_bytes)
+        costs: list[LaunchCost] = []
+        others: list[Nest] = []
+
+        def finish() -> None:
+            if others:
+                context = Context(self._isa, names.layouts(others), self._accuracy)
+                cycles = LOOP_NEST.estimate(others, Choice(LOOP_NEST.name), context).cycles
+                costs.append(self._of_nests(others, cycles))
+                others.clear()
+
+        for nest in group.nests:
+            if make_alias(nest, names, tensors):
+                continue
+            context = Context(self._isa, names.layouts([nest]), self._accuracy, names.constants, cached)
+            cycles = product_cycles(nest, context)
+            if cycles is None:
+                others.append(nest)
+                continue
+            finish()
+            costs.append(self._of_nests((nest,), cycles))
+        finish()
+        return tuple(costs)
+
+    def _of_nests(self, nests: Sequence[Nest], cycles: float) -> LaunchCost:
+        size_bytes = sum(operand_bytes(o) for o in operands_of(nests) if o.kind in ("input", "output"))
+        iterations = sum(nest.num_iterations for nest in nests)
+        return LaunchCost(
+            cycles, choose_num_chunks(iterations, iterations), _beyond_caches(size_bytes, self._isa)
+        )
+
+    def _bound_ns(self, work: KernelWork) -> float:
+        key = (work.nodes, work.outputs)
+        if key not in self._bounds:
+            arithmetic = sum(map(self._least_cycles, work.nodes))
+            moved = external_bytes(work) / _CACHE_BYTES_PER_CYCLE
+            self._bounds[key] = max(arithmetic, moved) / self._num_cores / self._clock_ghz
+        return self._bounds[key]
+
+    def _least_cycles(self, node: Node) -> float:
+        """Multiply-adds at the peak of one core. Winograd's algorithms need fewer of them."""
+        if node not in self._cycles:
+            is_float = all(v.dtype.is_float for v in node.results())
+            rate = self._float_rate if is_float else max(self._float_rate, self._integer_rate)
+            self._cycles[node] = macs(node) / rate / _MOST_SAVED
+        return self._cycles[node]
+
+
+def kernel_cycles(kernel: Kernel, isa: Isa) -> float:
+    """The template's estimate, or for kernels that only prepare operands the time to read and write them."""
+    if kernel.estimate_cycles is not None:
+        return kernel.estimate_cycles
+    return START_CYCLES + transfer_cycles((kernel.argument_bytes,), isa)
+
+
+def _beyond_caches(size_bytes: int, isa: Isa) -> int:
+    return size_bytes if size_bytes > isa.caches.l3_bytes else 0

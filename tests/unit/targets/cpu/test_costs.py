@@ -1,0 +1,90 @@
+"""What kernels cost on this processor, by the templates."""
+
+import pytest
+
+from tilewright import zoo
+from tilewright.compiler import compile_graph
+from tilewright.cost.base import CostModel
+from tilewright.errors import MachineError
+from tilewright.frontend.onnx import load_onnx
+from tilewright.ir.graph import Graph
+from tilewright.options import Options
+from tilewright.partition.base import Subgraph, make_subgraph
+from tilewright.program import Program
+from tilewright.targets.cpu.costs import CpuCosts, LaunchCost
+from tilewright.targets.cpu.target import CpuBackend
+
+
+@pytest.fixture(scope="module")
+def planned() -> tuple[Program, CpuCosts]:
+    graph = load_onnx(zoo.build("bert_tiny"))
+    compilation = compile_graph(graph, Options(no_cache=True, threads=2))
+    backend = compilation.planned.backend
+    assert isinstance(backend, CpuBackend)
+    return compilation.program, backend.costs
+
+
+def _again(subgraph: Subgraph, graph: Graph) -> Subgraph:
+    """The same nodes as a question about a candidate, which was never lowered."""
+    return make_subgraph(0, subgraph.nodes, graph)
+
+
+def test_it_is_a_cost_model(planned: tuple[Program, CpuCosts]) -> None:
+    assert isinstance(planned[1], CostModel)
+    assert not planned[1].proves_bounds
+
+
+def test_candidates_cost_about_what_their_kernels_do(planned: tuple[Program, CpuCosts]) -> None:
+    program, costs = planned
+    lowered = sum(costs.kernel(s).time_ns for s in program.schedule.partition.subgraphs)
+    asked = sum(costs.kernel(_again(s, program.graph)).time_ns for s in program.partition.subgraphs)
+    assert asked == pytest.approx(lowered, rel=0.3)
+
+
+def test_the_schedule_costs_the_sum_of_its_kernels(planned: tuple[Program, CpuCosts]) -> None:
+    program, costs = planned
+    quality = program.schedule.quality
+    assert quality.unit == "ns"
+    assert not quality.is_proven
+    assert quality.cost >= quality.bound > 0
+    kernels = sum(costs.kernel(s).time_ns for s in program.partition.subgraphs)
+    assert quality.cost == pytest.approx(kernels, rel=0.3)
+
+
+def test_more_cores_help_only_as_far_as_there_are_chunks() -> None:
+    whole, divided = LaunchCost(6000.0, 1), LaunchCost(6000.0, 16)
+    assert whole.time_ns(2, 3.0) == whole.time_ns(1, 3.0)
+    assert divided.time_ns(2, 3.0) == divided.time_ns(1, 3.0) / 2
+    assert divided.time_ns(3, 3.0) > divided.time_ns(1, 3.0) / 3
+
+
+def test_memory_does_not_get_faster_by_cores() -> None:
+    streamed = LaunchCost(1000.0, 16, memory_bytes=1 << 30)
+    assert streamed.time_ns(4, 3.0) == streamed.time_ns(1, 3.0)
+
+
+def test_groups_share_the_cores(planned: tuple[Program, CpuCosts]) -> None:
+    program, costs = planned
+    longest = max(program.schedule.partition.subgraphs, key=lambda s: costs.kernel(s).time_ns)
+    alone = costs.kernel(longest)
+    together = costs.stage([[longest], [longest]])
+    assert alone.time_ns < together.time_ns <= 2 * alone.time_ns
+    assert costs.stage([[longest, longest]]).time_ns == pytest.approx(2 * alone.time_ns)
+
+
+def test_equal_layers_are_estimated_once(
+    planned: tuple[Program, CpuCosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, costs = planned
+    asked: list[object] = []
+    monkeypatch.setattr(costs, "_estimated", lambda group: asked.append(group) or ())
+    for subgraph in program.partition.subgraphs:
+        costs.kernel(_again(subgraph, program.graph))
+    assert not asked
+
+
+def test_copies_between_unknown_levels_are_refused(planned: tuple[Program, CpuCosts]) -> None:
+    _, costs = planned
+    assert costs.transfer(1 << 20, "DRAM", "DRAM").time_ns > 0
+    with pytest.raises(MachineError, match="no level 'HBM'"):
+        costs.transfer(1, "HBM", "DRAM")
