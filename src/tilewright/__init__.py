@@ -20,13 +20,14 @@ from tilewright import forks as _forks
 from tilewright.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tilewright.api import CheckReport, InferenceSession, Model, bench, check, load
+    from tilewright.api import CheckReport, InferenceSession, Model, bench, check, load, simulate
     from tilewright.api import compare_models as compare
     from tilewright.api import compile_model as compile
     from tilewright.api import export_model as export
     from tilewright.api import inspect_file as inspect
     from tilewright.api import map_operators as map
     from tilewright.api import open_artifact as open
+    from tilewright.api import plan_model as plan
     from tilewright.api import profile_model as profile
     from tilewright.api import tune_model as tune
     from tilewright.compiled import CompiledModel
@@ -73,7 +74,9 @@ __all__ = [
     "load",
     "map",
     "open",
+    "plan",
     "profile",
+    "simulate",
     "tune",
 ]
 
@@ -91,7 +94,7 @@ _ERRORS = (
     "UnsupportedOp",
     "UsageError",
 )
-_API = ("CheckReport", "InferenceSession", "Model", "bench", "check", "load")
+_API = ("CheckReport", "InferenceSession", "Model", "bench", "check", "load", "simulate")
 _HOMES: dict[str, tuple[str, str]] = {
     **{name: ("tilewright.errors", name) for name in _ERRORS},
     **{name: ("tilewright.api", name) for name in _API},
@@ -103,6 +106,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "inspect": ("tilewright.api", "inspect_file"),
     "map": ("tilewright.api", "map_operators"),
     "open": ("tilewright.api", "open_artifact"),
+    "plan": ("tilewright.api", "plan_model"),
     "profile": ("tilewright.api", "profile_model"),
     "tune": ("tilewright.api", "tune_model"),
 }

@@ -29,6 +29,9 @@ from tilewright.targets.base import Backend, Code, Target
 
 Tuning = Literal["stored", "anew", "afresh"]
 
+LEFT_OPEN = Recipe(AUTO, AUTO, AUTO)
+"""What asks for the best of what a target finds worth trying."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
@@ -127,7 +130,8 @@ def plan_optimised(
     clock = clock or PhaseClock(options.timeout_s, None)
     target = target or find_target(options.target)
     backend = target.backend(graph, options)
-    program, attempts = Planner(graph, target, backend, options, clock).best()
+    asked = Recipe(options.partition, options.schedule, options.memory)
+    program, attempts = Planner(graph, target, backend, options, clock).best(asked)
     return Planned(program, passes or PassReport(), attempts, backend)
 
 
@@ -156,19 +160,22 @@ class Planner:
         )  # fmt: skip
         self._partitions: dict[str, Partition] = {}
 
-    def best(self) -> tuple[Program, tuple[Attempt, ...]]:
-        """The plan of the recipe that the options name, what they leave open being the target's default; or,
-        where they name nothing, the best that the target finds worth trying. With a budget it is improved.
+    def best(self, asked: Recipe) -> tuple[Program, tuple[Attempt, ...]]:
+        """The plan of a recipe, the target's default in place of what it leaves open.
+
+        Where it leaves all open, the best that the target finds worth trying; with a budget that is improved.
 
         Raises:
             InfeasibleMapping: a planner found no solution; says what is too small.
             InternalError: a planner's answer failed its independent check.
         """
-        asked = (self.options.partition, self.options.schedule, self.options.memory)
-        if asked != (AUTO, AUTO, AUTO):
+        if asked != LEFT_OPEN:
             default = self.backend.default_recipe
-            defaults = (default.partition, default.schedule, default.memory)
-            recipe = Recipe(*(d if name == AUTO else name for name, d in zip(asked, defaults, strict=True)))
+            recipe = Recipe(
+                default.partition if asked.partition == AUTO else asked.partition,
+                default.schedule if asked.schedule == AUTO else asked.schedule,
+                default.memory if asked.memory == AUTO else asked.memory,
+            )
             return self.program(recipe), ()
         first = best_of(tuple(self.backend.recipes(self.partition)), self.program, _cost, self.clock.report)
         others = tuple(self.backend.variants(first.recipe))

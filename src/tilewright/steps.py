@@ -1,14 +1,17 @@
-"""What a compiled model does, step by step, and the memory it needs: facts that an artifact keeps."""
+"""What a compiled model does, step by step, what it costs and the memory it needs: what an artifact keeps."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tilewright.results import Result, about, in_json
 
 if TYPE_CHECKING:
     from tilewright.memory.base import MemoryPlan, MemoryProblem
+    from tilewright.planning.quality import Quality
     from tilewright.schedule.base import Schedule
     from tilewright.tuning import Choices
 
@@ -114,6 +117,63 @@ class MemoryInfo:
     def peak(self) -> int:
         """Bytes of the outermost level: planned and used."""
         return self.peak_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedCost:
+    """What a run takes on a machine that is described: time, bytes, energy. Every figure is an estimate."""
+
+    time_s: float
+    energy_j: float = field(metadata=about("Of all clusters, static power included."))
+    energy_by_j: Mapping[str, float] = field(metadata=about("By level, unit and static power."))
+    energy_source: str
+    bytes: Mapping[str, int] = field(metadata=about("By level and direction, of one cluster."))
+    utilization: Mapping[str, float] = field(metadata=about("Share of the time that each unit runs."))
+    lower_bound_s: float
+    bound_by: str = field(metadata=about("The unit that is busy for so long at least."))
+
+    @property
+    @in_json
+    def gap(self) -> float:
+        """How far the time is above its lower bound, relative to the bound."""
+        return self.time_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
+
+    @property
+    @in_json
+    def provenance(self) -> Literal["estimated"]:
+        """Nothing was measured."""
+        return "estimated"
+
+
+@dataclass(frozen=True, slots=True)
+class CostInfo:
+    """What a plan costs by the target's cost model, and what any plan costs at least.
+
+    `simulated` is there where the target simulates; nothing here was measured.
+    """
+
+    cost: float
+    bound: float
+    unit: str = field(metadata=about("ns, pJ, or pJ ns where their product is minimised."))
+    source: str = field(metadata=about("The cost model."))
+    is_proven: bool = field(metadata=about("Whether the bound is proven under the model, or estimated too."))
+    simulated: SimulatedCost | None = field(
+        default=None, metadata=about("Time, bytes and energy on a machine that is described.")
+    )
+
+    @classmethod
+    def of(cls, quality: Quality, source: str, simulated: SimulatedCost | None = None) -> CostInfo:
+        """The cost of a schedule, as its planner states it."""
+        return cls(quality.cost, quality.bound, quality.unit, source, quality.is_proven, simulated)
+
+    @property
+    @in_json
+    def gap(self) -> float | None:
+        """How far the cost is above the bound, relative to the bound; None where the bound says nothing."""
+        if self.cost == self.bound:
+            return 0.0
+        gap = self.cost / self.bound - 1 if self.bound > 0 else math.inf
+        return gap if math.isfinite(gap) else None
 
 
 @dataclass(frozen=True, slots=True)

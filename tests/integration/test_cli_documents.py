@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "bench": ("bench", "small.tw", "--duration", "0.05", "--warmup", "0", "--no-advice"),
     "profile": ("profile", "small.tw", "--duration", "0.05", "--threads", "1"),
     "export": ("export", "small.tw"),
+    "plan": ("plan", "small.onnx", "-t", "cpu,stcp920", "--schedule", "sequential,depth-first{split=true}"),
     "map": ("map", "small.onnx", "--mapper", "cosa", "--noc"),
     "map-evaluate": ("map", "--evaluate", CASES, "--noc"),
     "map-sweep": ("map", "1_1_4_4_1", "--sweep", "levels.AccumulationBuffer.capacity_bytes=2,192"),

@@ -77,7 +77,7 @@ def test_values_that_differ_are_a_mistake_of_one_line(
     def damaged(plan: ScopePlan, feed: Mapping[str, Any]) -> dict[str, Any]:
         return {name: array * factor for name, array in execute(plan, feed).items()}
 
-    monkeypatch.setattr("tilewright.report.simulation.execute", damaged)
+    monkeypatch.setattr("tilewright.targets.npu.code.execute", damaged)
     result = tilewright("simulate", model, "--recipe", "graphturbo", "--check")
     assert bool(result.code) == bool(code)
     if code:
@@ -135,7 +135,7 @@ def test_the_best_batch_is_that_of_the_recipe(tmp_path: Path) -> None:
     assert document["recipe"] == "tvm"
     slow_ms = alone["time_s"] * 1e3
     result = tilewright("simulate", path, "--batch", "auto", "--max-latency", 1e-9)
-    assert (result.code, "--max-latency" in result.err) == (2, True)
+    assert (result.code, "max-latency" in result.err) == (2, True)
     limited = report(path, "--batch", "auto", "--recipe", "tvm", "--max-latency", slow_ms * 0.999)
     assert limited["time_s"] < alone["time_s"]
 
@@ -229,15 +229,15 @@ def test_people_see_tables(model: Path) -> None:
         (("--recipe", "turbo"), "graphturbo"),
         (("-t", "stcp92"), "stcp920"),
         (("-t", "simba-cosa-repo"), "clock_hz"),
-        (("--batch", "0"), "--batch"),
+        (("--batch", "0"), "batch 0"),
         (("--batch", "4,x"), "6,12,24"),
-        (("--budget", "5trials"), "--recipe search"),
+        (("--budget", "5trials"), "recipe search"),
         (("--recipe", "search", "--budget", "soon"), "500trials"),
         (("--batch", "auto"), "first axis open"),
         (("--partition", "grafturbo"), "graphturbo"),
         (("--schedule", "greed"), "greedy"),
         (("--memory", "smallest"), "largest-size"),
-        (("--recipe", "best", "--memory", "largest-size"), "--recipe best"),
+        (("--recipe", "best", "--memory", "largest-size"), "recipe best"),
     ],
 )
 def test_a_mistake_is_one_line(model: Path, arguments: tuple[str, ...], named: str) -> None:
@@ -289,14 +289,14 @@ def test_the_batch_completes_the_other_axes_that_are_given(resizable: Path) -> N
 @pytest.mark.parametrize("batch", ["6", "6,12", "auto", "4,8"])
 def test_the_batch_and_shapes_that_say_different_samples_are_a_mistake(resizable: Path, batch: str) -> None:
     said = refusal(resizable, "--batch", batch, "--shapes", "x:4x8x32x32")
-    assert f"--batch {batch} and --shapes x:4x8x32x32" in said
-    assert "--shapes x:0x8x32x32" in said
+    assert f"batch {batch} and shapes x:4x8x32x32" in said
+    assert "x:0x8x32x32" in said
 
 
 def test_axes_that_the_batch_leaves_open_are_asked_for_by_name(resizable: Path) -> None:
     said = refusal(resizable, "--batch", "auto")
-    assert "--batch auto" in said
-    assert "--shapes x:0x8x?x32" in said
+    assert "batch auto" in said
+    assert "shapes x:0x8x?x32" in said
 
 
 def test_axes_of_one_name_are_given_once(tmp_path: Path) -> None:
@@ -328,8 +328,8 @@ def test_inputs_whose_first_axis_is_fixed_stay_as_they_are(tmp_path: Path) -> No
 
 
 def test_a_batch_that_the_model_fixes_is_named_as_it_was_asked_for(model: Path) -> None:
-    assert "--batch auto:" in refusal(model, "--batch", "auto")
-    assert "--batch 6,12:" in refusal(model, "--batch", "6,12")
+    assert "batch auto:" in refusal(model, "--batch", "auto")
+    assert "batch 6,12:" in refusal(model, "--batch", "6,12")
     assert report(model, "--batch", "1", "--recipe", "graphturbo")["samples_per_cluster"] == 1
 
 
@@ -353,14 +353,14 @@ def test_runs_keep_to_the_latency_that_is_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--max-latency", "5"), "--batch auto"),
-        (("--batch", "1", "--max-latency", "5"), "--batch auto"),
-        (("--batch", "auto", "--max-latency", "nan"), "--max-latency nan"),
-        (("--batch", "auto", "--max-latency", "inf"), "--max-latency inf"),
-        (("--batch", "auto", "--max-latency", "-1"), "--max-latency -1"),
+        (("--max-latency", "5"), "batch auto"),
+        (("--batch", "1", "--max-latency", "5"), "batch auto"),
+        (("--batch", "auto", "--max-latency", "nan"), "max-latency nan"),
+        (("--batch", "auto", "--max-latency", "inf"), "max-latency inf"),
+        (("--batch", "auto", "--max-latency", "-1"), "max-latency -1"),
         (("--batch", "3,5", "--max-latency", "0"), "above 0"),
-        (("--budget", "3trials", "--partition", "none"), "with --partition none"),
-        (("--budget", "3trials", "--recipe", "tvm"), "with --recipe tvm"),
+        (("--budget", "3trials", "--partition", "none"), "with partition none"),
+        (("--budget", "3trials", "--recipe", "tvm"), "with recipe tvm"),
         (("--budget", "3trials"), "nothing is searched; "),
     ],
 )

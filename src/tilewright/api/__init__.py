@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from tilewright.api.inspection import Inspection, inspect_file
     from tilewright.api.mapping import MapRequest, map_operators
     from tilewright.api.models import Model, ModelSummary, load
+    from tilewright.api.plans import PlanComparison, PlanRequest, plan_model
     from tilewright.api.profiling import ModelProfile, profile_model
     from tilewright.api.reproduction import reproduce_paper
     from tilewright.api.session import InferenceSession
+    from tilewright.api.simulation import SimulationRequest, SimulationResult, simulate
     from tilewright.api.support import CheckReport, OperatorSupport, check
     from tilewright.progress import Progress
 
@@ -32,9 +34,11 @@ _HOMES = {
     "tilewright.api.inspection": ("Inspection", "inspect_file"),
     "tilewright.api.mapping": ("MapRequest", "map_operators"),
     "tilewright.api.models": ("Model", "ModelSummary", "load"),
+    "tilewright.api.plans": ("PlanComparison", "PlanRequest", "plan_model"),
     "tilewright.api.profiling": ("ModelProfile", "profile_model"),
     "tilewright.api.reproduction": ("reproduce_paper",),
     "tilewright.api.session": ("InferenceSession",),
+    "tilewright.api.simulation": ("SimulationRequest", "SimulationResult", "simulate"),
     "tilewright.api.support": ("CheckReport", "OperatorSupport", "check"),
     "tilewright.progress": ("Progress",),
 }
@@ -52,7 +56,11 @@ __all__ = [
     "ModelProfile",
     "ModelSummary",
     "OperatorSupport",
+    "PlanComparison",
+    "PlanRequest",
     "Progress",
+    "SimulationRequest",
+    "SimulationResult",
     "bench",
     "check",
     "compare_models",
@@ -63,8 +71,10 @@ __all__ = [
     "load",
     "map_operators",
     "open_artifact",
+    "plan_model",
     "profile_model",
     "reproduce_paper",
+    "simulate",
     "tune_model",
 ]
 

@@ -43,6 +43,7 @@ VERBS: dict[str, str] = {
     "compile": "Build",
     "tune": "Build",
     "export": "Build",
+    "plan": "Build",
     "map": "Build",
     "cache": "Build",
     "run": "Run",

@@ -57,11 +57,12 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "bench": (_FACTS, "tilewright.api.benchmark:BenchResult"),
     "profile": (_FACTS, "tilewright.api.profiling:ModelProfile", "tilewright.cli.profile_verb:WrittenTrace"),
     "export": (_FACTS, "tilewright.embed.package:ExportedModel"),
+    "plan": (_FACTS, "tilewright.api.plans:PlanComparison"),
     "map": ("tilewright.mapping.results:MapResult",),
     "map-evaluate": ("tilewright.mapping.results:MapEvaluation",),
     "map-sweep": ("tilewright.mapping.results:MapSweep",),
     "reproduce": ("tilewright.reproduce.base:ReproducedPaper",),
-    "simulate": ("tilewright.cli.simulate_document:SimulateReport",),
+    "simulate": ("tilewright.api.simulation:SimulationResult",),
     "compare": (_FACTS, "tilewright.api.comparison:ComparisonResult"),
 }
 """What each kind of document holds after its head, by the types of its parts; a later part's key counts."""

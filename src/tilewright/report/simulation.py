@@ -1,4 +1,4 @@
-"""A simulated plan for people: its values checked, its buffers over time drawn, its timeline as a trace."""
+"""A simulated plan for people: its cost, its values checked, its buffers over time drawn, its timeline."""
 
 from __future__ import annotations
 
@@ -6,83 +6,80 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.formatting import format_bytes
 from tilewright.ir.interpret import run_graph
 from tilewright.report import figure
 from tilewright.report.comparison import TensorDifference, Tolerance
-from tilewright.schedule.binding import Scope
-from tilewright.targets.npu.execute import execute
 
 if TYPE_CHECKING:
-    from tilewright.hardware.machine import Machine
-    from tilewright.memory.scopes import ScopePlan
-    from tilewright.targets.npu.plan import SimulatedPlan
+    from tilewright.steps import SimulatedCost
+    from tilewright.targets.base import SimulatedCode
+    from tilewright.targets.simulated import Timeline
 
 
-def compare_plan(plan: ScopePlan, tolerance: Tolerance) -> tuple[TensorDifference, ...]:
+def compare_values(code: SimulatedCode, tolerance: Tolerance) -> tuple[TensorDifference, ...]:
     """The results of a plan, computed buffer by buffer, beside the interpreter's.
 
     Inputs are small integers, of which sums in any order are the same, and which are indices of any table.
     """
-    graph = plan.graph.partition.graph
+    graph = code.program.graph
     random = np.random.default_rng(0)
     feed = {}
     for value in graph.inputs:
         low, high = (-2, 3) if value.dtype.is_float else (0, 2)
         feed[value.name] = random.integers(low, high, value.shape).astype(value.dtype.numpy)
     expected = run_graph(graph, feed)
-    found = execute(plan, feed)
-    return tuple(TensorDifference.of(name, found[name], expected[name], tolerance) for name in found)
+    results = code.load(None).run(feed)
+    return tuple(TensorDifference.of(name, results[name], expected[name], tolerance) for name in results)
 
 
-def buffer_page(planned: SimulatedPlan, machine: Machine) -> str:
+def cost_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
+    """Time, bound, energy, bytes and how busy units are, a line each."""
+    source = cost.energy_source.split(";")[0][:60]
+    read, written = (format_bytes(cost.bytes[f"main_{way}"]) for way in ("read", "written"))
+    return [
+        ("time", f"{cost.time_s * 1e3:.3f} ms"),
+        ("at least", f"{cost.lower_bound_s * 1e3:.3f} ms ({cost.bound_by}): {100 * cost.gap:.0f} % above"),
+        ("energy", f"{cost.energy_j * 1e3:.1f} mJ, estimated ({source})"),
+        ("main memory", f"{read} read, {written} written"),
+        ("busy", ", ".join(f"{unit} {100 * share:.0f} %" for unit, share in cost.utilization.items())),
+    ]
+
+
+def buffer_page(timeline: Timeline, cost: SimulatedCost) -> str:
     """Buffers over time, as the paper's figure 3 shows them, and shares of time of units."""
-    found = planned.simulation
-    starts = step_starts_s(planned)
-    names = {Scope.LOCAL: "buffers of the cores", Scope.SHARED: "shared buffer"}
+    starts = timeline.step_starts_s
     charts = []
-    for scope, name in names.items():
-        live = planned.scopes.live_bytes(scope)
+    for level in timeline.levels:
         points = sorted(
-            (start * 1e3, size / 2**20) for start, size in zip(starts, live, strict=True) if start is not None
+            (start * 1e3, size / 2**20)
+            for start, size in zip(starts, level.live_bytes, strict=True)
+            if start is not None
         )
-        capacity = planned.scopes.levels[scope].level.capacity_bytes
-        limit = None if capacity is None else capacity / 2**20
-        series = [figure.Series(str(scope), tuple(points), limit)]
-        charts.append(figure.step_chart(name.capitalize(), "ms", "MiB", found.time_s * 1e3, series))
-    units = sorted(found.utilization)
-    shares = tuple(100 * found.utilization[unit] for unit in units)
+        limit = None if level.capacity_bytes is None else level.capacity_bytes / 2**20
+        series = [figure.Series(level.name, tuple(points), limit)]
+        charts.append(figure.step_chart(level.title.capitalize(), "ms", "MiB", cost.time_s * 1e3, series))
+    units = sorted(cost.utilization)
+    shares = tuple(100 * cost.utilization[unit] for unit in units)
     charts.append(figure.bar_chart("Busy", "% of the time", units, [figure.Bars("busy", shares)]))
     said = (
-        f"One batch on one cluster of {machine.name}: {found.time_s * 1e3:.3f} ms, at least "
-        f"{found.lower_bound_s * 1e3:.3f} ms. What is live, step by step; dashed: the capacity. Estimated."
+        f"One batch on one cluster of {timeline.machine}: {cost.time_s * 1e3:.3f} ms, at least "
+        f"{cost.lower_bound_s * 1e3:.3f} ms. What is live, step by step; dashed: the capacity. Estimated."
     )
-    return figure.page(
-        f"{planned.instances.partition.graph.name} on {machine.name}", [figure.note(said), *charts]
-    )
+    return figure.page(f"{timeline.network} on {timeline.machine}", [figure.note(said), *charts])
 
 
-def step_starts_s(planned: SimulatedPlan) -> list[float | None]:
-    """When the first task of each step starts; None for steps that take no time."""
-    starts: list[float | None] = [None] * len(planned.simulation.steps)
-    for run in planned.simulation.runs:
-        known = starts[run.step]
-        starts[run.step] = run.start_s if known is None else min(known, run.start_s)
-    return starts
-
-
-def chrome_trace(planned: SimulatedPlan) -> dict[str, Any]:
+def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     """What every unit does when, and how full the buffers are, in the trace format that Perfetto reads."""
-    found = planned.simulation
-    rows = {unit: row for row, unit in enumerate(sorted(found.busy_s))}
+    rows = {unit: row for row, unit in enumerate(timeline.units)}
     events: list[dict[str, Any]] = [
         {"name": "thread_name", "ph": "M", "pid": 0, "tid": row, "args": {"name": unit}}
         for unit, row in rows.items()
     ]
-    starts = step_starts_s(planned)
-    for run in found.runs:
+    for run in timeline.runs:
         events.append(
             {
-                "name": f"{found.steps[run.step].name} ({run.what})",
+                "name": f"{timeline.steps[run.step]} ({run.what})",
                 "ph": "X",
                 "pid": 0,
                 "tid": rows[run.unit],
@@ -91,11 +88,11 @@ def chrome_trace(planned: SimulatedPlan) -> dict[str, Any]:
                 "args": {"step": run.step},
             }
         )
-    for scope in (Scope.LOCAL, Scope.SHARED):
-        for start, size in zip(starts, planned.scopes.live_bytes(scope), strict=True):
+    for level in timeline.levels:
+        for start, size in zip(timeline.step_starts_s, level.live_bytes, strict=True):
             if start is not None:
                 live = {"live": size}
                 events.append(
-                    {"name": f"{scope} bytes", "ph": "C", "pid": 0, "ts": start * 1e6, "args": live}
+                    {"name": f"{level.name} bytes", "ph": "C", "pid": 0, "ts": start * 1e6, "args": live}
                 )
     return {"traceEvents": events, "displayTimeUnit": "ms"}

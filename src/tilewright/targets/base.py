@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import BudgetExceeded, UnsupportedOp
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.memory import MEMORY_PLANNERS, memory_problem
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
@@ -23,7 +23,8 @@ from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule
-from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
+from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, TuningInfo
+from tilewright.targets.simulated import SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
 
 if TYPE_CHECKING:
@@ -109,6 +110,31 @@ class Code(Protocol):
 
     def load(self, num_threads: int | None) -> Executable:
         """Make it run in this process."""
+        ...
+
+
+@runtime_checkable
+class SimulatedCode(Code, Protocol):
+    """Code of a machine that is described: what a run of it would take is simulated."""
+
+    @property
+    def cost(self) -> SimulatedCost:
+        """Time, bytes and energy."""
+        ...
+
+    @property
+    def network(self) -> SimulatedNetwork:
+        """The plan and its cost."""
+        ...
+
+    @property
+    def timeline(self) -> Timeline:
+        """What every unit does when."""
+        ...
+
+    @property
+    def num_simulated(self) -> int:
+        """How many plans that differ were simulated before it was chosen."""
         ...
 
 
@@ -289,6 +315,30 @@ class Target(Protocol):
 
         Raises:
             UsageError: the options ask for what the target cannot do.
+        """
+        ...
+
+
+@runtime_checkable
+class SimulatingTarget(Target, Protocol):
+    """A machine that is described: its code is `SimulatedCode`."""
+
+    @property
+    def max_batch(self) -> int:
+        """The largest number of samples that is worth a plan."""
+        ...
+
+    def named_plans(self, text: str) -> Mapping[str, Options]:
+        """The plans that have a name in the literature, as options of the target that a text names."""
+        ...
+
+    def batches(self, graph: Graph, batched: Sequence[Value]) -> tuple[int, ...]:
+        """Numbers of samples worth a plan, ascending, of a network for `max_batch` of them.
+
+        The first axes of `batched`, inputs of the network, count samples.
+
+        Raises:
+            InfeasibleMapping: the network cannot be planned.
         """
         ...
 

@@ -85,7 +85,8 @@ class NpuBackend(PlainBackend):
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> NpuCode:
         """The simulated plan."""
-        return NpuCode(program, self.plan(program.schedule, program.recipe.memory))
+        planned = self.plan(program.schedule, program.recipe.memory)
+        return NpuCode(program, planned, self.machine, self.num_simulated)
 
     def plan(self, schedule: Schedule, memory: str) -> SimulatedPlan:
         """Bind, place and simulate a schedule.

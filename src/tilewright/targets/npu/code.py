@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from tilewright.hardware.machine import Machine
 from tilewright.ir.region import full_region
 from tilewright.program import Program
-from tilewright.steps import MemoryInfo, StepInfo, planned_steps
+from tilewright.schedule.binding import Scope
+from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, planned_steps
 from tilewright.targets.base import Array
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.simulate import Simulation
+from tilewright.targets.simulated import (
+    LevelOverTime,
+    SimulatedNetwork,
+    SimulatedSubgraph,
+    Timeline,
+    UnitRun,
+)
+
+_TITLES = {Scope.LOCAL: "buffers of the cores", Scope.SHARED: "shared buffer"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NpuCode:
-    """A program with its simulated plan."""
+    """A program with its simulated plan. `num_simulated` is how many plans that differ it was chosen from."""
 
     program: Program
     planned: SimulatedPlan
+    machine: Machine
+    num_simulated: int = 1
 
     @property
     def steps(self) -> tuple[StepInfo, ...]:
@@ -38,6 +52,71 @@ class NpuCode:
     def simulation(self) -> Simulation:
         """Time, bytes and energy."""
         return self.planned.simulation
+
+    @property
+    def cost(self) -> SimulatedCost:
+        """Time and bytes of one cluster, energy of all of them."""
+        return SimulatedCost(**self._figures())
+
+    @property
+    def network(self) -> SimulatedNetwork:
+        """Subgraphs with their slices, the order of these, and what lies where."""
+        planned = self.planned
+        nodes = planned.instances.nodes
+        first = {n.subgraph_id: n.id for n in reversed(nodes) if n.kind == "instance"}
+        subgraphs = tuple(
+            SimulatedSubgraph(
+                nodes=tuple(node.name for node in subgraph.nodes),
+                split_dim=split.cuts[0][0] if split.cuts else None,
+                factor=split.num_instances,
+                cuts=split.cuts,
+                output_shapes=tuple(v.shape for v in subgraph.outputs),
+                instance_shapes=tuple(
+                    tuple(stop - start for start, stop in region)
+                    for region in nodes[first[subgraph.id]].outputs.values()
+                ),
+                binding=tuple(planned.bindings.bindings[first[subgraph.id]]),
+            )
+            for subgraph, split in zip(planned.partition.subgraphs, planned.instances.splits, strict=True)
+        )
+        return SimulatedNetwork(
+            **self._figures(),
+            subgraphs=subgraphs,
+            order=tuple(str(nodes[place]) for place in planned.order),
+            buffers={str(scope): count for scope, count in planned.scopes.num_buffers.items()},
+            spilled_bytes=planned.scopes.spilled_bytes,
+        )
+
+    @property
+    def timeline(self) -> Timeline:
+        """One batch on one cluster."""
+        found, scopes = self.simulation, self.planned.scopes
+        return Timeline(
+            machine=self.machine.name,
+            network=self.planned.partition.graph.name,
+            units=tuple(sorted(found.busy_s)),
+            steps=tuple(step.name for step in found.steps),
+            runs=tuple(UnitRun(r.unit, r.step, r.what, r.start_s, r.end_s) for r in found.runs),
+            levels=tuple(
+                LevelOverTime(
+                    str(scope), title, scopes.levels[scope].level.capacity_bytes, scopes.live_bytes(scope)
+                )
+                for scope, title in _TITLES.items()
+            ),
+        )
+
+    def _figures(self) -> dict[str, Any]:
+        found, num_clusters = self.simulation, self.machine.num_clusters
+        return {
+            "time_s": found.time_s,
+            "energy_j": found.energy_j * num_clusters,
+            "energy_by_j": {part: pj * 1e-12 * num_clusters for part, pj in found.energy_pj.items()},
+            "energy_source": self.machine.energy_source or "the citations of the machine's numbers",
+            "bytes": asdict(found.traffic),
+            "utilization": found.utilization,
+            "lower_bound_s": found.lower_bound_s,
+            "bound_by": found.bound_by,
+        }
 
     def load(self, num_threads: int | None) -> NpuExecutable:
         """What computes the plan's values."""

@@ -13,6 +13,7 @@ from tilewright.families import PARTITIONERS
 from tilewright.options import Options
 from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition
+from tilewright.planning import Spec
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 
 DEFAULT_OPTIONS = Options()
@@ -29,8 +30,10 @@ class Baseline:
     execution: str = ""
 
     def target(self, machine: str) -> str:
-        """The text that names a machine run so."""
-        return f"{machine}{{{self.execution}}}" if self.execution else machine
+        """The text that names a machine run so, whatever options it was named with."""
+        named = Spec.parse(machine)
+        ours = Spec.parse(f"{named.name}{{{self.execution}}}")
+        return str(Spec(named.name, tuple((dict(named.options) | dict(ours.options)).items())))
 
     def options(self, machine: str, known: Options = DEFAULT_OPTIONS) -> Options:
         """Options that ask for it on a machine, in place of what `known` ones say."""

@@ -23,9 +23,6 @@ from tilewright.progress import Progress
 from tilewright.targets.base import Improved, MakeProgram
 from tilewright.targets.npu.recipes import ALPHAS
 
-DEFAULT_BUDGET = Budget(max_evaluations=170)
-"""Plans that are simulated beyond the portfolio's: what the published gains were found with."""
-
 
 def search(
     problem: PartitionProblem,

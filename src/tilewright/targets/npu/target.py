@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tilewright.hardware.machine import Machine
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.planning import option
 from tilewright.targets.base import Support
 from tilewright.targets.npu.backend import NpuBackend
+from tilewright.targets.npu.batches import MAX_BATCH, batches_of
+from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.simulate import Overlap, Policy
 
 
@@ -26,6 +29,7 @@ class NpuTarget:
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = True
     code_store: ClassVar[None] = None
+    max_batch: ClassVar[int] = MAX_BATCH
 
     @property
     def name(self) -> str:
@@ -44,3 +48,15 @@ class NpuTarget:
         """
         policy = Policy(self.overlap, self.keeps_weights, self.launches)
         return NpuBackend(self, self.machine, policy, graph, options)
+
+    def named_plans(self, text: str) -> Mapping[str, Options]:
+        """The paper's own and its baselines."""
+        return {name: baseline.options(text) for name, baseline in NAMED.items()}
+
+    def batches(self, graph: Graph, batched: Sequence[Value]) -> tuple[int, ...]:
+        """As many as instances hold of the paper's partition.
+
+        Raises:
+            InfeasibleMapping: there is none.
+        """
+        return batches_of(graph, self.machine, batched)

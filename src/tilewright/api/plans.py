@@ -1,0 +1,319 @@
+"""`tw.plan`: what any partition, schedule and memory plan of a model cost on any target, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.api.compilation import compilation_request
+from tilewright.api.models import Model, Shapes
+from tilewright.arguments import checked
+from tilewright.compiler import Planner, optimise
+from tilewright.cost.base import UNITS, Objective
+from tilewright.errors import InternalError, TilewrightError, UsageError
+from tilewright.families import MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS, TARGETS
+from tilewright.formatting import format_bytes
+from tilewright.frontend.onnx import Source
+from tilewright.hardware.presets import preset_names
+from tilewright.ir.graph import Graph
+from tilewright.options import AUTO, Options
+from tilewright.planning.portfolio import Recipe
+from tilewright.planning.spec import split_items
+from tilewright.program import Program
+from tilewright.progress import PhaseClock, Progress
+from tilewright.registry import Registry
+from tilewright.results import Result, Table, about
+from tilewright.targets import find_target
+
+ALL = "all"
+"""Stands for every registered member of a family, plugins included; of targets for every preset, too."""
+
+Names = str | Sequence[str]
+"""Specs as a text with commas between them, or one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What `tw.plan` is asked: every combination of these on each target.
+
+    Each name is a spec such as `graphturbo{alpha=1.25}`; a planner may also be `auto`, which is the target's
+    default, or the best that it finds worth trying where all three are. `options` say the rest.
+    """
+
+    targets: tuple[str, ...]
+    partitions: tuple[str, ...]
+    schedules: tuple[str, ...]
+    memories: tuple[str, ...]
+    options: Options
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The combinations of planners."""
+        return tuple(Recipe(*c) for c in itertools.product(self.partitions, self.schedules, self.memories))
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPeak:
+    """The most that a level of memory holds."""
+
+    level: str
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCombination:
+    """A combination of planners on a target: cost and bound of its plan, or why there is none.
+
+    The bound is what any schedule of the same partition costs at least, by the same cost model.
+    """
+
+    target: str
+    partition: str
+    schedule: str
+    memory: str
+    error: str | None = field(metadata=about("Why there is no plan; null where there is one."))
+    is_best: bool = field(metadata=about("Whether it costs least of all on its target."))
+    planning_s: float = field(metadata=about("What the first plan of several shares, it pays for all."))
+    num_subgraphs: int | None = None
+    num_stages: int | None = None
+    cost: float | None = field(default=None, metadata=about("In the unit of the document."))
+    bound: float | None = None
+    gap: float | None = field(
+        default=None, metadata=about("(cost - bound) / bound; null for a bound of zero.", nullable=True)
+    )
+    status: str | None = None
+    source: str | None = field(default=None, metadata=about("The cost model."))
+    planner: str | None = field(default=None, metadata=about("What the schedule says made it."))
+    num_evaluations: int | None = field(default=None, metadata=about("What the scheduler spent."))
+    memory_levels: tuple[LevelPeak, ...] = ()
+
+    @property
+    def planners(self) -> Mapping[str, str]:
+        """The names of its planners by family."""
+        return {"partition": self.partition, "schedule": self.schedule, "memory": self.memory}
+
+    def figures(self) -> Iterator[object]:
+        """The cells of its plan, in the order of the table's columns."""
+        assert self.cost is not None
+        assert self.bound is not None
+        assert self.gap is not None
+        peaks = (f"{p.level} {format_bytes(p.peak_bytes)}" for p in self.memory_levels if p.peak_bytes)
+        yield from (self.num_subgraphs, self.num_stages, f"{self.cost:,.0f}", f"{self.bound:,.0f}")
+        yield from (
+            f"{self.gap:.1%}" if self.bound else "",
+            f"{'best, ' if self.is_best else ''}{self.status}",
+        )
+        yield from (", ".join(peaks), f"{self.planning_s:.2f}")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanComparison(Result):
+    """Plans of one model by target and planners, none of them generated or run; every cost is an estimate."""
+
+    network: str
+    objective: Objective
+    unit: str = field(metadata=about("Of every cost and bound."))
+    combinations: tuple[PlannedCombination, ...]
+    model_sha256: str = field(metadata=about(hidden=True))
+    targets: tuple[str, ...] = field(metadata=about(hidden=True))
+
+    @property
+    def best(self) -> tuple[PlannedCombination, ...]:
+        """The cheapest of each target."""
+        return tuple(c for c in self.combinations if c.is_best)
+
+    def tables(self) -> Sequence[Table]:
+        """Of each target what was planned, and what cannot be."""
+        return tuple(table for target in self.targets for table in self._tables_of(target))
+
+    def _tables_of(self, target: str) -> Iterator[Table]:
+        there = [c for c in self.combinations if c.target == target]
+        planned = [c for c in there if c.error is None]
+        refused = [c for c in there if c.error is not None]
+        title = f"{self.network} on {target}"
+        if planned:
+            # A planner that all have is said once, above.
+            varied = [f for f in planned[0].planners if len({c.planners[f] for c in planned}) > 1]
+            common = [f"{f} {name}" for f, name in planned[0].planners.items() if f not in varied]
+            figures = ("subgraphs", "stages", f"cost {self.unit}", f"bound {self.unit}", "gap", "status")
+            yield Table(
+                (*varied, *figures, "peak memory", "planned in s"),
+                tuple((*(c.planners[f] for f in varied), *c.figures()) for c in planned),
+                f"{', '.join([title, *common])}: estimated {self.objective}",
+                tuple(len(varied) + column for column in (0, 1, 2, 3, 4, 7)),
+            )
+        if refused:
+            rows = [(*c.planners.values(), c.error) for c in refused]
+            if not planned and len({c.error for c in refused}) == 1:
+                rows = [(*("any",) * 3, refused[0].error)]
+            yield Table(
+                ("partition", "schedule", "memory", "why there is no plan"), tuple(rows), f"{title}: no plan"
+            )
+
+
+@checked
+def plan_model(
+    model: Model | Source,
+    target: Names | None = None,
+    *,
+    partition: Names = AUTO,
+    schedule: Names = AUTO,
+    memory: Names = AUTO,
+    shapes: Shapes | str | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> PlanComparison:
+    """Plan a model with every combination of targets, partitioners, schedulers and memory planners.
+
+    Each of the four is one spec, several with commas between them, a sequence of them, or `all` that are
+    registered. `settings` are other fields of `Options` (`hint="energy"`, `effort=3`), or `options` has all.
+    What cannot be planned is a row that says why.
+
+    Raises:
+        UsageError: an unknown name or option, or a setting that makes no sense.
+        TilewrightError: none of the combinations can be planned; the first one's error.
+    """
+    model, known = compilation_request(model, None, shapes, options, settings)
+    targets = (known.target,) if target is None else _targets(target)
+    request = PlanRequest(
+        targets,
+        _planners(PARTITIONERS, partition),
+        _planners(SCHEDULERS, schedule),
+        _planners(MEMORY_PLANNERS, memory),
+        known,
+    )
+    return answer(model, request, progress)
+
+
+def answer(model: Model, request: PlanRequest, progress: Progress | None = None) -> PlanComparison:
+    """What a request asks for; as `tw.plan`."""
+    options = request.options
+    if progress is not None:
+        progress("passes", 0, 1)
+    # Passes know no target: all plans are of the same graph.
+    graph, _ = optimise(model.graph, options)
+    combinations: list[PlannedCombination] = []
+    first_error: TilewrightError | None = None
+    for target in request.targets:
+        planned = []
+        for combination, error in _on_target(graph, target, request, progress, len(combinations)):
+            first_error = first_error or error
+            planned.append(combination)
+        costs = [c.cost for c in planned if c.cost is not None]
+        best = next((c for c in planned if costs and c.cost == min(costs)), None)
+        combinations += [dataclasses.replace(c, is_best=c is best) for c in planned]
+    if first_error is not None and all(c.error is not None for c in combinations):
+        raise first_error
+    return PlanComparison(
+        network=model.name,
+        objective=options.objective,
+        unit=UNITS[options.objective],
+        combinations=tuple(combinations),
+        model_sha256=model.sha256,
+        targets=request.targets,
+    )
+
+
+def _on_target(
+    graph: Graph, target: str, request: PlanRequest, progress: Progress | None, num_done: int
+) -> Iterator[tuple[PlannedCombination, TilewrightError | None]]:
+    """Each recipe on one target: the backend, and what its plans share, is made once."""
+    options = dataclasses.replace(request.options, target=target)
+    total, label = len(request.targets) * len(request.recipes), target
+
+    def report(what: str, done: int, of: int) -> None:
+        if progress is not None:
+            progress(f"{label}: {what}", num_done, total)
+
+    clock = PhaseClock(options.timeout_s, report)
+    planner: Planner | None = None
+    for recipe in request.recipes:
+        label = f"{target}, {recipe}"
+        start_s = time.perf_counter()
+        program, refusal = None, None
+        try:
+            if planner is None:
+                made_for = find_target(target)
+                planner = Planner(graph, made_for, made_for.backend(graph, options), options, clock)
+            program, _ = planner.best(recipe)
+        except InternalError:
+            raise
+        except TilewrightError as error:
+            refusal = error
+        planning_s = time.perf_counter() - start_s
+        num_done += 1
+        if program is None:
+            yield _refused(target, recipe, str(refusal), planning_s), refusal
+        else:
+            assert planner is not None
+            yield _planned(target, program, planner.backend.costs.source, planning_s), None
+
+
+def _refused(target: str, recipe: Recipe, error: str, planning_s: float) -> PlannedCombination:
+    return PlannedCombination(
+        target=target,
+        partition=recipe.partition,
+        schedule=recipe.schedule,
+        memory=recipe.memory,
+        error=error,
+        is_best=False,
+        planning_s=planning_s,
+    )
+
+
+def _planned(target: str, program: Program, source: str, planning_s: float) -> PlannedCombination:
+    schedule, recipe = program.schedule, program.recipe
+    quality = schedule.quality
+    uses = () if program.memory is None else program.memory.uses
+    return PlannedCombination(
+        target=target,
+        partition=recipe.partition,
+        schedule=recipe.schedule,
+        memory=recipe.memory,
+        error=None,
+        is_best=False,
+        planning_s=planning_s,
+        num_subgraphs=len(program.partition.subgraphs),
+        num_stages=len(schedule.stages),
+        cost=quality.cost,
+        bound=quality.bound,
+        gap=quality.gap,
+        status=str(quality.status),
+        source=source,
+        planner=schedule.provenance.planner,
+        num_evaluations=schedule.provenance.num_evaluations,
+        memory_levels=tuple(LevelPeak(use.level.name, use.peak_bytes) for use in uses),
+    )
+
+
+def _targets(names: Names) -> tuple[str, ...]:
+    """Targets by the texts that name them, each of them known."""
+    listed = _listed("target", names, (*TARGETS.names(), *preset_names()))
+    for text in listed:
+        find_target(text)
+    return listed
+
+
+def _planners(family: Registry[Any], names: Names) -> tuple[str, ...]:
+    """Members of a family in canonical form."""
+    registered = family.names()
+    listed = _listed(family.kind, names, registered)
+    # One of all that is broken, as a plugin may be, is a row that says so.
+    return tuple(
+        dict.fromkeys(
+            text if text == AUTO or text in registered else family.canonical(text) for text in listed
+        )
+    )
+
+
+def _listed(what: str, names: Names, every: Sequence[str]) -> tuple[str, ...]:
+    texts = split_items(what, names) if isinstance(names, str) else list(names)
+    found = [name for text in texts for name in (every if text == ALL else (text,))]
+    if not found or not all(found):
+        raise UsageError(f"{what}: a name is empty; give names with commas between them, or {ALL}.")
+    return tuple(dict.fromkeys(found))

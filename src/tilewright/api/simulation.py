@@ -1,0 +1,401 @@
+"""`tw.simulate`: a whole network on a described accelerator, planned, simulated, reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.api.batches import (
+    BatchedModel,
+    Batches,
+    Run,
+    batch_text,
+    latency_limit_s,
+    runs,
+    wanted_batch,
+)
+from tilewright.api.models import Model
+from tilewright.arguments import argument, checked
+from tilewright.compiler import plan_optimised
+from tilewright.errors import NumericMismatch, UsageError
+from tilewright.files import write_atomically
+from tilewright.formatting import format_bytes
+from tilewright.frontend.onnx import Source
+from tilewright.options import AUTO, Options, Shapes, parse_shapes
+from tilewright.planning import Budget
+from tilewright.printable import json_text
+from tilewright.progress import PhaseClock, Progress
+from tilewright.results import Result, Table, about
+from tilewright.targets import find_target
+from tilewright.targets.base import SimulatedCode, SimulatingTarget
+from tilewright.targets.simulated import SimulatedNetwork
+
+if TYPE_CHECKING:
+    from tilewright.ir.graph import Graph
+    from tilewright.planning.portfolio import Attempt
+
+DEFAULT_MACHINE = "stcp920"
+BEST, SEARCH = "best", "search"
+DEFAULT_SEARCH = Budget(max_evaluations=170)
+"""Plans that are simulated beyond the portfolio's: what the published gains were found with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationRequest:
+    """What `tw.simulate` is asked.
+
+    * `model` is an ONNX file, its bytes, a `ModelProto` or a loaded model; `target` a machine's preset or its
+      YAML file, with options: `stcp920{overlap=none}`.
+    * `recipe` says how to plan: `best` of a portfolio (the default), `search` from there on for a `budget`
+      (170 trials if not given), or a plan with a name, such as `graphturbo` or `tvm`. Instead of one,
+      `partition`, `schedule` and `memory` name planners; what is not named is the target's default.
+    * `batch` is the open first axis of inputs, 0 in `shapes`: a number of samples for each cluster, `auto`
+      for the power of two with the most samples per second, or several numbers, of each of which is said how
+      to run it. With `auto` and several, the plan is the best batch's.
+    * `max_latency_ms`, with those: no batch and no run that takes longer.
+    * `compare` also simulates every plan that has a name.
+    * `check` computes the plan's values buffer by buffer and holds them against the network's.
+    """
+
+    model: Model | Source
+    target: str | Path = DEFAULT_MACHINE
+    recipe: str | None = None
+    partition: str | None = None
+    schedule: str | None = None
+    memory: str | None = None
+    budget: Budget | str | None = None
+    batch: int | str | tuple[int, ...] | None = None
+    shapes: Mapping[str, tuple[int, ...]] | str | None = None
+    max_latency_ms: float | None = None
+    compare: bool = False
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            object.__setattr__(self, name, argument(name.replace("_", "-"), getattr(self, name), kind))
+        object.__setattr__(self, "target", os.fspath(self.target))
+        object.__setattr__(
+            self, "budget", Budget.parse(self.budget) if isinstance(self.budget, str) else self.budget
+        )
+        planners = self.planners
+        if planners and self.recipe is not None:
+            raise UsageError(
+                f"recipe {self.recipe}: says how to cut, order and spill; leave it out, or partition, "
+                "schedule and memory."
+            )
+        if self.budget is not None and self.recipe != SEARCH:
+            chosen = {"recipe": self.recipe, **planners}
+            names = ", ".join(f"{key} {name}" for key, name in chosen.items() if name is not None)
+            raise UsageError(
+                f"budget {self.budget}: nothing is searched{f' with {names}' if names else ''}; leave it "
+                "out, or take recipe search instead."
+            )
+        latency_limit_s(self.max_latency_ms, wanted_batch(self.batch))
+
+    @property
+    def planners(self) -> dict[str, str]:
+        """The planners that are named."""
+        names = {"partition": self.partition, "schedule": self.schedule, "memory": self.memory}
+        return {key: name for key, name in names.items() if name is not None}
+
+    @property
+    def fixed_shapes(self) -> Shapes:
+        """Shapes of inputs, 0 for the batch."""
+        return parse_shapes(self.shapes) if isinstance(self.shapes, str) else self.shapes or {}
+
+    def options(self, named: Mapping[str, Options]) -> Options:
+        """What is asked of the compiler; `named` are the plans that have a name on the target.
+
+        Raises:
+            UsageError: there is no such recipe or planner.
+        """
+        target, recipe = str(self.target), self.recipe or BEST
+        if recipe in named:
+            return named[recipe]
+        if recipe not in (BEST, SEARCH):
+            raise UsageError(f"recipe {recipe!r}: expected {BEST}, {SEARCH}, {', '.join(named)}.")
+        budget = None if recipe == BEST else self.budget or DEFAULT_SEARCH
+        names = dict.fromkeys(("partition", "schedule", "memory"), AUTO) | self.planners
+        return Options(target=target, budget=budget, **names).resolved()  # type: ignore[arg-type]  # parsed before
+
+
+_KINDS: Mapping[str, Any] = {
+    "target": str | Path,
+    **dict.fromkeys(("recipe", "partition", "schedule", "memory"), str | None),
+    "budget": Budget | str | None,
+    "batch": int | str | tuple[int, ...] | None,
+    "shapes": Mapping[str, tuple[int, ...]] | str | None,
+    "max_latency_ms": float | None,
+    "compare": bool,
+    "check": bool,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRecipe(SimulatedNetwork):
+    """A plan of a network and what it costs one cluster; every figure is an estimate."""
+
+    recipe: str
+    throughput_per_s: float = field(metadata=about("Of all clusters."))
+
+
+@dataclass(frozen=True, slots=True)
+class TriedRecipe:
+    """A plan that was tried; null where it cannot be made."""
+
+    recipe: str
+    time_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TriedBatch:
+    """Throughput of all clusters with so many samples for each."""
+
+    batch: int
+    throughput_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class SimulationResult(SimulatedRecipe, Result):
+    """A network on a described accelerator."""
+
+    machine: str
+    network: str
+    samples_per_cluster: int
+    batches: tuple[TriedBatch, ...]
+    runs: tuple[Run, ...]
+    tried: tuple[TriedRecipe, ...] = field(
+        metadata=about("Of the portfolio and the search; empty for other recipes.")
+    )
+    num_simulated: int = field(metadata=about("How many of them came to different plans."))
+    compared: Mapping[str, SimulatedRecipe]
+    values_checked: bool
+    num_clusters: int = field(metadata=about(hidden=True))
+    code: SimulatedCode = field(metadata=about(hidden=True))
+
+    def tables(self) -> Sequence[Table]:
+        """Batches and runs where several were asked for; the plan, its cost, and what it is compared with."""
+        tables = [self._plan_table(), self._cost_table()]
+        if self.runs:
+            heads = ("samples", "direct/s", "padded/s", "in buckets/s", "buckets", "best")
+            rows = tuple(run.row() for run in self.runs)
+            tables.insert(0, Table(heads, rows, right=(0, 1, 2, 3)))
+        if self.batches:
+            rows = tuple((str(b.batch), f"{b.throughput_per_s:,.0f}") for b in self.batches)
+            tables.insert(0, Table(("samples a cluster", "samples/s"), rows, right=(0, 1)))
+        if self.compared:
+            rows = tuple(
+                (
+                    name,
+                    f"{other.time_s * 1e3:.3f}",
+                    f"{other.throughput_per_s:,.0f}",
+                    f"{other.time_s / self.time_s:.2f}",
+                )
+                for name, other in self.compared.items()
+            )
+            tables.append(Table(("compared", "ms", "samples/s", "times"), rows, right=(1, 2, 3)))
+        return tables
+
+    def lines(self) -> Sequence[str]:
+        """What was tried and checked."""
+        lines = []
+        if self.tried:
+            lines.append(f"{len(self.tried)} recipes tried, {self.num_simulated} different plans")
+        if self.values_checked:
+            lines.append("values: computed buffer by buffer, equal to the network's")
+        return lines
+
+    def save_trace(self, path: str | os.PathLike[str]) -> Path:
+        """Write what every unit does when, as a Chrome trace, which Perfetto shows."""
+        from tilewright.report.simulation import chrome_trace
+
+        return _written(path, json_text(json.dumps(chrome_trace(self.code.timeline))))
+
+    def save_page(self, path: str | os.PathLike[str]) -> Path:
+        """Draw how full the buffers are over time, and how busy units are, as an HTML file."""
+        from tilewright.report.simulation import buffer_page
+
+        return _written(path, buffer_page(self.code.timeline, self))
+
+    def _plan_table(self) -> Table:
+        rows = tuple(
+            (
+                str(number),
+                str(len(s.nodes)),
+                " x ".join(f"{factor} on axis {dim}" for dim, factor in s.cuts) or "1",
+                " ".join("x".join(map(str, shape)) for shape in s.instance_shapes),
+                "x".join(map(str, s.binding)),
+            )
+            for number, s in enumerate(self.subgraphs)
+        )
+        heads = ("subgraph", "operators", "instances", "an instance makes", "cores")
+        title = f"{self.samples_per_cluster} samples for each of {self.num_clusters} clusters, {self.recipe}"
+        return Table(heads, rows, title, (1,))
+
+    def _cost_table(self) -> Table:
+        from tilewright.report.simulation import cost_rows
+
+        time, *rest = cost_rows(self)
+        buffers = ", ".join(f"{count} in {level}" for level, count in self.buffers.items())
+        rows = (
+            (time[0], f"{time[1]}, {self.throughput_per_s:,.0f} samples/s"),
+            *rest,
+            ("buffers", f"{buffers}; {format_bytes(self.spilled_bytes)} spilled"),
+        )
+        return Table(("", ""), rows)
+
+    def __repr__(self) -> str:
+        return (
+            f"SimulationResult({self.machine!r}, {self.network!r}, {self.time_s * 1e3:.3f} ms, "
+            f"at least {self.lower_bound_s * 1e3:.3f} ms, {self.throughput_per_s:,.0f} samples/s)"
+        )
+
+
+@checked
+def simulate(
+    model: Model | Source,
+    target: str | Path = DEFAULT_MACHINE,
+    *,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> SimulationResult:
+    """Plan a network for an accelerator with buffers that software fills, and simulate a batch.
+
+    `settings` are fields of `SimulationRequest`. Every figure of the result is an estimate from the machine's
+    numbers.
+
+    Raises:
+        UsageError: a target that is no described machine, or a setting that makes no sense.
+        MachineError: a machine that has no buffers of cores, or no rate for what it has to do.
+        InfeasibleMapping: the network does not fit the machine.
+        NumericMismatch: with `check`, values differ from the network's.
+    """
+    known = [f.name for f in dataclasses.fields(SimulationRequest)]
+    for name in settings:
+        if name not in known:
+            raise UsageError(f"unknown setting {name!r}: known are {', '.join(known)}.")
+    return answer(SimulationRequest(model=model, target=target, **settings), progress)
+
+
+def answer(request: SimulationRequest, progress: Progress | None = None) -> SimulationResult:
+    """What a request asks for; as `tw.simulate`."""
+    return _Simulation(request, progress or (lambda *_: None)).result()
+
+
+class _Simulation:
+    """One request on its way to its result."""
+
+    def __init__(self, request: SimulationRequest, progress: Progress) -> None:
+        target = find_target(str(request.target))
+        if not isinstance(target, SimulatingTarget):
+            raise UsageError("simulate: takes a machine (stcp920, a YAML file), not a target that runs.")
+        self.request, self.progress, self.target = request, progress, target
+        self.named = target.named_plans(str(request.target))
+        self.options = request.options(self.named)
+        self.num_clusters = target.machine.num_clusters
+        self.model = BatchedModel.of(
+            request.model, request.fixed_shapes, "" if request.batch is None else batch_text(request.batch)
+        )
+
+    def result(self) -> SimulationResult:
+        request, model = self.request, self.model
+        wanted = wanted_batch(request.batch)
+        throughputs: list[tuple[int, float]] = []
+        asked_runs: tuple[Run, ...] = ()
+        if wanted is None or isinstance(wanted, int):
+            graph = model.graph(wanted)
+        else:
+            limit_s = latency_limit_s(request.max_latency_ms, wanted)
+            batches = Batches(model, self.target, lambda g: self.plan(g).code.cost.time_s, self.progress)
+            throughputs = batches.throughputs(limit_s)
+            most = max(throughputs, key=lambda row: row[1])[0]
+            asked_runs = (
+                () if wanted == "auto" else runs(wanted, most, batches.seconds, limit_s, self.num_clusters)
+            )
+            graph = batches.graph(most)
+        samples = wanted if isinstance(wanted, int) else model.samples(graph)
+        chosen = self.plan(graph)
+        compared = {}
+        for number, (name, options) in enumerate(self.named.items() if request.compare else ()):
+            self.progress(name, number, len(self.named))
+            compared[name] = SimulatedRecipe(
+                **self.plan(graph, options, name).figures(samples, self.num_clusters)
+            )
+        if request.check:
+            self.progress("computing values", 0, 1)
+            _check(chosen.code)
+        return SimulationResult(
+            **chosen.figures(samples, self.num_clusters),
+            machine=self.target.machine.name,
+            network=graph.name,
+            samples_per_cluster=samples,
+            batches=tuple(TriedBatch(n, per_s) for n, per_s in throughputs),
+            runs=asked_runs,
+            tried=tuple(
+                TriedRecipe(a.what, None if a.cost is None else a.cost * 1e-9) for a in chosen.attempts
+            ),
+            num_simulated=chosen.code.num_simulated,
+            compared=compared,
+            values_checked=request.check,
+            num_clusters=self.num_clusters,
+            code=chosen.code,
+        )
+
+    def plan(self, graph: Graph, options: Options | None = None, name: str = "") -> _Planned:
+        """The plan that options ask for, under a name or that of its recipe."""
+        asked = options or self.options
+        if options is None and self.request.recipe in self.named:
+            name = str(self.request.recipe)
+        planned = plan_optimised(graph, asked, PhaseClock(None, self.progress))
+        code = planned.backend.generate(planned.program)
+        assert isinstance(code, SimulatedCode), "that is what simulating targets make"
+        priced = [a for a in planned.attempts if a.cost is not None]
+        best = min(priced, key=lambda a: a.cost or 0.0, default=None)
+        name = name or (str(planned.program.recipe) if best is None else best.what)
+        return _Planned(name, code, planned.attempts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Planned:
+    """A simulated plan, how it is called, and what it was compared with."""
+
+    name: str
+    code: SimulatedCode
+    attempts: tuple[Attempt, ...]
+
+    def figures(self, samples: int, num_clusters: int) -> dict[str, Any]:
+        """The fields of `SimulatedRecipe`."""
+        network = self.code.network
+        return {
+            **{f.name: getattr(network, f.name) for f in dataclasses.fields(network)},
+            "recipe": self.name,
+            "throughput_per_s": samples * num_clusters / network.time_s,
+        }
+
+
+def _check(code: SimulatedCode) -> None:
+    """Hold the plan's values against the network's.
+
+    Raises:
+        NumericMismatch: one differs.
+    """
+    from tilewright.report.comparison import Tolerance, first_difference
+    from tilewright.report.simulation import compare_values
+
+    worst = first_difference(compare_values(code, Tolerance()))
+    if worst is not None:
+        raise NumericMismatch(
+            f"output {worst.name!r} of the plan differs from the network's by up to "
+            f"{worst.max_difference:.3g}, where {worst.allowed:.3g} is allowed."
+        )
+
+
+def _written(path: str | os.PathLike[str], text: str) -> Path:
+    written = Path(path)
+    write_atomically(written, text.encode())
+    return written

@@ -1,0 +1,40 @@
+"""`tilewright plan`: what plans of a model cost, by target and planners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tilewright.cli.flags import CompileFlags, add_verb
+from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
+
+_LISTS = ("target", "partition", "schedule", "memory")
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    add_verb(app, "plan", plan, panel)
+
+
+def plan(
+    flags: CompileFlags,
+    model: Path = typer.Argument(metavar="MODEL", help="An ONNX file."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Show what plans of a model cost beside their bounds, on any target; nothing is generated or run.
+
+    `--target`, `--partition`, `--schedule` and `--memory` take several names with commas between them, or
+    `all`; every combination is a row. Example: `tilewright plan model.onnx -t stcp920,cpu --partition
+    layerwise,graphturbo{alpha=1.25} --schedule all`.
+    """
+    from tilewright.api.plans import plan_model
+
+    lists = {name: flags.values[name] for name in _LISTS}
+    others = CompileFlags({name: value for name, value in flags.values.items() if name not in _LISTS})
+    with progress(f"planning {model.name}") as update:
+        compared = plan_model(model, **lists, options=others.options(), progress=update)
+    if as_json:
+        print_model_document("plan", compared.model_sha256, ",".join(compared.targets), compared)
+    else:
+        print_result(compared)

@@ -1,0 +1,90 @@
+"""`tw.simulate`: what may be asked, and what a result says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from tests.support.cli import tilewright
+from tests.support.models import small_net
+
+import tilewright as tw
+from tilewright.api.simulation import SimulationRequest
+from tilewright.hardware.presets import load_preset
+
+
+def test_a_result_says_what_the_command_line_prints(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(small_net(), path)
+    result = tw.simulate(path, recipe="graphturbo", compare=True, check=True)
+    printed = tilewright(
+        "simulate", path, "--recipe", "graphturbo", "--compare", "--check", "--json"
+    ).document
+    head = {"kind", "schema_version", "tilewright_version"}
+    assert json.loads(json.dumps(result.to_json())) == {k: v for k, v in printed.items() if k not in head}
+    assert result.rows()[0][0] == "0"
+    assert "variant-4" in str(result)
+    assert "<table>" in result._repr_html_()
+    assert repr(result).startswith("SimulationResult('stcp920', ")
+
+
+def test_figures_add_up_and_keep_to_the_bound() -> None:
+    result = tw.simulate(small_net(), recipe="graphturbo")
+    clusters = load_preset("stcp920").num_clusters
+    assert result.time_s >= result.lower_bound_s > 0
+    assert result.energy_j == pytest.approx(sum(result.energy_by_j.values()))
+    assert result.throughput_per_s == pytest.approx(clusters / result.time_s)
+    assert result.bytes["main_read"] > 0
+    assert {name for s in result.subgraphs for name in s.nodes} >= {"conv1", "conv2", "classify"}
+
+
+def test_timelines_and_pages_are_files(tmp_path: Path) -> None:
+    result = tw.simulate(small_net(), recipe="graphturbo")
+    events = json.loads(result.save_trace(tmp_path / "t.json").read_text())["traceEvents"]
+    assert {e["args"]["name"] for e in events if e["ph"] == "M"} == set(result.utilization)
+    assert result.save_page(tmp_path / "p.html").read_text().count("<svg") == 3
+
+
+def test_models_are_taken_loaded_as_protos_and_with_an_open_batch() -> None:
+    loaded = tw.simulate(tw.load(small_net()), recipe="graphturbo")
+    assert loaded.time_s == tw.simulate(small_net(), recipe="graphturbo").time_s
+    proto = small_net()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    four = tw.simulate(proto, batch=4, recipe="graphturbo")
+    assert (four.samples_per_cluster, four.batches) == (4, ())
+    assert [run.samples for run in tw.simulate(proto, batch=[3, 5], recipe="graphturbo").runs] == [3, 5]
+
+
+def test_a_named_plan_keeps_the_machines_other_options() -> None:
+    serial = tw.simulate(small_net(), "stcp920{overlap=none}", recipe="graphturbo").time_s
+    assert serial > tw.simulate(small_net(), recipe="graphturbo").time_s
+    assert tw.simulate(small_net(), "stcp920{overlap=none}", recipe="variant-3").time_s == serial
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"recepi": "tvm"}, "unknown setting 'recepi'"),
+        ({"recipe": "tvn"}, "expected best, search, graphturbo, tvm"),
+        ({"recipe": "tvm", "memory": "largest-size"}, "says how to cut, order and spill"),
+        ({"budget": "3trials", "recipe": "tvm"}, "nothing is searched with recipe tvm"),
+        ({"max_latency_ms": 1.0}, "chooses among several batches"),
+        ({"batch": -1}, "batch -1: expected auto"),
+        ({"compare": 1}, "compare: expected True or False"),
+        ({"target": "cpu"}, "takes a machine"),
+    ],
+)
+def test_a_mistake_is_one_line(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(tw.UsageError) as caught:
+        tw.simulate(small_net(), **settings)  # type: ignore[arg-type]  # on purpose
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_flag_of_the_verb_is_a_field_of_the_request() -> None:
+    text = tilewright("simulate", "--help").out
+    fields = set(SimulationRequest.__dataclass_fields__) - {"model"}
+    assert all(f"--{name.removesuffix('_ms').replace('_', '-')}" in text for name in fields)
