@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.explain import NodeOrigin
 from tilewright.ir.dtype import DType
@@ -16,6 +16,9 @@ from tilewright.results import about
 from tilewright.steps import MemoryInfo, StepInfo
 from tilewright.targets.base import Executable
 from tilewright.targets.stored import StoredCode
+
+if TYPE_CHECKING:
+    from tilewright.hardware.machine import Machine
 
 _ONNX_TYPE_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
@@ -75,7 +78,11 @@ class MeasuredError:
 
 @dataclass(frozen=True, slots=True)
 class CompiledFacts:
-    """What an artifact keeps of a compilation beside its program and code."""
+    """What an artifact keeps of a compilation beside its program and code.
+
+    `machine` is what a target that is a described machine was made for; None for the others, which are made
+    for the host.
+    """
 
     target: str
     tool_version: str
@@ -87,6 +94,7 @@ class CompiledFacts:
     memory: MemoryInfo | None
     origins: tuple[NodeOrigin, ...]
     error: MeasuredError | None = None
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,8 +35,9 @@ LEFT_OPEN = Recipe(AUTO, AUTO, AUTO)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A program, the report of the passes that led to it, and all the plans that were compared."""
+    """A program for a target, the report of the passes that led to it, and all plans that were compared."""
 
+    target: Target
     program: Program
     passes: PassReport
     attempts: tuple[Attempt, ...]
@@ -132,7 +133,7 @@ def plan_optimised(
     backend = target.backend(graph, options)
     asked = Recipe(options.partition, options.schedule, options.memory)
     program, attempts = Planner(graph, target, backend, options, clock).best(asked)
-    return Planned(program, passes or PassReport(), attempts, backend)
+    return Planned(target, program, passes or PassReport(), attempts, backend)
 
 
 def optimise(graph: Graph, options: Options) -> tuple[Graph, PassReport]:

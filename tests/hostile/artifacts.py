@@ -43,7 +43,8 @@ SECONDS_PER_ARTIFACT = 60.0
 MEMORY_BYTES = 12 << 30  # of address space; a bomb is then an error of memory, which must be a typed one
 
 MAKERS = (small_net, host_net, mixed_outputs)
-DOCUMENTS = ("manifest.json", "plan.json", "native.json", "weights.safetensors")
+TARGETS = ("cpu", "interpreter", "stcp920")
+DOCUMENTS = ("plan.json", "native.json", "machine.json")
 _RAW = "\0raw:"  # marks a text that goes into the document as it stands
 
 DEEP = "[" * 200_000 + "]" * 200_000
@@ -168,7 +169,7 @@ def document_text(document: Any) -> bytes:
 def field_forgeries(parts: Parts, rng: random.Random) -> Iterator[Forged]:
     """For ever: each kind of field of each document in turn."""
     tables: list[tuple[str, Any]] = [("manifest.json", parts.manifest)]
-    for name in DOCUMENTS[1:3]:
+    for name in DOCUMENTS:
         if name in parts.members:
             tables.append((name, json.loads(parts.members[name])))
     weights = parts.members["weights.safetensors"]
@@ -429,11 +430,11 @@ def changed_graph(text: str, rng: random.Random) -> tuple[bytes, str]:
 
 
 def forgeries(folder: Path, seed: int) -> Iterator[Forged]:
-    """For ever: of all kinds, of several models and both targets."""
+    """For ever: of all kinds, of several models and all sorts of targets."""
     rng = random.Random(seed)
     sources: list[Iterator[Forged]] = []
     for maker in MAKERS:
-        for target in ("cpu", "interpreter"):
+        for target in TARGETS:
             path = tw.compile(maker(), target, threads=1).save(folder / f"{maker.__name__}_{target}.tw")
             parts = Parts.of(path)
             sources.append(field_forgeries(parts, rng))

@@ -17,7 +17,7 @@ from tilewright.options import Options, parse_shapes
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
 from tilewright.suggestions import likely
-from tilewright.targets import find_target
+from tilewright.targets import find_target, is_machine
 from tilewright.version import __version__
 
 DEFAULT_TUNING_BUDGET = Budget(UNLIMITED, 60.0)
@@ -97,7 +97,7 @@ def compilation_request(
 
 
 def _compiled_model(model: Model, options: Options, compilation: Compilation) -> CompiledModel:
-    code, program = compilation.code, compilation.program
+    code, program, target = compilation.code, compilation.program, compilation.planned.target
     origins = origins_of(model.graph, program.graph, compilation.passes)
     facts = CompiledFacts(
         target=options.target,
@@ -109,8 +109,9 @@ def _compiled_model(model: Model, options: Options, compilation: Compilation) ->
         steps=compilation.steps,
         memory=code.memory_info,
         origins=with_loaded_nodes(origins, model.listed, model.graph),
+        machine=target.machine if is_machine(options.target) else None,
     )
-    store = find_target(options.target).code_store
+    store = target.code_store
     body = Body(lambda: program, lambda: None if store is None else store.pack(code), code.load)
     return CompiledModel(
         facts,

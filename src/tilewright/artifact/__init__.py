@@ -4,10 +4,12 @@
     graph.txt            the optimised graph
     plan.json            how it is cut and in which order it runs
     weights.safetensors  its constants
+    machine.json         the machine, where it was compiled for a described one
     native.json          facts about its code
     *                    parts of its code: of the processor's, objects/*.o and constants.bin
 
 The last two are there for targets whose code is kept; what they mean, the target knows (`targets/stored.py`).
+A described machine is read from nowhere else: the artifact works where its preset or file is another or gone.
 An artifact is a pure function of the model's bytes, the target, the options and the version.
 """
 
@@ -19,11 +21,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.artifact.constants import named_constants, resolved_constants
 from tilewright.artifact.container import MANIFEST, TABLES, Archive, Member, is_member_name, write_archive
 from tilewright.artifact.facts import decode_facts, encode_facts
+from tilewright.artifact.machine import decode_machine, encode_machine
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.artifact.tensors import decode_tensors, encode_tensors
 from tilewright.artifact.trust import is_ours, remember
@@ -38,10 +41,13 @@ from tilewright.ir.text import parse_graph, print_graph
 from tilewright.ir.verify import require_valid
 from tilewright.printable import printable
 from tilewright.program import Program
-from tilewright.targets import find_target
-from tilewright.targets.base import CodeStore, Executable, LoadableCode
+from tilewright.targets import find_target, is_machine, is_machine_known
+from tilewright.targets.base import CodeStore, Executable, LoadableCode, Target
 from tilewright.targets.stored import StoredCode
 from tilewright.targets.validate import require_valid_program
+
+if TYPE_CHECKING:
+    from tilewright.hardware.machine import Machine
 
 __all__ = ["FORMAT_VERSION", "Archive", "StoredModel", "read_artifact", "save_artifact"]
 
@@ -53,7 +59,8 @@ FORMAT_VERSION = 2
 GRAPH = "graph.txt"
 PLAN = "plan.json"
 WEIGHTS = "weights.safetensors"
-_RESERVED = (MANIFEST, GRAPH, PLAN, WEIGHTS, TABLES)
+MACHINE = "machine.json"
+_RESERVED = (MANIFEST, GRAPH, PLAN, WEIGHTS, TABLES, MACHINE)
 
 
 def save_artifact(path: Path, facts: CompiledFacts, program: Program, code: StoredCode | None) -> Path:
@@ -75,6 +82,8 @@ def save_artifact(path: Path, facts: CompiledFacts, program: Program, code: Stor
         Member(PLAN, (_json(encode_plan(program)),)),
         Member(WEIGHTS, encode_tensors(tensors)),
     ]
+    if facts.machine is not None:
+        members.append(Member(MACHINE, (_json(encode_machine(facts.machine)),)))
     if code is not None:
         members += _code_members(code)
         manifest["native"] = dict(code.made_for)
@@ -125,8 +134,10 @@ def read_artifact(
     with archive.decoding(MANIFEST):
         facts = decode_facts(archive.manifest)
         made_for = field_of(archive.manifest, "native", dict[str, str] | None)
-    store = _code_store(archive, facts.target, has_code=made_for is not None)
-    stored = _Stored(archive, facts, store)
+    target, machine = _made_for(archive, facts.target)
+    facts = replace(facts, machine=machine)
+    store = _code_store(archive, target, has_code=made_for is not None)
+    stored = _Stored(archive, facts, target, store)
     num_threads, remarks = _threads(path, num_threads, facts)
     if store is None or made_for is None:
         body = Body(stored.program, lambda: None, stored.generated)
@@ -141,16 +152,36 @@ def read_artifact(
     return _generated_again(stored, store, made_for, reason, remarks, num_threads, cache_dir)
 
 
-def _code_store(archive: Archive, name: str, *, has_code: bool) -> CodeStore | None:
-    """What loads code of the target, which must be known here and keep code exactly if the file has any."""
+def _made_for(archive: Archive, name: str) -> tuple[Target, Machine | None]:
+    """The target, which must be known here or be a machine that the artifact describes, and that machine.
+
+    A path in the file is never followed.
+    """
+    with archive.decoding(MANIFEST), inside("target"):
+        is_described = is_machine(name)
+    if MACHINE in archive.names:
+        if not is_described:
+            raise archive.corrupt(f"it has a member {MACHINE!r}, which target {name[:40]!r} does not need")
+        document = archive.json(MACHINE)
+        with archive.decoding(MACHINE):
+            machine = decode_machine(document)
+        with archive.decoding(MANIFEST), inside("target"):
+            return find_target(name, machine), machine
+    if is_described and is_machine_known(name):
+        raise archive.corrupt(f"member {MACHINE!r} is missing")
     try:
-        store = find_target(name).code_store
+        return find_target(name), None
     except UsageError as error:
         raise UsageError(f"{archive.path}: {MANIFEST}: target: {error}") from error
+
+
+def _code_store(archive: Archive, target: Target, *, has_code: bool) -> CodeStore | None:
+    """What loads code of the target, which keeps code exactly if the file has any."""
+    store = target.code_store
     if (store is not None) != has_code:
         has = "has native parts, which" if has_code else "lacks the native parts that"
         makes = "makes none" if has_code else "makes"
-        raise archive.corrupt(f"{MANIFEST}: native: it {has} target {name} {makes}")
+        raise archive.corrupt(f"{MANIFEST}: native: it {has} target {target.name} {makes}")
     if has_code and TABLES not in archive.names:
         raise archive.corrupt(f"member {TABLES!r} is missing")
     return store
@@ -183,7 +214,7 @@ def _generated_again(
     program = store.adapted(replace(stored.bounded_program(), options=options), made_for)
     options = program.options
     with stored.archive.decoding():
-        code = find_target(stored.facts.target).backend(program.graph, options).generate(program)
+        code = stored.target.backend(program.graph, options).generate(program)
     remark = f"{path}: {reason}; generated again here in {time.monotonic() - start_s:.1f} s."
     logger.warning("%s", printable(remark))
     facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
@@ -197,6 +228,7 @@ class _Stored:
 
     archive: Archive
     facts: CompiledFacts
+    target: Target
     store: CodeStore | None = None
     _program: Program | None = None
     _code: LoadableCode | None = None
@@ -216,7 +248,7 @@ class _Stored:
                 document = self.archive.json(PLAN)
                 with self.archive.decoding(PLAN):
                     program = decode_plan(document, graph, self.facts.options)
-                    require_valid_program(program)
+                    require_valid_program(program, allows_slices=self.target.runs_slices)
                 self._program = program
             return self._program
 
@@ -255,8 +287,10 @@ class _Stored:
 
     def generated(self, num_threads: int | None) -> Executable:
         """Code that is made again from the program, loaded."""
-        program, target = self.bounded_program(), find_target(self.facts.target)
-        return target.backend(program.graph, self.facts.options).generate(program).load(num_threads)
+        program = self.bounded_program()
+        with self.archive.decoding():
+            code = self.target.backend(program.graph, self.facts.options).generate(program)
+        return code.load(num_threads)
 
     def _graph(self, text: str, constants: Mapping[str, Any]) -> Graph:
         graph = parse_graph(text, constants=constants)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tilewright.fields import FieldError, decoded
@@ -14,6 +14,7 @@ from tilewright.partition.form import MAX_BLOCKS, Blocking, Blockwise
 from tilewright.partition.layers import Layer, layer_of
 from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planning import Provenance, Quality
+from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.tuning import Choice
@@ -23,7 +24,9 @@ def encode_plan(program: Program) -> dict[str, Any]:
     """Nodes by their position in the graph, subgraphs by their number, values by name."""
     position = {node: i for i, node in enumerate(program.graph.nodes)}
     partition, schedule = program.partition, program.schedule
+    recipe = program.recipe
     return {
+        **({} if recipe == PLAIN_RECIPE else {"recipe": asdict(recipe)}),
         "partition": {
             "subgraphs": [[position[n] for n in s.nodes] for s in partition.subgraphs],
             "decisions": [
@@ -79,6 +82,7 @@ class _PlanFields:
     schedule: _ScheduleFields
     remarks: tuple[str, ...]
     choices: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
+    recipe: Recipe = PLAIN_RECIPE
 
 
 def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
@@ -131,7 +135,15 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
     stages = tuple(Stage(tuple(_read_group(g, splits) for g in stage)) for stage in stored.schedule.stages)
     schedule = Schedule(partition, stages, stored.schedule.quality, stored.schedule.provenance, splits)
     choices = {s: _read_choice(s, choice) for s, choice in stored.choices.items()}
-    return Program(graph, partition, schedule, options, remarks=stored.remarks, choices=choices)
+    return Program(
+        graph,
+        partition,
+        schedule,
+        options,
+        remarks=stored.remarks,
+        choices=choices,
+        recipe=stored.recipe,
+    )
 
 
 def _forms(partition: Partition) -> dict[str, Any]:

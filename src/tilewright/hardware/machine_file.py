@@ -99,10 +99,16 @@ def machine_from(document: dict[str, Any], where: str) -> Machine:
         raise MachineError(f"{where}: {diagnostic(error)}") from error
 
 
-def machine_text(machine: Machine) -> str:
-    """A machine as YAML text that `parse_machine` reads back as the same machine."""
+def machine_document(machine: Machine) -> dict[str, Any]:
+    """A machine as plain data that `machine_from` reads back as the same machine."""
     document = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     document.setdefault("units", [])
+    return document
+
+
+def machine_text(machine: Machine) -> str:
+    """A machine as YAML text that `parse_machine` reads back as the same machine."""
+    document = machine_document(machine)
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
 
 

@@ -103,7 +103,7 @@ def compare_layers(
         UsageError: the target generates no code, so there are no kernels to look between.
     """
     tapped = _with_boundaries_as_outputs(program)
-    target = find_target(facts.target)
+    target = find_target(facts.target, facts.machine)
     if target.code_store is None:
         raise UsageError(f"{facts.target}: has no kernels to look between; leave out --layers.")
     code = target.backend(tapped.graph, tapped.options).generate(tapped)

@@ -22,8 +22,28 @@ if TYPE_CHECKING:
 TARGETS: Registry[Target] = families.TARGETS
 
 
-def find_target(text: str) -> Target:
+def is_machine(text: str) -> bool:
+    """Whether a text names a described machine rather than one of `TARGETS`.
+
+    >>> is_machine("cpu"), is_machine("stcp920{overlap=none}")
+    (False, True)
+    """
+    name = Spec.parse(text).name
+    return name not in TARGETS.built_in_names() and name not in TARGETS.names()
+
+
+def is_machine_known(text: str) -> bool:
+    """Whether the machine that a text names is a preset, or is looked for in a file."""
+    from tilewright.hardware.presets import is_file, preset_names
+
+    name = Spec.parse(text).name
+    return name in preset_names() or is_file(name)
+
+
+def find_target(text: str, machine: Machine | None = None) -> Target:
     """The target that a text names: one of `TARGETS`, or a machine by its preset or YAML file, with options.
+
+    With a `machine`, a text that names a machine stands for that one: nothing is looked up.
 
     Raises:
         UsageError: there is none, or no such option; says what was likely meant.
@@ -31,16 +51,18 @@ def find_target(text: str) -> Target:
     """
     spec = Spec.parse(text)
     # Built-in ones first: neither plugins nor what describes machines is loaded for them.
-    if spec.name in TARGETS.built_in_names() or spec.name in TARGETS.names():
+    if not is_machine(text):
         return TARGETS.get(spec)
-    from tilewright.hardware.presets import find_machine, is_file, preset_names
+    from tilewright.hardware.presets import find_machine, preset_names
     from tilewright.targets.npu.target import NpuTarget
 
+    if machine is not None:
+        return with_options(NpuTarget(machine), spec)
     if spec.name == NpuTarget.family:
         raise UsageError(
             f"target {spec.name}: needs a machine; give a YAML file or a preset: {', '.join(preset_names())}."
         )
-    if spec.name not in preset_names() and not is_file(spec.name):
+    if not is_machine_known(text):
         known = (*TARGETS.names(), *preset_names())
         guess = likely(spec.name, known)
         hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Known: {', '.join(known)}, or a YAML file."

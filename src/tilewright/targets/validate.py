@@ -12,15 +12,17 @@ from tilewright.schedule.base import ScheduleProblem
 from tilewright.schedule.check import check_schedule
 
 
-def program_violations(program: Program) -> tuple[Violation, ...]:
+def program_violations(program: Program, *, allows_slices: bool = False) -> tuple[Violation, ...]:
     """Everything wrong with a program's plans, apart from their stated costs.
 
-    Costs, and whether slices are allowed, are checked against the planner's problem, which a program does
-    not carry.
+    `allows_slices` is the target's `runs_slices`. Costs are checked against the planner's problem, which a
+    program does not carry.
     """
     partition_problem = PartitionProblem(program.graph)
     max_groups = max((len(stage.groups) for stage in program.schedule.stages), default=1)
-    schedule_problem = ScheduleProblem(program.partition, limits=Limits(max_groups), allows_slices=True)
+    schedule_problem = ScheduleProblem(
+        program.partition, limits=Limits(max_groups), allows_slices=allows_slices
+    )
     found = [
         *check_partition(partition_problem, program.partition),
         *check_schedule(schedule_problem, program.schedule),
@@ -30,13 +32,13 @@ def program_violations(program: Program) -> tuple[Violation, ...]:
     return tuple(v for v in found if v.rule not in ("cost", "bound"))
 
 
-def require_valid_program(program: Program) -> None:
-    """Raise if a plan is wrong.
+def require_valid_program(program: Program, *, allows_slices: bool = False) -> None:
+    """Raise if a plan is wrong, or has slices where none are allowed.
 
     Raises:
         InternalError: naming the first violation and how many there are.
     """
-    violations = program_violations(program)
+    violations = program_violations(program, allows_slices=allows_slices)
     if violations:
         more = f" and {len(violations) - 1} more" if len(violations) > 1 else ""
         raise InternalError(
