@@ -19,7 +19,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.program import Program
-from tilewright.steps import KernelInfo, MemoryInfo, StepInfo, TuningInfo
+from tilewright.steps import CostInfo, KernelInfo, MemoryInfo, StepInfo, TuningInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -180,6 +180,11 @@ class CompiledModel:
         return self.facts.memory
 
     @property
+    def cost(self) -> CostInfo | None:
+        """What the plan costs by estimate, and what any costs at least; None of artifacts that do not say."""
+        return self.facts.cost
+
+    @property
     def steps(self) -> tuple[StepInfo, ...]:
         """What runs, in order."""
         return self.facts.steps
@@ -258,6 +263,7 @@ class CompiledModel:
             num_subgraphs=len(self.partition.subgraphs),
             num_stages=len(self.schedule.stages),
             memory=self.memory,
+            cost=self.cost,
             algorithms=self.algorithms,
             error=self.error,
             tuning=self.tuning,

@@ -13,7 +13,7 @@ from tilewright.options import Options
 from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.results import about
-from tilewright.steps import MemoryInfo, StepInfo
+from tilewright.steps import CostInfo, MemoryInfo, StepInfo
 from tilewright.targets.base import Executable
 from tilewright.targets.stored import StoredCode
 
@@ -81,7 +81,7 @@ class CompiledFacts:
     """What an artifact keeps of a compilation beside its program and code.
 
     `machine` is what a target that is a described machine was made for; None for the others, which are made
-    for the host.
+    for the host. `cost` is what the plan costs by estimate; the first artifacts have none.
     """
 
     target: str
@@ -94,6 +94,7 @@ class CompiledFacts:
     memory: MemoryInfo | None
     origins: tuple[NodeOrigin, ...]
     error: MeasuredError | None = None
+    cost: CostInfo | None = None
     machine: Machine | None = None
 
 

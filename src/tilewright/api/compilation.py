@@ -16,8 +16,10 @@ from tilewright.frontend.onnx import Source
 from tilewright.options import Options, parse_shapes
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
+from tilewright.steps import CostInfo
 from tilewright.suggestions import likely
 from tilewright.targets import find_target, is_machine
+from tilewright.targets.base import SimulatedCode
 from tilewright.version import __version__
 
 DEFAULT_TUNING_BUDGET = Budget(UNLIMITED, 60.0)
@@ -109,6 +111,11 @@ def _compiled_model(model: Model, options: Options, compilation: Compilation) ->
         steps=compilation.steps,
         memory=code.memory_info,
         origins=with_loaded_nodes(origins, model.listed, model.graph),
+        cost=CostInfo.of(
+            program.schedule.quality,
+            compilation.planned.backend.costs.source,
+            code.cost if isinstance(code, SimulatedCode) else None,
+        ),
         machine=target.machine if is_machine(options.target) else None,
     )
     store = target.code_store

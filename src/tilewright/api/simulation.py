@@ -214,13 +214,13 @@ class SimulationResult(SimulatedRecipe, Result):
         """Write what every unit does when, as a Chrome trace, which Perfetto shows."""
         from tilewright.report.simulation import chrome_trace
 
-        return _written(path, json_text(json.dumps(chrome_trace(self.code.timeline))))
+        return _written(path, json_text(json.dumps(chrome_trace(self.code.timeline()))))
 
     def save_page(self, path: str | os.PathLike[str]) -> Path:
         """Draw how full the buffers are over time, and how busy units are, as an HTML file."""
         from tilewright.report.simulation import buffer_page
 
-        return _written(path, buffer_page(self.code.timeline, self))
+        return _written(path, buffer_page(self.code.timeline(), self))
 
     def _plan_table(self) -> Table:
         rows = tuple(
@@ -370,7 +370,7 @@ class _Planned:
 
     def figures(self, samples: int, num_clusters: int) -> dict[str, Any]:
         """The fields of `SimulatedRecipe`."""
-        network = self.code.network
+        network = self.code.network()
         return {
             **{f.name: getattr(network, f.name) for f in dataclasses.fields(network)},
             "recipe": self.name,

@@ -13,7 +13,7 @@ from tilewright.explain import NodeOrigin
 from tilewright.fields import FieldError, field_of, inside, sha256_text
 from tilewright.options import Options, option_types
 from tilewright.planning import UNLIMITED, Budget
-from tilewright.steps import MemoryInfo, StepInfo
+from tilewright.steps import CostInfo, MemoryInfo, StepInfo
 
 
 def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
         "memory": None if facts.memory is None else _memory(facts.memory),
         "origins": [asdict(origin) for origin in facts.origins],
         "error": None if facts.error is None else asdict(facts.error),
+        "cost": None if facts.cost is None else asdict(facts.cost),
     }
 
 
@@ -53,8 +54,9 @@ def decode_facts(document: Any) -> CompiledFacts:
     stored = read("options", dict[str, Any])
     with inside("options"):
         options = decode_options(stored)
-    # The first artifacts have no error.
+    # The first artifacts have no error, and no cost.
     error = read("error", MeasuredError | None) if "error" in document else None
+    cost = read("cost", CostInfo | None) if "cost" in document else None
     facts = CompiledFacts(
         target=read("target", str),
         tool_version=read("tool_version", str),
@@ -66,6 +68,7 @@ def decode_facts(document: Any) -> CompiledFacts:
         memory=read("memory", MemoryInfo | None),
         origins=read("origins", tuple[NodeOrigin, ...]),
         error=error,
+        cost=cost,
     )
     for position, step in enumerate(facts.steps):
         if step.index != position:

@@ -149,7 +149,7 @@ def _dumps(model: Model, options: Options) -> Mapping[str, str]:
 
 def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> list[tuple[str, str]]:
     from tilewright.api.inspection import level_rows
-    from tilewright.report.compilation import ChosenAlgorithms
+    from tilewright.report.compilation import ChosenAlgorithms, cost_rows
 
     on_host = sum(k.is_host for k in compiled.kernels)
     rows = [
@@ -162,6 +162,8 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
         rows.append(("measured", tuning_text(compiled.tuning)))
     if compiled.error is not None:
         rows.append(("largest error", str(compiled.error)))
+    if compiled.cost is not None:
+        rows += cost_rows(compiled.cost)
     memory = compiled.memory
     if memory is not None and len(memory.levels) > 1:
         rows += level_rows(memory.levels)

@@ -13,9 +13,10 @@ from tilewright.arguments import checked
 from tilewright.compiled_facts import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.errors import UsageError
 from tilewright.explain import Explanation
+from tilewright.formatting import format_ms
 from tilewright.printable import html_text, json_text
 from tilewright.results import Result, about
-from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
+from tilewright.steps import CostInfo, MemoryInfo, StepInfo, TuningInfo
 
 _STYLE = (
     "body{font:14px/1.4 system-ui,sans-serif;margin:2em;max-width:100em}"
@@ -66,6 +67,7 @@ class CompilationSummary(Result):
     num_subgraphs: int
     num_stages: int
     memory: MemoryInfo | None
+    cost: CostInfo | None = field(metadata=about("By estimate; null for artifacts that do not say."))
     algorithms: Mapping[str, int] = field(metadata=about("Kernels by the template that made them."))
     error: MeasuredError | None = field(metadata=about("With --error."))
     tuning: TuningInfo | None = field(metadata=about("Where measurements chose kernels."))
@@ -153,6 +155,30 @@ class CompilationReport:
         return "".join(table.html() for table in self.tables)
 
 
+def cost_rows(cost: CostInfo) -> list[tuple[str, str]]:
+    """What a plan costs, and at least: where it is simulated also energy, bytes and how busy units are."""
+    rows = []
+    if cost.simulated is None or cost.unit != "ns":
+        bound = _amount(cost.bound, cost.unit)
+        kind = "" if cost.is_proven else ", estimated too"
+        gap = "" if cost.gap is None else f": {100 * cost.gap:.0f} % above"
+        if cost.gap is not None and cost.gap < 0:
+            gap = f": {-100 * cost.gap:.0f} % below, so that this estimate is violated"
+        rows += [
+            ("estimate", f"{_amount(cost.cost, cost.unit)}, by {cost.source}"),
+            ("at least", f"{bound}{kind}{gap}"),
+        ]
+    if cost.simulated is not None:
+        from tilewright.report.simulation import cost_rows as simulated_rows
+
+        rows += simulated_rows(cost.simulated)
+    return rows
+
+
+def _amount(cost: float, unit: str) -> str:
+    return format_ms(cost / 1e6) if unit == "ns" else f"{cost:.4g} {unit}"
+
+
 def _summary(document: Mapping[str, Any], facts: CompiledFacts) -> tuple[tuple[str, str], ...]:
     kernels = [kernel for step in facts.steps for kernel in step.kernels]
     on_host = [kernel for kernel in kernels if kernel.is_host]
@@ -166,6 +192,8 @@ def _summary(document: Mapping[str, Any], facts: CompiledFacts) -> tuple[tuple[s
         ("algorithms", ", ".join(f"{n} {name}" for name, n in document["algorithms"].items())),
         ("error", "not measured" if facts.error is None else str(facts.error)),
     ]
+    if facts.cost is not None:
+        rows += cost_rows(facts.cost)
     if facts.memory is not None:
         memory = facts.memory
         rows += [

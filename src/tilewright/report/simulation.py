@@ -37,12 +37,13 @@ def cost_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
     """Time, bound, energy, bytes and how busy units are, a line each."""
     source = cost.energy_source.split(";")[0][:60]
     read, written = (format_bytes(cost.bytes[f"main_{way}"]) for way in ("read", "written"))
+    busiest_first = sorted(cost.utilization.items(), key=lambda item: (-item[1], item[0]))
     return [
         ("time", f"{cost.time_s * 1e3:.3f} ms"),
         ("at least", f"{cost.lower_bound_s * 1e3:.3f} ms ({cost.bound_by}): {100 * cost.gap:.0f} % above"),
         ("energy", f"{cost.energy_j * 1e3:.1f} mJ, estimated ({source})"),
         ("main memory", f"{read} read, {written} written"),
-        ("busy", ", ".join(f"{unit} {100 * share:.0f} %" for unit, share in cost.utilization.items())),
+        ("busy", ", ".join(f"{unit} {100 * share:.0f} %" for unit, share in busiest_first)),
     ]
 
 

@@ -122,12 +122,10 @@ class SimulatedCode(Code, Protocol):
         """Time, bytes and energy."""
         ...
 
-    @property
     def network(self) -> SimulatedNetwork:
         """The plan and its cost."""
         ...
 
-    @property
     def timeline(self) -> Timeline:
         """What every unit does when."""
         ...

@@ -58,7 +58,6 @@ class NpuCode:
         """Time and bytes of one cluster, energy of all of them."""
         return SimulatedCost(**self._figures())
 
-    @property
     def network(self) -> SimulatedNetwork:
         """Subgraphs with their slices, the order of these, and what lies where."""
         planned = self.planned
@@ -87,7 +86,6 @@ class NpuCode:
             spilled_bytes=planned.scopes.spilled_bytes,
         )
 
-    @property
     def timeline(self) -> Timeline:
         """One batch on one cluster."""
         found, scopes = self.simulation, self.planned.scopes
