@@ -192,9 +192,7 @@ class Planner:
 
     def program(self, recipe: Recipe) -> Program:
         """Every decision of a recipe."""
-        with self.clock.phase("partition"):
-            partition = self.partition(recipe.partition)
-        return self.ordered(partition, recipe)
+        return self.ordered(self.partition(recipe.partition), recipe)
 
     def ordered(self, partition: Partition, recipe: Recipe) -> Program:
         """A partition, ordered and placed as a recipe says."""
@@ -210,19 +208,23 @@ class Planner:
     def partition(self, name: str) -> Partition:
         """What a partitioner makes of the graph, with what the target decides about it."""
         if name not in self._partitions:
-            problem = self.backend.partition_problem
-            solution = PARTITIONERS.get(name).solve(problem, self.options.search_budget)
-            if isinstance(solution, Infeasible):
-                raise InfeasibleMapping(str(solution))
-            violations = check_partition(problem, solution)
-            if violations:
-                raise InternalError(f"partitioner {name!r}: {violations[0]}")
-            refined = self.backend.refine(problem, solution, progress=self.clock.report)
-            violations = () if refined is solution else check_partition(problem, refined)
-            if violations:
-                raise InternalError(f"target {self.target.name!r} refined the partition: {violations[0]}")
-            self._partitions[name] = refined
+            with self.clock.phase("partition"):
+                self._partitions[name] = self._new_partition(name)
         return self._partitions[name]
+
+    def _new_partition(self, name: str) -> Partition:
+        problem = self.backend.partition_problem
+        solution = PARTITIONERS.get(name).solve(problem, self.options.search_budget)
+        if isinstance(solution, Infeasible):
+            raise InfeasibleMapping(str(solution))
+        violations = check_partition(problem, solution)
+        if violations:
+            raise InternalError(f"partitioner {name!r}: {violations[0]}")
+        refined = self.backend.refine(problem, solution, progress=self.clock.report)
+        violations = () if refined is solution else check_partition(problem, refined)
+        if violations:
+            raise InternalError(f"target {self.target.name!r} refined the partition: {violations[0]}")
+        return refined
 
     def schedule(self, partition: Partition, recipe: Recipe) -> Schedule:
         """A partition in order."""

@@ -39,9 +39,9 @@ NOMINAL_CLOCK_HZ = 3.0e9
 # Fitted to measured networks of the zoo: what the estimates say too much, and what every step takes beside
 # its kernels.
 _CYCLES_PER_ESTIMATED = 0.72
-_STEP_NS = 1_000.0
+_STEP_NS = 500.0
 # Of a barrier, for each thread beside the first.
-_BARRIER_NS = 1_000.0
+_BARRIER_NS = 500.0
 # Of main memory, all cores together, and an operator in Python, beside the bytes that it touches.
 _MEMORY_BYTES_PER_NS = 20.0
 _HOST_CALL_NS = 20_000.0

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.errors import BudgetExceeded, InternalError, UsageError
+from tilewright.errors import (
+    BudgetExceeded,
+    InputError,
+    InternalError,
+    ModelRejected,
+    UnsupportedOp,
+    UsageError,
+)
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import num_threads_default, resolve_threads
@@ -23,14 +33,16 @@ from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.merge_chains import merge_chains
-from tilewright.planning import Infeasible, Status
+from tilewright.planning import Budget, Infeasible, Status
+from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
-from tilewright.schedule.base import Schedule
+from tilewright.schedule import SCHEDULERS
+from tilewright.schedule.base import Schedule, ScheduleProblem
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 from tilewright.targets import base
-from tilewright.targets.base import PlainBackend, Support, require_supported
+from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
 from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
@@ -43,6 +55,7 @@ from tilewright.targets.cpu.isa import Isa, isa_of
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, LoweredPartition
+from tilewright.targets.cpu.race import race
 from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, Launch, MainStep, Stage, build_main
 from tilewright.targets.cpu.storage import (
     FIRST_CALLER_BASE,
@@ -55,9 +68,20 @@ from tilewright.targets.cpu.storage import (
     place_reports,
 )
 from tilewright.targets.cpu.stored import CpuStore
-from tilewright.targets.cpu.tune import Tuner, tune
+from tilewright.targets.cpu.tune import Tuner, random_feed, tune
+from tilewright.tuning.search import is_faster
 
 Array = np.ndarray[Any, Any]
+
+logger = logging.getLogger(__name__)
+
+MIN_ESTIMATED_GAIN = 0.05
+"""Share of the time that another recipe must be estimated to save to replace the default."""
+
+_SIDE_BY_SIDE = replace(PLAIN_RECIPE, schedule="greedy")
+# Of a budget that is a time, the share for the race of recipes; and its seconds under other budgets.
+_RACE_SHARE = 0.1
+_RACE_S = 2.4
 
 _UNSUPPORTED_TYPES = frozenset({DType.STRING, DType.COMPLEX64, DType.COMPLEX128})
 
@@ -325,6 +349,50 @@ class CpuBackend(PlainBackend):
         partition = replace(partition, quality=quality)
         self._kernels[partition] = replace(lowering, partition=replace(lowering.partition, quality=quality))
         return partition
+
+    def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
+        """Kernel after kernel; and side by side what may be, where the estimate is sure that it pays."""
+        yield PLAIN_RECIPE
+        plain = partition(PLAIN_RECIPE.partition)
+        side_by_side = self._side_by_side(plain)
+        if side_by_side is not None:
+            sequential_ns = sum(self.costs.kernel(subgraph).time_ns for subgraph in plain.subgraphs)
+            if side_by_side.quality.cost < (1 - MIN_ESTIMATED_GAIN) * sequential_ns:
+                yield _SIDE_BY_SIDE
+
+    def _side_by_side(self, partition: Partition) -> Schedule | None:
+        """The schedule in which stages run what they can; None where nothing can run beside anything."""
+        if all(len(partition.successors(subgraph)) <= 1 for subgraph in partition.subgraphs):
+            return None
+        problem = ScheduleProblem(partition, cost=self.costs, limits=self.limits, seed=self.options.seed)
+        schedule = SCHEDULERS.get(_SIDE_BY_SIDE.schedule).solve(problem, self.options.search_budget)
+        if isinstance(schedule, Infeasible) or len(schedule.stages) == len(partition.subgraphs):
+            return None
+        return schedule
+
+    def improve(
+        self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
+    ) -> Improved:
+        """The other recipe instead, if it wins a race of whole models that takes a share of the budget."""
+        recipe = PLAIN_RECIPE if best.recipe == _SIDE_BY_SIDE else _SIDE_BY_SIDE
+        if self.options.frozen or self._side_by_side(best.partition) is None:
+            return Improved(best)
+        other = make(best.partition, recipe)
+        attempts = (Attempt(f"{recipe}, raced", other.schedule.quality.cost),)
+        seconds = _RACE_S if budget.deadline_s is None else _RACE_SHARE * budget.deadline_s
+        try:
+            with contextlib.ExitStack() as stack:
+                executables = [
+                    self.generate(program, progress=progress).load(self.options.num_threads)
+                    for program in (best, other)
+                ]
+                for executable in executables:
+                    stack.callback(executable.close)
+                incumbent_ns, other_ns = race(executables, random_feed(best), seconds)
+        except (InputError, ModelRejected, UnsupportedOp, UsageError) as error:
+            logger.warning("schedules were not compared by measurement: %s", error)
+            return Improved(best)
+        return Improved(other if is_faster(other_ns, incumbent_ns) else best, attempts)
 
     def place(self, program: Program, *, progress: Progress | None = None) -> base.Placement:
         """Lower the partition, once for all its schedules, and place its tensors in one arena."""

@@ -25,6 +25,7 @@ from tilewright.targets.cpu.codegen import toolchain_version
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.lowered import LoweredModel
+from tilewright.targets.cpu.race import BLOCK_RUNS, race
 from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.storage import Arrangements
 from tilewright.tuning import Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search
@@ -35,14 +36,11 @@ logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 
-# A plan runs this long in one call of the bench, in blocks that begin with a run nobody counts: the one
-# before it had the caches.
+# A plan runs this long in one call of the bench.
 _PROFILE_S = 0.4
 _RACE_S = 1.2
-_BLOCK_RUNS = 4
 _MIN_BLOCKS = 2
 _MAX_BLOCKS = 12
-_RACE_ROUNDS = (9, 60)
 _MAX_PLANS = 4
 # Each plan has its own copy of the weights; all of them together take no more than this.
 _MAX_WEIGHT_BYTES = 2 << 30
@@ -101,7 +99,7 @@ class ModelBench:
             ):
                 for (lowered, executable), times in zip(contestants, samples, strict=True):
                     executable.run_profiled(self.feed)
-                    for _ in range(_BLOCK_RUNS - 1):
+                    for _ in range(BLOCK_RUNS - 1):
                         durations = {t.step_index: t.duration_ns for t in executable.run_profiled(self.feed)}
                         for site, total_ns in self._by_site(lowered, durations).items():
                             times.setdefault(site, []).append(total_ns)
@@ -118,22 +116,8 @@ class ModelBench:
 
     def race(self, plans: Sequence[Plan]) -> Sequence[list[float]]:
         """For each plan the time of a run in ns, one for each round: the least of a block."""
-        samples: list[list[float]] = [[] for _ in plans]
         with self._loaded(plans, profile=False) as contestants:
-            least, most = _RACE_ROUNDS
-            started = time.perf_counter()
-            while len(samples[0]) < least or (
-                len(samples[0]) < most and time.perf_counter() - started < _RACE_S * len(plans)
-            ):
-                for (_, executable), times in zip(contestants, samples, strict=True):
-                    executable.run(self.feed)
-                    times.append(min(self._time(executable) for _ in range(_BLOCK_RUNS - 1)))
-        return samples
-
-    def _time(self, executable: CpuExecutable) -> float:
-        start_ns = time.perf_counter_ns()
-        executable.run(self.feed)
-        return float(time.perf_counter_ns() - start_ns)
+            return race([executable for _, executable in contestants], self.feed, _RACE_S * len(plans))
 
     @contextlib.contextmanager
     def _loaded(

@@ -1,0 +1,72 @@
+"""Which recipes the processor tries, by estimate and by race."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx.parser
+import pytest
+
+from tilewright import zoo
+from tilewright.compiler import Planner
+from tilewright.frontend.onnx import load_onnx
+from tilewright.options import Options
+from tilewright.planning import Budget
+from tilewright.planning.portfolio import PLAIN_RECIPE
+from tilewright.progress import PhaseClock
+from tilewright.targets.cpu import target as cpu
+from tilewright.targets.cpu.executable import CpuExecutable
+from tilewright.targets.cpu.target import CpuBackend, CpuTarget
+
+
+def _planner(model: onnx.ModelProto) -> Planner:
+    options = Options(no_cache=True, threads=2)
+    graph = load_onnx(model)
+    target = CpuTarget()
+    return Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
+
+
+def _schedules(planner: Planner) -> list[str]:
+    return [recipe.schedule for recipe in planner.backend.recipes(planner.partition)]
+
+
+def test_a_small_gain_by_estimate_keeps_the_default() -> None:
+    assert _schedules(_planner(zoo.build("bert_tiny"))) == ["sequential"]
+
+
+def test_a_gain_beyond_the_margin_offers_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "MIN_ESTIMATED_GAIN", -1.0)
+    assert _schedules(_planner(zoo.build("bert_tiny"))) == ["sequential", "greedy"]
+
+
+@pytest.mark.parametrize(
+    ("other_ns", "expected"), [(9.0, "greedy"), (10.0, "sequential"), (11.0, "sequential")]
+)
+def test_only_a_clear_win_replaces_the_default(
+    monkeypatch: pytest.MonkeyPatch, other_ns: float, expected: str
+) -> None:
+    def raced(
+        executables: Sequence[CpuExecutable], feed: Mapping[str, Any], seconds: float
+    ) -> list[list[float]]:
+        for executable in executables:
+            executable.run(feed)
+        return [[10.0] * 9, [other_ns] * 9]
+
+    monkeypatch.setattr(cpu, "race", raced)
+    planner = _planner(zoo.build("bert_tiny"))
+    assert isinstance(planner.backend, CpuBackend)
+    plain = planner.program(PLAIN_RECIPE)
+    improved = planner.backend.improve(plain, planner.ordered, Budget(deadline_s=1.0))
+    assert improved.program.recipe.schedule == expected
+    (attempt,) = improved.attempts
+    assert attempt.cost == pytest.approx(plain.schedule.quality.cost, rel=0.2)
+
+
+def test_a_chain_has_nothing_to_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "race", None)
+    chain = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[8,8] x) => (float[8,8] y) '
+        "{ a = MatMul(x, x) b = Softmax(a) y = MatMul(b, b) }"
+    )
+    planner = _planner(chain)
+    plain = planner.program(PLAIN_RECIPE)
+    assert planner.backend.improve(plain, planner.ordered, Budget(deadline_s=1.0)).program is plain
