@@ -1,14 +1,20 @@
 """Every registered planner keeps its family's promise: valid answers, repeatable, with what made them."""
 
+import numpy as np
 import pytest
-from tests.support.graphs import GraphBuilder, random_graph
+from tests.support.graphs import GraphBuilder, feed_of, random_graph
 
+from tilewright.compiler import compile_graph
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph
+from tilewright.ir.interpret import run_graph
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory, memory_problem
+from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
 from tilewright.planning import Budget, Limits
 from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem, check_schedule
+from tilewright.targets import find_target
+from tilewright.targets.validate import program_violations
 
 MACHINE = load_preset("stcp920")
 
@@ -73,3 +79,45 @@ def test_memory_plans_are_valid_and_repeat(name: str) -> None:
             assert check_memory(problem, plan) == ()
             assert plan.provenance.planner == name
             assert MEMORY_PLANNERS.get(name).solve(problem, Budget(100)) == plan
+
+
+def agrees(graph: Graph, options: Options) -> None:
+    """The plan is valid by every checker, and the outputs are the interpreter's."""
+    compilation = compile_graph(graph, options)
+    program, target = compilation.program, find_target(options.target)
+    assert program_violations(program, allows_slices=target.runs_slices) == ()
+    assert [str(program.recipe)] == [f"{options.partition}, {options.schedule}, {options.memory}"]
+    feed = feed_of(graph)
+    expected = run_graph(graph, feed)
+    executable = compilation.code.load(1)
+    try:
+        got = executable.run(feed)
+    finally:
+        executable.close()
+    assert got.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-5)
+
+
+def known_graphs() -> list[Graph]:
+    """Those of `graphs` that any target runs: one passes its input through, others have joins and forks."""
+    return [graph for graph in graphs() if graph.name not in ("empty", "opaque")][:3]
+
+
+@pytest.mark.parametrize("target", ["interpreter", "stcp920"])
+@pytest.mark.parametrize("schedule", SCHEDULERS.names())
+@pytest.mark.parametrize("partition", PARTITIONERS.names())
+def test_any_planners_go_together_on_any_target(partition: str, schedule: str, target: str) -> None:
+    for memory in MEMORY_PLANNERS.names():
+        options = Options(target=target, partition=partition, schedule=schedule, memory=memory, effort=1)
+        for graph in known_graphs():
+            agrees(graph, options)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULERS.names())
+@pytest.mark.parametrize("partition", PARTITIONERS.names())
+def test_any_planners_go_together_in_generated_code(partition: str, schedule: str) -> None:
+    """All memory planners with one graph: kernels are compiled once for them."""
+    graph = known_graphs()[-1]
+    for memory in MEMORY_PLANNERS.names():
+        agrees(graph, Options(partition=partition, schedule=schedule, memory=memory, effort=1, threads=1))

@@ -15,12 +15,17 @@ from tests.support.models import feed_for, host_net, small_net
 import tilewright as tw
 from tilewright import zoo
 
-NUM_PROCESSES = 10
+NUM_PROCESSES = {"cpu": 10, "interpreter": 2, "stcp920": 2}
 NUM_RUNS = 1000
 
 COMPILE = """
-import sys, tilewright as tw
-tw.compile(sys.argv[1], no_cache=True, threads=2).save(sys.argv[2])
+import sys, numpy as np, tilewright as tw
+compiled = tw.compile(sys.argv[1], sys.argv[3], no_cache=True, threads=2)
+compiled.save(sys.argv[2])
+arrays = {i.name: np.linspace(-1, 1, int(np.prod(i.shape)), dtype=np.float32) for i in compiled.get_inputs()}
+feed = {i.name: arrays[i.name].reshape(i.shape) for i in compiled.get_inputs()}
+for _ in range(2):
+    sys.stdout.buffer.write(b"".join(a.tobytes() for a in compiled.run(None, feed)))
 """
 
 
@@ -29,23 +34,33 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-def test_fresh_processes_write_the_same_artifact(tmp_path: Path) -> None:
-    model = tmp_path / "squeezenet.onnx"
-    model.write_bytes(zoo.build("squeezenet1_1", image=48).SerializeToString())
+@pytest.mark.parametrize("target", NUM_PROCESSES)
+def test_fresh_processes_write_the_same_artifact_and_compute_the_same_bits(
+    target: str, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.onnx"
+    network = zoo.build("squeezenet1_1", image=48) if target == "cpu" else small_net()
+    model.write_bytes(network.SerializeToString())
     digests: list[str] = []
-    for number in range(NUM_PROCESSES):
+    outputs: list[bytes] = []
+    for number in range(NUM_PROCESSES[target]):
         folder = tmp_path / f"folder{number}"
         folder.mkdir()
-        target = folder / f"model{number}.tw"
+        path = folder / f"model{number}.tw"
         environment = {**os.environ, "PYTHONHASHSEED": str(7919 * number + 1)}
-        subprocess.run(
-            [sys.executable, "-c", COMPILE, str(model), str(target)],
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILE, str(model), str(path), target],
             check=True,
             env=environment,
             cwd=folder,
+            stdout=subprocess.PIPE,
         )
-        digests.append(hashlib.sha256(target.read_bytes()).hexdigest())
+        digests.append(hashlib.sha256(path.read_bytes()).hexdigest())
+        half = len(done.stdout) // 2
+        outputs += [done.stdout[:half], done.stdout[half:]]
     assert len(set(digests)) == 1
+    assert len(set(outputs)) == 1
+    assert outputs[0]
 
 
 def test_the_cache_does_not_change_the_artifact(tmp_path: Path) -> None:
@@ -64,6 +79,8 @@ def test_another_option_or_model_is_another_artifact(tmp_path: Path) -> None:
             (small_net(seed=1), {}),
             (small_net(), {"seed": 1}),
             (small_net(), {"target": "interpreter"}),
+            (small_net(), {"target": "stcp920"}),
+            (small_net(), {"target": "ipu-mk1"}),
         )
     ]
     assert len(set(written)) == len(written)

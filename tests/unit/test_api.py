@@ -17,7 +17,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.interpret import run_graph
 from tilewright.partition.base import data_edges
 
-TARGETS = ("cpu", "interpreter")
+TARGETS = ("cpu", "interpreter", "stcp920")
 
 
 @pytest.fixture(autouse=True)

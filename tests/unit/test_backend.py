@@ -14,7 +14,7 @@ MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[2] a, float[2] b) => (
 A, B = np.float32([1, 2]), np.float32([10, 20])
 
 
-@pytest.mark.parametrize("device", ["CPU", "CPU:0", "INTERPRETER"])
+@pytest.mark.parametrize("device", ["CPU", "CPU:0", "INTERPRETER", "STCP920", "ipu-mk1"])
 def test_a_model_runs_on_each_device(device: str) -> None:
     assert backend.supports_device(device)
     (y,) = backend.prepare(parse_model(MODEL), device).run([A, B])

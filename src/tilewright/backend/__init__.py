@@ -1,7 +1,7 @@
 """The ONNX backend interface: `prepare`, `run_model`, `run_node`, `supports_device`.
 
 Devices are ONNX's names for tilewright's targets; `INTERPRETER` runs reference semantics. Targets of plugins
-are devices by their names in capitals.
+and machines that come with the package are devices by their names in capitals.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from tilewright.compiler import compile_graph
 from tilewright.errors import UnsupportedOp, UsageError
 from tilewright.frontend.onnx import load_onnx
+from tilewright.hardware.presets import preset_names
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
@@ -135,10 +136,13 @@ def target_of(device: str) -> str:
     name = device.partition(":")[0].upper()
     if name in TARGET_OF_DEVICE:
         return TARGET_OF_DEVICE[name]
+    machines = {preset.upper(): preset for preset in preset_names()}
     devices = {**TARGET_OF_DEVICE, **{plugin.upper(): plugin for plugin in TARGETS.plugin_names()}}
-    if name not in devices:
-        raise UnsupportedOp(f"device {device!r} is not supported; use one of {', '.join(devices)}.")
-    return devices[name]
+    if name not in devices and name not in machines:
+        raise UnsupportedOp(
+            f"device {device!r} is not supported; use one of {', '.join(devices)}, or the name of a machine."
+        )
+    return devices.get(name) or machines[name]
 
 
 def as_array(data: Any) -> Array:

@@ -94,7 +94,7 @@ def instruction_set_by_name(name: str) -> InstructionSet:
     """
     known = {instruction_set.name: instruction_set for instruction_set in INSTRUCTION_SETS}
     if name not in known:
-        raise UsageError(f"unknown instruction set {name!r}: expected {HOST}, {', '.join(known)}")
+        raise UsageError(f"unknown instruction set {name!r}: give {HOST}, {', '.join(known)}.")
     return known[name]
 
 

@@ -60,12 +60,12 @@ def find_target(text: str, machine: Machine | None = None) -> Target:
         return with_options(NpuTarget(machine), spec)
     if spec.name == NpuTarget.family:
         raise UsageError(
-            f"target {spec.name}: needs a machine; give a YAML file or a preset: {', '.join(preset_names())}."
+            f"target {spec.name}: needs a machine; give a YAML file, or one that `tilewright targets` lists."
         )
     if not is_machine_known(text):
-        known = (*TARGETS.names(), *preset_names())
-        guess = likely(spec.name, known)
-        hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Known: {', '.join(known)}, or a YAML file."
+        guess = likely(spec.name, (*TARGETS.names(), *preset_names()))
+        others = f"{', '.join(TARGETS.names())}, a machine that `tilewright targets` lists, or a YAML file"
+        hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Give {others}."
         raise UsageError(f"Unknown target {shown(spec.name)}. {hint}")
     return with_options(NpuTarget(find_machine(spec.name)), spec)
 

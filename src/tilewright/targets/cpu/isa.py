@@ -261,7 +261,7 @@ def isa_for_export(name: str) -> Isa:
     known = _ALIASES.get(name, name)
     if known not in (*ISA_NAMES, HOST):
         listed = ", ".join((HOST, *ISA_NAMES, *_ALIASES))
-        raise UsageError(f"unknown instruction set {name!r}: expected one of {listed}")
+        raise UsageError(f"unknown instruction set {name!r}: give one of {listed}.")
     isa = isa_by_name(known)
     features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in isa.features.split(","))
     return replace(isa, features=",".join(features))

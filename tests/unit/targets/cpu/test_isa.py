@@ -103,7 +103,7 @@ def test_code_for_another_architecture_is_refused_with_a_remedy() -> None:
 
 
 def test_unknown_instruction_set_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="unknown instruction set 'sse2': expected host, avx512, avx2, neon"):
+    with pytest.raises(UsageError, match="unknown instruction set 'sse2': give host, avx512, avx2, neon"):
         isa_by_name("sse2")
 
 
