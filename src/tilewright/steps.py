@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from tilewright.results import Result, about, in_json
+from tilewright.formatting import format_ms
+from tilewright.results import Result, Table, about, in_json
 
 if TYPE_CHECKING:
     from tilewright.memory.base import MemoryPlan, MemoryProblem
@@ -191,6 +192,15 @@ class KernelTuning:
     before_ns: float | None
     after_ns: float | None = field(metadata=about("Of the best alternative, taken or not."))
 
+    def row(self) -> tuple[object, ...]:
+        """Its first operator, at how many places it stands, both ways and their times."""
+        before, after = (
+            "not measured" if time_ns is None else format_ms(time_ns / 1e6)
+            for time_ns in (self.before_ns, self.after_ns)
+        )
+        name = self.nodes[0] if self.nodes else "-"
+        return (name, len(self.nodes), self.template, before, after, self.choice or "as it was")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TuningInfo(Result):
@@ -216,6 +226,29 @@ class TuningInfo(Result):
     def speedup(self) -> float:
         """Time of the plain plan over that of the plan taken: 1 where they are the same."""
         return self.plain_ns / self.tuned_ns if self.choices and self.tuned_ns else 1.0
+
+    @property
+    def outcome(self) -> str:
+        """What measuring brought, in a line."""
+        source = "an earlier search" if self.is_stored else f"{self.num_trials} measurements"
+        rest = "" if self.is_complete else "; not all candidates were measured"
+        if not self.num_trials and not self.is_stored and not self.is_complete:
+            return "nothing: the budget is too small to run this model often enough; give a larger --budget"
+        if not self.choices:
+            return f"the estimates' choices are the best known, by {source}{rest}"
+        times = f"{format_ms(self.plain_ns / 1e6)} became {format_ms(self.tuned_ns / 1e6)}"
+        num_changed = sum(kernel.choice is not None for kernel in self.kernels)
+        return f"{num_changed} kernels changed, {times} ({self.speedup:.2f} x), by {source}{rest}"
+
+    def tables(self) -> Sequence[Table]:
+        """A row for each product or group, the slowest first."""
+        heads = ("kernel", "places", "by estimate", "before", "best other", "choice")
+        slowest_first = sorted(self.kernels, key=lambda k: -(k.before_ns or 0.0))
+        return (Table(heads, tuple(kernel.row() for kernel in slowest_first), right=(1, 3, 4)),)
+
+    def lines(self) -> Sequence[str]:
+        """What measuring brought."""
+        return (self.outcome,)
 
 
 def planned_steps(schedule: Schedule, template: str) -> tuple[StepInfo, ...]:

@@ -94,7 +94,7 @@ def fill(folder: Path) -> Filled:
     cache = folder / "cache"
     with _surroundings(folder), _images() as images:
         tuned = tw.tune(model, threads=1, budget="4trials", cache_dir=cache)
-        tuned.save(folder / "model.tw")
+        tuned.model.save(folder / "model.tw")
         tw.open(folder / "model.tw").run(None, feed)
         compiled = tw.compile(model, threads=1, cache_dir=cache)
         results = compiled.run(None, feed)

@@ -10,6 +10,7 @@ import pytest
 from tests.support.models import feed_for, small_net
 
 import tilewright as tw
+from tilewright.api import TuneRequest, TuneResult
 from tilewright.results import Result
 
 
@@ -63,3 +64,22 @@ def test_a_check_has_a_row_for_each_way_to_treat_operators(folder: Path) -> None
     report = shown(tw.check(folder / "m.onnx"))
     assert len(report.rows()) == len(report.operators)
     assert report.to_json()["ok"] is True
+
+
+def test_tuning_has_a_row_for_each_product_and_writes_the_artifact(folder: Path) -> None:
+    asked = {"threads": 1, "budget": "2trials", "cache_dir": folder / "tuned"}
+    tuned = shown(tw.tune(small_net(), output=folder / "tuned.tw", **asked))
+    assert isinstance(tuned, TuneResult)
+    assert len(tuned.rows()) == len(tuned.tuning.kernels)
+    assert tuned.lines() == (tuned.tuning.outcome,)
+    assert tuned.to_json().keys() == {*tuned.tuning.to_json(), "artifact"}
+    assert [k.symbol for k in tw.open(folder / "tuned.tw").kernels] == [k.symbol for k in tuned.model.kernels]
+
+
+def test_what_cannot_be_tuned_is_refused_before_anything_is_measured(folder: Path) -> None:
+    with pytest.raises(tw.UsageError, match="is compiled already"):
+        tw.tune(folder / "m.tw")
+    with pytest.raises(tw.UsageError, match="its folder"):
+        tw.tune(folder / "m.onnx", output=folder / "no" / "m.tw")
+    with pytest.raises(tw.UsageError, match="nothing can be measured"):
+        TuneRequest(model=tw.load(small_net()), options=tw.Options(target="stcp920"))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tilewright.api.artifacts import export_model, open_artifact
     from tilewright.api.benchmark import BenchOptions, BenchResult, bench
     from tilewright.api.comparison import ComparisonResult, compare_models
-    from tilewright.api.compilation import compile_model, tune_model
+    from tilewright.api.compilation import compile_model
     from tilewright.api.doctor import Diagnosis, diagnose
     from tilewright.api.inspection import Inspection, inspect_file
     from tilewright.api.mapping import MapRequest, map_operators
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from tilewright.api.session import InferenceSession
     from tilewright.api.simulation import SimulationRequest, SimulationResult, simulate
     from tilewright.api.support import CheckReport, OperatorSupport, check
+    from tilewright.api.tuning import TuneRequest, TuneResult, tune_model
     from tilewright.progress import Progress
 
 _HOMES = {
     "tilewright.api.artifacts": ("export_model", "open_artifact"),
     "tilewright.api.benchmark": ("BenchOptions", "BenchResult", "bench"),
     "tilewright.api.comparison": ("ComparisonResult", "compare_models"),
-    "tilewright.api.compilation": ("compile_model", "tune_model"),
+    "tilewright.api.compilation": ("compile_model",),
     "tilewright.api.doctor": ("Diagnosis", "diagnose"),
     "tilewright.api.inspection": ("Inspection", "inspect_file"),
     "tilewright.api.mapping": ("MapRequest", "map_operators"),
@@ -40,6 +41,7 @@ _HOMES = {
     "tilewright.api.session": ("InferenceSession",),
     "tilewright.api.simulation": ("SimulationRequest", "SimulationResult", "simulate"),
     "tilewright.api.support": ("CheckReport", "OperatorSupport", "check"),
+    "tilewright.api.tuning": ("TuneRequest", "TuneResult", "tune_model"),
     "tilewright.progress": ("Progress",),
 }
 
@@ -61,6 +63,8 @@ __all__ = [
     "Progress",
     "SimulationRequest",
     "SimulationResult",
+    "TuneRequest",
+    "TuneResult",
     "bench",
     "check",
     "compare_models",

@@ -1,28 +1,27 @@
-"""`tw.compile` and `tw.tune`: a model becomes something that runs."""
+"""`tw.compile`: a model becomes something that runs."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from tilewright.api.models import Model, Shapes, as_model
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo
-from tilewright.compiler import Compilation, Tuning, compile_graph
+from tilewright.compiler import Compilation, compile_graph
 from tilewright.errors import UsageError
 from tilewright.explain import origins_of, with_loaded_nodes
+from tilewright.files import is_artifact
 from tilewright.frontend.onnx import Source
 from tilewright.options import Options, parse_shapes
-from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
 from tilewright.steps import CostInfo
 from tilewright.suggestions import likely
-from tilewright.targets import find_target, is_machine
+from tilewright.targets import is_machine
 from tilewright.targets.base import SimulatedCode
 from tilewright.version import __version__
-
-DEFAULT_TUNING_BUDGET = Budget(UNLIMITED, 60.0)
 
 
 @checked
@@ -48,35 +47,7 @@ def compile_model(
         BudgetExceeded: a limit on time or memory would be passed.
     """
     model, options = compilation_request(model, target, shapes, options, settings)
-    return _compiled_model(model, options, compile_graph(model.graph, options, progress))
-
-
-@checked
-def tune_model(
-    model: Model | Source,
-    target: str | None = None,
-    *,
-    afresh: bool = False,
-    shapes: Shapes | str | None = None,
-    options: Options | None = None,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> CompiledModel:
-    """Compile a model with the kernels that are the fastest here: measure for `budget`, 60 s if not given.
-
-    The search goes on where the last one for this model ended; `afresh` measures all again. What it finds is
-    in the result's `tuning`, and kept: later compilations of the model use it. The rest is as for `compile`.
-
-    Raises:
-        UsageError: a target without anything to measure; as `compile`.
-    """
-    model, options = compilation_request(model, target, shapes, options, settings)
-    if not find_target(options.target).is_measurable:
-        raise UsageError(f"target {options.target}: nothing can be measured there; tune for cpu.")
-    if options.budget is None:
-        options = dataclasses.replace(options, budget=DEFAULT_TUNING_BUDGET)
-    tuning: Tuning = "afresh" if afresh else "anew"
-    return _compiled_model(model, options, compile_graph(model.graph, options, progress, tuning=tuning))
+    return compiled_model(model, options, compile_graph(model.graph, options, progress))
 
 
 def compilation_request(
@@ -98,7 +69,24 @@ def compilation_request(
     return model, dataclasses.replace(options, target=target or options.target, shapes=dict(model.shapes))
 
 
-def _compiled_model(model: Model, options: Options, compilation: Compilation) -> CompiledModel:
+def artifact_path(model: Path, output: Path | None) -> Path:
+    """Where to write the artifact of a model, beside it if nothing is said.
+
+    Raises:
+        UsageError: the model is an artifact, or nothing can be written there.
+    """
+    if is_artifact(model):
+        raise UsageError(f"{model}: is compiled already; give the ONNX file.")
+    path = output or model.with_suffix(".tw")
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; give a file name with -o.")
+    if output is not None and not path.parent.is_dir():
+        raise UsageError(f"{path}: its folder {str(path.parent)!r} does not exist; create it, or change -o.")
+    return path
+
+
+def compiled_model(model: Model, options: Options, compilation: Compilation) -> CompiledModel:
+    """What `tw.compile` gives of a compilation."""
     code, program, target = compilation.code, compilation.program, compilation.planned.target
     origins = origins_of(model.graph, program.graph, compilation.passes)
     facts = CompiledFacts(

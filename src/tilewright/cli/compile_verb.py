@@ -23,13 +23,11 @@ from tilewright.cli.output import (
     say,
 )
 from tilewright.errors import UsageError
-from tilewright.files import is_artifact
 
 if TYPE_CHECKING:
     from tilewright.api import Model
     from tilewright.compiled import CompiledModel
     from tilewright.options import Options
-    from tilewright.steps import TuningInfo
 
 EXIT_INTERRUPTED = 130
 
@@ -57,6 +55,7 @@ def compile_(
     Example: `tilewright compile resnet50.onnx -o resnet50.tw`.
     """
     import tilewright as tw
+    from tilewright.api.compilation import artifact_path
 
     options = flags.options(dump_after=dump_after)
     path = artifact_path(model, output)
@@ -98,22 +97,6 @@ def compile_(
         hint(remark)
     hint(f"next: tilewright bench {path}, tilewright explain {path}")
     end_if_interrupted(compiled)
-
-
-def artifact_path(model: Path, output: Path | None) -> Path:
-    """Where to write the artifact of a model.
-
-    Raises:
-        UsageError: the model is an artifact, or nothing can be written there.
-    """
-    if is_artifact(model):
-        raise UsageError(f"{model}: is compiled already; give the ONNX file.")
-    path = output or model.with_suffix(".tw")
-    if path.is_dir():
-        raise UsageError(f"{path}: is a folder; give a file name with -o.")
-    if output is not None and not path.parent.is_dir():
-        raise UsageError(f"{path}: its folder {str(path.parent)!r} does not exist; create it, or change -o.")
-    return path
 
 
 def measure_error(compiled: CompiledModel, loaded: Model, inputs: Path | None, seed: int) -> None:
@@ -159,7 +142,7 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
     ]
     rows.append(("algorithms", str(ChosenAlgorithms(compiled.algorithms, compiled.error))))
     if compiled.tuning is not None:
-        rows.append(("measured", tuning_text(compiled.tuning)))
+        rows.append(("measured", compiled.tuning.outcome))
     if compiled.error is not None:
         rows.append(("largest error", str(compiled.error)))
     if compiled.cost is not None:
@@ -178,16 +161,3 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
         if phase != "tune" or compiled.tuning is not None
     ]
     return rows
-
-
-def tuning_text(tuning: TuningInfo) -> str:
-    """What measuring brought, in a line."""
-    source = "an earlier search" if tuning.is_stored else f"{tuning.num_trials} measurements"
-    rest = "" if tuning.is_complete else "; not all candidates were measured"
-    if not tuning.num_trials and not tuning.is_stored and not tuning.is_complete:
-        return "nothing: the budget is too small to run this model often enough; give a larger --budget"
-    if not tuning.choices:
-        return f"the estimates' choices are the best known, by {source}{rest}"
-    times = f"{format_ms(tuning.plain_ns / 1e6)} became {format_ms(tuning.tuned_ns / 1e6)}"
-    num_changed = sum(kernel.choice is not None for kernel in tuning.kernels)
-    return f"{num_changed} kernels changed, {times} ({tuning.speedup:.2f} x), by {source}{rest}"

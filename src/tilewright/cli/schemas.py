@@ -46,7 +46,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "tilewright.report.compilation:CompilationSummary",
         "tilewright.cli.facts:WrittenArtifact",
     ),
-    "tune": (_FACTS, "tilewright.steps:TuningInfo", "tilewright.cli.tune_verb:TunedArtifact"),
+    "tune": (_FACTS, "tilewright.steps:TuningInfo", "tilewright.api.tuning:TuneResult"),
     "cache": ("tilewright.api.cache:CacheContents",),
     "cache-verify": ("tilewright.api.cache:CacheVerification",),
     "cache-prune": ("tilewright.api.cache:PrunedCache",),

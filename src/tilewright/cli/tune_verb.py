@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from tilewright.cli.compile_verb import artifact_path, end_if_interrupted, tuning_text
+from tilewright.cli.compile_verb import end_if_interrupted
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
-from tilewright.cli.output import (
-    JSON_OPTION,
-    format_ms,
-    hint,
-    print_model_document,
-    print_table,
-    progress,
-    say,
-)
-from tilewright.errors import UnsupportedOp
-from tilewright.results import Result
-
-if TYPE_CHECKING:
-    from tilewright.steps import KernelTuning
+from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
     add_verb(app, "tune", tune, panel)
-
-
-@dataclass(frozen=True, slots=True)
-class TunedArtifact(Result):
-    """Where the artifact was written, if it was asked for."""
-
-    artifact: Path | None
 
 
 def tune(
@@ -54,46 +32,15 @@ def tune(
 
     Example: `tilewright tune resnet50.onnx --budget 2m`.
     """
-    import tilewright as tw
+    from tilewright.api.tuning import tune_model
 
     options = flags.options()
-    path = artifact_path(model, output)
     with progress(f"tuning {model.name}") as update:
-        loaded = tw.load(model, shapes=options.shapes)
-        compiled = tw.tune(loaded, options=options, afresh=afresh, progress=update)
-        if output is not None:
-            compiled.save(path)
-    tuning = compiled.tuning
-    if tuning is None:
-        raise UnsupportedOp(f"{model}: does not run on random inputs, so that nothing can be measured.")
-    kernels = sorted(tuning.kernels, key=lambda k: -(k.before_ns or 0.0))
+        result = tune_model(model, options=options, afresh=afresh, output=output, progress=update)
     if as_json:
-        print_model_document("tune", compiled.model_sha256, compiled.target, tuning, TunedArtifact(output))
+        print_model_document("tune", result.model.model_sha256, result.model.target, result)
     else:
-        print_table(
-            ("kernel", "places", "by estimate", "before", "best other", "choice"),
-            [
-                (
-                    _name(k),
-                    len(k.nodes),
-                    k.template,
-                    _time(k.before_ns),
-                    _time(k.after_ns),
-                    k.choice or "as it was",
-                )
-                for k in kernels
-            ],
-            right=(1, 3, 4),
-        )
-        say(tuning_text(tuning))
+        print_result(result)
         if output is not None:
             hint(f"written to {output}")
-    end_if_interrupted(compiled)
-
-
-def _name(kernel: KernelTuning) -> str:
-    return kernel.nodes[0] if kernel.nodes else "-"
-
-
-def _time(time_ns: float | None) -> str:
-    return "not measured" if time_ns is None else format_ms(time_ns / 1e6)
+    end_if_interrupted(result.model)

@@ -123,7 +123,7 @@ def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:
     again = tw.compile(MODEL, threads=2)
     assert again.tuning is not None
     assert again.tuning.is_stored
-    assert [k.symbol for k in again.kernels] == [k.symbol for k in tuned.kernels]
+    assert [k.symbol for k in again.kernels] == [k.symbol for k in tuned.model.kernels]
     budgeted = tw.compile(MODEL, threads=2, budget="4trials")
     assert budgeted.tuning is not None, "an earlier search counts"
     assert budgeted.tuning.is_stored

@@ -1,0 +1,114 @@
+"""`tw.tune`: the kernels of a model, chosen by measuring them in the running model."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilewright.api.compilation import artifact_path, compilation_request, compiled_model
+from tilewright.api.models import Model, Shapes
+from tilewright.arguments import checked
+from tilewright.compiled import CompiledModel
+from tilewright.compiler import Tuning, compile_graph
+from tilewright.errors import UnsupportedOp, UsageError
+from tilewright.frontend.onnx import Source
+from tilewright.options import Options
+from tilewright.planning import UNLIMITED, Budget
+from tilewright.progress import Progress
+from tilewright.results import Result, Table, about
+from tilewright.steps import TuningInfo
+from tilewright.targets import find_target
+
+DEFAULT_BUDGET = Budget(UNLIMITED, 60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TuneRequest:
+    """What `tw.tune` is asked: a model, how to compile it, and for how long to measure (`options.budget`).
+
+    The search goes on where the last one for this model ended; `afresh` measures all again. `output` is where
+    the artifact is written, too.
+    """
+
+    model: Model
+    options: Options
+    afresh: bool = False
+    output: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not find_target(self.options.target).is_measurable:
+            raise UsageError(f"target {self.options.target}: nothing can be measured there; tune for cpu.")
+        if self.output is not None:
+            artifact_path(Path(self.model.name), self.output)
+        if self.options.budget is None:
+            object.__setattr__(self, "options", dataclasses.replace(self.options, budget=DEFAULT_BUDGET))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TuneResult(Result):
+    """A model with the kernels that are the fastest here, and how they were found.
+
+    The JSON has the keys of `tuning` beside that of `artifact`.
+    """
+
+    model: CompiledModel = field(metadata=about(hidden=True))
+    tuning: TuningInfo = field(metadata=about(hidden=True))
+    artifact: Path | None = field(metadata=about("Where the artifact was written, if it was asked for."))
+
+    def tables(self) -> Sequence[Table]:
+        """A row for each product or group, the slowest first."""
+        return self.tuning.tables()
+
+    def lines(self) -> Sequence[str]:
+        """What measuring brought."""
+        return self.tuning.lines()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**self.tuning.to_json(), **Result.to_json(self)}
+
+    def __repr__(self) -> str:
+        return f"TuneResult({self.model!r}, {self.tuning.outcome})"
+
+
+@checked
+def tune_model(
+    model: Model | Source,
+    target: str | None = None,
+    *,
+    afresh: bool = False,
+    output: Path | None = None,
+    shapes: Shapes | str | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> TuneResult:
+    """Compile a model with the kernels that are the fastest here: measure for `budget`, 60 s if not given.
+
+    The search goes on where the last one for this model ended; `afresh` measures all again. What it finds is
+    kept: later compilations of the model use it. `output` is where the artifact is written, too; the rest is
+    as for `compile`.
+
+    Raises:
+        UsageError: a target without anything to measure; as `compile`.
+        UnsupportedOp: a model that does not run on random inputs; as `compile`.
+    """
+    if isinstance(model, str | os.PathLike):
+        artifact_path(Path(model), output)  # before it takes time to load
+    model, options = compilation_request(model, target, shapes, options, settings)
+    return answer(TuneRequest(model=model, options=options, afresh=afresh, output=output), progress)
+
+
+def answer(request: TuneRequest, progress: Progress | None = None) -> TuneResult:
+    """What a request asks for; as `tw.tune`."""
+    model, options = request.model, request.options
+    how: Tuning = "afresh" if request.afresh else "anew"
+    compiled = compiled_model(model, options, compile_graph(model.graph, options, progress, tuning=how))
+    if compiled.tuning is None:
+        raise UnsupportedOp(f"{model.name}: does not run on random inputs, so that nothing can be measured.")
+    written = None if request.output is None else compiled.save(request.output)
+    return TuneResult(compiled, compiled.tuning, written)
