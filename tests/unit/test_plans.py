@@ -96,7 +96,7 @@ def test_energy_is_in_picojoules_where_it_is_known_and_an_error_where_it_is_not(
     (row,) = energy.combinations
     assert row.cost is not None
     assert row.bound is not None
-    assert 0 <= row.bound <= row.cost
+    assert 0 < row.bound <= row.cost
     with pytest.raises(tw.UsageError, match="the cpu target knows no energies"):
         plans("cpu", hint="energy")
 

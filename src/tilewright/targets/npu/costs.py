@@ -15,7 +15,7 @@ from tilewright.partition.base import PartitionProblem, Reason, build_partition
 from tilewright.planning import Provenance
 from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule, single
 from tilewright.targets.npu.ports import ports_of
-from tilewright.targets.npu.simulate import Simulation
+from tilewright.targets.npu.simulate import Simulation, static_power_w
 from tilewright.targets.npu.work import Works
 
 SOURCE = "simulator"
@@ -88,14 +88,22 @@ class NpuCosts:
         return Estimate(time_ns, time_ns, self.source)
 
     def least(self, kernels: Sequence[KernelWork], num_groups: int = 1) -> Estimate:
-        """The busiest unit's work, on all cores with full tiles. Groups share the units."""
+        """The busiest unit's work, on all cores with full tiles. Groups share the units.
+
+        Of energy what the units take for it, and the static power meanwhile; traffic depends on the plan.
+        """
         nodes = [node for work in kernels for node in work.nodes]
         inside = set(nodes)
         # Of what another of the kernels reads, only that part need be made.
         outputs = [v for w in kernels for v in w.outputs if not v.users or not inside.issuperset(v.users)]
-        seconds = self.works.least_seconds(nodes, outputs, self.maps)
-        bound_ns = max(seconds.values(), default=0.0) * 1e9
-        return Estimate(bound_ns, bound_ns, self.source, 0.0)
+        seconds: dict[str, float] = {}
+        energy_pj = 0.0
+        for work in self.works.least(nodes, outputs, self.maps):
+            seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds
+            energy_pj += work.energy_pj
+        bound_s = max(seconds.values(), default=0.0)
+        energy_pj += static_power_w(self.machine) * bound_s * 1e12
+        return Estimate(bound_s * 1e9, bound_s * 1e9, self.source, energy_pj, energy_pj)
 
 
 def _alone(kernels: Sequence[KernelWork]) -> Schedule:

@@ -89,6 +89,11 @@ class Simulation:
         return self.time_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
 
 
+def static_power_w(machine: Machine) -> float:
+    """One cluster's share of what the machine takes while idle."""
+    return (machine.static_power_w or 0.0) / machine.num_clusters
+
+
 def simulate(
     steps: Sequence[SimulatedStep],
     machine: Machine,
@@ -180,8 +185,7 @@ class _Simulator:
             moved_pj = busy.get(unit, 0.0) * rate * self.ports.pj_per_byte.get(unit, 0.0)
             if moved_pj:
                 self.energy_pj[unit] = self.energy_pj.get(unit, 0.0) + moved_pj
-        static_w = (self.machine.static_power_w or 0.0) / self.machine.num_clusters
-        self.energy_pj["static"] = static_w * time_s * 1e12
+        self.energy_pj["static"] = static_power_w(self.machine) * time_s * 1e12
         bound_s, bound_by = self._lower_bound()
         macs = sum(work.macs for step in self.steps for work in step.works)
         return Simulation(

@@ -6,7 +6,7 @@ sums, functions, plain arithmetic, copies. Which unit takes it, how fast and at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -98,14 +98,19 @@ class Works:
 
         The nodes are in topological order.
         """
+        found: dict[str, float] = {}
+        for work in self.least(nodes, outputs, maps):
+            found[work.unit] = found.get(work.unit, 0.0) + work.seconds
+        return found
+
+    def least(self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps) -> Iterator[UnitWork]:
+        """The work that results of nodes need at least; as `least_seconds`."""
         wanted = {value: full_region(value.shape) for value in outputs}
         regions = value_regions(nodes, wanted, maps)
-        found: dict[str, float] = {}
         for node in nodes:
             region = regions.get(node.output)
-            for work in () if region is None else self.of(node, region, None):
-                found[work.unit] = found.get(work.unit, 0.0) + work.seconds
-        return found
+            if region is not None:
+                yield from self.of(node, region, None)
 
     def of_movement(self, nodes: Sequence[Node], dtype: DType, elements: int, size_bytes: int) -> UnitWork:
         """The work to lay out anew, within the cores, what nodes that compute nothing make together.
