@@ -24,7 +24,8 @@ class KernelInfo:
     """One launch of generated code, or one operator that runs on the host (`template` is then `host`).
 
     `nodes` are the names of the operators it serves, none for a copy between two layouts. `notes` are the
-    generator's remarks; `macs` multiply-accumulates.
+    generator's remarks; `macs` multiply-accumulates. `estimate_ns` is what the target's cost model says of
+    it, None where it says nothing of single kernels, and in artifacts that are older than such estimates.
     """
 
     id: str
@@ -36,6 +37,7 @@ class KernelInfo:
     macs: int = 0
     scratch_bytes: int = 0
     notes: tuple[str, ...] = ()
+    estimate_ns: float | None = None
 
     @property
     def is_host(self) -> bool:

@@ -43,10 +43,21 @@ class ModelProfile(Profile):
         threads = f"{self.limits.num_threads} thread{'s' if self.limits.num_threads > 1 else ''}"
         shown = "" if every else f"; the {len(kernels)} longest of {len(self.kernels)} kernels"
         title = f"{self.model}: {format_ms(self.run_ns / 1e6)} a run, {threads}, {self.num_runs} runs{shown}"
-        heads = ("kernel", "made by", "time", "spread", "share", "GFLOP/s", "moved", "of limit", "bound by")
+        heads = (
+            "kernel",
+            "made by",
+            "estimate",
+            "measured",
+            "spread",
+            "share",
+            "GFLOP/s",
+            "moved",
+            "of limit",
+            "bound by",
+        )
         shares = tuple((name, f"{100 * share:.1f} %") for name, share in self.operator_share.items())
         return (
-            Table((*heads, "nodes"), tuple(map(_row, kernels)), title, (2, 3, 4, 5, 6, 7)),
+            Table((*heads, "nodes"), tuple(map(_row, kernels)), title, (2, 3, 4, 5, 6, 7, 8)),
             Table(("operator", "share"), shares, right=(1,)),
         )
 
@@ -69,6 +80,7 @@ def _row(kernel: KernelTime) -> tuple[str, ...]:
     return (
         kernel.id,
         kernel.template,
+        "-" if kernel.estimate_ns is None else format_ms(kernel.estimate_ns / 1e6),
         format_ms(kernel.median_ns / 1e6),
         f"{format_ms(kernel.low_ns / 1e6)} to {format_ms(kernel.high_ns / 1e6)}",
         f"{100 * kernel.share:.1f} %",

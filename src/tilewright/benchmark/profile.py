@@ -25,7 +25,7 @@ from tilewright.printable import json_text
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.results import Result, about, in_json
-from tilewright.steps import StepInfo
+from tilewright.steps import KernelInfo, StepInfo
 from tilewright.targets.cpu.lowered import HostOperator, LoweredStep
 from tilewright.targets.cpu.target import CpuTarget
 
@@ -65,6 +65,10 @@ class KernelTime:
     limit_ns: float
     bound: Bound
     notes: tuple[str, ...]
+    estimate_ns: float | None = field(
+        default=None,
+        metadata=about("What the cost model said before anything ran, beside the measured times."),
+    )
 
     @property
     @in_json
@@ -259,7 +263,14 @@ def _kernel_time(
         limit_ns=min(limit_ns, median) if median < _SHORT_NS else limit_ns,
         bound="host" if isinstance(step, HostOperator) else _bound(median, compute_ns, memory_ns),
         notes=tuple(dict.fromkeys(n for k in kernels for n in k.notes)),
+        estimate_ns=_estimate_ns(kernels),
     )
+
+
+def _estimate_ns(kernels: Sequence[KernelInfo]) -> float | None:
+    """Of a step: its kernels share the cores on which each of them was estimated alone."""
+    estimates = [k.estimate_ns for k in kernels if k.estimate_ns is not None]
+    return sum(estimates) if len(estimates) == len(kernels) else None
 
 
 def _measure(

@@ -96,6 +96,7 @@ class CompilationReport:
                 ", ".join(k.nodes),
                 f"{k.macs:,}" if k.macs else "",
                 str(k.num_chunks),
+                "" if k.estimate_ns is None else format_ms(k.estimate_ns / 1e6),
                 "; ".join(k.notes),
             )
             for k in explanation.kernels
@@ -110,7 +111,9 @@ class CompilationReport:
         tables = (
             Table("Summary", ("", ""), _summary(document, facts)),
             Table(
-                "Kernels", ("kernel", "template", "nodes", "multiply-accumulates", "chunks", "notes"), kernels
+                "Kernels",
+                ("kernel", "template", "nodes", "multiply-accumulates", "chunks", "estimate", "notes"),
+                kernels,
             ),
             Table("Nodes of the model", ("node", "operator", "became", "kernels", "note"), nodes),
             Table("Edges", ("from", "to", "verdict", "code", "reason"), edges),

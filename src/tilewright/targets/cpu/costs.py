@@ -84,6 +84,11 @@ class LaunchCost:
         return max(compute_ns, self.memory_bytes / _MEMORY_BYTES_PER_NS) + self.python_ns
 
 
+def clock_ghz() -> float:
+    """The clock by which cycles become ns."""
+    return (nominal_clock_hz() or NOMINAL_CLOCK_HZ) / 1e9
+
+
 class CpuCosts:
     """Prices kernels of one graph; see `CostModel`. Equal layers are estimated once."""
 
@@ -104,7 +109,7 @@ class CpuCosts:
         self._isa = isa
         self._num_cores = num_cores
         self._accuracy = accuracy
-        self._clock_ghz = (nominal_clock_hz() or NOMINAL_CLOCK_HZ) / 1e9
+        self._clock_ghz = clock_ghz()
         self.source = f"the templates' estimates at a nominal {self._clock_ghz:g} GHz"
         self._lowered: dict[Subgraph, tuple[LaunchCost, ...]] = {}
         self._by_work: dict[Hashable, tuple[LaunchCost, ...]] = {}
@@ -147,10 +152,6 @@ class CpuCosts:
         """Arithmetic at the peak of all cores, or operands once from the first cache. Groups share both."""
         bound_ns = sum(self._bound_ns(work) for work in kernels)
         return Estimate(bound_ns, bound_ns, self.source)
-
-    def launch_ns(self, launch: KernelLaunch | HostOperator) -> float:
-        """One launch of a lowered model, alone on all cores."""
-        return LaunchCost.of(launch, self._isa).time_ns(self._num_cores, self._clock_ghz) + self._step_ns()
 
     def _step_ns(self, num_cores: int | None = None) -> float:
         return _STEP_NS + _BARRIER_NS * ((num_cores or self._num_cores) - 1)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from tilewright.ir.graph import Node
 from tilewright.partition.base import Partition
 from tilewright.steps import KERNEL_PREFIX, KernelInfo, StepInfo
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel
 
+EstimateNs = Callable[[KernelLaunch | HostOperator], float]
 
-def describe_steps(lowered: LoweredModel, partition: Partition) -> tuple[StepInfo, ...]:
-    """Every launch in order, numbered over all steps."""
+
+def describe_steps(
+    lowered: LoweredModel, partition: Partition, estimate_ns: EstimateNs
+) -> tuple[StepInfo, ...]:
+    """Every launch in order, numbered over all steps, with its estimate."""
     steps: list[StepInfo] = []
     count = 0
     for index, step in enumerate(lowered.steps):
         launches: tuple[KernelLaunch | HostOperator, ...] = (
             (step,) if isinstance(step, HostOperator) else step
         )
-        kernels = tuple(_kernel(f"{KERNEL_PREFIX}{count + i}", x, partition) for i, x in enumerate(launches))
+        kernels = tuple(
+            replace(
+                _kernel(f"{KERNEL_PREFIX}{count + i}", x, partition), estimate_ns=round(estimate_ns(x), 1)
+            )
+            for i, x in enumerate(launches)
+        )
         count += len(kernels)
         steps.append(StepInfo(index, kernels))
     return tuple(steps)

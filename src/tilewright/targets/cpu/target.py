@@ -46,7 +46,7 @@ from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support
 from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
-from tilewright.targets.cpu.costs import CpuCosts
+from tilewright.targets.cpu.costs import CpuCosts, LaunchCost, clock_ghz
 from tilewright.targets.cpu.describe import describe_steps
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
 from tilewright.targets.cpu.fused import find_chains
@@ -105,7 +105,12 @@ class CpuCode:
     @property
     def steps(self) -> tuple[StepInfo, ...]:
         """What runs, in order."""
-        return describe_steps(self.lowered, self.program.partition)
+        num_cores, clock = resolve_threads(self.program.options.num_threads), clock_ghz()
+        return describe_steps(
+            self.lowered,
+            self.program.partition,
+            lambda launch: LaunchCost.of(launch, self.isa).time_ns(num_cores, clock),
+        )
 
     @property
     def memory_info(self) -> MemoryInfo:
