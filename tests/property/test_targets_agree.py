@@ -1,8 +1,9 @@
-"""Generated code computes what the interpreter computes: for every operator alone, and for random graphs."""
+"""Every target computes what the interpreter computes: for every operator alone, and for random graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,12 @@ COMMON = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False
 )
 KEYS = sorted(generators())
+NUM_EXAMPLES = {"cpu": 5, "stcp920": 2}
 # Types that generated code does not handle, and operators of them alone.
 DECLINED_ALWAYS: frozenset[str] = frozenset()
 
 
-def run_on_cpu(
+def run_compiled(
     graph: Graph, feed: dict[str, np.ndarray[Any, Any]], options: Options = OPTIONS
 ) -> dict[str, np.ndarray[Any, Any]]:
     code = compile_graph(graph, options).code
@@ -41,7 +43,7 @@ def run_on_cpu(
     try:
         return executable.run(feed)
     finally:
-        executable.close()  # type: ignore[attr-defined]  # the cpu's executables have it
+        executable.close()
 
 
 def graph_of(one: Case) -> tuple[Graph, dict[str, np.ndarray[Any, Any]]]:
@@ -67,10 +69,10 @@ def graph_of(one: Case) -> tuple[Graph, dict[str, np.ndarray[Any, Any]]]:
     return graph, feed
 
 
-def agrees_alone(one: Case) -> bool:
+def agrees_alone(one: Case, chosen: Options) -> bool:
     graph, feed = graph_of(one)
     try:
-        found = run_on_cpu(graph, feed)
+        found = run_compiled(graph, feed, chosen)
     except UnsupportedOp:
         return False
     got = [None if v is None else found[v.name] for v in one.node.outputs]
@@ -78,14 +80,15 @@ def agrees_alone(one: Case) -> bool:
     return True
 
 
+@pytest.mark.parametrize("target", NUM_EXAMPLES)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
-def test_each_operator_alone(key: tuple[str, str]) -> None:
+def test_each_operator_alone(key: tuple[str, str], target: str) -> None:
     applied: list[bool] = []
 
-    @settings(COMMON, max_examples=5)
+    @settings(COMMON, max_examples=NUM_EXAMPLES[target])
     @given(one=generators()[key])
     def every(one: Case) -> None:
-        applied.append(agrees_alone(one))
+        applied.append(agrees_alone(one, replace(OPTIONS, target=target)))
 
     every()
     assert any(applied) == (key[1] not in DECLINED_ALWAYS)
@@ -93,6 +96,27 @@ def test_each_operator_alone(key: tuple[str, str]) -> None:
 
 PLANS = (("auto", "auto"), ("none", "greedy"), ("random", "random"), ("layerwise", "greedy"))
 SETS = tuple(name for name in ISA_NAMES if isa_by_name(name).runs_on_host)
+
+
+ACCELERATOR_PLANS = (
+    ("graphturbo", "depth-first", "longest-liveness"),
+    ("graphturbo{dims=any}", "min-delta", "largest-size"),
+    ("random", "random", "arena"),
+    ("none", "greedy", "greedy-by-size"),
+)
+
+
+@st.composite
+def accelerator_options(draw: Draw) -> Options:
+    """Machines of either sort, with a shared buffer and without, and planners that go together by chance."""
+    partition, schedule, memory = draw(st.sampled_from(ACCELERATOR_PLANS))
+    return Options(
+        target=draw(st.sampled_from(("stcp920", "ipu-mk1", "stcp920{overlap=none}"))),
+        partition=partition,
+        schedule=schedule,
+        memory=memory,
+        disabled_passes=draw(st.sampled_from(((), PIPELINE))),
+    )
 
 
 @st.composite
@@ -114,7 +138,7 @@ def check_graph(graph: Graph, seed: int, chosen: Options) -> None:
     feed = {v.name: rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in graph.inputs}
     want = run_graph(graph, feed, dtype=DType.FLOAT64)
     plain = run_graph(graph, feed)
-    got = run_on_cpu(graph, feed, chosen)
+    got = run_compiled(graph, feed, chosen)
     assert list(got) == list(plain)
     for name, expected in want.items():
         assert got[name].dtype == plain[name].dtype, name
@@ -127,8 +151,8 @@ def check_graph(graph: Graph, seed: int, chosen: Options) -> None:
         )
 
 
-def graphs_agree(max_nodes: int) -> Callable[..., None]:
-    @given(graph=mixed_graphs(max_nodes=max_nodes), seed=st.integers(0, 2**31), chosen=options())
+def graphs_agree(max_nodes: int, chosen: st.SearchStrategy[Options]) -> Callable[..., None]:
+    @given(graph=mixed_graphs(max_nodes=max_nodes), seed=st.integers(0, 2**31), chosen=chosen)
     def every(graph: Graph, seed: int, chosen: Options) -> None:
         check_graph(graph, seed, chosen)
 
@@ -136,9 +160,18 @@ def graphs_agree(max_nodes: int) -> Callable[..., None]:
 
 
 def test_random_graphs() -> None:
-    settings(COMMON, max_examples=100)(graphs_agree(10))()
+    settings(COMMON, max_examples=100)(graphs_agree(10, options()))()
+
+
+def test_random_graphs_on_accelerators() -> None:
+    settings(COMMON, max_examples=25)(graphs_agree(8, accelerator_options()))()
 
 
 @pytest.mark.slow
 def test_many_random_graphs() -> None:
-    settings(COMMON, max_examples=1500, phases=[Phase.generate])(graphs_agree(16))()
+    settings(COMMON, max_examples=1500, phases=[Phase.generate])(graphs_agree(16, options()))()
+
+
+@pytest.mark.slow
+def test_many_random_graphs_on_accelerators() -> None:
+    settings(COMMON, max_examples=500, phases=[Phase.generate])(graphs_agree(12, accelerator_options()))()

@@ -20,6 +20,7 @@ from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
 from tilewright.formatting import format_shape
+from tilewright.hardware.presets import preset_names
 from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.report.comparison import (
@@ -30,7 +31,7 @@ from tilewright.report.comparison import (
     first_difference,
 )
 from tilewright.results import Result, Table, about, in_json
-from tilewright.targets import TARGETS
+from tilewright.targets import TARGETS, is_machine_known
 
 Array = np.ndarray[Any, Any]
 
@@ -52,14 +53,15 @@ class Side:
             UsageError: an unknown engine, or one without a file.
         """
         engines = (*TARGETS.names(), *PEERS)
-        if text in engines:
+        if text in engines or (other is not None and text in preset_names()):
             if other is None:
                 raise UsageError(f"{text}: give the model first: tilewright compare MODEL {text}.")
             return cls(other, text)
         file, at, engine = text.rpartition("@")
         if at and not Path(text).exists():
-            if engine not in engines:
-                raise UsageError(f"{text}: unknown engine {engine!r}; known are {', '.join(engines)}.")
+            if engine not in engines and not is_machine_known(engine):
+                known = f"{', '.join(engines)}, and described machines"
+                raise UsageError(f"{text}: unknown engine {engine!r}; known are {known}.")
             return cls(Path(file), engine)
         path = Path(text)
         return cls(path, "artifact" if is_artifact(path) else target)

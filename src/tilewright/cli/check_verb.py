@@ -28,9 +28,9 @@ def check(
     Example: `tilewright check model.onnx -t cpu`.
     """
     import tilewright as tw
-    from tilewright.targets import TARGETS
+    from tilewright.targets import find_target
 
-    TARGETS.get(target)
+    find_target(target)
     if is_artifact(model):
         raise UsageError(f"{model}: is compiled already; give the ONNX file.")
     loaded = tw.load(model, shapes=parsed_shapes(shapes))

@@ -95,7 +95,8 @@ def compile_(
             hint(f"on the host, slowly: {', '.join(kernel.nodes)}")
     for remark in compiled.remarks:
         hint(remark)
-    hint(f"next: tilewright bench {path}, tilewright explain {path}")
+    use = "run --random" if compiled.facts.machine is not None else "bench"
+    hint(f"next: tilewright {use} {path}, tilewright explain {path}")
     end_if_interrupted(compiled)
 
 

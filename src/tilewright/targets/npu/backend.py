@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tilewright.cost.base import Estimate
+from tilewright.errors import BudgetExceeded
 from tilewright.families import MEMORY_PLANNERS
 from tilewright.hardware.capacity import computing_dtype
 from tilewright.hardware.machine import Machine
@@ -20,6 +21,7 @@ from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule, Schedule, Stage
+from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import InstanceGraph
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBackend, Target
@@ -79,8 +81,18 @@ class NpuBackend(PlainBackend):
         return search(self.partition_problem, best, make, budget, progress)
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement:
-        """Which buffers live in which level, from when to when."""
+        """Which buffers live in which level, from when to when.
+
+        Raises:
+            BudgetExceeded: more lies in main memory than `options.max_memory_bytes`.
+        """
         scopes = self.plan(program.schedule, program.recipe.memory).scopes
+        needed, most = scopes.levels[Scope.MAIN].peak_bytes, self.options.max_memory_bytes
+        if most is not None and needed > most:
+            raise BudgetExceeded(
+                f"main memory holds {needed} bytes of values but may hold {most}. "
+                "Try a larger --max-memory or a smaller batch."
+            )
         return Placement(scopes.timeline.problem, scopes.memory)
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> NpuCode:

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from tilewright.errors import MachineError, UsageError
+from tilewright.hardware.capacity import computing_dtype
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.region import full_region
 from tilewright.options import Options
 from tilewright.planning import option
 from tilewright.targets.base import Support
@@ -15,6 +18,7 @@ from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
 from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.simulate import Overlap, Policy
+from tilewright.targets.npu.work import Works
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +41,25 @@ class NpuTarget:
         return self.machine.name
 
     def supports(self, node: Node) -> Support:
-        """Whatever the interpreter computes."""
+        """Whatever the interpreter computes, if some unit of the machine has a rate for it."""
+        try:
+            works = Works(self.machine, computing_dtype(self.machine))
+            for value in node.results():
+                works.of(node, full_region(value.shape), None)
+                break
+        except MachineError as error:
+            return Support.no(str(error).rstrip("."))
         return Support.yes()
 
     def backend(self, graph: Graph, options: Options) -> NpuBackend:
         """What plans and simulates a graph.
 
         Raises:
+            UsageError: an instruction set is asked for.
             MachineError: the machine has no buffers of cores, or no rate for what it has to do.
         """
+        if options.isa is not None:
+            raise UsageError(f"target {self.name}: has no instruction set; leave out --isa {options.isa}.")
         policy = Policy(self.overlap, self.keeps_weights, self.launches)
         return NpuBackend(self, self.machine, policy, graph, options)
 
