@@ -85,6 +85,9 @@ class PlannedCombination:
     gap: float | None = field(
         default=None, metadata=about("(cost - bound) / bound; null for a bound of zero.", nullable=True)
     )
+    is_bound_proven: bool | None = field(
+        default=None, metadata=about("Whether no plan can cost less under the model; else it is an estimate.")
+    )
     status: str | None = None
     source: str | None = field(default=None, metadata=about("The cost model."))
     planner: str | None = field(default=None, metadata=about("What the schedule says made it."))
@@ -283,6 +286,7 @@ def _planned(target: str, program: Program, source: str, planning_s: float) -> P
         cost=quality.cost,
         bound=quality.bound,
         gap=quality.gap,
+        is_bound_proven=quality.is_proven,
         status=str(quality.status),
         source=source,
         planner=schedule.provenance.planner,
