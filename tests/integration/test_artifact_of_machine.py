@@ -35,6 +35,7 @@ def test_what_is_opened_is_what_was_compiled(target: str, tmp_path: Path) -> Non
     assert [a.tobytes() for a in opened.run(None, feed)] == [a.tobytes() for a in compiled.run(None, feed)]
     assert simulation(opened) == simulation(compiled)
     assert opened.schedule.quality == compiled.schedule.quality
+    assert opened.cost == compiled.cost is not None
     assert str(opened.explain()) == str(compiled.explain())
     assert opened.facts.machine == compiled.facts.machine == load_preset(target.partition("{")[0])
     assert opened.save(tmp_path / "again.tw").read_bytes() == path.read_bytes()
