@@ -13,6 +13,7 @@ from tests.support.models import feed_for, small_net
 import tilewright as tw
 from tilewright.cost.base import Estimate
 from tilewright.hardware.presets import load_preset, preset_text
+from tilewright.targets import find_target
 from tilewright.targets.npu.costs import estimate_of
 
 
@@ -120,3 +121,11 @@ def test_a_plan_in_slices_is_refused_where_whole_subgraphs_run(target: str, tmp_
     del parts.members["machine.json"]
     parts.manifest["target"] = target
     assert "is split, which the problem does not allow" in refusal(parts, tmp_path / "bad.tw")
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpreter", "null"])
+def test_a_program_in_slices_is_no_program_of_targets_that_run_whole_subgraphs(target: str) -> None:
+    options = {"partition": "graphturbo{capacity_bytes=4096}", "schedule": "depth-first"}
+    program = tw.compile(small_net(), target="stcp920", **options).program
+    with pytest.raises(tw.InternalError, match="subgraph 0 (is split|runs in slices)"):
+        find_target(target).backend(program.graph, tw.Options()).generate(program)

@@ -44,3 +44,17 @@ def require_valid_program(program: Program, *, allows_slices: bool = False) -> N
         raise InternalError(
             f"the plan of {program.graph.name!r} is wrong: {violations[0]}{more}; please report this."
         )
+
+
+def require_whole(program: Program) -> None:
+    """Raise if a schedule runs slices; for targets that check nothing else of a program.
+
+    Raises:
+        InternalError: naming the first subgraph that is split.
+    """
+    split = next((i for i, split in enumerate(program.schedule.splits) if split.num_instances > 1), None)
+    if split is not None:
+        raise InternalError(
+            f"the plan of {program.graph.name!r} is wrong: subgraph {split} runs in slices, but the target "
+            "runs whole ones; please report this."
+        )

@@ -69,6 +69,7 @@ from tilewright.targets.cpu.storage import (
 )
 from tilewright.targets.cpu.stored import CpuStore
 from tilewright.targets.cpu.tune import Tuner, random_feed, tune
+from tilewright.targets.validate import require_whole
 from tilewright.tuning.search import is_faster
 
 Array = np.ndarray[Any, Any]
@@ -420,6 +421,7 @@ class CpuBackend(PlainBackend):
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> CpuCode:
         """Compile a program; one with choices, or another's plan, is lowered and placed first."""
+        require_whole(program)
         placed = None if program.choices else self._placed.get(program.schedule)
         return self.cpu.generate(program, progress=progress, placed=placed)
 
