@@ -127,5 +127,5 @@ def test_a_plan_in_slices_is_refused_where_whole_subgraphs_run(target: str, tmp_
 def test_a_program_in_slices_is_no_program_of_targets_that_run_whole_subgraphs(target: str) -> None:
     options = {"partition": "graphturbo{capacity_bytes=4096}", "schedule": "depth-first"}
     program = tw.compile(small_net(), target="stcp920", **options).program
-    with pytest.raises(tw.InternalError, match="subgraph 0 (is split|runs in slices)"):
+    with pytest.raises(tw.InternalError, match=r"subgraph 0 (is split|runs in slices)"):
         find_target(target).backend(program.graph, tw.Options()).generate(program)
