@@ -102,7 +102,7 @@ def test_one_wrong_kernel_is_the_first_that_differs(victim: int, monkeypatch: py
             fresh = comparison._with_boundaries_as_outputs(program)  # type: ignore[arg-type]
             return target.backend(fresh.graph, fresh.options).generate(fresh)
 
-    monkeypatch.setattr(comparison, "find_target", lambda name: Wrong())
+    monkeypatch.setattr(comparison, "find_target", lambda name, machine: Wrong())
     found = compare_layers(compiled.program, compiled.facts, tw.zoo.example_inputs(proto), Tolerance())
     first = first_difference(found.tensors)
     assert first is not None
