@@ -156,9 +156,11 @@ class Planner:
     def __init__(
         self, graph: Graph, target: Target, backend: Backend, options: Options, clock: PhaseClock
     ) -> None:
-        self.graph, self.target, self.backend, self.options, self.clock = (
-            graph, target, backend, options, clock,
-        )  # fmt: skip
+        self.graph = graph
+        self.target = target
+        self.backend = backend
+        self.options = options
+        self.clock = clock
         self._partitions: dict[str, Partition] = {}
 
     def best(self, asked: Recipe) -> tuple[Program, tuple[Attempt, ...]]:
@@ -179,16 +181,14 @@ class Planner:
             )
             return self.program(recipe), ()
         first = best_of(tuple(self.backend.recipes(self.partition)), self.program, _cost, self.clock.report)
-        others = tuple(self.backend.variants(first.recipe))
-        best = best_of((first.recipe, *others), self.program, _cost) if others else first
-        attempts = (*first.attempts, *best.attempts[1:]) if others else first.attempts
+        best = best_of(tuple(self.backend.variants(first.recipe)), self.program, _cost, incumbent=first)
         if self.options.budget is None:
-            return best.plan, attempts
+            return best.plan, best.attempts
         with self.clock.phase("improve"):
             improved = self.backend.improve(
                 best.plan, self.ordered, self.options.budget, progress=self.clock.report
             )
-        return improved.program, (*attempts, *improved.attempts)
+        return improved.program, (*best.attempts, *improved.attempts)
 
     def program(self, recipe: Recipe) -> Program:
         """Every decision of a recipe."""
@@ -230,14 +230,14 @@ class Planner:
         """A partition in order."""
         problem = ScheduleProblem(
             partition,
-            self.target.machine,
-            self.backend.costs,
-            self.options.objective,
-            self.backend.limits,
-            self.options.seed,
-            self.backend.price(recipe),
-            self.target.runs_slices,
-            self.backend.partition_problem.analysis.maps,
+            machine=self.target.machine,
+            cost=self.backend.costs,
+            objective=self.options.objective,
+            limits=self.backend.limits,
+            seed=self.options.seed,
+            price=self.backend.price(recipe),
+            allows_slices=self.target.runs_slices,
+            maps=self.backend.partition_problem.analysis.maps,
         )
         solution = SCHEDULERS.get(recipe.schedule).solve(problem, self.options.search_budget)
         if isinstance(solution, Infeasible):

@@ -59,14 +59,21 @@ def best_of(
     make: Callable[[Recipe], T],
     cost: Callable[[T], float],
     report: Progress | None = None,
+    *,
+    incumbent: Best[T] | None = None,
 ) -> Best[T]:
     """Make and price a plan of each recipe. A recipe of which none can be made is an attempt that failed.
+
+    The `incumbent` is the best of recipes before; its attempts come first, and equals do not replace it.
 
     Raises:
         TilewrightError: none can be made of any; the error of the first.
     """
     best: tuple[float, T, Recipe] | None = None
     attempts: list[Attempt] = []
+    if incumbent is not None:
+        best = (cost(incumbent.plan), incumbent.plan, incumbent.recipe)
+        attempts += incumbent.attempts
     first_error: TilewrightError | None = None
     for number, recipe in enumerate(recipes):
         if report is not None and len(recipes) > 1:

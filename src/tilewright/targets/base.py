@@ -353,6 +353,7 @@ class PlainBackend:
 
     def __init__(self, target: Target, graph: Graph, options: Options) -> None:
         self.target, self.graph, self.options = target, graph, options
+        self.analysis = Analysis(graph)
 
     def price(self, recipe: Recipe) -> PriceSchedule | None:
         """Stages add up."""
@@ -368,7 +369,7 @@ class PlainBackend:
             self.options.objective,
             self.limits,
             self.options.seed,
-            Analysis(self.graph),
+            self.analysis,
         )
 
     def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:

@@ -12,7 +12,6 @@ from tilewright.families import MEMORY_PLANNERS
 from tilewright.hardware.capacity import computing_dtype
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
-from tilewright.ir.graph_regions import RegionMaps
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
@@ -45,8 +44,7 @@ class NpuBackend(PlainBackend):
         super().__init__(target, graph, options)
         self.machine, self.policy = machine, policy
         self.works = Works(machine, computing_dtype(machine))
-        self._maps = RegionMaps()
-        self.costs = NpuCosts(machine, self.works, self._maps, self._part_simulation)
+        self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation)
         self.limits = Limits(num_groups=machine.num_cores_per_cluster, memory_bytes=options.max_memory_bytes)
         self._instances: dict[Hashable, InstanceGraph] = {}
         self._plans: dict[Hashable, SimulatedPlan] = {}
@@ -68,7 +66,7 @@ class NpuBackend(PlainBackend):
 
     def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
         """The paper's own first."""
-        return worth_trying(partition, self.partition_problem.analysis)
+        return worth_trying(partition, self.analysis)
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """Another rule of what leaves a full buffer, which rarely matters."""
@@ -110,7 +108,7 @@ class NpuBackend(PlainBackend):
         # The same layers in the same slices are the same instances, whatever was planned for.
         layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
         cut = (layers, schedule.splits, partition.in_place)
-        maps = self.partition_problem.analysis.maps
+        maps = self.analysis.maps
         instances, order = instances_of(schedule, self.machine, self._instances.get(cut), maps)
         self._instances[cut] = instances
         key = (cut, order, memory)
@@ -127,7 +125,7 @@ class NpuBackend(PlainBackend):
 
     @cached_property
     def _least_seconds(self) -> dict[str, float]:
-        return self.works.least_seconds(self.graph.nodes, self.graph.outputs, self._maps)
+        return self.works.least_seconds(self.graph.nodes, self.graph.outputs, self.analysis.maps)
 
     def _part_simulation(self, schedule: Schedule) -> Simulation:
         return simulated(schedule, self.machine, policy=self.policy).simulation
