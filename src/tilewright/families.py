@@ -40,6 +40,7 @@ SCHEDULERS = _family(
         "greedy": "greedy:Greedy",
         "breadth-first": "instance_orders:BreadthFirst",
         "depth-first": "instance_orders:DepthFirst",
+        "depth-or-breadth-first": "instance_orders:DepthOrBreadthFirst",
         "min-delta": "instance_orders:MinDelta",
         "exact-order": "instance_orders:ExactOrder",
         "random": "random:RandomScheduler",

@@ -378,7 +378,9 @@ def test_the_exact_order_is_the_best_of_all(seed: int) -> None:
         assert found.cost == min(demand.cost_of(o, capacity) for o in orders)
 
 
-@pytest.mark.parametrize("name", ["breadth-first", "depth-first", "min-delta", "exact-order"])
+@pytest.mark.parametrize(
+    "name", ["breadth-first", "depth-first", "depth-or-breadth-first", "min-delta", "exact-order"]
+)
 def test_registered_orders_run_whole_subgraphs(name: str) -> None:
     problem = ScheduleProblem(plan(0, 0.5))
     schedule = SCHEDULERS.get(name).solve(problem, Budget())

@@ -28,7 +28,7 @@ def simulate(
         None,
         "--recipe",
         help="How to plan: best (of a portfolio; the default), search (from there on), graphturbo, tvm, "
-        "astitch, variant-1 to variant-4.",
+        "astitch, variant-1 to variant-4; with -overlapped behind all but graphturbo and variant-4.",
     ),
     partition: str | None = typer.Option(
         None, "--partition", help=f"Instead of a recipe: how to group operators: {_names('partition')}."

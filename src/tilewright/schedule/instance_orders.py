@@ -109,6 +109,14 @@ def _splits(name: str, problem: ScheduleProblem, split: bool | None) -> tuple[Sp
     return problem.partition.splits if is_split else whole(problem.partition)
 
 
+def _local_capacity_bytes(problem: ScheduleProblem) -> int:
+    """The machine's, else what the partition was planned for."""
+    if problem.machine is not None:
+        return local_capacity_bytes(problem.machine)
+    weighed = problem.partition.weighed
+    return 0 if weighed is None else weighed.capacity_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class BreadthFirst:
     """Subgraph after subgraph, as the partition numbers them."""
@@ -135,6 +143,30 @@ class DepthFirst:
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
         """One order; the budget is not needed."""
         return _ordered(self.name, problem, depth_first, self.split)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthOrBreadthFirst:
+    """GraphTurbo's choice: the cheaper of both orders.
+
+    The cost is the problem's. Equals are compared by what overflows the local buffers and by the peak, as the
+    paper's "memory utilisation" is read; depth-first is taken where that is equal too.
+    """
+
+    split: bool | None = option(
+        None, "Order the slices of subgraphs, or whole ones; none: slices where the target runs them."
+    )
+    name: ClassVar[str] = "depth-or-breadth-first"
+
+    def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
+        """The cheaper of at most two; the budget is not needed."""
+        graph = instance_graph(problem.partition, _splits(self.name, problem, self.split), problem.maps)
+        demand = demand_of(graph)
+        orders = dict.fromkeys((depth_first(demand), breadth_first(demand)))
+        provenance = Provenance(self.name, num_evaluations=len(orders))
+        capacity = _local_capacity_bytes(problem)
+        found = [(schedule_of(problem, graph, order, provenance), order) for order in orders]
+        return min(found, key=lambda s: (s[0].quality.cost, demand.cost_of(s[1], capacity)))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +199,7 @@ class ExactOrder:
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
         """The best order if that takes no more states than allowed, else a good one."""
         graph = instance_graph(problem.partition, _splits(self.name, problem, self.split), problem.maps)
-        capacity = self.capacity_bytes
-        if capacity is None and problem.machine is not None:
-            capacity = local_capacity_bytes(problem.machine)
-        elif capacity is None:
-            weighed = problem.partition.weighed
-            capacity = 0 if weighed is None else weighed.capacity_bytes
+        capacity = _local_capacity_bytes(problem) if self.capacity_bytes is None else self.capacity_bytes
         meter = replace(budget, max_evaluations=UNLIMITED).start()
         found = exact_order(demand_of(graph), capacity, meter, max_states=self.max_states)
         note = f"{found.cost.overflow_bytes} bytes over, {'proven' if found.is_exact else 'not proven'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -145,6 +146,18 @@ def test_each_technique_helps_resnet50() -> None:
     times = {name: plan(resnet50(), MACHINE, recipe).simulation.time_s for name, recipe in BASELINES.items()}
     assert times["tvm"] > times["variant-1"] > times["variant-2"] > times["variant-3"] > times["variant-4"]
     assert times["tvm"] / times["variant-4"] > 5
+    for name in ("tvm", "astitch", "variant-1", "variant-2", "variant-3"):
+        assert times["variant-4"] < times[f"{name}-overlapped"] < times[name]
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_the_papers_plan_is_the_faster_of_both_orders(seed: int) -> None:
+    machine, graph = small(MACHINE, 64), integer_network(seed)
+    times = {
+        order: plan(graph, machine, replace(GRAPHTURBO, schedule=order)).simulation.time_s
+        for order in ("depth-first", "breadth-first")
+    }
+    assert plan(graph, machine).simulation.time_s == min(times.values())
 
 
 def small(machine: Machine, local_bytes: int) -> Machine:
