@@ -21,7 +21,7 @@ from tilewright.partition.check_splits import check_splits
 from tilewright.partition.footprint import Footprints, joined, single
 from tilewright.partition.graphturbo import GraphTurbo, planner
 from tilewright.partition.graphturbo.merge import Grouping, Member
-from tilewright.partition.graphturbo.split import SplitRules, Splitter, instance_regions
+from tilewright.partition.graphturbo.split import SplitRules, Splitter, best_of, instance_regions
 from tilewright.partition.layers import LayerRegions, cut_layers
 from tilewright.partition.split import WHOLE, Split, instance_region, split_of
 from tilewright.planning import Budget
@@ -293,6 +293,21 @@ def test_an_option_is_the_least_factor_and_the_best_their_maximum(seed: int) -> 
                     for i in range(less)
                 ]
                 assert max(held) > rules.capacity_bytes
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+def test_every_subgraph_is_split_as_eq_1_says_of_all_its_axes(seed: int, share: float) -> None:
+    """Not as the best axis of those with few enough instances to join: the paper refuses that."""
+    graph = network(seed)
+    planned = GraphTurbo(capacity_bytes=int(largest(graph) * share), element_bytes=4, dims="any")
+    partition = plan(seed, share, dims="any")
+    splitter = planned.splitter(PartitionProblem(graph).analysis, None)
+    for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True):
+        layers = partition.layers_of(subgraph)
+        part = joined([single(layer, i) for i, layer in enumerate(layers)], subgraph.outputs)
+        best = best_of(splitter.options(part))
+        assert split == (WHOLE if best is None else best.split)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

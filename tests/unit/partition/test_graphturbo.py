@@ -55,6 +55,16 @@ def test_without_writing_in_place_a_sum_needs_a_third_tensor() -> None:
     assert weighed(partition_of(graph, UNBOUNDED, in_place=False)).peak_bytes == (3 * x.size_bytes,)
 
 
+def test_a_group_whose_best_axis_needs_too_many_instances_is_refused() -> None:
+    """Rows of a product in two halves, which leave the layer before whole, would do; by Eq. 1 the axis that
+    splits both comes first, and that takes three instances where the product alone takes two."""
+    b = GraphBuilder()
+    x = b.input(3, 8, 1)
+    graph = b.finish(b.op("MatMul", b.constant(3, 8, 8), b.op("Sigmoid", x), shape=x.shape))
+    partition = partition_of(graph, x.size_bytes * 3 // 2, dims="any")
+    assert partition.splits == (WHOLE, Split(1, 2))
+
+
 @pytest.mark.parametrize(("share", "factor"), [(1, 1), (2, 2), (4, 4)])
 def test_the_least_factor_that_fits_is_taken(share: int, factor: int) -> None:
     _, graph = residual()

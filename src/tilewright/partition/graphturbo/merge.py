@@ -220,7 +220,11 @@ class Grouping:
         if len(outputs) != 1 or not self._spend():
             return None
         part = joined(parts, outputs)
-        options = self._splitter.options(part, limit=limit, beyond_batch=self._is_beyond_batch(*members))
+        beyond_batch = self._is_beyond_batch(*members)
+        # A quick look before all: where no axis does with so few instances, the best does not either.
+        options = self._splitter.options(part, limit=limit, beyond_batch=beyond_batch)
+        if options:
+            options = self._splitter.options(part, beyond_batch=beyond_batch)
         best = best_of(options)
         if best is None or best.split.num_instances > limit:
             self._refused.add(parts)
