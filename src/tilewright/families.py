@@ -71,6 +71,7 @@ MAPPERS = _family(
         "cosa-paper": "cosa:CosaPaper",
         "exact": "exact:Exact",
         "hybrid": "hybrid:Hybrid",
+        "paper": "paper:Paper",
         "random": "random:Random",
     },
 )

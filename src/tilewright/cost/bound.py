@@ -72,7 +72,12 @@ def check_smallest_tiles(problem: Problem, machine: Machine, cost_options: CostO
         is_outermost = level is machine.outermost
         for kinds, capacity_words, halves in level_capacities(machine, level, cost_options):
             inside = [o for o in problem.operands if o.kind in kinds]
-            words = {o.name: _least_words(problem, o, cost_options) if is_outermost else 1 for o in inside}
+            innermost = {o.name: o.copies if level is machine.innermost else 1 for o in inside}
+            words = (
+                {o.name: _least_words(problem, o, cost_options) for o in inside}
+                if is_outermost
+                else innermost
+            )
             needed = sum(words.values())
             if needed <= capacity_words:
                 continue

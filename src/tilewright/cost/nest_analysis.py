@@ -168,7 +168,8 @@ class _Nest:
 
     def tile_words(self, operand: Operand, number: int, cost_options: CostOptions) -> int:
         """Words of a tensor that one instance of a level holds at a time (rule 1)."""
-        return prod(self.box(operand, self.tiles[number], cost_options))
+        copies = operand.copies if number == len(self.levels) - 1 else 1
+        return copies * prod(self.box(operand, self.tiles[number], cost_options))
 
     def box(self, operand: Operand, tile: MappingOf[str, int], cost_options: CostOptions) -> Shift:
         """Extents of a tile of a tensor; with `skips_pixels` without what a stride jumps over."""

@@ -122,11 +122,14 @@ class Evaluator:
 
 
 def _capacities(problem: Problem, machine: Machine, cost_options: CostOptions) -> Array:
-    """Rows of level, words, then for each operand whether it is counted: what bounds the tiles of a level."""
+    """Rows of level, words, then for each operand how often it is counted: what bounds the tiles of a
+    level."""
     rows: list[list[int]] = []
     for number, level in enumerate(machine.levels):
         for kinds, words, _ in level_capacities(machine, level, cost_options):
-            rows.append([number, words, *(int(o.kind in kinds) for o in problem.operands)])
+            copies = (o.copies if number == 0 else 1 for o in problem.operands)
+            counted = (c if o.kind in kinds else 0 for o, c in zip(problem.operands, copies, strict=True))
+            rows.append([number, words, *counted])
     return np.array(rows, np.int64).reshape(-1, 2 + len(problem.operands))
 
 
@@ -354,7 +357,7 @@ def _evaluate_all(
             needed = 0.0
             for t in range(num_operands):
                 if capacities[row, 2 + t]:
-                    needed += words_of[t, capacities[row, 0] + 1]
+                    needed += capacities[row, 2 + t] * words_of[t, capacities[row, 0] + 1]
             is_legal &= needed <= capacities[row, 1]
         if not is_legal:
             continue

@@ -23,11 +23,16 @@ Term = tuple[str, int]  # a dim and the step with which it moves along an axis
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One tensor of a problem. Along each axis the index is the sum of `step * dim` over the axis's terms."""
+    """One tensor of a problem. Along each axis the index is the sum of `step * dim` over the axis's terms.
+
+    The innermost level holds `copies` of each word: where it stands for the memories of several cores, those
+    that need the same word have it each. A tensor without axes moves once, as one word.
+    """
 
     name: str
     kind: TensorKind
     axes: tuple[tuple[Term, ...], ...]
+    copies: int = 1
 
     def dims(self) -> tuple[str, ...]:
         """The dims it depends on, in order of appearance."""

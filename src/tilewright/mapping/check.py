@@ -88,7 +88,7 @@ def _check_words(task: MappingProblem, mapping: Mapping) -> Iterator[Violation]:
         halves = 2 if task.cost_options.double_buffered and number < len(names) - 1 else 1
         for kinds, num_bytes in _stores(task, number):
             there = num_bytes * 8 // level.word_bits
-            words = sum(_touched(task, kind, inside) for kind in kinds)
+            words = sum(_touched(task, kind, inside, is_innermost=number == 0) for kind in kinds)
             if words > (there if there == 1 else there // halves):
                 held = " and ".join(str(kind) for kind in kinds)
                 yield Violation("capacity", f"{name} has {there} words for {held}, a tile has {words}")
@@ -107,13 +107,14 @@ def _stores(task: MappingProblem, number: int) -> Iterator[tuple[tuple[TensorKin
         yield together, level.capacity_bytes - sum(share.capacity_bytes for share in level.shares)
 
 
-def _touched(task: MappingProblem, kind: TensorKind, tile: dict[str, int]) -> int:
-    """Words of the tensors of a kind: between the first and the last element of a tile along each axis."""
+def _touched(task: MappingProblem, kind: TensorKind, tile: dict[str, int], *, is_innermost: bool) -> int:
+    """Words of the tensors of a kind: between the first and the last element of a tile along each axis; in
+    the innermost level in as many copies as there are."""
     total = 0
     for operand in task.problem.operands:
         if operand.kind is not kind:
             continue
-        words = 1
+        words = operand.copies if is_innermost else 1
         for axis in operand.axes:
             if task.cost_options.skips_pixels:
                 positions = {0}

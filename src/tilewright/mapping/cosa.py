@@ -262,6 +262,8 @@ class Program:
                 words = capacity * 8 // level.word_bits
                 if operand in rest and len(rest) > 1:
                     words //= len(rest)  # equal parts of what they share
+                if number == 0:
+                    words //= operand.copies
                 start = 0.0 if self.is_published else _strides(operand)
                 yield number, operand, log2(words) if words else -1.0, start
 

@@ -25,3 +25,17 @@ def prime_factors(number: int) -> tuple[tuple[int, int], ...]:
     if number > 1:
         primes.append((number, 1))
     return tuple(primes)
+
+
+_LARGE_PRIME = 7
+
+
+def smooth(extent: int) -> int:
+    """The next number all of whose primes are small.
+
+    >>> smooth(56), smooth(197)
+    (56, 200)
+    """
+    while extent > 1 and max(prime for prime, _ in prime_factors(extent)) > _LARGE_PRIME:
+        extent += 1
+    return extent

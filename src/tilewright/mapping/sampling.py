@@ -101,7 +101,10 @@ class Tilings:
             (chosen,) = np.nonzero(fits)
             inside = sum(slot.level <= capacity.level for slot in self.slots)
             tile = factors[chosen, :, :inside].prod(axis=2)
-            words = sum((self._words(operand, tile) for operand in capacity.operands), np.zeros(len(chosen)))
+            words = np.zeros(len(chosen))
+            for operand in capacity.operands:
+                copies = operand.copies if capacity.level == 0 else 1
+                words += copies * self._words(operand, tile)
             fits[chosen] = words <= capacity.words
         return fits
 

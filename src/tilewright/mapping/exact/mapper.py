@@ -30,7 +30,7 @@ from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import search_states
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.space import Found, Space
-from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.factors import smooth
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
 
@@ -268,17 +268,9 @@ def _padded(task: MappingProblem) -> Iterator[MappingProblem]:
 
 _MOST_PADDING = 1.5
 _MOST_PADDED = 24
-_LARGE_PRIME = 7
 
 
 def _rounded_up(extent: int) -> list[int]:
     if extent == 1:
         return [1]
-    return sorted({extent, _smooth(extent), -(-extent // 4) * 4, -(-extent // 16) * 16})
-
-
-def _smooth(extent: int) -> int:
-    """The next number all of whose primes are small."""
-    while max(prime for prime, _ in prime_factors(extent)) > _LARGE_PRIME:
-        extent += 1
-    return extent
+    return sorted({extent, smooth(extent), -(-extent // 4) * 4, -(-extent // 16) * 16})

@@ -92,7 +92,8 @@ class Space:
         for kinds, words, _ in level_capacities(task.machine, self.levels[number], task.cost_options):
             inside = [i for i, o in enumerate(task.problem.operands) if o.kind in kinds]
             if inside:
-                fits &= lattice.volumes[inside].sum(axis=0) <= words
+                copies = [task.problem.operands[i].copies if number == 0 else 1 for i in inside]
+                fits &= np.array(copies) @ lattice.volumes[inside] <= words
         return fits
 
     def _spatial(self, number: int) -> Spatial:
