@@ -10,8 +10,8 @@ from tests.support.cli import tilewright
 
 from tilewright.cli.schemas import violations
 from tilewright.reproduce.cosa import NETWORKS
-from tilewright.reproduce.graphturbo import NETWORKS as GRAPHTURBO_NETWORKS
-from tilewright.reproduce.graphturbo import Network
+from tilewright.reproduce.graphturbo.paper import NETWORKS as GRAPHTURBO_NETWORKS
+from tilewright.reproduce.graphturbo.paper import Network
 
 LAYERS = Path(__file__).parents[1] / "data" / "mapping" / "cosa_layers.json"
 
@@ -98,8 +98,11 @@ def test_graphturbo_has_every_exhibit(tmp_path: Path) -> None:
         Network("B", "two", "mobilenet_v2", tiny, 1, 8, 1.0, (1, 1, 1), 1, 1.0),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tilewright.reproduce.graphturbo.NETWORKS", few)
-        patch.setattr("tilewright.reproduce.graphturbo.TABLE_1", ("bert_tiny", {2: (1.0, None)}))
+        patch.setattr("tilewright.reproduce.graphturbo.reproduction.NETWORKS", few)
+        for module in ("reproduction", "exhibits"):
+            patch.setattr(
+                f"tilewright.reproduce.graphturbo.{module}.TABLE_1", ("bert_tiny", {2: (1.0, None)})
+            )
         result = tilewright("reproduce", "graphturbo", *arguments)
     assert result.code == 0, result.err
     document = json.loads(result.out)

@@ -13,6 +13,6 @@ REPRODUCTIONS: Registry[Reproduction] = Registry(
     "paper",
     members={
         "cosa": "tilewright.reproduce.cosa:Cosa",
-        "graphturbo": "tilewright.reproduce.graphturbo:GraphTurbo",
+        "graphturbo": "tilewright.reproduce.graphturbo.reproduction:GraphTurbo",
     },
 )

@@ -1,0 +1,43 @@
+"""The paper's own numbers: its networks and what its tables say of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MACHINE = "stcp920"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A row of the paper's table 2: samples for a cluster, TVM's samples per second; of tables 3 and 4 the
+    buffers in DDR, LLB and L1, TVM's, and seconds of compiling. `size` are arguments of the zoo's."""
+
+    label: str
+    name: str
+    zoo_name: str
+    size: Mapping[str, int]
+    tvm_batch: int
+    batch: int
+    tvm_per_s: float
+    buffers: tuple[int, int, int]
+    tvm_buffers: int
+    compile_s: float
+
+
+NETWORKS: tuple[Network, ...] = (
+    Network("A", "ResNet-50", "resnet50", {}, 2, 16, 1064, (1, 11, 284), 58, 139),
+    Network("B", "BERT-128", "bert_base", {"sequence": 128}, 4, 8, 512, (1, 0, 305), 242, 199),
+    Network("C", "BERT-256", "bert_base", {"sequence": 256}, 2, 4, 412, (1, 110, 240), 242, 224),
+    Network("D", "BERT-384 large", "bert_large", {"sequence": 384}, 1, 2, 36, (1, 75, 967), 515, 699),
+    Network("E", "BERT-512", "bert_base", {"sequence": 512}, 1, 2, 324, (1, 76, 337), 242, 282),
+    Network("F", "DLRM", "dlrm_s", {}, 64, 256, 131_000, (1, 0, 75), 76, 23),
+    Network("G", "MobileNet-v2", "mobilenet_v2", {}, 2, 32, 1416, (1, 3, 608), 56, 248),
+    Network("H", "Vision Transformer", "vit_b_16", {}, 4, 8, 40, (24, 60, 340), 214, 340),
+    Network("I", "DenseNet", "densenet121", {}, 4, 8, 456, (0, 3, 389), 247, 189),
+)
+TABLE_1: tuple[str, Mapping[int, tuple[float | None, float | None]]] = (
+    "bert_base",
+    {2: (138.0, 138.0), 4: (512.0, 512.0), 8: (None, 4052.0), 16: (None, 2716.0)},
+)
+"""The network of table 1, and TVM's and GraphTurbo's sentences per second by samples for a cluster."""
