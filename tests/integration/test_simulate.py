@@ -211,10 +211,9 @@ def test_the_page_draws_the_buffers_without_a_network(model: Path, tmp_path: Pat
     result = tilewright("simulate", model, "--recipe", "graphturbo", "--html", page)
     assert result.code == 0, result.err
     drawn = page.read_text()
-    assert drawn.count("<svg") == 3
     assert drawn.count("stroke-dasharray") == 2, "both buffers have a capacity"
     assert "<script" not in drawn
-    assert "http" not in drawn.replace("http://www.w3.org/2000/svg", "")
+    assert "http" not in drawn
 
 
 def test_people_see_tables(model: Path) -> None:

@@ -30,10 +30,10 @@ from tilewright.options import AUTO, Options, Shapes, parse_shapes
 from tilewright.planning import Budget
 from tilewright.printable import json_text
 from tilewright.progress import PhaseClock, Progress
-from tilewright.results import Result, Table, about
+from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode, SimulatingTarget
-from tilewright.targets.simulated import SimulatedNetwork
+from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
@@ -178,6 +178,12 @@ class SimulationResult(SimulatedRecipe, Result):
     num_clusters: int = field(metadata=about(hidden=True))
     code: SimulatedCode = field(metadata=about(hidden=True))
 
+    @property
+    @in_json
+    def plan(self) -> NetworkPlan:
+        """All that one cluster does for a batch: enough to generate code from, and to check it."""
+        return self.code.plan()
+
     def tables(self) -> Sequence[Table]:
         """Batches and runs where several were asked for; the plan, its cost, and what it is compared with."""
         tables = [self._plan_table(), self._cost_table()]
@@ -217,10 +223,13 @@ class SimulationResult(SimulatedRecipe, Result):
         return _written(path, json_text(json.dumps(chrome_trace(self.code.timeline()))))
 
     def save_page(self, path: str | os.PathLike[str]) -> Path:
-        """Draw how full the buffers are over time, and how busy units are, as an HTML file."""
-        from tilewright.report.simulation import buffer_page
+        """Draw what buffers hold and what units do over time, as an HTML file."""
+        from tilewright.report.simulation import cost_rows
+        from tilewright.report.timeline import run_page
 
-        return _written(path, buffer_page(self.code.timeline(), self))
+        plan = f"{self.recipe}, {self.samples_per_cluster} samples for each of {self.num_clusters} clusters"
+        said = [("plan", plan), *cost_rows(self)]
+        return _written(path, run_page(self.code.timeline(), self, said))
 
     def _plan_table(self) -> Table:
         rows = tuple(

@@ -69,7 +69,7 @@ def simulate(
     page: Path | None = typer.Option(
         None,
         "--html",
-        help="Draw how full the buffers are over time, and how busy units are, as an HTML file.",
+        help="Draw what the buffers hold and what the units do, over time, as an HTML file.",
     ),
     check: bool = typer.Option(
         False,

@@ -39,45 +39,6 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """A value that changes at times: (time, value from then on), in order; `limit` is drawn as a line."""
-
-    name: str
-    points: tuple[tuple[float, float], ...]
-    limit: float | None = None
-
-
-def step_chart(title: str, x_name: str, y_name: str, end: float, series: Sequence[Series]) -> str:
-    """Values over time up to `end`, each held until it changes; limits dashed."""
-    highest = max((max([v for _, v in s.points] + [s.limit or 0.0]) for s in series), default=0.0)
-    xs, ys = _Scale(0.0, max(end, 1e-300), False), _Scale(0.0, max(highest, 1e-300) * 1.05, False)
-    body = [_frame(title, x_name, y_name), *_x_ticks(xs), *_y_ticks(ys)]
-    floor = HEIGHT - _BOTTOM
-    for number, one in enumerate(series):
-        colour = _COLOURS[number % len(_COLOURS)]
-        level = floor + 0.0
-        corners = [(_x(xs, 0.0), level)]
-        for at, value in one.points:
-            corners += [(_x(xs, at), level), (_x(xs, at), _y(ys, value))]
-            level = _y(ys, value)
-        corners += [(_x(xs, end), level), (_x(xs, end), floor)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
-        name = html_text(one.name)
-        body.append(
-            f'<polygon points="{path}" fill="{colour}" fill-opacity="0.35" stroke="{colour}">'
-            f"<title>{name}</title></polygon>"
-        )
-        if one.limit is not None:
-            y = f"{_y(ys, one.limit):.1f}"
-            body.append(
-                f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}" stroke="{colour}" '
-                'stroke-dasharray="6 4"/>'
-            )
-        body += _key(number, one.name)
-    return _svg(body)
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
     """Measured points of one colour, joined from left to right: (x, y), both positive."""
 

@@ -1,4 +1,4 @@
-"""A simulated plan for people: its cost, its values checked, its buffers over time drawn, its timeline."""
+"""A simulated plan for people: its cost, its values checked, its timeline as a trace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from tilewright.formatting import format_bytes
 from tilewright.ir.interpret import run_graph
-from tilewright.report import figure
 from tilewright.report.comparison import TensorDifference, Tolerance
 
 if TYPE_CHECKING:
@@ -47,29 +46,6 @@ def cost_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
     ]
 
 
-def buffer_page(timeline: Timeline, cost: SimulatedCost) -> str:
-    """Buffers over time, as the paper's figure 3 shows them, and shares of time of units."""
-    starts = timeline.step_starts_s
-    charts = []
-    for level in timeline.levels:
-        points = sorted(
-            (start * 1e3, size / 2**20)
-            for start, size in zip(starts, level.live_bytes, strict=True)
-            if start is not None
-        )
-        limit = None if level.capacity_bytes is None else level.capacity_bytes / 2**20
-        series = [figure.Series(level.name, tuple(points), limit)]
-        charts.append(figure.step_chart(level.title.capitalize(), "ms", "MiB", cost.time_s * 1e3, series))
-    units = sorted(cost.utilization)
-    shares = tuple(100 * cost.utilization[unit] for unit in units)
-    charts.append(figure.bar_chart("Busy", "% of the time", units, [figure.Bars("busy", shares)]))
-    said = (
-        f"One batch on one cluster of {timeline.machine}: {cost.time_s * 1e3:.3f} ms, at least "
-        f"{cost.lower_bound_s * 1e3:.3f} ms. What is live, step by step; dashed: the capacity. Estimated."
-    )
-    return figure.page(f"{timeline.network} on {timeline.machine}", [figure.note(said), *charts])
-
-
 def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     """What every unit does when, and how full the buffers are, in the trace format that Perfetto reads."""
     rows = {unit: row for row, unit in enumerate(timeline.units)}
@@ -80,20 +56,25 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     for run in timeline.runs:
         events.append(
             {
-                "name": f"{timeline.steps[run.step]} ({run.what})",
+                "name": f"{timeline.plan.steps[run.step].name} ({run.what})",
                 "ph": "X",
                 "pid": 0,
                 "tid": rows[run.unit],
                 "ts": run.start_s * 1e6,
                 "dur": (run.end_s - run.start_s) * 1e6,
-                "args": {"step": run.step},
+                "args": {"step": run.step, "tile": run.tile, "bytes": run.size_bytes, "of": run.name},
             }
         )
     for level in timeline.levels:
-        for start, size in zip(timeline.step_starts_s, level.live_bytes, strict=True):
-            if start is not None:
-                live = {"live": size}
-                events.append(
-                    {"name": f"{level.name} bytes", "ph": "C", "pid": 0, "ts": start * 1e6, "args": live}
-                )
+        name, kinds = f"{level.level.name} bytes", tuple(level.held)
+        events += [
+            {
+                "name": name,
+                "ph": "C",
+                "pid": 0,
+                "ts": at_s * 1e6,
+                "args": dict(zip(kinds, sizes, strict=True)),
+            }
+            for at_s, sizes in level.totals()
+        ]
     return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -24,7 +24,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule
 from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, TuningInfo
-from tilewright.targets.simulated import SimulatedNetwork, Timeline
+from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
 
 if TYPE_CHECKING:
@@ -124,6 +124,10 @@ class SimulatedCode(Code, Protocol):
 
     def network(self) -> SimulatedNetwork:
         """The plan and its cost."""
+        ...
+
+    def plan(self) -> NetworkPlan:
+        """All that one cluster does, for whoever generates code from it."""
         ...
 
     def timeline(self) -> Timeline:

@@ -5,9 +5,10 @@ A target that simulates (`SimulatingTarget` in `base.py`) tells of its plans in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 
 from tilewright.results import about
 from tilewright.steps import SimulatedCost
@@ -40,43 +41,193 @@ class SimulatedNetwork(SimulatedCost):
     spilled_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnitRun:
-    """A unit at work: on which step, doing what, from when to when."""
+Region = tuple[tuple[int, int], ...]
+"""Of each axis of a value the first element, and the first behind the last."""
 
-    unit: str
-    step: int
-    what: str
-    start_s: float
+
+@dataclass(frozen=True, slots=True)
+class PlannedValue:
+    """An input or a result of the network, as a whole in main memory."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLevel:
+    """A level of memory of one cluster: `LB`, its cores' buffers together, `GB`, the shared one, or `DDR`."""
+
+    name: str
+    title: str
+    capacity_bytes: int | None = field(
+        metadata=about("All of it; null where the machine has no such level, or sets no limit.")
+    )
+    placed_capacity_bytes: int | None = field(metadata=about("What buffers may take of it; null: no limit."))
+    peak_bytes: int = field(
+        metadata=about("The end of the highest buffer; weights and tiles pass behind it.")
+    )
+    num_buffers: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBuffer:
+    """A region of a value in its place, from the step that makes it to its last reader."""
+
+    number: int
+    value: str
+    dtype: str
+    region: Region
+    size_bytes: int = field(metadata=about("As the machine keeps its elements."))
+    level: str
+    offset_bytes: int
+    first_step: int = field(metadata=about("The step that makes it."))
+    last_step: int = field(
+        metadata=about("The last that reads it; of a result of the network the last of all.")
+    )
+    start_s: float = field(metadata=about("When the step that makes it begins to."))
+    made_s: float = field(metadata=about("When all of it is there."))
+    end_s: float = field(metadata=about("When the last of its readers has ended."))
+    in_place_of: int | None = field(
+        metadata=about("The operand in whose place it is written; null: of none.")
+    )
+    is_result: bool = field(metadata=about("Whether it is a part of a result of the network."))
+    is_spilled: bool = field(metadata=about("Whether it was to live further inside."))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInstance:
+    """A slice of a subgraph, or the concatenation, copy or redistribution of a value that one reads."""
+
+    number: int
+    kind: str
+    subgraph: int
+    index: int = field(metadata=about("Which slice of its subgraph."))
+    slices: Mapping[str, Region] = field(metadata=about("What it makes, by value."))
+    cores: tuple[int, ...] = field(
+        metadata=about("Parts of what it makes along each axis, one for each core; empty: nothing is asked.")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRead:
+    """What a step reads of a buffer."""
+
+    value: str
+    region: Region
+    buffer: int | None = field(metadata=about("Null for an input of the network."))
+    tiles: tuple[int, ...] = field(
+        metadata=about(
+            "For each tile of the step, up to which tile of the step that makes the buffer it waits; "
+            "empty: for all of them."
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWeight:
+    """What a step reads of a constant. Without a name: rows of a table that data choose."""
+
+    name: str | None
+    region: Region
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTiles:
+    """How a step's work is cut, so that what it needs comes while other tiles are computed."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A layer of an instance, or what a concatenation, copy or redistribution moves."""
+
+    number: int
+    name: str
+    instance: int
+    operators: tuple[str, ...] = field(metadata=about("In their order; none of one that only moves buffers."))
+    reads: tuple[PlannedRead, ...]
+    writes: tuple[int, ...] = field(metadata=about("The buffers that it makes."))
+    weights: tuple[PlannedWeight, ...]
+    tiles: PlannedTiles
+    after: tuple[int, ...] = field(
+        metadata=about("Steps whose places in memory it takes: they must have ended.")
+    )
+    fetch_s: float = field(metadata=about("When the first of what it needs sets out: weights come ahead."))
+    load_s: float = field(metadata=about("When the first of what it reads sets out."))
+    start_s: float = field(metadata=about("When it begins to make what it writes."))
     end_s: float
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkPlan:
+    """All that one cluster does for a batch: enough to generate code from, and to check it."""
+
+    inputs: tuple[PlannedValue, ...]
+    results: tuple[PlannedValue, ...]
+    levels: tuple[PlannedLevel, ...] = field(metadata=about("From the inside out."))
+    buffers: tuple[PlannedBuffer, ...] = field(metadata=about("By number."))
+    instances: tuple[PlannedInstance, ...] = field(metadata=about("By number; `order` names them."))
+    steps: tuple[PlannedStep, ...] = field(metadata=about("In the order in which they are issued."))
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRun:
+    """A unit at work: from when to when, on which step, doing what.
+
+    `what` is `fetch` (weights towards the shared buffer), `weights` (to the cores), `load`, `move` (between
+    cores), `compute` or `store`; `tile` which tile of the step, -1 for what comes before the first. `name` is
+    the value or the weight that moves.
+    """
+
+    unit: str
+    start_s: float
+    end_s: float
+    step: int
+    what: str
+    tile: int = -1
+    size_bytes: int = 0
+    name: str = ""
+
+
+Curve = tuple[tuple[float, int], ...]
+"""Bytes over time: from which second on how many, in order of time."""
+
+
+@dataclass(frozen=True, slots=True)
 class LevelOverTime:
-    """How full a level of memory is, step by step. `title` says which memory it is."""
+    """What a level of memory holds over time, by what it is: `placed` buffers, `weights` and so on.
 
-    name: str
-    title: str
-    capacity_bytes: int | None
-    live_bytes: tuple[int, ...]
+    What is never there is left out.
+    """
+
+    level: PlannedLevel
+    held: Mapping[str, Curve]
+
+    def totals(self) -> Iterator[tuple[float, tuple[int, ...]]]:
+        """From when on how many bytes of each kind, in order of time."""
+        changes = sorted(
+            (at_s, kind, size_bytes)
+            for kind, curve in enumerate(self.held.values())
+            for at_s, size_bytes in curve
+        )
+        now = [0] * len(self.held)
+        for at_s, together in groupby(changes, key=itemgetter(0)):
+            for _, kind, size_bytes in together:
+                now[kind] = size_bytes
+            yield at_s, tuple(now)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """What every unit does when, and how full levels are meanwhile, on one cluster of a machine."""
+    """What every unit does when, and what levels hold meanwhile, on one cluster of a machine."""
 
     machine: str
     network: str
+    subgraphs: tuple[SimulatedSubgraph, ...]
+    plan: NetworkPlan
     units: tuple[str, ...]
-    steps: tuple[str, ...]
     runs: tuple[UnitRun, ...]
     levels: tuple[LevelOverTime, ...]
-
-    @cached_property
-    def step_starts_s(self) -> tuple[float | None, ...]:
-        """When the first task of each step starts; None for steps that take no time."""
-        starts: list[float | None] = [None] * len(self.steps)
-        for run in self.runs:
-            known = starts[run.step]
-            starts[run.step] = run.start_s if known is None else min(known, run.start_s)
-        return tuple(starts)

@@ -15,13 +15,11 @@ from tilewright.report.figure import (
     Bars,
     Line,
     Point,
-    Series,
     bar_chart,
     html_table,
     line_chart,
     page,
     scatter,
-    step_chart,
 )
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -71,20 +69,6 @@ def test_ticks_are_round_numbers() -> None:
     drawn = bar_chart("t", "y", ["a"], [Bars("b", (7.3,))])
     ticks = [float(t) for t in re.findall(r'text-anchor="end">([\d.e+-]+)<', drawn)]
     assert ticks == [0, 1, 2, 3, 4, 5, 6, 7, 8]
-
-
-def test_a_value_over_time_is_held_until_it_changes() -> None:
-    series = Series("s", ((0.0, 1.0), (2.0, 4.0)), limit=8.0)
-    drawn = ET.fromstring(step_chart("t", "x", "y", 4.0, [series]))
-    (shape,) = drawn.iter(f"{NAMESPACE}polygon")
-    points = [tuple(map(float, p.split(","))) for p in shape.get("points", "").split()]
-    left, right = points[0][0], points[-1][0]
-    middle = (left + right) / 2
-    heights = {x: [y for px, y in points if abs(px - x) < 0.11] for x in (left, middle, right)}
-    floor = points[-1][1]
-    assert min(heights[left]) == max(heights[middle])
-    assert floor - min(heights[middle]) == pytest.approx(4 * (floor - max(heights[middle])), abs=0.4)
-    assert "stroke-dasharray" in step_chart("t", "x", "y", 4.0, [series])
 
 
 def test_lines_have_a_dashed_one_that_rises_linearly() -> None:

@@ -9,21 +9,14 @@ from typing import Any
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import full_region
 from tilewright.program import Program
-from tilewright.schedule.binding import Scope
 from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, planned_steps
 from tilewright.targets.base import Array
+from tilewright.targets.npu.describe import plan_of, subgraphs_of
 from tilewright.targets.npu.execute import execute
+from tilewright.targets.npu.occupancy import levels_over_time
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.simulate import Simulation
-from tilewright.targets.simulated import (
-    LevelOverTime,
-    SimulatedNetwork,
-    SimulatedSubgraph,
-    Timeline,
-    UnitRun,
-)
-
-_TITLES = {Scope.LOCAL: "buffers of the cores", Scope.SHARED: "shared buffer"}
+from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork, Timeline, UnitRun
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,46 +54,29 @@ class NpuCode:
     def network(self) -> SimulatedNetwork:
         """Subgraphs with their slices, the order of these, and what lies where."""
         planned = self.planned
-        nodes = planned.instances.nodes
-        first = {n.subgraph_id: n.id for n in reversed(nodes) if n.kind == "instance"}
-        subgraphs = tuple(
-            SimulatedSubgraph(
-                nodes=tuple(node.name for node in subgraph.nodes),
-                split_dim=split.cuts[0][0] if split.cuts else None,
-                factor=split.num_instances,
-                cuts=split.cuts,
-                output_shapes=tuple(v.shape for v in subgraph.outputs),
-                instance_shapes=tuple(
-                    tuple(stop - start for start, stop in region)
-                    for region in nodes[first[subgraph.id]].outputs.values()
-                ),
-                binding=tuple(planned.bindings.bindings[first[subgraph.id]]),
-            )
-            for subgraph, split in zip(planned.partition.subgraphs, planned.instances.splits, strict=True)
-        )
         return SimulatedNetwork(
             **self._figures(),
-            subgraphs=subgraphs,
-            order=tuple(str(nodes[place]) for place in planned.order),
+            subgraphs=subgraphs_of(planned),
+            order=tuple(str(planned.instances.nodes[place]) for place in planned.order),
             buffers={str(scope): count for scope, count in planned.scopes.num_buffers.items()},
             spilled_bytes=planned.scopes.spilled_bytes,
         )
 
+    def plan(self) -> NetworkPlan:
+        """All that one cluster does for a batch."""
+        return plan_of(self.planned, self.machine)
+
     def timeline(self) -> Timeline:
         """One batch on one cluster."""
-        found, scopes = self.simulation, self.planned.scopes
+        simulated, plan = self.simulation, self.plan()
         return Timeline(
             machine=self.machine.name,
             network=self.planned.partition.graph.name,
-            units=tuple(sorted(found.busy_s)),
-            steps=tuple(step.name for step in found.steps),
-            runs=tuple(UnitRun(r.unit, r.step, r.what, r.start_s, r.end_s) for r in found.runs),
-            levels=tuple(
-                LevelOverTime(
-                    str(scope), title, scopes.levels[scope].level.capacity_bytes, scopes.live_bytes(scope)
-                )
-                for scope, title in _TITLES.items()
-            ),
+            subgraphs=subgraphs_of(self.planned),
+            plan=plan,
+            units=tuple(sorted(simulated.busy_s)),
+            runs=tuple(UnitRun(r.unit, r.start_s, r.end_s, r.step, r.what) for r in simulated.runs),
+            levels=levels_over_time(plan),
         )
 
     def _figures(self) -> dict[str, Any]:

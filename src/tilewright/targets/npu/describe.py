@@ -1,0 +1,197 @@
+"""A simulated plan in the words of `targets/simulated.py`: for people, and for code generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tilewright.hardware.machine import Machine
+from tilewright.ir.graph import Value
+from tilewright.memory.instances import is_result
+from tilewright.memory.scopes import PlacedBuffer
+from tilewright.schedule.binding import Scope
+from tilewright.targets.npu.events import Run
+from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.steps import SimulatedStep
+from tilewright.targets.simulated import (
+    NetworkPlan,
+    PlannedBuffer,
+    PlannedInstance,
+    PlannedLevel,
+    PlannedRead,
+    PlannedStep,
+    PlannedTiles,
+    PlannedValue,
+    PlannedWeight,
+    SimulatedSubgraph,
+)
+
+_TITLES = {Scope.LOCAL: "buffers of the cores", Scope.SHARED: "shared buffer", Scope.MAIN: "main memory"}
+_WEIGHTS = frozenset({"fetch", "weights"})
+
+
+def subgraphs_of(planned: SimulatedPlan) -> tuple[SimulatedSubgraph, ...]:
+    """The subgraphs of a plan, how they are cut, and how the first slice of each is bound to cores."""
+    nodes = planned.instances.nodes
+    first = {n.subgraph_id: n.id for n in reversed(nodes) if n.kind == "instance"}
+    return tuple(
+        SimulatedSubgraph(
+            nodes=tuple(node.name for node in subgraph.nodes),
+            split_dim=split.cuts[0][0] if split.cuts else None,
+            factor=split.num_instances,
+            cuts=split.cuts,
+            output_shapes=tuple(v.shape for v in subgraph.outputs),
+            instance_shapes=tuple(
+                tuple(stop - start for start, stop in region)
+                for region in nodes[first[subgraph.id]].outputs.values()
+            ),
+            binding=tuple(planned.bindings.bindings[first[subgraph.id]]),
+        )
+        for subgraph, split in zip(planned.partition.subgraphs, planned.instances.splits, strict=True)
+    )
+
+
+def plan_of(planned: SimulatedPlan, machine: Machine) -> NetworkPlan:
+    """Everything of a plan, with its times. O(steps + reads + runs)."""
+    graph, scopes, simulated = planned.partition.graph, planned.scopes, planned.simulation
+    times = _step_times(planned)
+    end_s = max((t.end_s for t in times), default=0.0)
+    readers: list[list[int]] = [[] for _ in scopes.buffers]
+    for number, step in enumerate(scopes.steps):
+        for read in step.reads:
+            if read.buffer is not None:
+                readers[read.buffer].append(number)
+    return NetworkPlan(
+        inputs=_whole(graph.inputs),
+        results=_whole(graph.outputs),
+        levels=_levels(planned, machine),
+        buffers=tuple(
+            _buffer(planned, buffer, times, readers[buffer.id], end_s) for buffer in scopes.buffers
+        ),
+        instances=tuple(
+            PlannedInstance(
+                node.id,
+                str(node.kind),
+                node.subgraph_id,
+                node.index,
+                {value.name: region for value, region in node.outputs.items()},
+                tuple(planned.bindings.bindings[node.id]),
+            )
+            for node in planned.instances.nodes
+        ),
+        steps=tuple(_step(planned, step, times[step.number]) for step in simulated.steps),
+    )
+
+
+def _whole(values: Iterable[Value]) -> tuple[PlannedValue, ...]:
+    return tuple(PlannedValue(v.name, str(v.dtype), v.shape) for v in values)
+
+
+def _levels(planned: SimulatedPlan, machine: Machine) -> tuple[PlannedLevel, ...]:
+    levels = {Scope.LOCAL: machine.local, Scope.SHARED: machine.shared, Scope.MAIN: machine.outermost}
+    found = []
+    for scope, use in planned.scopes.levels.items():
+        level = levels[scope]
+        if level is None:
+            continue
+        per_cluster = machine.num_instances_per_cluster(level)
+        whole = None if level.capacity_bytes is None else int(level.capacity_bytes * per_cluster)
+        found.append(
+            PlannedLevel(
+                str(scope), _TITLES[scope], whole, use.level.capacity_bytes, use.peak_bytes, use.num_buffers
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _StepTimes:
+    """When the first run of a step starts, and the first but those of weights; from when to when its results
+    are made in the cores; when they are where they belong, and everything has ended."""
+
+    fetch_s: float
+    load_s: float
+    start_s: float
+    computed_s: float
+    stored_s: float
+    end_s: float
+
+
+def _buffer(
+    planned: SimulatedPlan,
+    buffer: PlacedBuffer,
+    times: Sequence[_StepTimes],
+    readers: Sequence[int],
+    end_s: float,
+) -> PlannedBuffer:
+    graph = planned.instances
+    in_results = is_result(graph, graph.nodes[buffer.node], buffer.value)
+    making = times[buffer.first_step]
+    made_s = making.computed_s if buffer.scope is Scope.LOCAL else making.stored_s
+    return PlannedBuffer(
+        number=buffer.id,
+        value=buffer.value.name,
+        dtype=str(buffer.value.dtype),
+        region=buffer.region,
+        size_bytes=buffer.size_bytes,
+        level=str(buffer.scope),
+        offset_bytes=buffer.offset_bytes,
+        first_step=buffer.first_step,
+        last_step=buffer.last_step,
+        start_s=making.start_s,
+        made_s=made_s,
+        end_s=end_s if in_results else max([made_s, *(times[number].end_s for number in readers)]),
+        in_place_of=buffer.in_place_of,
+        is_result=in_results,
+        is_spilled=buffer.is_spilled,
+    )
+
+
+def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> PlannedStep:
+    placed = planned.scopes.steps[step.number]
+    return PlannedStep(
+        number=step.number,
+        name=step.name,
+        instance=placed.node,
+        operators=tuple(operator.name for operator in placed.operators),
+        reads=tuple(
+            PlannedRead(read.value.name, read.region, read.buffer, load.tiles)
+            for read, load in zip(placed.reads, step.loads, strict=True)
+        ),
+        writes=placed.writes,
+        weights=tuple(PlannedWeight(w.name, w.region, w.size_bytes) for w in step.weights),
+        tiles=PlannedTiles(step.num_tiles),
+        after=step.after,
+        fetch_s=times.fetch_s,
+        load_s=times.load_s,
+        start_s=times.start_s,
+        end_s=times.end_s,
+    )
+
+
+def _step_times(planned: SimulatedPlan) -> list[_StepTimes]:
+    """The times of all steps; one without runs is there as soon as what it reads."""
+    runs: list[list[Run]] = [[] for _ in planned.scopes.steps]
+    for run in planned.simulation.runs:
+        runs[run.step].append(run)
+    times: list[_StepTimes] = []
+    for step, own in zip(planned.simulation.steps, runs, strict=True):
+        reads = planned.scopes.steps[step.number].reads
+        makers = [times[planned.scopes.buffers[r.buffer].first_step] for r in reads if r.buffer is not None]
+        data = [r for r in own if r.what not in _WEIGHTS]
+        making = [r for r in data if r.what == "compute"] or data
+        ready_s = max((*(m.start_s for m in makers), *(times[n].end_s for n in step.after)), default=0.0)
+        start_s = min((r.start_s for r in making), default=ready_s)
+        computed_s = max((r.end_s for r in making), default=max((start_s, *(m.stored_s for m in makers))))
+        stored_s = max((r.end_s for r in data), default=computed_s)
+        times.append(
+            _StepTimes(
+                fetch_s=min((r.start_s for r in own), default=start_s),
+                load_s=min((r.start_s for r in data), default=start_s),
+                start_s=start_s,
+                computed_s=computed_s,
+                stored_s=stored_s,
+                end_s=max((r.end_s for r in own), default=stored_s),
+            )
+        )
+    return times

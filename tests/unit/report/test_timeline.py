@@ -1,0 +1,94 @@
+"""The picture of a run: everything at its time, many runs in little space, names that stay text."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.support.models import small_net
+
+import tilewright as tw
+from tilewright.report.lanes import SPAN, Block, Time, block_lanes, stack_lane
+
+EVIL = '<script>alert("x")</script>&\n\x1b[2J'
+
+
+def shapes(body: str, kind: str) -> list[ET.Element]:
+    return [e for e in ET.fromstring(f"<x>{body}</x>").iter() if e.tag.endswith(kind)]
+
+
+SIZES = st.tuples(*[st.integers(0, 10**9)] * 3)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.floats(0, 1), SIZES, max_size=40))
+def test_a_stack_is_as_high_as_the_most_that_is_there(known: dict[float, tuple[int, int, int]]) -> None:
+    points = sorted(known.items())
+    lane = stack_lane("t", Time(1.0), ("#a", "#b", "#c"), points, None)
+    whole = next(e.get("d", "") for e in shapes(lane.body, "path") if e.get("fill") == "#c")
+    *heights, floor = [int(v) for v in re.findall(r"V(\d+)", whole)]
+    most = max((sum(sizes) for _, sizes in points), default=0)
+    a_byte = floor / (max(most, 1) * 1.06)
+    assert floor - min(heights, default=floor) == pytest.approx(most * a_byte, abs=0.51)
+    if points and points[-1][0] < 0.999:
+        last = heights[-1] if heights else floor
+        assert floor - last == pytest.approx(sum(points[-1][1]) * a_byte, abs=0.51)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 30_000))
+def test_blocks_of_any_number_are_few_shapes_that_cover_their_time(number: int) -> None:
+    blocks = [Block(i / number, (i + 0.5) / number, "#123456", f"b{i}") for i in range(number)]
+    (lane,) = block_lanes(Time(1.0), [("u", blocks)])
+    drawn = [(int(r.get("x", "")), int(r.get("width", ""))) for r in shapes(lane.body, "rect")]
+    assert len(drawn) <= min(number, 12_000)
+    for block in blocks[:: max(1, number // 50)]:
+        middle = (block.start + block.end) / 2 * SPAN
+        assert any(x - 13 <= middle <= x + width + 13 for x, width in drawn)
+
+
+def test_short_blocks_are_as_dark_as_they_are_dense() -> None:
+    blocks = [Block(i / 40_000, (i + 0.25) / 40_000, "#123456", "b") for i in range(20_000)]
+    (lane,) = block_lanes(Time(1.0), [("u", blocks)])
+    shades = {float(r.get("fill-opacity", "1")) for r in shapes(lane.body, "rect")}
+    assert max(shades) <= 0.5
+
+
+def test_names_stay_text_and_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    proto = small_net()
+    old = {name: f"{EVIL}{name}" for n in proto.graph.node for name in n.output}
+    outputs = {o.name for o in proto.graph.output}
+    for node in proto.graph.node:
+        node.name = f"{EVIL}{node.name}"
+        node.input[:] = [old.get(x, x) if x not in outputs else x for x in node.input]
+        node.output[:] = [old[x] if x not in outputs else x for x in node.output]
+    page = tw.simulate(proto, recipe="graphturbo").save_page(tmp_path / "p.html").read_text()
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert "http" not in page
+
+
+def test_levels_that_hold_nothing_are_not_drawn(tmp_path: Path) -> None:
+    def drawn(target: str, recipe: str) -> set[str]:
+        page = tw.simulate(small_net(), target, recipe=recipe).save_page(tmp_path / "p.html").read_text()
+        return set(re.findall(r"<b>([\w ]+), (?:LB|GB|DDR)</b>", page))
+
+    assert "main memory" in drawn("stcp920", "tvm")
+    assert drawn("stcp920", "graphturbo") >= {"buffers of the cores"}
+    assert "main memory" not in drawn("stcp920", "graphturbo")
+
+
+def test_counters_of_the_trace_are_the_curves_of_the_picture(tmp_path: Path) -> None:
+    result = tw.simulate(small_net(), recipe="graphturbo")
+    events = json.loads(result.save_trace(tmp_path / "t.json").read_text())["traceEvents"]
+    for level in result.code.timeline().levels:
+        counted = [e for e in events if e["ph"] == "C" and e["name"] == f"{level.level.name} bytes"]
+        assert [(e["ts"], tuple(e["args"].values())) for e in counted] == [
+            (at_s * 1e6, sizes) for at_s, sizes in level.totals()
+        ]

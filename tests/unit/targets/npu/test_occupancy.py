@@ -1,0 +1,61 @@
+"""What levels hold over time, and a plan in words: what follows from the runs, derived anew here."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from tests.support.models import small_net
+
+import tilewright as tw
+from tilewright.targets.npu.code import NpuCode
+
+RECIPES = ("graphturbo", "tvm", "variant-2")
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def code(request: pytest.FixtureRequest) -> NpuCode:
+    code = tw.simulate(small_net(), recipe=request.param).code
+    assert isinstance(code, NpuCode)
+    return code
+
+
+def test_at_any_time_as_many_bytes_are_placed_as_are_covered_by_live_buffers(code: NpuCode) -> None:
+    """In a level's bytes, one by one: what is written in place of another buffer counts once."""
+    timeline = code.timeline()
+    buffers = timeline.plan.buffers
+    for level in timeline.levels:
+        here = [b for b in buffers if b.level == level.level.name]
+        times = sorted({t for b in here for t in (b.start_s, b.end_s)})
+        curve = dict(level.held.get("placed", ()))
+        for early, late in pairwise(times):
+            middle = (early + late) / 2
+            live = [b for b in here if b.start_s <= middle < b.end_s]
+            covered = {i for b in live for i in range(b.offset_bytes, b.offset_bytes + b.size_bytes)}
+            drawn = [size for at_s, size in sorted(curve.items()) if at_s <= middle]
+            assert (drawn[-1] if drawn else 0) == len(covered)
+
+
+def test_buffers_begin_with_their_computation_not_with_what_is_fetched_for_it(code: NpuCode) -> None:
+    plan, runs = code.plan(), code.simulation.runs
+    for buffer in plan.buffers:
+        computing = [r.start_s for r in runs if r.step == buffer.first_step and r.what == "compute"]
+        if computing:
+            assert buffer.start_s == min(computing)
+        readers = [s.number for s in plan.steps if any(r.buffer == buffer.number for r in s.reads)]
+        ends = [r.end_s for r in runs if r.step in readers]
+        if ends and not buffer.is_result:
+            assert buffer.end_s == pytest.approx(max(max(ends), buffer.made_s))
+
+
+def test_some_step_is_fetched_for_before_it_starts() -> None:
+    steps = tw.simulate(small_net(), recipe="graphturbo").plan.steps
+    assert any(step.fetch_s < step.start_s for step in steps)
+    assert all(step.fetch_s <= step.start_s <= step.end_s for step in steps)
+
+
+def test_nothing_is_left_at_the_end(code: NpuCode) -> None:
+    for level in code.timeline().levels:
+        totals = [sizes for _, sizes in level.totals()]
+        assert all(min(sizes) >= 0 for sizes in totals)
+        assert not totals or sum(totals[-1]) == 0
