@@ -7,7 +7,7 @@ count as one level: a value is distributed over all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Node, Value
@@ -25,11 +25,16 @@ REMEDIES = ("a smaller batch", "a machine with more memory")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """What a buffer holds: `region` of `value`, made by node `node` of the instance graph."""
+    """What a buffer holds: `region` of `value`, made by node `node` of the instance graph in `first_step`.
+
+    It is needed to `last_step`: to the step of its last reader, as a result of the network to the end.
+    """
 
     node: int
     value: Value
     region: Region
+    first_step: int
+    last_step: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +84,9 @@ def expand(
     """Steps and buffers of an order, in the scopes that the bindings ask for. O(steps + reads).
 
     `levels` are those of the scopes. Results of the network live in main memory, to the end; what an instance
-    keeps to itself is local.
+    keeps to itself is local. What groups of a stage hold that run at the same time, they hold together: such
+    a buffer has its place from the first step of the stage that makes it to the last one of the stage that
+    reads it last.
     """
     return _Expander(graph, bindings).run(order, tuple(levels))
 
@@ -93,7 +100,9 @@ def is_result(graph: InstanceGraph, node: InstanceNode, value: Value) -> bool:
 class _Draft:
     """A buffer whose readers are still to come."""
 
-    content: Content
+    node: int
+    value: Value
+    region: Region
     size_bytes: int
     first_step: int
     scope: Scope
@@ -115,6 +124,7 @@ class _Expander:
         self.made: dict[tuple[int, Value], int] = {}
         self.layer_regions = LayerRegions(graph.maps)
         self.in_place = graph.partition.in_place
+        self.together: Mapping[int, tuple[int, int]] = {}
 
     def run(self, order: Sequence[int], levels: tuple[MemoryLevel, ...]) -> Timeline:
         for place in order:
@@ -123,13 +133,14 @@ class _Expander:
                 self._add_instance(node)
             else:
                 self._add_passage(node)
-        names = [f"{d.content.value.name}@{d.content.node}" for d in self.drafts]
+        names = [f"{d.value.name}@{d.node}" for d in self.drafts]
+        self.together = self._together()
         buffers = tuple(self._buffer(draft, names) for draft in self.drafts)
         return Timeline(
             self.graph,
             tuple(order),
             tuple(self.steps),
-            tuple(d.content for d in self.drafts),
+            tuple(Content(d.node, d.value, d.region, d.first_step, self._last_step(d)) for d in self.drafts),
             MemoryProblem(buffers, levels, REMEDIES),
         )
 
@@ -167,13 +178,12 @@ class _Expander:
             scope = self.bindings.scopes[node.id]
             if in_results:
                 scope = Scope.MAIN
-            elif scope is Scope.MAIN:
+            elif scope is Scope.MAIN and not self.bindings.launches:
                 # Its node makes a result of the network too, which is what main memory was meant for.
                 scope = Scope.LOCAL
         size = self.graph.bytes_of(value, region)
         self.made[node.id, value] = len(self.drafts)
-        content = Content(node.id, value, region)
-        self.drafts.append(_Draft(content, size, len(self.steps), scope, in_results, []))
+        self.drafts.append(_Draft(node.id, value, region, size, len(self.steps), scope, in_results, []))
         return len(self.drafts) - 1
 
     def _add_step(self, step: InstanceStep) -> None:
@@ -182,13 +192,27 @@ class _Expander:
                 self.drafts[read.buffer].read_steps.append(len(self.steps))
         self.steps.append(step)
 
+    def _last_step(self, draft: _Draft) -> int:
+        return len(self.steps) - 1 if draft.is_result else draft.last_read
+
+    def _together(self) -> dict[int, tuple[int, int]]:
+        """First and last step of its stage, of each step that others run beside."""
+        steps_of: dict[int, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            steps_of.setdefault(step.node, []).append(number)
+        stages: dict[int, list[int]] = {}
+        for launch in self.bindings.launches:
+            if not launch.is_alone:
+                stages.setdefault(launch.stage, []).extend(s for n in launch.nodes for s in steps_of[n])
+        return {step: (min(steps), max(steps)) for steps in stages.values() for step in steps}
+
     def _buffer(self, draft: _Draft, names: Sequence[str]) -> Buffer:
-        content = draft.content
+        first, last = draft.first_step, self._last_step(draft)
         return Buffer(
-            names[self.made[content.node, content.value]],
+            names[self.made[draft.node, draft.value]],
             draft.size_bytes,
-            draft.first_step,
-            len(self.steps) - 1 if draft.is_result else draft.last_read,
+            self.together.get(first, (first, first))[0],
+            self.together.get(last, (last, last))[1],
             may_reuse=tuple(names[old] for old in draft.operands if self._may_reuse(draft, self.drafts[old])),
             level=SCOPES.index(draft.scope),
             read_steps=tuple(dict.fromkeys(draft.read_steps)),
@@ -202,7 +226,8 @@ class _Expander:
         """
         return (
             old.last_read == draft.first_step
+            and draft.first_step not in self.together
             and not old.is_result
             and old.size_bytes >= draft.size_bytes
-            and old.size_bytes * volume(draft.content.region) >= draft.size_bytes * volume(old.content.region)
+            and old.size_bytes * volume(draft.region) >= draft.size_bytes * volume(old.region)
         )
