@@ -34,13 +34,13 @@ def encode_plan(program: Program) -> dict[str, Any]:
                 for d in partition.decisions
             ],
             **_forms(partition),
-            **_split_fields(partition, position),
+            **_layer_fields(partition, position),
             "quality": _quality(partition.quality),
             "provenance": _provenance(partition.provenance),
         },
         "schedule": {
             "stages": [[_group(group) for group in stage.groups] for stage in schedule.stages],
-            **({"splits": _splits(schedule.splits)} if schedule.splits != partition.splits else {}),
+            **(_split_fields(schedule.splits) if schedule.splits != partition.splits else {}),
             "quality": _quality(schedule.quality),
             "provenance": _provenance(schedule.provenance),
         },
@@ -57,6 +57,7 @@ class _PartitionFields:
     provenance: Provenance
     forms: tuple[tuple[int, tuple[int, ...], int, float], ...] = ()  # the first artifacts have none
     splits: tuple[tuple[int, ...], ...] = ()
+    keeps_rows: tuple[int, ...] = ()
     layers: tuple[tuple[tuple[int, ...], ...], ...] | None = None
     element_bytes: Mapping[str, int] | None = None
     in_place: bool = True
@@ -74,6 +75,7 @@ class _ScheduleFields:
     quality: Quality
     provenance: Provenance
     splits: tuple[tuple[int, ...], ...] | None = None  # those of the partition
+    keeps_rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +126,14 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
         ),
         stored.partition.quality,
         stored.partition.provenance,
-        _read_splits(stored.partition.splits, subgraphs, ".partition.splits"),
+        _read_splits(stored.partition, subgraphs, ".partition"),
         _read_layers(stored.partition.layers, subgraphs, node, graph),
         _read_sizes(stored.partition.element_bytes, graph),
         stored.partition.in_place,
     )
     splits = partition.splits
     if stored.schedule.splits is not None:
-        splits = _read_splits(stored.schedule.splits, subgraphs, ".schedule.splits")
+        splits = _read_splits(stored.schedule, subgraphs, ".schedule")
     stages = tuple(Stage(tuple(_read_group(g, splits) for g in stage)) for stage in stored.schedule.stages)
     schedule = Schedule(partition, stages, stored.schedule.quality, stored.schedule.provenance, splits)
     choices = {s: _read_choice(s, choice) for s, choice in stored.choices.items()}
@@ -184,11 +186,11 @@ def _provenance(provenance: Provenance) -> dict[str, Any]:
     }
 
 
-def _split_fields(partition: Partition, position: Mapping[Node, int]) -> dict[str, Any]:
+def _layer_fields(partition: Partition, position: Mapping[Node, int]) -> dict[str, Any]:
     """What a partition says of instances, layers and sizes; nothing of what follows from the graph."""
     fields: dict[str, Any] = {}
     if partition.is_split:
-        fields["splits"] = _splits(partition.splits)
+        fields |= _split_fields(partition.splits)
     if partition.layers is not None:
         fields["layers"] = [
             [[position[n] for n in layer.nodes] for layer in layers] for layers in partition.layers
@@ -200,17 +202,25 @@ def _split_fields(partition: Partition, position: Mapping[Node, int]) -> dict[st
     return fields
 
 
-def _splits(splits: Sequence[Split]) -> list[list[int]]:
-    """Of each subgraph that is split: its number, then axis and factor of each cut, one after another."""
+def _split_fields(splits: Sequence[Split]) -> dict[str, Any]:
+    """Of each subgraph that is split: its number, then axis and factor of each cut, one after another.
+
+    `keeps_rows` are those whose slices keep rows for each other.
+    """
     stated = [(i, split) for i, split in enumerate(splits) if split.num_instances > 1]
-    return [[i, *(number for cut in split.cuts for number in cut)] for i, split in stated]
+    kept = [i for i, split in stated if split.chain_length > 1]
+    return {
+        "splits": [[i, *(number for cut in split.cuts for number in cut)] for i, split in stated],
+        **({"keeps_rows": kept} if kept else {}),
+    }
 
 
 def _read_splits(
-    stored: Sequence[Sequence[int]], subgraphs: Sequence[Subgraph], path: str
+    stored: _PartitionFields | _ScheduleFields, subgraphs: Sequence[Subgraph], where: str
 ) -> tuple[Split, ...]:
     splits = [WHOLE] * len(subgraphs)
-    for numbers in stored:
+    path = f"{where}.splits"
+    for numbers in stored.splits or ():
         if len(numbers) % 2 != 1 or numbers[0] >= len(subgraphs):
             raise FieldError(
                 f"{list(numbers[:10])} is no subgraph (of {len(subgraphs)}) with axes and factors", path
@@ -222,7 +232,10 @@ def _read_splits(
             dim >= len(shape) or not 1 <= factor <= shape[dim] for shape in shapes for dim, factor in cuts
         ):
             raise FieldError(f"results {shapes} of subgraph {number} cannot be split by {cuts[:5]}", path)
-        splits[number] = split_of(cuts)
+        splits[number] = split_of(cuts, keeps_rows=number in stored.keeps_rows)
+    for number in stored.keeps_rows:
+        if number >= len(subgraphs) or splits[number].chain_length == 1:
+            raise FieldError(f"subgraph {number} is not split, so it keeps no rows", f"{where}.keeps_rows")
     return tuple(splits)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import permutations
 
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.region import Region, hull, input_regions, volume
+from tilewright.ir.region import Region, intersect, volume
 from tilewright.memory.check import check_memory
-from tilewright.memory.instances import InstanceStep
+from tilewright.memory.instances import InstanceStep, Read
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
+from tilewright.partition.check_rows import Link, chain_links, needs
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceNode, Kind
@@ -21,25 +21,25 @@ def check_scopes(plan: ScopePlan, bindings: Bindings) -> tuple[Violation, ...]:
     """Everything wrong with a plan: nothing, if it is valid.
 
     Checked: the steps are the layers that each node needs, in the order that was asked for, and read and
-    write the regions that they must; no buffer is read before it is made or after it is given up; results of
-    the network lie in main memory until the end, the rest is asked for in the scope that it was bound to;
-    nothing is written in place of what is still needed; kernels that run at the same time share no place.
-    The rest is the check of any memory plan.
+    write the regions that they must; rows that are kept are copied once, and read by instances of the same
+    chain; no buffer is read before it is made or after it is given up; results of the network lie in main
+    memory until the end, the rest is asked for in the scope that it was bound to; nothing is written in place
+    of what is still needed. The rest is the check of any memory plan.
     """
+    chains = _Chains(plan)
     return (
-        *_check_steps(plan),
-        *_check_reads(plan),
+        *_check_steps(plan, chains),
+        *_check_reads(plan, chains),
         *_check_lives(plan),
         *_check_homes(plan, bindings),
-        *_check_company(plan, bindings),
         *_check_reuse(plan),
         *check_memory(plan.timeline.problem, plan.memory),
     )
 
 
-def _check_steps(plan: ScopePlan) -> Iterator[Violation]:
-    expected = [(place, layer) for place in plan.order for layer in _needed_layers(plan, place)]
-    found = [(s.node, s.layer) for s in plan.steps]
+def _check_steps(plan: ScopePlan, chains: _Chains) -> Iterator[Violation]:
+    expected = [(place, layer) for place in plan.order for layer in _needed_layers(plan, place, chains)]
+    found = [(s.node, s.layer) for s in plan.steps if not _copies_rows(plan, s)]
     if found != expected:
         yield Violation("steps", f"{len(found)} steps, not the {len(expected)} that the order asks for")
     written = sorted(p for s in plan.steps for p in s.writes)
@@ -47,11 +47,36 @@ def _check_steps(plan: ScopePlan) -> Iterator[Violation]:
         yield Violation("written", "not every buffer is written by one step")
 
 
-def _needed_layers(plan: ScopePlan, place: int) -> list[int]:
+def _copies_rows(plan: ScopePlan, step: InstanceStep) -> bool:
+    return plan.graph.nodes[step.node].kind is Kind.INSTANCE and not step.operators
+
+
+class _Chains:
+    """The instances that keep rows for each other, worked out once."""
+
+    def __init__(self, plan: ScopePlan) -> None:
+        self._plan = plan
+        self._links: dict[tuple[int, int], list[Link]] = {}
+
+    def link_of(self, node: InstanceNode) -> Link | None:
+        """What an instance of a chain makes, reads and keeps."""
+        graph = self._plan.graph
+        length = graph.splits[node.subgraph_id].chain_length
+        if length == 1:
+            return None
+        key = node.subgraph_id, node.index // length
+        if key not in self._links:
+            instances = (n for n in graph.nodes if n.kind is Kind.INSTANCE)
+            chain = [n for n in instances if (n.subgraph_id, n.index // length) == key]
+            self._links[key] = chain_links(_layers(self._plan, node), [n.outputs for n in chain])
+        return self._links[key][node.index % length]
+
+
+def _needed_layers(plan: ScopePlan, place: int, chains: _Chains) -> list[int]:
     node = plan.graph.nodes[place]
     if node.kind is not Kind.INSTANCE:
         return [0]
-    touched = _touched(plan, node)
+    touched = _touched(plan, node, chains)[0]
     return [
         number
         for number, layer in enumerate(_layers(plan, node))
@@ -64,25 +89,15 @@ def _layers(plan: ScopePlan, node: InstanceNode) -> Sequence[Sequence[Node]]:
     return [layer.nodes for layer in partition.layers_of(partition.subgraphs[node.subgraph_id])]
 
 
-def _touched(plan: ScopePlan, node: InstanceNode) -> dict[Value, Region]:
-    """Regions of all values that an instance reads or makes."""
-    return _needs(plan.graph.partition.subgraphs[node.subgraph_id].nodes, node.outputs)
-
-
-def _needs(operators: Sequence[Node], wanted: Mapping[Value, Region]) -> dict[Value, Region]:
-    regions = dict(wanted)
-    for operator in reversed(operators):
-        for position, value in enumerate(operator.outputs):
-            if value is None or value not in regions:
-                continue
-            needs = input_regions(operator, regions[value], position)
-            for operand, need in zip(operator.inputs, needs, strict=True):
-                if operand is not None and need is not None and not operand.is_constant:
-                    regions[operand] = hull(regions[operand], need) if operand in regions else need
-            for captured in operator.captures:
-                if not captured.is_constant:
-                    regions[captured] = tuple((0, extent) for extent in captured.shape)
-    return regions
+def _touched(
+    plan: ScopePlan, node: InstanceNode, chains: _Chains
+) -> tuple[dict[Value, Region], dict[Value, Region]]:
+    """Regions of all values that an instance makes, and the rows that it copies for later ones."""
+    link = chains.link_of(node)
+    if link is None:
+        return needs(plan.graph.partition.subgraphs[node.subgraph_id].nodes, node.outputs), {}
+    kept = {v: region for v, (region, _) in link.kept.items()}
+    return link.made, {v: region for v, region in kept.items() if region != link.made[v]}
 
 
 def _escaping(plan: ScopePlan, layer: Sequence[Node]) -> list[Value]:
@@ -92,36 +107,80 @@ def _escaping(plan: ScopePlan, layer: Sequence[Node]) -> list[Value]:
     return found or list(layer[-1].results())
 
 
-def _check_reads(plan: ScopePlan) -> Iterator[Violation]:
-    sources = {(e.consumer, e.value, e.region): e.producer for e in plan.graph.edges}
-    inputs = set(plan.graph.partition.graph.inputs)
+def _check_reads(plan: ScopePlan, chains: _Chains) -> Iterator[Violation]:
     current = -1
     touched: dict[Value, Region] = {}
-    own: set[Value] = set()
+    copied: dict[Value, Region] = {}
     for number, step in enumerate(plan.steps):
         node = plan.graph.nodes[step.node]
         is_instance = node.kind is Kind.INSTANCE
         if step.node != current:
             current = step.node
-            touched = _touched(plan, node) if is_instance else {}
-            own = {plan.buffers[p].value for s in plan.steps_of(current) for p in plan.steps[s].writes}
-        yield from _check_regions(plan, number, step, touched)
+            touched, copied = _touched(plan, node, chains) if is_instance else ({}, {})
+        if _copies_rows(plan, step):
+            yield from _check_copy(plan, number, step, copied)
+        else:
+            yield from _check_regions(plan, number, step, touched)
         for read in step.reads:
-            if read.buffer is None:
-                if read.value not in inputs and volume(read.region):
-                    yield Violation("source", f"step {number} reads {read.value.name} from nowhere")
-                continue
-            buffer = plan.buffers[read.buffer]
-            maker = step.node
-            if not is_instance:
-                maker = sources.get((step.node, read.value, read.region), -1)
-            elif read.value not in own:
-                makers = [e.producer for e in plan.graph.reads(step.node) if e.value is read.value]
-                maker = makers[0] if len(makers) == 1 else -1
-            if buffer.value is not read.value or buffer.node != maker:
-                yield Violation("source", f"step {number} reads {read.value.name} of {buffer}")
-            if not _covers(buffer.region, read.region):
-                yield Violation("source", f"step {number} reads {read.region} of {buffer}: {buffer.region}")
+            yield from _check_source(plan, number, read)
+        is_last = number + 1 == len(plan.steps) or plan.steps[number + 1].node != current
+        if is_last and copied:
+            yield Violation("rows", f"{node} does not keep {[v.name for v in copied]}")
+
+
+def _check_source(plan: ScopePlan, number: int, read: Read) -> Iterator[Violation]:
+    """Whether what a step reads lies where it reads it, and was made by whom it should have been."""
+    step = plan.steps[number]
+    node = plan.graph.nodes[step.node]
+    if read.buffer is None:
+        if read.value not in plan.graph.partition.graph.inputs and volume(read.region):
+            yield Violation("source", f"step {number} reads {read.value.name} from nowhere")
+        return
+    buffer = plan.buffers[read.buffer]
+    maker = plan.graph.nodes[buffer.node]
+    subgraph = plan.graph.partition.subgraphs[node.subgraph_id]
+    if node.kind is not Kind.INSTANCE:
+        is_right = any(
+            e.producer == maker.id and e.value is read.value and e.region == read.region
+            for e in plan.graph.reads(step.node)
+        )
+    elif read.value in subgraph.inputs:
+        makers = [e.producer for e in plan.graph.reads(step.node) if e.value is read.value]
+        is_right = makers == [maker.id]
+    else:
+        length = plan.graph.splits[subgraph.id].chain_length
+        is_right = maker is node or (
+            maker.kind is Kind.INSTANCE
+            and maker.subgraph_id == subgraph.id
+            and maker.index < node.index
+            and maker.index // length == node.index // length
+        )
+    if buffer.value is not read.value or not is_right:
+        yield Violation("source", f"step {number} reads {read.value.name} of {buffer}")
+    if not _covers(buffer.region, read.region):
+        yield Violation("source", f"step {number} reads {read.region} of {buffer}: {buffer.region}")
+
+
+def _check_copy(
+    plan: ScopePlan, number: int, step: InstanceStep, copied: dict[Value, Region]
+) -> Iterator[Violation]:
+    """A copy of rows: of one value that its node made, those that later instances read."""
+    written = [plan.buffers[p] for p in step.writes]
+    if len(written) != 1 or len(step.reads) != 1:
+        yield Violation("rows", f"step {number} copies {len(step.reads)} values to {len(written)} buffers")
+        return
+    kept, read = written[0], step.reads[0]
+    source = None if read.buffer is None else plan.buffers[read.buffer]
+    is_right = (
+        kept.is_kept
+        and copied.pop(kept.value, None) == kept.region == read.region
+        and read.value is kept.value
+        and source is not None
+        and source.node == step.node
+        and not source.is_kept
+    )
+    if not is_right:
+        yield Violation("rows", f"step {number} copies {read.region} of {kept.value.name}")
 
 
 def _check_regions(
@@ -130,7 +189,7 @@ def _check_regions(
     node = plan.graph.nodes[step.node]
     made = {plan.buffers[p].value: plan.buffers[p].region for p in step.writes}
     if node.kind is not Kind.INSTANCE:
-        brought = [(e.value, e.region) for e in plan.graph.reads(step.node)]
+        brought = [(e.value, e.region) for e in plan.graph.reads(node.id)]
         if made != dict(node.outputs) or [(r.value, r.region) for r in step.reads] != brought:
             yield Violation("regions", f"step {number} does not pass on what {node} does")
         return
@@ -139,12 +198,25 @@ def _check_regions(
     if tuple(layer) != step.operators or made != wanted:
         yield Violation("regions", f"step {number} makes {made} instead of {wanted}")
     inside = {v for n in layer for v in n.results()}
-    needs = {v: r for v, r in _needs(layer, wanted).items() if v not in inside}
-    if {r.value: r.region for r in step.reads} != needs or len(needs) != len(step.reads):
+    needed = {v: r for v, r in needs(layer, wanted).items() if v not in inside}
+    read: dict[Value, list[Region]] = {}
+    for part in step.reads:
+        read.setdefault(part.value, []).append(part.region)
+    if read.keys() != needed.keys() or not all(_make_up(read[v], r) for v, r in needed.items()):
         yield Violation("regions", f"step {number} does not read the regions that it needs")
     for buffer in (plan.buffers[p] for p in step.writes):
         if buffer.size_bytes != plan.graph.bytes_of(buffer.value, buffer.region):
             yield Violation("size", f"{buffer} has {buffer.size_bytes} bytes")
+
+
+def _make_up(parts: Sequence[Region], whole: Region) -> bool:
+    """Whether parts lie apart, and together are the whole."""
+    return (
+        all(_covers(whole, part) for part in parts)
+        and sum(map(volume, parts)) == volume(whole)
+        and not any(intersect(a, b) for i, a in enumerate(parts) for b in parts[i + 1 :])
+        and (len(parts) > 1 or parts[0] == whole)
+    )
 
 
 def _covers(outer: Region, inner: Region) -> bool:
@@ -192,9 +264,7 @@ def _check_homes(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
         if _is_result(plan, placed):
             home = Scope.MAIN
         elif placed.value in plan.graph.nodes[placed.node].outputs:
-            is_launched = bool(bindings.launches)
-            homes = (Scope.SHARED, Scope.MAIN) if is_launched else (Scope.SHARED,)
-            home = bindings.scopes[placed.node] if bindings.scopes[placed.node] in homes else Scope.LOCAL
+            home = Scope.SHARED if bindings.scopes[placed.node] is Scope.SHARED else Scope.LOCAL
         if buffer.level != _FROM_INSIDE[home]:
             yield Violation("scope", f"{placed} is asked for in level {buffer.level} instead of {home}")
 
@@ -217,41 +287,3 @@ def _check_reuse(plan: ScopePlan) -> Iterator[Violation]:
             )
             if not fits:
                 yield Violation("in-place", f"{new} cannot be written in place of {old}")
-
-
-def _check_company(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
-    """A buffer has its place as long as it is needed, and of kernels in different groups of a stage, what
-    either reads or makes lies nowhere that the other writes."""
-    steps_of: dict[int, dict[int, list[int]]] = {}
-    for launch in bindings.launches:
-        steps = [s for node in launch.nodes for s in plan.steps_of(node)]
-        steps_of.setdefault(launch.stage, {}).setdefault(launch.group, []).extend(steps)
-    stages = [groups for groups in steps_of.values() if len(groups) > 1]
-    bounds = {}
-    for groups in stages:
-        together = [s for steps in groups.values() for s in steps]
-        bounds.update(dict.fromkeys(together, (min(together), max(together))))
-    for placed, buffer in zip(plan.buffers, plan.timeline.problem.buffers, strict=True):
-        first, last = placed.first_step, placed.last_step
-        expected = bounds.get(first, (first, first))[0], bounds.get(last, (last, last))[1]
-        if (buffer.first_step, buffer.last_step) != expected:
-            given = f"{buffer.first_step} to {buffer.last_step}"
-            yield Violation("live", f"{placed} has a place in steps {given}, not {expected}")
-    for groups in stages:
-        written = {g: {b for s in steps for b in plan.steps[s].writes} for g, steps in groups.items()}
-        read = {
-            g: {r.buffer for s in steps for r in plan.steps[s].reads if r.buffer is not None}
-            for g, steps in groups.items()
-        }
-        for group, other in permutations(groups, 2):
-            for new in written[group]:
-                for old in (written[other] | read[other]) - {new}:
-                    if _share_a_place(plan.buffers[new], plan.buffers[old]):
-                        yield Violation(
-                            "company",
-                            f"{plan.buffers[new]} and {plan.buffers[old]} share a place at the same time",
-                        )
-
-
-def _share_a_place(a: PlacedBuffer, b: PlacedBuffer) -> bool:
-    return a.scope is b.scope and a.offset_bytes < b.end_bytes and b.offset_bytes < a.end_bytes

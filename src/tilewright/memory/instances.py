@@ -3,18 +3,23 @@
 A step is one layer of an instance, or one concatenation, copy or redistribution. A buffer holds the region of
 one value that one step makes, and lives in one level for its whole life. Local buffers of a cluster's cores
 count as one level: a value is distributed over all of them.
+
+Rows that an instance keeps for later ones are copied to a buffer of their own as soon as they are made, by a
+step that takes its time like any other; where they are all that was made, its buffer stays. A layer reads an
+operand in as many parts as it lies in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import value_regions
-from tilewright.ir.region import Region, volume
+from tilewright.ir.region import Region, intersect, volume
 from tilewright.memory.base import Buffer, MemoryLevel, MemoryProblem
-from tilewright.partition.layers import LayerRegions
+from tilewright.partition.layers import Layer, LayerRegions
+from tilewright.partition.rows import ChainInstance
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
 
@@ -25,16 +30,15 @@ REMEDIES = ("a smaller batch", "a machine with more memory")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """What a buffer holds: `region` of `value`, made by node `node` of the instance graph in `first_step`.
+    """What a buffer holds: `region` of `value`, made by node `node` of the instance graph.
 
-    It is needed to `last_step`: to the step of its last reader, as a result of the network to the end.
+    `is_kept`: a copy of rows of what the node made, for later instances of its subgraph.
     """
 
     node: int
     value: Value
     region: Region
-    first_step: int
-    last_step: int
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +57,9 @@ class Read:
 class InstanceStep:
     """What happens at one time. `layer` counts the layers of the node's subgraph, from 0.
 
-    `operators` are those of the layer; a concatenation, copy or redistribution has none. `writes` are the
-    numbers of the buffers that it makes.
+    `operators` are those of the layer; a concatenation, copy or redistribution has none, nor has a copy of
+    rows that layer `layer` made. `reads` are in the order of the layer's operands, several of one that lies
+    in several buffers. `writes` are the numbers of the buffers that it makes.
     """
 
     node: int
@@ -84,9 +89,7 @@ def expand(
     """Steps and buffers of an order, in the scopes that the bindings ask for. O(steps + reads).
 
     `levels` are those of the scopes. Results of the network live in main memory, to the end; what an instance
-    keeps to itself is local. What groups of a stage hold that run at the same time, they hold together: such
-    a buffer has its place from the first step of the stage that makes it to the last one of the stage that
-    reads it last.
+    keeps to itself is local.
     """
     return _Expander(graph, bindings).run(order, tuple(levels))
 
@@ -96,13 +99,16 @@ def is_result(graph: InstanceGraph, node: InstanceNode, value: Value) -> bool:
     return node.kind is Kind.INSTANCE and value in graph.results
 
 
+def buffer_name(content: Content) -> str:
+    """What a buffer is called: no other of the same problem has its name."""
+    return f"{content.value.name}@{content.node}{' kept' if content.is_kept else ''}"
+
+
 @dataclass(slots=True, eq=False)
 class _Draft:
     """A buffer whose readers are still to come."""
 
-    node: int
-    value: Value
-    region: Region
+    content: Content
     size_bytes: int
     first_step: int
     scope: Scope
@@ -122,9 +128,11 @@ class _Expander:
         self.steps: list[InstanceStep] = []
         self.drafts: list[_Draft] = []
         self.made: dict[tuple[int, Value], int] = {}
+        self.kept: dict[
+            tuple[int, int], dict[Value, list[int]]
+        ] = {}  # by chain: buffers of earlier instances
         self.layer_regions = LayerRegions(graph.maps)
         self.in_place = graph.partition.in_place
-        self.together: Mapping[int, tuple[int, int]] = {}
 
     def run(self, order: Sequence[int], levels: tuple[MemoryLevel, ...]) -> Timeline:
         for place in order:
@@ -133,14 +141,13 @@ class _Expander:
                 self._add_instance(node)
             else:
                 self._add_passage(node)
-        names = [f"{d.value.name}@{d.node}" for d in self.drafts]
-        self.together = self._together()
-        buffers = tuple(self._buffer(draft, names) for draft in self.drafts)
+        names = [buffer_name(d.content) for d in self.drafts]
+        buffers = tuple(self._buffer(number, names) for number in range(len(names)))
         return Timeline(
             self.graph,
             tuple(order),
             tuple(self.steps),
-            tuple(Content(d.node, d.value, d.region, d.first_step, self._last_step(d)) for d in self.drafts),
+            tuple(d.content for d in self.drafts),
             MemoryProblem(buffers, levels, REMEDIES),
         )
 
@@ -153,9 +160,12 @@ class _Expander:
         self._add_step(InstanceStep(node.id, 0, (), reads, writes))
 
     def _add_instance(self, node: InstanceNode) -> None:
+        sources = {e.value: self.made[e.producer, e.value] for e in self.graph.reads(node.id)}
+        if node.rows is not None:
+            self._add_chained(node, node.rows, sources)
+            return
         subgraph = self.graph.partition.subgraphs[node.subgraph_id]
         regions = value_regions(subgraph.nodes, node.outputs, self.graph.maps)
-        sources = {e.value: self.made[e.producer, e.value] for e in self.graph.reads(node.id)}
         for number, layer in enumerate(self.graph.partition.layers_of(subgraph)):
             outputs = [v for v in layer.outputs if v in regions]
             if not outputs:
@@ -165,11 +175,58 @@ class _Expander:
             reads = tuple(Read(v, r, sources.get(v)) for v, r in read if r is not None)
             writes = tuple(self._add_buffer(node, v, regions[v]) for v in outputs)
             sources.update(zip(outputs, writes, strict=True))
-            if len(writes) == 1 and self.in_place:
-                self.drafts[writes[0]].operands = tuple(
-                    r.buffer for r in reads if r.buffer is not None and r.value in layer.overwrites
-                )
-            self._add_step(InstanceStep(node.id, number, layer.nodes, reads, writes))
+            self._add_layer(node, number, layer, reads, writes)
+
+    def _add_chained(self, node: InstanceNode, rows: ChainInstance, sources: dict[Value, int]) -> None:
+        """An instance that makes new rows only, and reads what earlier ones of its chain kept."""
+        parts = self.kept.setdefault((node.subgraph_id, node.index - rows.position), {})
+        own: dict[Value, int] = {}
+        keeping: list[tuple[Value, int]] = []
+        for run in rows.runs:
+            reads: list[Read] = []
+            for value, region in run.read.items():
+                there = [*parts.get(value, ()), *((own[value],) if value in own else ())]
+                met = ((b, intersect(self.drafts[b].content.region, region)) for b in there)
+                found = [Read(value, part, buffer) for buffer, part in met if part is not None]
+                reads += found or [Read(value, region, sources.get(value))]
+            writes = tuple(self._add_buffer(node, v, r) for v, r in run.made.items())
+            own.update(zip(run.made, writes, strict=True))
+            self._add_layer(node, run.number, run.layer, tuple(reads), writes)
+            for value, buffer in zip(run.made, writes, strict=True):
+                kept = rows.kept.get(value)
+                if kept is None:
+                    continue
+                keeping.append((value, buffer if kept.is_all else len(self.drafts)))
+                if not kept.is_all:
+                    self._add_copy(
+                        node, run.number, Content(node.id, value, kept.region, is_kept=True), buffer
+                    )
+        for value, buffer in keeping:
+            parts.setdefault(value, []).append(buffer)
+
+    def _add_copy(self, node: InstanceNode, layer: int, content: Content, source: int) -> None:
+        """Rows that are kept, copied as soon as they are made: what is not may then be given up."""
+        size = self.graph.bytes_of(content.value, content.region)
+        self.drafts.append(_Draft(content, size, len(self.steps), Scope.LOCAL, False, []))
+        read = Read(content.value, content.region, source)
+        self._add_step(InstanceStep(node.id, layer, (), (read,), (len(self.drafts) - 1,)))
+
+    def _add_layer(
+        self,
+        node: InstanceNode,
+        number: int,
+        layer: Layer,
+        reads: tuple[Read, ...],
+        writes: tuple[int, ...],
+    ) -> None:
+        if len(writes) == 1 and self.in_place:
+            values = [r.value for r in reads]
+            self.drafts[writes[0]].operands = tuple(
+                r.buffer
+                for r in reads
+                if r.buffer is not None and r.value in layer.overwrites and values.count(r.value) == 1
+            )
+        self._add_step(InstanceStep(node.id, number, layer.nodes, reads, writes))
 
     def _add_buffer(self, node: InstanceNode, value: Value, region: Region) -> int:
         in_results = is_result(self.graph, node, value)
@@ -178,12 +235,13 @@ class _Expander:
             scope = self.bindings.scopes[node.id]
             if in_results:
                 scope = Scope.MAIN
-            elif scope is Scope.MAIN and not self.bindings.launches:
+            elif scope is Scope.MAIN:
                 # Its node makes a result of the network too, which is what main memory was meant for.
                 scope = Scope.LOCAL
         size = self.graph.bytes_of(value, region)
         self.made[node.id, value] = len(self.drafts)
-        self.drafts.append(_Draft(node.id, value, region, size, len(self.steps), scope, in_results, []))
+        content = Content(node.id, value, region)
+        self.drafts.append(_Draft(content, size, len(self.steps), scope, in_results, []))
         return len(self.drafts) - 1
 
     def _add_step(self, step: InstanceStep) -> None:
@@ -192,27 +250,13 @@ class _Expander:
                 self.drafts[read.buffer].read_steps.append(len(self.steps))
         self.steps.append(step)
 
-    def _last_step(self, draft: _Draft) -> int:
-        return len(self.steps) - 1 if draft.is_result else draft.last_read
-
-    def _together(self) -> dict[int, tuple[int, int]]:
-        """First and last step of its stage, of each step that others run beside."""
-        steps_of: dict[int, list[int]] = {}
-        for number, step in enumerate(self.steps):
-            steps_of.setdefault(step.node, []).append(number)
-        stages: dict[int, list[int]] = {}
-        for launch in self.bindings.launches:
-            if not launch.is_alone:
-                stages.setdefault(launch.stage, []).extend(s for n in launch.nodes for s in steps_of[n])
-        return {step: (min(steps), max(steps)) for steps in stages.values() for step in steps}
-
-    def _buffer(self, draft: _Draft, names: Sequence[str]) -> Buffer:
-        first, last = draft.first_step, self._last_step(draft)
+    def _buffer(self, number: int, names: Sequence[str]) -> Buffer:
+        draft = self.drafts[number]
         return Buffer(
-            names[self.made[draft.node, draft.value]],
+            names[number],
             draft.size_bytes,
-            self.together.get(first, (first, first))[0],
-            self.together.get(last, (last, last))[1],
+            draft.first_step,
+            len(self.steps) - 1 if draft.is_result else draft.last_read,
             may_reuse=tuple(names[old] for old in draft.operands if self._may_reuse(draft, self.drafts[old])),
             level=SCOPES.index(draft.scope),
             read_steps=tuple(dict.fromkeys(draft.read_steps)),
@@ -226,8 +270,7 @@ class _Expander:
         """
         return (
             old.last_read == draft.first_step
-            and draft.first_step not in self.together
             and not old.is_result
             and old.size_bytes >= draft.size_bytes
-            and old.size_bytes * volume(draft.region) >= draft.size_bytes * volume(old.region)
+            and old.size_bytes * volume(draft.content.region) >= draft.size_bytes * volume(old.content.region)
         )

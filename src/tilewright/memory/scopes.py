@@ -11,7 +11,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, full_region
 from tilewright.memory.base import LevelUse, MemoryLevel, MemoryPlan, MemoryPlanner
-from tilewright.memory.instances import SCOPES, InstanceStep, Timeline, expand
+from tilewright.memory.instances import SCOPES, Content, InstanceStep, Timeline, buffer_name, expand
 from tilewright.memory.levels import live_bytes
 from tilewright.memory.longest_liveness import LongestLiveness
 from tilewright.planning import UNLIMITED, Budget, Infeasible
@@ -29,7 +29,8 @@ class PlacedBuffer:
 
     It is live from `first_step` to `last_step`, both included: to the step of its last reader; that of a
     network's result to the end. `in_place_of` is the operand of its step in whose place it is written.
-    `is_spilled` says that it was to live further inside.
+    `is_spilled` says that it was to live further inside, `is_kept` that it is a copy of rows of what the node
+    made, for later instances of its subgraph.
     """
 
     id: int
@@ -43,6 +44,7 @@ class PlacedBuffer:
     offset_bytes: int
     in_place_of: int | None
     is_spilled: bool
+    is_kept: bool = False
 
     @property
     def end_bytes(self) -> int:
@@ -55,7 +57,7 @@ class PlacedBuffer:
         return self.last_step - self.first_step + 1
 
     def __str__(self) -> str:
-        return f"{self.value.name}@{self.node}"
+        return buffer_name(Content(self.node, self.value, self.region, self.is_kept))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +72,7 @@ class ScopePlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "buffers", _placed_buffers(self.timeline, self.memory))
-        object.__setattr__(self, "_made", {(b.node, b.value): b.id for b in self.buffers})
+        object.__setattr__(self, "_made", {(b.node, b.value): b.id for b in self.buffers if not b.is_kept})
         steps_of: dict[int, range] = {}
         for number, step in enumerate(self.steps):
             first = steps_of.get(step.node, range(number, number)).start
@@ -147,12 +149,13 @@ def _placed_buffers(timeline: Timeline, memory: MemoryPlan) -> tuple[PlacedBuffe
             content.value,
             content.region,
             buffer.size_bytes,
-            content.first_step,
-            content.last_step,
+            buffer.first_step,
+            buffer.last_step,
             SCOPES[memory.levels[buffer.name]],
             memory.offsets[buffer.name],
             numbers.get(memory.in_place_of.get(buffer.name, "")),
             memory.levels[buffer.name] != buffer.level,
+            content.is_kept,
         )
         for number, (content, buffer) in enumerate(zip(timeline.contents, buffers, strict=True))
     )

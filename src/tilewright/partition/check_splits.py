@@ -10,6 +10,7 @@ from tilewright.ir.derive import is_complex, macs
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region, hull, input_regions, volume
 from tilewright.partition.base import Partition, Subgraph
+from tilewright.partition.check_rows import chain_links, link_peaks
 from tilewright.partition.split import Split, WeighedSplits
 from tilewright.planning import Violation
 
@@ -24,7 +25,7 @@ def check_splits(partition: Partition, *, recompute_limit: float = inf) -> tuple
     Checked for every subgraph: layers hold its nodes once, in an order in which they can run, and nothing but
     a layer's end is read elsewhere; the split can be made; how much is computed twice. Where splits were
     weighed: one output, unless it is a single layer; the split is the best option; of every instance, that
-    it fits and that the stated peak is right.
+    it fits and that the stated peak is right, rows included that are kept for later instances.
     """
     if len(partition.splits) != len(partition.subgraphs):
         return (
@@ -86,12 +87,14 @@ def _check_instances(
     factors = [range(factor) for _, factor in cuts]
     least = most = 0
     work = 0.0
-    for indices in product(*factors):
-        slices = [(dim, factor, i) for (dim, factor), i in zip(cuts, indices, strict=True)]
-        regions = _regions(subgraph, outputs, slices)
-        low, high = _peaks(partition, subgraph, outputs, regions)
-        least, most = max(least, low), max(most, high)
-        work += sum(macs(n) * _share(n, regions) for n in subgraph.nodes)
+    for indices in product(*factors[: -1 if split.chain_length > 1 else None]):
+        if split.chain_length > 1:
+            low, high, done = _check_chain(partition, subgraph, outputs, cuts, indices)
+        else:
+            regions = _regions(subgraph, _boxes(outputs, cuts, indices))
+            low, high = _peaks(partition, subgraph, outputs, regions)
+            done = sum(macs(n) * _share(n, regions) for n in subgraph.nodes)
+        least, most, work = max(least, low), max(most, high), work + done
     yield from _check_peak(partition, subgraph, least, most)
     whole = sum(macs(n) for n in subgraph.nodes)
     if cuts and whole and work > whole * recompute_limit * (1 + _TOLERANCE):
@@ -123,16 +126,48 @@ def _cuts(split: Split) -> Iterator[tuple[int, int]]:
         rest = rest.inner
 
 
-def _regions(
-    subgraph: Subgraph, outputs: tuple[Value, ...], slices: Sequence[tuple[int, int, int]]
+def _check_chain(
+    partition: Partition,
+    subgraph: Subgraph,
+    outputs: tuple[Value, ...],
+    cuts: Sequence[tuple[int, int]],
+    outer: tuple[int, ...],
+) -> tuple[int, int, float]:
+    """Bounds of the peak, and the work, of instances that keep rows for each other within outer slices."""
+    layers = [layer.nodes for layer in partition.layers_of(subgraph)]
+    slices = [_boxes(outputs, cuts, (*outer, i)) for i in range(cuts[-1][1])]
+    links = chain_links(layers, slices)
+    peaks = [
+        link_peaks(
+            links,
+            place,
+            layers,
+            slices[place],
+            partition.bytes_of,
+            lambda layer: partition.in_place and not any(is_complex(n) for n in layer),
+        )
+        for place in range(len(links))
+    ]
+    work = sum(macs(n) * _share(n, link.made) for link in links for n in subgraph.nodes)
+    return max(low for low, _ in peaks), max(high for _, high in peaks), work
+
+
+def _boxes(
+    outputs: tuple[Value, ...], cuts: Sequence[tuple[int, int]], indices: Sequence[int]
 ) -> dict[Value, Region]:
-    """Regions of all values that one instance touches, node by node."""
+    """What one instance makes of each output."""
     regions: dict[Value, Region] = {}
     for output in outputs:
         box = [(0, extent) for extent in output.shape]
-        for dim, factor, index in slices:
+        for (dim, factor), index in zip(cuts, indices, strict=True):
             box[dim] = (output.shape[dim] * index // factor, output.shape[dim] * (index + 1) // factor)
         regions[output] = tuple(box)
+    return regions
+
+
+def _regions(subgraph: Subgraph, made: Mapping[Value, Region]) -> dict[Value, Region]:
+    """Regions of all values that one instance touches, node by node."""
+    regions = dict(made)
     for node in reversed(subgraph.nodes):
         for number, value in enumerate(node.outputs):
             if value is None or value not in regions:

@@ -16,12 +16,15 @@ from tilewright.ir.region import Interval, Region, full_region, volume
 class Split:
     """`factor` slices along axis `dim` of the outputs; `dim` None where nothing is cut.
 
-    `inner` cuts each of the slices again, along another axis.
+    `inner` cuts each of the slices again, along another axis. `keeps_rows`, of the innermost cut only: these
+    slices run one after another, and what they share of the values inside the subgraph is kept from one to
+    the next instead of being computed again.
     """
 
     dim: int | None
     factor: int
     inner: Split | None = None
+    keeps_rows: bool = False
 
     @property
     def num_instances(self) -> int:
@@ -34,15 +37,23 @@ class Split:
         own = () if self.dim is None or self.factor == 1 else ((self.dim, self.factor),)
         return own if self.inner is None else (*own, *self.inner.cuts)
 
+    @property
+    def chain_length(self) -> int:
+        """How many instances in a row keep rows for each other; 1 where none are kept."""
+        if self.inner is not None:
+            return self.inner.chain_length
+        return self.factor if self.keeps_rows else 1
+
     def __str__(self) -> str:
-        return ", ".join(f"axis {dim} by {factor}" for dim, factor in self.cuts) or "whole"
+        cuts = ", ".join(f"axis {dim} by {factor}" for dim, factor in self.cuts) or "whole"
+        return f"{cuts}, rows kept" if self.chain_length > 1 else cuts
 
 
 WHOLE = Split(None, 1)
 
 
-def split_of(cuts: Sequence[tuple[int, int]]) -> Split:
-    """The split with these cuts, the outer first; those by 1 are none.
+def split_of(cuts: Sequence[tuple[int, int]], *, keeps_rows: bool = False) -> Split:
+    """The split with these cuts, the outer first; those by 1 are none. `keeps_rows` is of the innermost.
 
     >>> str(split_of([(0, 4), (2, 7)])), str(split_of([(0, 1)]))
     ('axis 0 by 4, axis 2 by 7', 'whole')
@@ -50,7 +61,7 @@ def split_of(cuts: Sequence[tuple[int, int]]) -> Split:
     found: Split | None = None
     for dim, factor in reversed(cuts):
         if factor > 1:
-            found = Split(dim, factor, found)
+            found = Split(dim, factor, found, keeps_rows and found is None)
     return found or WHOLE
 
 

@@ -18,8 +18,9 @@ def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violat
     """Everything wrong with a schedule: nothing, if it is valid.
 
     Checked: subgraphs are split as their outputs and the problem allow, and every instance runs exactly once;
-    no instance starts before everything that it reads is finished, where groups of one stage count as
-    unordered; no empty stage or group, no more groups than the machine runs; the stated cost.
+    no instance starts before everything that it reads is finished, the instance before it included where that
+    keeps rows for it, where groups of one stage count as unordered; no empty stage or group, no more groups
+    than the machine runs; the stated cost.
     """
     form = (*_check_form(problem, schedule), *_check_splits(problem, schedule), *_check_cover(schedule))
     if any(violation.rule in ("splits", "cover") for violation in form):
@@ -99,6 +100,11 @@ def _check_order(schedule: Schedule) -> Iterator[Violation]:
                         yield Violation(
                             "order", f"stage {number}: {instance} runs before subgraph {source} is finished"
                         )
+                earlier = Instance(subgraph.id, instance.index - 1)
+                if instance.index % _chain_length(split) and earlier in pending[subgraph.id] - done:
+                    yield Violation(
+                        "order", f"stage {number}: {instance} runs before {earlier}, which keeps rows for it"
+                    )
                 done.add(instance)
         for instance in stage.instances():
             pending[instance.subgraph_id].discard(instance)
@@ -111,6 +117,13 @@ def _cuts(split: Split) -> Iterator[tuple[int, int]]:
         if rest.factor != 1:
             yield -1 if rest.dim is None else rest.dim, rest.factor
         rest = rest.inner
+
+
+def _chain_length(split: Split) -> int:
+    """How many instances in a row keep rows for each other."""
+    while split.inner is not None:
+        split = split.inner
+    return split.factor if split.keeps_rows else 1
 
 
 def _box(value: Value, split: Split, index: int) -> Region:

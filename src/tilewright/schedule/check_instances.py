@@ -9,6 +9,7 @@ from math import prod
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, hull, input_regions, volume
 from tilewright.partition.base import Subgraph
+from tilewright.partition.check_rows import Link, chain_links
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
@@ -18,10 +19,11 @@ def check_instances(graph: InstanceGraph) -> tuple[Violation, ...]:
     """Everything wrong with an instance graph: nothing, if it is valid.
 
     Checked: the instances of a subgraph make every element of its outputs exactly once; each reads what its
-    slice needs; of that, edges and the network's inputs bring every element, once; no edge brings nothing;
-    slices of several producers pass through a concatenation.
+    slice needs, less what follows from rows that earlier ones keep; of that, edges and the network's inputs
+    bring every element, once; no edge brings nothing; slices of several producers pass through a
+    concatenation.
     """
-    return (*_check_cover(graph), *_check_reads(graph), *_check_edges(graph))
+    return (*_check_cover(graph), *_check_reads(graph), *_check_rows(graph), *_check_edges(graph))
 
 
 def check_order(graph: InstanceGraph, order: Sequence[int]) -> tuple[Violation, ...]:
@@ -41,7 +43,7 @@ def check_bindings(graph: InstanceGraph, bindings: Bindings) -> tuple[Violation,
 
     Checked: one factor per axis, which divides the extent of what is made, all together no more than there
     are cores; the same of what readers want; a slice that two readers want differently is not local; results
-    of the network and what separate kernels leave lie in main memory, and nothing else does.
+    of the network lie in main memory, and nothing else does.
     """
     return tuple(_binding_violations(graph, bindings))
 
@@ -51,8 +53,8 @@ def _binding_violations(graph: InstanceGraph, bindings: Bindings) -> Iterator[Vi
         binding, scope = bindings.bindings[node.id], bindings.scopes[node.id]
         if not _deals(node.region, binding, bindings.num_cores):
             yield Violation("binding", f"{node}: {binding} does not deal out {node.region}")
-        leaves = bool(bindings.launches) or any(v in graph.results for v in node.outputs)
-        if (scope is Scope.MAIN) != (node.kind is Kind.INSTANCE and leaves):
+        is_result = node.kind is Kind.INSTANCE and any(v in graph.results for v in node.outputs)
+        if (scope is Scope.MAIN) != is_result:
             yield Violation("scope", f"{node}: lies in {scope}")
         wanted = {bindings.wanted[e] for e in graph.readers(node.id) if e in bindings.wanted}
         if len(wanted) > 1 and scope is Scope.LOCAL:
@@ -110,6 +112,8 @@ def _overlap(a: Region, b: Region) -> bool:
 
 def _check_reads(graph: InstanceGraph) -> Iterator[Violation]:
     for node in graph.nodes:
+        if node.rows is not None:
+            continue
         if node.kind is Kind.INSTANCE:
             subgraph = graph.partition.subgraphs[node.subgraph_id]
             needs = _needs(subgraph, node.outputs)
@@ -119,6 +123,45 @@ def _check_reads(graph: InstanceGraph) -> Iterator[Violation]:
                 yield Violation("reads", f"{node}: reads {node.inputs}, needs {needs}")
         elif list(node.inputs.items()) != list(node.outputs.items()):
             yield Violation("reads", f"{node} changes what it passes on")
+
+
+def _check_rows(graph: InstanceGraph) -> Iterator[Violation]:
+    """Of instances that keep rows: what they make, read and keep, worked out in another way."""
+    chains: dict[tuple[int, int], list[InstanceNode]] = {}
+    for node in graph.nodes:
+        length = graph.splits[node.subgraph_id].chain_length
+        if node.kind is Kind.INSTANCE and length > 1:
+            chains.setdefault((node.subgraph_id, node.index // length), []).append(node)
+    for (number, _), chain in chains.items():
+        subgraph = graph.partition.subgraphs[number]
+        layers = [layer.nodes for layer in graph.partition.layers_of(subgraph)]
+        links = chain_links(layers, [node.outputs for node in chain])
+        for position, node in enumerate(chain):
+            yield from _check_link(subgraph, node, links[position])
+            for maker, earlier in zip(chain[:position], links, strict=False):
+                is_read = any(until >= position for _, until in earlier.kept.values())
+                if is_read and maker.id not in graph.predecessors(node.id):
+                    yield Violation("rows", f"{node} does not wait for {maker}, whose rows it reads")
+
+
+def _check_link(subgraph: Subgraph, node: InstanceNode, link: Link) -> Iterator[Violation]:
+    if node.rows is None:
+        yield Violation("rows", f"{node} keeps none, though its split does")
+        return
+    for run in node.rows.runs:
+        expected = {v: r for v, r in link.made.items() if v in run.layer.outputs}
+        if run.made != expected or run.read != link.read[run.number]:
+            yield Violation("rows", f"{node}: layer {run.number} makes {run.made} of {run.read}")
+    if sum(bool(read) for read in link.read) > len(node.rows.runs):
+        yield Violation("rows", f"{node}: {len(node.rows.runs)} layers run, it needs more")
+    if {v: (k.region, k.until) for v, k in node.rows.kept.items()} != link.kept:
+        yield Violation("rows", f"{node}: keeps {node.rows.kept} instead of {link.kept}")
+    needed: dict[Value, Region] = {}
+    for read in link.read:
+        for value in read.keys() & set(subgraph.inputs):
+            needed[value] = hull(needed[value], read[value]) if value in needed else read[value]
+    if needed != dict(node.inputs):
+        yield Violation("reads", f"{node}: reads {node.inputs}, needs {needed}")
 
 
 def _needs(subgraph: Subgraph, outputs: Mapping[Value, Region]) -> dict[Value, Region]:

@@ -2,7 +2,8 @@
 
 A subgraph that is split into F slices has F instances. An instance depends on those of a producer whose
 slices meet the region it reads, and on no others. Where it takes several slices of one value, a concatenation
-collects them first. Whole subgraphs are the case F = 1, so that every partition has such a graph.
+collects them first. Whole subgraphs are the case F = 1, so that every partition has such a graph. An instance
+that reads rows which earlier ones of its subgraph keep runs after these.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from tilewright.ir.graph import Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.region import Region, intersect
 from tilewright.partition.base import Partition, Subgraph
+from tilewright.partition.layers import LayerRegions
+from tilewright.partition.rows import ChainInstance, RowChain, chain_slices
 from tilewright.partition.split import Split, instance_region, instances_meeting
 
 
@@ -44,6 +47,7 @@ class InstanceNode:
     `outputs` are the slices it makes, `inputs` the regions it reads, the network's inputs included.
 
     `subgraph_id` and `index` name the instance: of a concatenation, copy or redistribution the one it serves.
+    `rows` is what an instance makes and keeps where its subgraph's instances keep rows for each other.
     """
 
     id: int
@@ -52,6 +56,7 @@ class InstanceNode:
     index: int
     outputs: Mapping[Value, Region]
     inputs: Mapping[Value, Region]
+    rows: ChainInstance | None = None
 
     @property
     def value(self) -> Value:
@@ -73,9 +78,10 @@ class InstanceGraph:
     """Nodes in breadth-first order: by subgraph, instances by index, concatenations before their reader.
 
     `splits` is how each subgraph is cut into its instances. `nodes[i].id == i`. `edges` are in order of
-    consumers; there is one per producer, consumer and value. `waits` are pairs of whole subgraphs, by their
-    places, of which the second is given a value of the first but no element of it decides a result: they
-    keep the order of the graph all the same.
+    consumers; there is one per producer, consumer and value. `waits` are pairs of nodes, by their places, of
+    which the second runs after the first though no edge joins them. Instances of one subgraph: the second
+    reads rows that the first keeps. Whole subgraphs: the second is given a value of the first but no element
+    of it decides a result, which keeps the order of the graph all the same.
     """
 
     partition: Partition
@@ -132,6 +138,11 @@ class InstanceGraph:
         """Bytes of a slice as the machine keeps it."""
         return self.partition.bytes_of(value, region)
 
+    def kept_bytes(self, node: InstanceNode, position: int = 0) -> int:
+        """Bytes of the rows that an instance keeps for later ones of its chain, those from `position` on."""
+        kept = {} if node.rows is None else node.rows.kept
+        return sum(self.bytes_of(v, rows.region) for v, rows in kept.items() if rows.until >= position)
+
 
 def instance_graph(
     partition: Partition, splits: Sequence[Split] | None = None, maps: RegionMaps | None = None
@@ -155,12 +166,19 @@ class _Builder:
         self.edges: list[Edge] = []
         self.waits: list[tuple[int, int]] = []
         self.made: dict[Value, tuple[Split, list[int]]] = {}
+        self.regions = LayerRegions(maps)
 
     def build(self) -> InstanceGraph:
         for subgraph, split in zip(self.partition.subgraphs, self.splits, strict=True):
             makers: list[int] = []
+            rows: tuple[ChainInstance, ...] = ()
             for index in range(split.num_instances):
-                makers.append(self._add_instance(subgraph, split, index))
+                position = index % split.chain_length
+                if split.chain_length > 1 and position == 0:
+                    rows = self._chain(subgraph, split, index // split.chain_length)
+                makers.append(self._add_instance(subgraph, split, index, rows[position] if rows else None))
+                if position:
+                    self._wait_for_rows(rows, makers[-1 - position :])
             for value in outputs_of(subgraph):
                 self.made[value] = (split, makers)
         return InstanceGraph(
@@ -172,9 +190,25 @@ class _Builder:
             tuple(self.waits),
         )
 
-    def _add_instance(self, subgraph: Subgraph, split: Split, index: int) -> int:
+    def _chain(self, subgraph: Subgraph, split: Split, number: int) -> tuple[ChainInstance, ...]:
+        """The instances of a chain that keep rows for each other."""
+        layers = self.partition.layers_of(subgraph)
+        slices = chain_slices(outputs_of(subgraph), split, number)
+        return RowChain(layers, slices, self.regions).instances()
+
+    def _wait_for_rows(self, rows: Sequence[ChainInstance], nodes: Sequence[int]) -> None:
+        """The last of these nodes of a chain runs after those before it: that keeps rows, and the nearest."""
+        position = len(nodes) - 1
+        for earlier, maker in zip(rows[:position], nodes[:-1], strict=True):
+            keeps = any(kept.until >= position for kept in earlier.kept.values())
+            if keeps or earlier.position == position - 1:
+                self.waits.append((maker, nodes[-1]))
+
+    def _add_instance(
+        self, subgraph: Subgraph, split: Split, index: int, rows: ChainInstance | None = None
+    ) -> int:
         outputs = {v: instance_region(v.shape, split, index) for v in outputs_of(subgraph)}
-        regions = value_regions(subgraph.nodes, outputs, self.maps)
+        regions = value_regions(subgraph.nodes, outputs, self.maps) if rows is None else rows.inputs
         inputs = {v: regions[v] for v in subgraph.inputs if v in regions}
         taken: list[tuple[int, Value, Region]] = []
         for value, region in inputs.items():
@@ -185,7 +219,7 @@ class _Builder:
                 taken.append((slices[0][0], value, region))
             elif slices:
                 taken.append((self._add_concat(subgraph.id, index, value, region, slices), value, region))
-        node = self._add(Kind.INSTANCE, subgraph.id, index, outputs, inputs)
+        node = self._add(Kind.INSTANCE, subgraph.id, index, outputs, inputs, rows)
         self.edges += [Edge(producer, node, value, region) for producer, value, region in taken]
         read = {value for _, value, _ in taken}
         for value in subgraph.inputs if split.num_instances == 1 else ():
@@ -218,8 +252,9 @@ class _Builder:
         index: int,
         outputs: Mapping[Value, Region],
         inputs: Mapping[Value, Region],
+        rows: ChainInstance | None = None,
     ) -> int:
-        node = InstanceNode(len(self.nodes), kind, subgraph_id, index, outputs, inputs)
+        node = InstanceNode(len(self.nodes), kind, subgraph_id, index, outputs, inputs, rows)
         self.nodes.append(node)
         return node.id
 

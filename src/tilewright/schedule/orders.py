@@ -29,9 +29,9 @@ class OrderCost:
 class Demand:
     """What each node of an instance graph asks of the local buffers, by its place.
 
-    `piece_bytes` it leaves for its readers (results of the network go to main memory and leave nothing),
-    `extra_bytes` it holds while it runs beside all buffers that are live before it: its peak without the
-    buffers it reads.
+    `piece_bytes` it leaves for its readers (results of the network go to main memory and leave nothing), rows
+    that it keeps for later instances included. `extra_bytes` it holds while it runs beside all buffers that
+    are live before it: its peak without the buffers, and the rows, that it reads.
     """
 
     piece_bytes: tuple[int, ...]
@@ -51,9 +51,13 @@ class Demand:
         for node in graph.nodes:
             made = sum(graph.bytes_of(v, r) for v, r in node.outputs.items() if v not in graph.results)
             read = {e.consumer for e in graph.readers(node.id)}
-            buffers.append(made if read else 0)
+            buffers.append((made if read else 0) + graph.kept_bytes(node))
             if node.kind is Kind.INSTANCE:
                 taken = sum(graph.bytes_of(e.value, e.region) for e in graph.reads(node.id))
+                if node.rows is not None:
+                    earlier = (graph.nodes[i] for i in graph.predecessors(node.id))
+                    chain = (e for e in earlier if e.subgraph_id == node.subgraph_id)
+                    taken += sum(graph.kept_bytes(e, node.rows.position) for e in chain)
                 peak = peak_bytes[node.subgraph_id]
                 if peak < taken:
                     raise InternalError(f"instance {node} reads {taken} bytes, but its peak is {peak}")

@@ -14,7 +14,7 @@ from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.footprint import Footprints
 from tilewright.partition.graphturbo.merge import Grouping, Member, MergeRules
-from tilewright.partition.graphturbo.split import Dims, SplitRules, Splitter
+from tilewright.partition.graphturbo.split import Dims, Rows, SplitRules, Splitter
 from tilewright.partition.split import WHOLE, WeighedSplits
 from tilewright.planning import UNLIMITED, Budget, Provenance, option
 
@@ -36,6 +36,9 @@ class GraphTurbo:
     recompute_limit: float = option(1.25, "Most work of all instances, as a multiple of that of the whole.")
     all_factors: bool = option(
         False, "Try every divisor of an axis, not only those that fill the cores evenly."
+    )
+    rows: Rows = option(
+        "recompute", "What slices of images share inside a subgraph: computed by each, or kept for the next."
     )
     in_place: bool = option(True, "Let a result take the place of an operand that dies.")
     fuse_joins: bool = option(False, "Let a sum of two layers join the one that is computed last.")
@@ -87,7 +90,8 @@ class GraphTurbo:
             return value.dtype.size_bytes if sizes is None else sizes[str(value.dtype)]
 
         footprints = Footprints(known.regions, element_bytes, in_place=self.in_place)
-        rules = SplitRules(self.capacity_for(machine), self.dims, self.recompute_limit, self.all_factors)
+        capacity = self.capacity_for(machine)
+        rules = SplitRules(capacity, self.dims, self.recompute_limit, self.all_factors, self.rows)
         return Splitter(footprints, known.axes, rules)
 
     def element_sizes(self, graph: Graph, machine: Machine | None) -> Mapping[str, int] | None:

@@ -10,9 +10,11 @@ from typing import Literal
 from tilewright.ir.region import Region
 from tilewright.partition.axes import IndependentAxes
 from tilewright.partition.footprint import Footprint, Footprints, SubgraphPart
+from tilewright.partition.rows import RowChain, chain_slices
 from tilewright.partition.split import WHOLE, Split, SplitOption, instance_region, split_of
 
 Dims = Literal["batch", "batch-first", "any"]
+Rows = Literal["recompute", "keep"]
 Cuts = tuple[tuple[int, int], ...]
 """Axes with their factors, the outer first."""
 
@@ -27,13 +29,15 @@ class SplitRules:
 
     `dims`: `batch` takes independent axes only; `batch-first` other axes too where a single slice of these is
     still too large; `any` all axes alike. `recompute_limit` bounds the work of all instances over that of the
-    whole.
+    whole. `rows`: what neighbouring slices share inside a subgraph is computed by each, or kept by one for
+    the next where an instance then fits.
     """
 
     capacity_bytes: int
     dims: Dims = "batch-first"
     recompute_limit: float = 1.25
     all_factors: bool = False
+    rows: Rows = "recompute"
 
 
 def factors(extent: int, rules: SplitRules) -> Iterator[int]:
@@ -135,7 +139,11 @@ class Splitter:
         (extent,) = extents
         units = self.axes.units_of(part.outputs[0], dim)
         finest = split_of((*outer, (dim, extent)))
-        if units == 1 and extent > _LARGE_FACTOR and not self._fits(part, finest):
+        if (
+            units == 1
+            and extent > _LARGE_FACTOR
+            and not (self._fits(part, finest) or self._fits_keeping(part, finest))
+        ):
             return None
         own = units if units > 1 else extent
         for factor in factors(own, self.rules):
@@ -155,7 +163,11 @@ class Splitter:
         return None
 
     def option_of(self, part: SubgraphPart, split: Split) -> SplitOption | None:
-        """What a split comes to; None where an instance does not fit."""
+        """What a split comes to, with rows kept where that is wanted and fits; None where nothing fits."""
+        kept = self._keeping(part, split)
+        if kept is not None:
+            return kept
+        split = split_of(split.cuts)
         if not self._fits(part, split):
             return None
         instances = [self._instance(part, split, i) for i in range(self._num_distinct(part, split))]
@@ -164,6 +176,56 @@ class Splitter:
             return None
         recompute = self._recompute(part, split, instances)
         return SplitOption(self._num_divided(part, split), split, peak, recompute)
+
+    def _keeping(self, part: SubgraphPart, split: Split) -> SplitOption | None:
+        """A split with rows kept; None where an instance does not fit then, or there is nothing to keep."""
+        if not self._fits_keeping(part, split):
+            return None
+        split = self._with_rows(part, split)
+        macs, elements, peak = 0.0, 0, 0
+        for number in range(self._num_distinct(part, split) // split.chain_length):
+            chain = self._chain(part, split, number)
+            instances = chain.instances()
+            if not any(instance.kept for instance in instances):
+                return None
+            sizes = self.footprints
+            peak = max(peak, *chain.peaks_bytes(instances, sizes.bytes_of, in_place=sizes.in_place))
+            macs += sum(instance.macs for instance in instances)
+            elements += sum(instance.elements for instance in instances)
+        if peak > self.rules.capacity_bytes:
+            return None
+        recompute = self._share_of_whole(part, split, macs, elements)
+        return SplitOption(self._num_divided(part, split), split, peak, recompute)
+
+    def _fits_keeping(self, part: SubgraphPart, split: Split) -> bool:
+        """Whether rows are to be kept, and a few instances fit on a quick look."""
+        if self.rules.rows != "keep" or part.layer is not None or not split.cuts:
+            return False
+        if all(self._is_independent(part, dim) for dim, _ in split.cuts):
+            return False
+        split = self._with_rows(part, split)
+        chain = self._chain(part, split, 0)
+        last = len(chain) - 1
+        sizes, capacity = self.footprints, self.rules.capacity_bytes
+        return all(
+            chain.least_peak_bytes(i, sizes.bytes_of, in_place=sizes.in_place) <= capacity
+            for i in dict.fromkeys((last // 2, 0, last))
+        )
+
+    def _with_rows(self, part: SubgraphPart, split: Split) -> Split:
+        """The cuts of a split with rows kept along the outermost axis inside a sample, which becomes the
+        innermost: of an image cut both ways, columns of slices run from top to bottom."""
+        outer = [cut for cut in split.cuts if self._is_independent(part, cut[0])]
+        inside = [cut for cut in split.cuts if not self._is_independent(part, cut[0])]
+        if split.chain_length == 1:
+            inside = [*inside[1:], inside[0]]
+        return split_of((*outer, *inside), keeps_rows=True)
+
+    def _is_independent(self, part: SubgraphPart, dim: int) -> bool:
+        return self.axes.units_of(part.outputs[0], dim) > 1
+
+    def _chain(self, part: SubgraphPart, split: Split, number: int) -> RowChain:
+        return RowChain(part.layers, chain_slices(part.outputs, split, number), self.footprints.regions)
 
     def _num_divided(self, part: SubgraphPart, split: Split) -> int:
         return max(1, self._instance(part, split, 0).num_divided)
@@ -187,11 +249,16 @@ class Splitter:
         """The work of all instances over that of the whole: multiply-accumulates, or elements without any."""
         if split.num_instances == 1:
             return 1.0
+        macs, elements = sum(i.macs for i in instances), sum(i.elements for i in instances)
+        return self._share_of_whole(part, split, macs, elements)
+
+    def _share_of_whole(self, part: SubgraphPart, split: Split, macs: float, elements: int) -> float:
+        """The work of the instances that differ, as often as they are there, over that of the whole."""
         whole = self.footprints.whole(part)
-        alike = split.num_instances / len(instances)
+        alike = split.num_instances / self._num_distinct(part, split)
         if whole.macs:
-            return alike * sum(i.macs for i in instances) / whole.macs
-        return alike * sum(i.elements for i in instances) / whole.elements if whole.elements else 1.0
+            return alike * macs / whole.macs
+        return alike * elements / whole.elements if whole.elements else 1.0
 
 
 def instance_regions(part: SubgraphPart, split: Split, index: int) -> tuple[Region, ...]:

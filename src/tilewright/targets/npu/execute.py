@@ -21,7 +21,7 @@ from tilewright.ir.interpret import run_checks, run_node
 from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_nests
 from tilewright.ir.ops import describe
-from tilewright.ir.region import Region, full_region, volume
+from tilewright.ir.region import Region, full_region, hull, volume
 from tilewright.ir.restrict import RestrictedNests, restrict
 from tilewright.memory.instances import InstanceStep, Read
 from tilewright.memory.scopes import ScopePlan
@@ -47,18 +47,8 @@ def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
     run_checks(graph, feed)
     arrays: dict[int, Array] = {}
     for number, step in enumerate(plan.steps):
-        held: Held = {}
-        for read in step.reads:
-            if read.buffer is None:
-                held[read.value] = (read.region, _given(read, inputs))
-            elif not step.operators:
-                continue
-            else:
-                source = plan.buffers[read.buffer]
-                part = _cropped(source.region, arrays[read.buffer], read.region, read.value)
-                held[read.value] = (read.region, part)
         if step.operators:
-            _compute(plan, step, held, arrays)
+            _compute(plan, step, _held(plan, step, inputs, arrays), arrays)
         else:
             _collect(plan, step, arrays)
         for source_id in {r.buffer for r in step.reads if r.buffer is not None}:
@@ -66,6 +56,28 @@ def execute(plan: ScopePlan, feed: Mapping[str, Array]) -> dict[str, Array]:
             if buffer.last_step <= number and buffer.value not in plan.graph.results:
                 arrays.pop(source_id, None)
     return {v.name: _result(plan, v, inputs, arrays) for v in graph.outputs}
+
+
+def _held(
+    plan: ScopePlan, step: InstanceStep, inputs: Mapping[Value, Array], arrays: Mapping[int, Array]
+) -> Held:
+    """What a step reads; of what lies in several buffers, the parts put together."""
+    parts: dict[Value, list[tuple[Region, Array]]] = {}
+    for read in step.reads:
+        if read.buffer is None:
+            part = _given(read, inputs)
+        else:
+            source = plan.buffers[read.buffer]
+            part = _cropped(source.region, arrays[read.buffer], read.region, read.value)
+        parts.setdefault(read.value, []).append((read.region, part))
+    held: Held = {}
+    for value, found in parts.items():
+        if len(found) == 1:
+            held[value] = found[0]
+        else:
+            region = hull(*(region for region, _ in found))
+            held[value] = (region, _joined(value, region, found))
+    return held
 
 
 def _given(read: Read, inputs: Mapping[Value, Array]) -> Array:

@@ -14,7 +14,6 @@ from tilewright.partition.base import Partition
 from tilewright.schedule.base import Schedule
 from tilewright.schedule.binding import Bindings, Scope, bind
 from tilewright.schedule.instances import InstanceGraph
-from tilewright.schedule.launches import Launch, launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
 from tilewright.targets.npu.steps import lower
@@ -38,18 +37,16 @@ class SimulatedPlan:
 
 
 def simulated(
-    schedule: Schedule, machine: Machine, memory: MemoryPlanner | None = None, policy: Policy | None = None
+    schedule: Schedule, machine: Machine, memory: MemoryPlanner | None = None, policy: Policy = GRAPHTURBO
 ) -> SimulatedPlan:
-    """Bind, place and simulate a schedule on one cluster of a machine, by default as the machine runs it.
+    """Bind, place and simulate a schedule on one cluster of a machine.
 
     Raises:
         UsageError: the schedule is not legal.
         InfeasibleMapping: it fits nowhere; names level and bytes.
     """
     instances, order = instances_of(schedule, machine)
-    policy = policy or Policy(launches=machine.launches)
-    launches = launches_of(schedule, instances) if policy.launches == "each subgraph" else ()
-    return simulated_order(instances, order, machine, memory, policy, launches=launches)
+    return simulated_order(instances, order, machine, memory, policy)
 
 
 def simulated_order(
@@ -59,15 +56,13 @@ def simulated_order(
     memory: MemoryPlanner | None = None,
     policy: Policy = GRAPHTURBO,
     least_seconds: Mapping[str, float] | None = None,
-    launches: Sequence[Launch] = (),
 ) -> SimulatedPlan:
-    """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
-    `launches` the kernels in that order of a policy that launches each subgraph.
+    """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
     """
-    bindings = bind(instances, order, machine.num_cores_per_cluster, launches)
+    bindings = bind(instances, order, machine.num_cores_per_cluster)
     scopes = place(instances, order, bindings, machine, memory)
     steps = lower(scopes, bindings, machine, computing_dtype(machine))
     if least_seconds is None:
@@ -78,7 +73,6 @@ def simulated_order(
         policy,
         weight_capacity_bytes=weight_capacity_bytes(machine, scopes),
         least_seconds=least_seconds,
-        launches=launches,
     )
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation)
 

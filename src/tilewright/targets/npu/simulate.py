@@ -21,17 +21,12 @@ from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.ir.region import Region, union_volume, volume
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
-from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.events import Run, TaskGraph
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.steps import SimulatedStep
 
 Overlap = Literal["none", "tiles", "layers"]
 """`none`: phases and steps in sequence. `tiles`: a step's tiles overlap. `layers`: steps overlap, too."""
-
-Launching = Literal["once", "each subgraph", "each step"]
-"""`once`: one program, in which values pass on the chip from part to part. `each subgraph`: kernels, which
-pass values through main memory. `each step`: that often, wherever values lie."""
 
 _TILES_AHEAD = 2  # loaded tiles that wait in the cores while another one is computed
 _WEIGHTS_AHEAD = 2  # steps whose weights the cores hold at least: the one that computes, and the next
@@ -40,11 +35,11 @@ _WEIGHTS_AHEAD = 2  # steps whose weights the cores hold at least: the one that 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How steps are run: what overlaps, whether the shared buffer keeps weights from step to step, and
-    whether there is one kernel, one for each subgraph, or one for each step."""
+    whether there is one kernel or one for each step."""
 
     overlap: Overlap = "layers"
     keeps_weights: bool = True
-    launches: Launching = "once"
+    launches: Literal["once", "each step"] = "once"
 
 
 GRAPHTURBO = Policy()
@@ -106,9 +101,8 @@ def simulate(
     *,
     weight_capacity_bytes: int | None = None,
     least_seconds: Mapping[str, float] | None = None,
-    launches: Sequence[Launch] = (),
 ) -> Simulation:
-    """Run the steps of one cluster. `launches` are the kernels of `each subgraph`.
+    """Run the steps of one cluster.
 
     `weight_capacity_bytes` is what of the shared buffer weights may take; None: the share that the machine
     keeps for them. `least_seconds` is what each unit takes at least, however the network is cut, for the
@@ -117,10 +111,7 @@ def simulate(
     Raises:
         MachineError: the machine has no buffers of cores, or no rate for what it has to move.
     """
-    num_launches = {"once": 1, "each subgraph": len(launches), "each step": len(steps)}[policy.launches]
-    return _Simulator(
-        tuple(steps), machine, policy, weight_capacity_bytes, least_seconds or {}, num_launches
-    ).run()
+    return _Simulator(tuple(steps), machine, policy, weight_capacity_bytes, least_seconds or {}).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +154,9 @@ class _Simulator:
         policy: Policy,
         weight_capacity_bytes: int | None,
         least_seconds: Mapping[str, float],
-        num_launches: int,
     ) -> None:
         self.steps, self.machine, self.policy = steps, machine, policy
-        self.least_seconds, self.num_launches = least_seconds, num_launches
+        self.least_seconds = least_seconds
         self.ports = ports_of(machine)
         self.main_rate, self.local_rate = self.ports.main_bytes_per_s, self.ports.local_bytes_per_s
         self.bytes = dict.fromkeys(Traffic.__slots__, 0)
@@ -184,7 +174,8 @@ class _Simulator:
             time_s = max((run.end_s for run in runs), default=0.0)
         else:
             runs, time_s = self._in_sequence(costs)
-        time_s += self.num_launches * self.machine.overheads.kernel_launch_ns * 1e-9
+        num_launches = 1 if self.policy.launches == "once" else len(self.steps)
+        time_s += num_launches * self.machine.overheads.kernel_launch_ns * 1e-9
         busy: dict[str, float] = {}
         for cost in costs:
             for phase, _ in cost.phases():

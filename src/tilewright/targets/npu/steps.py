@@ -114,8 +114,11 @@ class _Lowering:
         )
         if not step.operators:
             loads = tuple(self._load(number, step, read, (), {}, 1) for read in step.reads)
-            name = f"{node.kind} {node.value.name}"
-            return SimulatedStep(number, name, node.kind, (), loads, stores, (), 1, self.reused[number])
+            # Buffers that are put together, or rows that are kept: what is read moves to where it is written.
+            is_row_copy = node.kind is Kind.INSTANCE
+            name = f"keep {written[0].value.name}" if is_row_copy else f"{node.kind} {node.value.name}"
+            kind = Kind.CONCAT if is_row_copy else node.kind
+            return SimulatedStep(number, name, kind, (), loads, stores, (), 1, self.reused[number])
         regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
         tiles = NUM_TILES if max(extents(made[main]), default=1) > 1 else 1
