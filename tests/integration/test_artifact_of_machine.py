@@ -81,7 +81,7 @@ DAMAGES = {
     "expected the description of a machine": lambda machine: [machine],
     "machine: levels: is missing": lambda machine: without(machine, "levels"),
     "machine.json: machine: clock_hz: ": lambda machine: {**machine, "clock_hz": -1},
-    "clock_hz: is missing; rates are per cycle": lambda machine: without(machine, "clock_hz"),
+    "clock_hz `clock_hz: N GHz` (is missing": lambda machine: without(machine, "clock_hz"),
     "num_cores_per_cluster: ": lambda machine: {**machine, "num_cores_per_cluster": 10**30},
 }
 

@@ -79,10 +79,11 @@ class Planners(Result):
 
 @dataclass(frozen=True, slots=True)
 class NamedMachine:
-    """A machine and what it is."""
+    """A machine and what it is. Those that do not run networks serve mapping of single operators alone."""
 
     name: str
     about: str
+    runs_networks: bool
 
 
 @dataclass(frozen=True, slots=True)

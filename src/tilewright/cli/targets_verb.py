@@ -55,14 +55,14 @@ def targets(
             if name is not None:
                 raise
             problems.append(str(error))
-    machines = [(n, _about_machine(n)) for n in preset_names()] if name is None else []
-    machine_options = options_of(find_target(machines[0][0])) if machines else ()
+    machines = preset_names() if name is None else ()
+    machine_options = options_of(find_target(machines[0])) if machines else ()
     if as_json:
         from tilewright.cli.facts import ListedMember, ListedOption, NamedMachine, Targets
 
         listed = Targets(
             tuple(ListedMember.of("targets", info) for info in infos),
-            tuple(NamedMachine(*row) for row in machines),
+            tuple(NamedMachine(n, _about_machine(n), _runs_networks(n)) for n in machines),
             tuple(map(ListedOption.of, machine_options)),
             tuple(problems),
         )
@@ -72,7 +72,8 @@ def targets(
     for info in infos:
         print_options(info.name, info.options)
     if machines:
-        print_table(("machine", "what it is"), machines)
+        rows = [(n, "simulate, map" if _runs_networks(n) else "map", _about_machine(n)) for n in machines]
+        print_table(("machine", "for", "what it is"), rows)
         print_options("every machine", machine_options)
     if name in (None, "cpu"):
         _print_processor()
@@ -85,6 +86,14 @@ def _about_machine(name: str) -> str:
     from tilewright.hardware.presets import load_preset
 
     return re.split(r"[.;](?: |$)", load_preset(name).description)[0]
+
+
+def _runs_networks(name: str) -> bool:
+    """Whether a preset lacks nothing that networks take."""
+    from tilewright.hardware.lacks import lacks_of
+    from tilewright.hardware.presets import load_preset
+
+    return not lacks_of(load_preset(name))
 
 
 def _print_described(name: str, as_table: bool, as_json: bool) -> None:

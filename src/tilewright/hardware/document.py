@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright.hardware.citation import cited_numbers
 from tilewright.hardware.diagnostic import PARTS
+from tilewright.hardware.lacks import lacks_of
 from tilewright.hardware.machine_schema import machine_schema
 from tilewright.hardware.presets import load_preset, preset_names
 from tilewright.hardware.quantity import QUANTITIES, UNITS
@@ -115,9 +116,10 @@ the `latency_ns` of the outermost level. Nothing computes with `line_bytes` and 
 people.
 
 `tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, the
-bandwidths of the levels from there outwards, and units that between them run all operation classes. It says
-what is missing. Clusters that share a level have equal parts of its capacity and of its bandwidth; what goes
-from level to level is no faster than the DMA engines between the two, all of them together.
+bandwidths of the levels from there outwards, and units that between them run the operation classes of the
+network. Before anything is planned it says all that is missing, each with the line to add. Clusters that
+share a level have equal parts of its capacity and of its bandwidth; what goes from level to level is no
+faster than the DMA engines between the two, all of them together.
 """
 
 
@@ -213,14 +215,16 @@ def _items(items: dict[str, Any], parts: dict[str, Any]) -> str:
 def _presets() -> Iterator[str]:
     yield "## Machines of the package\n"
     yield "`tilewright targets NAME` prints one, `--table` shows it with all sources; the last columns count"
-    yield "numbers by what their source begins with.\n"
-    yield "| machine | what it is | public | derived | assumed |"
-    yield "|---|---|---:|---:|---:|"
+    yield "numbers by what their source begins with. Those for `simulate` run networks; the others serve"
+    yield "mapping of single operators alone, and `simulate` says what to add to their files.\n"
+    yield "| machine | for | what it is | public | derived | assumed |"
+    yield "|---|---|---|---:|---:|---:|"
     for name in preset_names():
         machine = load_preset(name)
         counts = Counter((number.source or "").partition(":")[0] for number in cited_numbers(machine))
         columns = " | ".join(str(counts[word]) for word in ("public", "derived", "assumed"))
-        yield f"| `{name}` | {machine.description} | {columns} |"
+        serves = "`map`" if lacks_of(machine) else "`simulate`, `map`"
+        yield f"| `{name}` | {serves} | {machine.description} | {columns} |"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ frozen; what only a whole machine can check (names of levels, sources of energie
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -49,6 +50,8 @@ class Work(StrEnum):
     MOVEMENT = "movement"  # copies and changes of layout
 
 
+MULTIPLYING = (Work.CONTRACTION, Work.DEPTHWISE)
+"""Operation classes that are counted in multiply-accumulates; the others in operations."""
 _ARITHMETIC = (Work.DEPTHWISE, Work.ELEMENTWISE, Work.REDUCTION, Work.SPECIAL)
 _USUAL_WORK: dict[str, tuple[Work, ...]] = {
     "mac": (Work.CONTRACTION, Work.DEPTHWISE),
@@ -241,6 +244,10 @@ class Unit(MachinePart):
     def takes(self, work: Work) -> bool:
         """Whether the unit runs this operation class."""
         return work in (self.runs or _USUAL_WORK[self.kind])
+
+    def rates_of(self, work: Work) -> Mapping[str, float]:
+        """What the unit does of an operation class per cycle, by element type; empty if that is not given."""
+        return self.macs_per_cycle if work in MULTIPLYING else self.ops_per_cycle
 
 
 class Network(MachinePart):

@@ -40,6 +40,7 @@ class GraphTurbo:
     rows: Rows = option(
         "recompute", "What slices of images share inside a subgraph: computed by each, or kept for the next."
     )
+    max_instances_per_sample: int = option(64, "Where a sample would be cut finer, a layer is tiled instead.")
     in_place: bool = option(True, "Let a result take the place of an operand that dies.")
     fuse_joins: bool = option(False, "Let a sum of two layers join the one that is computed last.")
     ascending: bool = option(True, "A producer has no more instances than its consumer.")
@@ -55,6 +56,10 @@ class GraphTurbo:
             )
         if self.capacity_bytes is not None and self.capacity_bytes < 0:
             raise UsageError(f"graphturbo: a capacity of {self.capacity_bytes} bytes is negative.")
+        if self.max_instances_per_sample < 1:
+            raise UsageError(
+                f"graphturbo: {self.max_instances_per_sample} instances of a sample are none; give 1 or more."
+            )
         if self.element_bytes is not None and self.element_bytes < 1:
             raise UsageError(f"graphturbo: elements of {self.element_bytes} bytes hold nothing.")
 
@@ -90,8 +95,14 @@ class GraphTurbo:
             return value.dtype.size_bytes if sizes is None else sizes[str(value.dtype)]
 
         footprints = Footprints(known.regions, element_bytes, in_place=self.in_place)
-        capacity = self.capacity_for(machine)
-        rules = SplitRules(capacity, self.dims, self.recompute_limit, self.all_factors, self.rows)
+        rules = SplitRules(
+            self.capacity_for(machine),
+            self.dims,
+            self.recompute_limit,
+            self.all_factors,
+            self.rows,
+            self.max_instances_per_sample,
+        )
         return Splitter(footprints, known.axes, rules)
 
     def element_sizes(self, graph: Graph, machine: Machine | None) -> Mapping[str, int] | None:

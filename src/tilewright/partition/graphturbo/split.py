@@ -31,6 +31,8 @@ class SplitRules:
     still too large; `any` all axes alike. `recompute_limit` bounds the work of all instances over that of the
     whole. `rows`: what neighbouring slices share inside a subgraph is computed by each, or kept by one for
     the next where an instance then fits.
+    What is still too large in `max_instances_per_sample` runs whole, its layers tiled: finer instances
+    would cost more to plan, and in halos, than they save.
     """
 
     capacity_bytes: int
@@ -38,6 +40,7 @@ class SplitRules:
     recompute_limit: float = 1.25
     all_factors: bool = False
     rows: Rows = "recompute"
+    max_instances_per_sample: int = 64
 
 
 def factors(extent: int, rules: SplitRules) -> Iterator[int]:
@@ -149,6 +152,8 @@ class Splitter:
         for factor in factors(own, self.rules):
             split = split_of((*outer, (dim, factor)))
             if limit is not None and split.num_instances > limit:
+                return None
+            if self._num_distinct(part, split) > self.rules.max_instances_per_sample:
                 return None
             option = self.option_of(part, split)
             if option is None:

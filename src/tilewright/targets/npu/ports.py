@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from tilewright.errors import MachineError
+from tilewright.hardware.lacks import require_networks
 from tilewright.hardware.machine import Level, Machine
 
 DMA, CORE_DMA = "DMA", "MTE"
@@ -38,12 +38,10 @@ def ports_of(machine: Machine) -> Ports:
     """The ports of a machine: each as fast as its levels and the engines that move data over it allow.
 
     Raises:
-        MachineError: the machine has no buffers of cores, or no rate for what it has to move.
+        MachineError: the machine lacks buffers of cores, or a rate for what it has to move.
     """
-    if machine.local is None:
-        raise MachineError(
-            f"machine {machine.name!r}: levels: none is a scratchpad of each core; mark one per: core."
-        )
+    require_networks(machine, ())
+    assert machine.local is not None, "that is required"
     local, shared, main = machine.local, machine.shared, machine.outermost
     outer = _Engine.of(machine, local if shared is None else shared, main)
     main_rate = min(_level_rate(machine, main), outer.bytes_per_s)
@@ -82,11 +80,5 @@ class _Engine:
 def _level_rate(machine: Machine, level: Level) -> float:
     """A level's bytes per second for one cluster, whichever way is slower."""
     rates = [machine.read_bytes_per_s(level), machine.write_bytes_per_s(level)]
-    known = [rate for rate in rates if rate is not None]
-    if not known:
-        place = machine.levels.index(level)
-        raise MachineError(
-            f"machine {machine.name!r}: levels[{place}]: no bandwidth; "
-            "give read_bytes_per_s and write_bytes_per_s."
-        )
+    known = [rate for rate in rates if rate is not None]  # at least one, which is required
     return float(min(known) * machine.num_instances_per_cluster(level))

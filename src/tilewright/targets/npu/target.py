@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tilewright.errors import MachineError, UsageError
-from tilewright.hardware.capacity import computing_dtype
+from tilewright.errors import UsageError
+from tilewright.hardware.lacks import lacks_of, refusal, require_networks
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.region import full_region
 from tilewright.options import Options
 from tilewright.planning import option
 from tilewright.targets.base import Support
@@ -18,7 +17,7 @@ from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
 from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.simulate import Overlap, Policy
-from tilewright.targets.npu.work import Works
+from tilewright.targets.npu.work import works_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +41,19 @@ class NpuTarget:
 
     def supports(self, node: Node) -> Support:
         """Whatever the interpreter computes, if some unit of the machine has a rate for it."""
-        try:
-            works = Works(self.machine, computing_dtype(self.machine))
-            for value in node.results():
-                works.of(node, full_region(value.shape), None)
-                break
-        except MachineError as error:
-            return Support.no(str(error).rstrip("."))
-        return Support.yes()
+        lacks = lacks_of(self.machine, tuple(works_of(node)))
+        return Support.no(refusal(self.machine, lacks).rstrip(".")) if lacks else Support.yes()
 
     def backend(self, graph: Graph, options: Options) -> NpuBackend:
         """What plans and simulates a graph.
 
         Raises:
             UsageError: an instruction set is asked for.
-            MachineError: the machine has no buffers of cores, or no rate for what it has to do.
+            MachineError: the machine lacks buffers of cores, or a rate for what it has to do; says all of it.
         """
         if options.isa is not None:
             raise UsageError(f"target {self.name}: has no instruction set; leave out --isa {options.isa}.")
+        self._require(graph)
         policy = Policy(self.overlap, self.keeps_weights, self.launches)
         return NpuBackend(self, self.machine, policy, graph, options)
 
@@ -72,5 +66,12 @@ class NpuTarget:
 
         Raises:
             InfeasibleMapping: there is none.
+            MachineError: as of `backend`.
         """
+        self._require(graph)
         return batches_of(graph, self.machine, batched)
+
+    def _require(self, graph: Graph) -> None:
+        """What takes planning is not begun for a machine that cannot run the network."""
+        works = {work for node in graph.nodes for work in works_of(node)}
+        require_networks(self.machine, works, graph.name)

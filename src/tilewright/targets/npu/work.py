@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from tilewright.errors import MachineError
+from tilewright.hardware.lacks import lacks_of, refusal
 from tilewright.hardware.machine import Machine, Unit, Work
+from tilewright.hardware.parts import MULTIPLYING
 from tilewright.ir.contraction import contraction_of, contractions
 from tilewright.ir.derive import macs, nest_flops, nests_of
 from tilewright.ir.dtype import DType
@@ -55,10 +57,9 @@ class Works:
 
     def __init__(self, machine: Machine, dtype: DType) -> None:
         self.machine, self.dtype = machine, dtype
-        if machine.clock_hz is None:
-            raise MachineError(f"machine {machine.name!r}: clock_hz: is missing; rates are per cycle.")
-        self.clock_hz = machine.clock_hz
         self.ports = ports_of(machine)
+        assert machine.clock_hz is not None, "ports are only of machines that lack nothing"
+        self.clock_hz = machine.clock_hz
         self._classes: dict[Node, tuple[Work, int, Shape | None, Rest | None]] = {}
 
     def of(self, node: Node, region: Region, binding: tuple[int, ...] | None) -> tuple[UnitWork, ...]:
@@ -69,7 +70,7 @@ class Works:
         """
         if node not in self._classes:
             work = work_of(node)
-            rest = rest_of(node) if work in (Work.CONTRACTION, Work.DEPTHWISE) else None
+            rest = rest_of(node) if work in MULTIPLYING else None
             self._classes[node] = work, macs(node), shape_of(node), rest
         work, products, shape, rest = self._classes[node]
         if work is Work.MOVEMENT or not volume(region):
@@ -154,13 +155,9 @@ class Works:
         for unit in self.machine.units:
             if not unit.takes(work):
                 continue
-            wants_macs = work in (Work.CONTRACTION, Work.DEPTHWISE)
-            table: Mapping[str, float] = unit.macs_per_cycle if wants_macs else unit.ops_per_cycle
-            if table:
-                return unit, _rate_of(table, name), wants_macs
-        raise MachineError(
-            f"machine {self.machine.name!r}: units: none runs {work}; give one of them runs: [{work}]."
-        )
+            if table := unit.rates_of(work):
+                return unit, _rate_of(table, name), work in MULTIPLYING
+        raise MachineError(refusal(self.machine, lacks_of(self.machine, (work,))))
 
     def _name(self, dtype: DType) -> str:
         """The name of the type that a unit computes values of this type as."""
@@ -215,6 +212,13 @@ def is_table(node: Node, position: int) -> bool:
         for nest in nests_of(node)
         for access in nest.reads
     )
+
+
+def works_of(node: Node) -> Iterator[Work]:
+    """The operation classes of a node that units take."""
+    work = work_of(node)
+    rest = rest_of(node) if work in MULTIPLYING else None
+    yield from (w for w in (work, None if rest is None else rest.work) if w not in (None, Work.MOVEMENT))
 
 
 def work_of(node: Node) -> Work:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.support.models import small_net
 
 import tilewright as tw
-from tilewright.hardware.presets import preset_names
-
-NOT_FOR_NETWORKS = {
-    "simba-chip": "no bandwidth; give read_bytes_per_s",
-    "simba-large": "clock_hz: is missing",
-    "eyeriss": "none is a scratchpad of each core; mark one per: core",
-    "jetson-nano": "none runs elementwise; give one of them runs",
-}
+from tilewright.hardware.lacks import Lack, lacks_of
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine_file import parse_machine
+from tilewright.hardware.presets import load_preset, preset_names, preset_text
+from tilewright.targets.npu.target import NpuTarget
 
 
 @pytest.mark.parametrize("machine", preset_names())
@@ -26,14 +25,60 @@ def test_a_machine_runs_what_it_says_it_runs(machine: str) -> None:
         return
     with pytest.raises(tw.MachineError) as caught:
         tw.compile(small_net(), machine)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    for operator in report.unsupported:
+        where = [lack.partition(" `")[0] for lack in operator.reason.split("N: ", 1)[1].split("; ")]
+        assert all(f"{place} `" in message for place in where), operator
+    assert "serves mapping alone (`tilewright map`)" in message
+
+
+def described(text: str, lacks: Sequence[Lack]) -> Machine:
+    """A machine's text with the lines of some lacks, and 8 for each N."""
+    document = yaml.safe_load(text)
+    for lack in lacks:
+        place, _, _ = lack.where.partition(" ")
+        added = yaml.safe_load(lack.line.replace("N", "8"))
+        if place == "units":
+            document["units"] += added
+        elif place in added:
+            document |= added
+        else:
+            listed, _, number = place.rstrip("]").partition("[")
+            document[listed][int(number)] |= added
+    return parse_machine(yaml.safe_dump(document))
+
+
+MISSING = {
+    "k80": "    runs: [contraction, depthwise, elementwise, reduction, special]\n",
+    "stcp920": 'clock_hz: {value: 1 GHz, source: "public: product manual of the STCP920"}\n',
+    "goya": "    macs_per_cycle: {value: {int8: 256, float32: 64}, "
+    'source: "assumed: a multiply-add per lane, for depthwise convolution"}\n',
+}
+
+
+@pytest.mark.parametrize("name", [*(n for n in preset_names() if lacks_of(load_preset(n))), *MISSING])
+def test_with_the_lines_that_it_says_a_machine_runs_networks(name: str) -> None:
+    line = MISSING.get(name, "")
+    assert line in preset_text(name)
+    text = preset_text(name).replace(line, "", 1)
+    lacks = lacks_of(parse_machine(text))
+    assert lacks
+    machine = described(text, lacks)
+    assert lacks_of(machine) == ()
+    assert all(NpuTarget(machine).supports(node) for node in tw.load(small_net()).graph.nodes)
+
+
+def test_a_refusal_is_one_line_before_anything_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.compiler.Planner.best", None)
+    monkeypatch.setattr("tilewright.targets.npu.target.batches_of", None)
+    words = r"levels\[3\] GlobalBuffer `per: core` .*; levels\[4\] DRAM .*; units `- {name"
+    with pytest.raises(tw.MachineError, match=words) as caught:
+        tw.simulate(small_net(), "eyeriss")
     assert len(str(caught.value).splitlines()) == 1
-    assert str(caught.value).rstrip(".") in {o.reason for o in report.unsupported}
-
-
-@pytest.mark.parametrize("machine", NOT_FOR_NETWORKS)
-def test_what_is_missing_is_named(machine: str) -> None:
-    with pytest.raises(tw.MachineError, match=NOT_FOR_NETWORKS[machine]):
-        tw.compile(small_net(), machine)
+    graph = tw.load(small_net()).graph
+    with pytest.raises(tw.MachineError, match=words):
+        NpuTarget(load_preset("eyeriss")).batches(graph, graph.inputs)
 
 
 def test_an_instruction_set_is_for_the_host() -> None:
