@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.cli import tilewright
@@ -12,6 +13,8 @@ from tilewright.cli.schemas import violations
 from tilewright.reproduce.cosa import NETWORKS
 from tilewright.reproduce.graphturbo.paper import NETWORKS as GRAPHTURBO_NETWORKS
 from tilewright.reproduce.graphturbo.paper import Network
+from tilewright.reproduce.graphturbo.utilization import busy_by_stage
+from tilewright.targets.npu.events import Run
 
 LAYERS = Path(__file__).parents[1] / "data" / "mapping" / "cosa_layers.json"
 
@@ -84,9 +87,9 @@ def test_a_mistake_is_one_line(arguments: str, named: str) -> None:
 
 
 def test_graphturbos_buffers_are_the_published_totals() -> None:
-    """Table 3's sums over DDR, LLB and L1, networks A to I."""
+    """Table 3's sums over DDR, LLB and L1, networks A to J."""
     totals = [sum(network.buffers) for network in GRAPHTURBO_NETWORKS]
-    assert totals == [296, 306, 351, 1043, 414, 76, 612, 424, 392]
+    assert totals == [296, 306, 351, 1043, 414, 76, 612, 424, 392, 1067]
 
 
 def test_graphturbo_has_every_exhibit(tmp_path: Path) -> None:
@@ -94,23 +97,52 @@ def test_graphturbo_has_every_exhibit(tmp_path: Path) -> None:
     arguments = ("--processes", "1", "--output", str(page), "--json")
     tiny = {"image": 32}
     few = (
-        Network("A", "one", "squeezenet1_1", {"image": 64}, 2, 4, 1.0, (1, 1, 1), 1, 1.0),
-        Network("B", "two", "mobilenet_v2", tiny, 1, 8, 1.0, (1, 1, 1), 1, 1.0),
+        Network("A", "one", "resnet18", {"image": 64}, 2, 4, 1.0, (1, 1, 1), 1, 1.0),
+        Network("G", "two", "mobilenet_v2", tiny, 1, 8, 1.0, (1, 1, 1), 1, 1.0),
     )
+    nothing = ((None, None), (None, None))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tilewright.reproduce.graphturbo.reproduction.NETWORKS", few)
         for module in ("reproduction", "exhibits"):
             patch.setattr(
-                f"tilewright.reproduce.graphturbo.{module}.TABLE_1", ("bert_tiny", {2: (1.0, None)})
+                f"tilewright.reproduce.graphturbo.{module}.TABLE_1", ("bert_tiny", {}, {2: nothing})
             )
+        patch.setattr(
+            "tilewright.reproduce.graphturbo.reproduction.FIGURE_16",
+            (("one", "resnet18", {"image": 64}, "float16", (1, 2)),),
+        )
         result = tilewright("reproduce", "graphturbo", *arguments)
     assert result.code == 0, result.err
     document = json.loads(result.out)
     assert violations(document) == []
     exhibits = {exhibit["name"]: exhibit for exhibit in document["exhibits"]}
     assert list(exhibits) == [
-        *("Table 1", "Table 2", "Figure 14", "Figure 15", "Table 3", "Figures 16 and 17", "Table 4"),
+        *("Choices", "Table 1", "Table 2", "Figure 14", "Figure 15", "Table 3", "Table 3, LLB"),
+        *("Figure 16", "Figure 17", "Table 4", "Claims of the text"),
     ]
     fourteen = {figure["what"]: figure["ours"] for figure in exhibits["Figure 14"]["figures"]}
     assert fourteen["the portfolio over TVM, mean"] >= fourteen["GraphTurbo over TVM, mean"] > 1
-    assert page.read_text().count("<svg") == 3
+    assert fourteen["GraphTurbo over TVM, mean"] > fourteen["GraphTurbo over overlapped TVM, mean"]
+    seventeen = exhibits["Figure 17"]["figures"]
+    assert {figure["what"][:7] for figure in seventeen} == {f"stage {i}" for i in range(1, 5)}
+    assert all(0 <= figure["ours"] <= 1 for figure in seventeen)
+    assert {row[2] for row in exhibits["Claims of the text"]["rows"]} == {"yes", "no", "not measured"}
+    assert page.read_text().count("<svg") == 4
+
+
+def test_a_stage_has_the_time_until_its_steps_end() -> None:
+    """Two stages that take turns; what runs ahead counts where it runs."""
+    names = ("conv1", "layer1.conv", "layer2.conv", "concat layer1.add")
+    runs = [
+        Run("MME", 0.0, 1.0, 0, "compute"),
+        Run("MME", 1.0, 2.0, 1, "compute"),
+        Run("MTE", 2.0, 3.0, 1, "store"),
+        Run("MME", 2.0, 2.5, 2, "compute"),
+        Run("VME", 3.0, 5.0, 2, "compute"),
+        Run("MTE", 5.0, 6.0, 3, "load"),
+    ]
+    simulation = SimpleNamespace(runs=runs, steps=[SimpleNamespace(name=name) for name in names])
+    assert busy_by_stage(simulation) == {  # type: ignore[arg-type]
+        "stage 1": {"MME": 1.5 / 3, "VME": 0.0},
+        "stage 2": {"MME": 0.0, "VME": 1.0},
+    }

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.reproduce.base import Effort, Exhibit, Update
-from tilewright.reproduce.graphturbo.exhibits import (
-    Row,
-    figure_14,
-    figure_15,
-    figures_16_17,
-    table_1,
-    table_2,
-    table_3,
-    table_4,
+from tilewright.reproduce.graphturbo import exhibits
+from tilewright.reproduce.graphturbo.claims import claims_of_the_text
+from tilewright.reproduce.graphturbo.measured import Measured, Row
+from tilewright.reproduce.graphturbo.paper import FIGURE_16, NETWORKS, TABLE_1, Network
+from tilewright.reproduce.graphturbo.runs import (
+    BREADTH_FIRST,
+    CALIBRATION,
+    DEPTH_FIRST,
+    LARGEST,
+    MASKED,
+    PLANNED_FOR_ALL,
+    Job,
+    Outcome,
+    each,
 )
-from tilewright.reproduce.graphturbo.paper import NETWORKS, TABLE_1
-from tilewright.reproduce.graphturbo.runs import RECIPES, Job, Outcome, each
+
+_TVM = ("tvm", "tvm-overlapped")
+_STEPS = ("astitch", "variant-1", "variant-2", "variant-3")
+_OURS = (*_STEPS, *(f"{name}-overlapped" for name in _STEPS), "variant-4", "best", MASKED)
+_ALLOCATED = (1.0, 0.875, 0.75, 0.625, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +39,60 @@ class GraphTurbo:
 
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit, in the paper's order."""
-        step = max(1, round(1 / effort.share))
-        chosen = NETWORKS[::step]
-        name, batches = TABLE_1
-        jobs: list[Job] = [(net.zoo_name, dict(net.size), net.tvm_batch, ("tvm",)) for net in chosen]
-        jobs += [(net.zoo_name, dict(net.size), net.batch, RECIPES) for net in chosen]
-        jobs += [(name, {"sequence": 128}, batch, ("tvm", "graphturbo")) for batch in batches]
-        found: list[dict[str, Outcome]] = []
-        for number, outcome in enumerate(each(jobs, effort.num_processes)):
-            update(f"{jobs[number][0]} with {jobs[number][2]} samples", number, len(jobs))
-            found.append(outcome)
-        count = len(chosen)
-        rows = [
-            Row(net, tvm["tvm"], ours)
-            for net, tvm, ours in zip(chosen, found[:count], found[count : 2 * count], strict=True)
-        ]
-        by_batch = dict(zip(batches, found[2 * count :], strict=True))
+        chosen = NETWORKS[:: max(1, round(1 / effort.share))]
+        jobs = _jobs(chosen)
+        found: dict[Hashable, dict[str, Outcome]] = {}
+        for number, (key, outcome) in enumerate(
+            zip(jobs, each(tuple(jobs.values()), effort.num_processes), strict=True)
+        ):
+            update(f"{jobs[key].network} with {jobs[key].batch} samples", number, len(jobs))
+            found[key] = outcome
+        measured = _measured(chosen, found)
         return (
-            table_1(by_batch), table_2(rows), figure_14(rows), figure_15(rows), table_3(rows),
-            figures_16_17(rows), table_4(rows),
-        )  # fmt: skip
+            exhibits.choices(measured),
+            exhibits.table_1(measured),
+            exhibits.table_2(measured),
+            exhibits.figure_14(measured),
+            exhibits.figure_15(measured),
+            exhibits.table_3(measured),
+            exhibits.shared_buffers(measured),
+            exhibits.figure_16(measured),
+            exhibits.figure_17(measured),
+            exhibits.table_4(measured),
+            claims_of_the_text(measured),
+        )
+
+
+def _jobs(chosen: Sequence[Network]) -> Mapping[Hashable, Job]:
+    """What is run, by what it is for; what takes longest first."""
+    jobs: dict[Hashable, Job] = {}
+    for network in chosen:
+        jobs["ours", network.label] = Job(network.zoo_name, network.size, network.batch, _OURS)
+    for network in chosen:
+        jobs["tvm", network.label] = Job(network.zoo_name, network.size, network.tvm_batch, _TVM)
+    name, size, batches = TABLE_1
+    for batch in batches:
+        jobs["batch", batch] = Job(name, size, batch, (*_TVM, "variant-1", "graphturbo"))
+    for title, name, size, dtype, counts in FIGURE_16:
+        for batch in counts:
+            jobs["units", title, batch] = Job(name, size, batch, ("tvm", "graphturbo"), dtype)
+    first, third = NETWORKS[0], NETWORKS[min(2, len(NETWORKS) - 1)]
+    jobs["choices"] = Job(first.zoo_name, first.size, first.batch, tuple(CALIBRATION))
+    jobs["orders"] = Job(first.zoo_name, first.size, first.batch, (DEPTH_FIRST, BREADTH_FIRST, LARGEST))
+    for share in _ALLOCATED:
+        jobs["allocated", share] = Job(
+            third.zoo_name, third.size, third.batch, (PLANNED_FOR_ALL,), allocated=share
+        )
+    return jobs
+
+
+def _measured(chosen: Sequence[Network], found: Mapping[Hashable, Mapping[str, Outcome]]) -> Measured:
+    batches = TABLE_1[2]
+    return Measured(
+        tuple(Row(n, found["tvm", n.label], found["ours", n.label]) for n in chosen),
+        {batch: found["batch", batch] for batch in batches},
+        {title: {n: found["units", title, n] for n in counts} for title, _, _, _, counts in FIGURE_16},
+        found["orders"],
+        found["choices"],
+        {share: found["allocated", share][PLANNED_FOR_ALL] for share in _ALLOCATED},
+    )
