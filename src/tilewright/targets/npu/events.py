@@ -9,16 +9,27 @@ from dataclasses import dataclass, field
 Priority = tuple[int, int, int]
 """Step, tile, phase: what was issued first runs first."""
 
+NOWHERE = ""
+"""The unit of tasks that only wait: any number of them at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A task as it ran: on which unit, from when to when, of which step, doing what."""
+    """A task as it ran: on which unit, from when to when, of which step and tile, doing what.
+
+    `what` is `fetch` (weights towards the shared buffer), `weights` (to the cores), `load`, `move` (between
+    cores), `compute` or `store`. `tile` is -1 for what is brought before the first tile. `name` is the value
+    or the weight that moves, `size_bytes` how much of it.
+    """
 
     unit: str
     start_s: float
     end_s: float
     step: int
     what: str
+    tile: int = -1
+    size_bytes: int = 0
+    name: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +38,8 @@ class _Task:
     seconds: float
     priority: Priority
     what: str
+    size_bytes: int
+    name: str
     num_waiting: int = 0
     followers: list[int] = field(default_factory=list)
 
@@ -37,20 +50,40 @@ class TaskGraph:
     def __init__(self) -> None:
         self._tasks: list[_Task] = []
 
-    def add(self, unit: str, seconds: float, priority: Priority, what: str, after: Iterable[int]) -> int:
+    def add(
+        self,
+        unit: str,
+        seconds: float,
+        priority: Priority,
+        what: str,
+        after: Iterable[int],
+        size_bytes: int = 0,
+        name: str = "",
+    ) -> int:
         """A task that starts when all of `after` have ended and its unit has nothing earlier to do."""
         number = len(self._tasks)
-        task = _Task(unit, seconds, priority, what)
+        task = _Task(unit, seconds, priority, what, size_bytes, name)
         for earlier in set(after):
             self._tasks[earlier].followers.append(number)
             task.num_waiting += 1
         self._tasks.append(task)
         return number
 
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there are so far."""
+        return len(self._tasks)
+
+    def join(self, after: Iterable[int]) -> int:
+        """A task that ends with the last of some; if there is one only, that one."""
+        earlier = set(after)
+        return earlier.pop() if len(earlier) == 1 else self.add(NOWHERE, 0.0, (0, 0, 0), "", earlier)
+
     def run(self) -> list[Run]:
         """Every unit runs, of its tasks that wait for nothing, the one with the least priority.
 
-        Tasks that take no time are left out of the answer. O(tasks log tasks); the same tasks, the same runs.
+        Tasks that take no time, or no unit, are left out of the answer. O(tasks log tasks); the same tasks,
+        the same runs.
         """
         tasks = self._tasks
         waiting: dict[str, list[tuple[Priority, int]]] = {task.unit: [] for task in tasks}
@@ -58,12 +91,17 @@ class TaskGraph:
         events: list[tuple[float, int]] = []
         runs: list[Run] = []
         num_left = [task.num_waiting for task in tasks]
-        for number, task in enumerate(tasks):
-            if task.num_waiting == 0:
-                heapq.heappush(waiting[task.unit], (task.priority, number))
-        touched = list(waiting)
+        ready = [number for number, task in enumerate(tasks) if task.num_waiting == 0]
+        touched: list[str] = []
         now = 0.0
         while True:
+            for number in ready:
+                task = tasks[number]
+                if task.unit == NOWHERE:
+                    heapq.heappush(events, (now + task.seconds, number))
+                else:
+                    heapq.heappush(waiting[task.unit], (task.priority, number))
+                    touched.append(task.unit)
             for unit in touched:
                 if is_free[unit] and waiting[unit]:
                     _, number = heapq.heappop(waiting[unit])
@@ -73,17 +111,30 @@ class TaskGraph:
                 return runs
             # Everything that ends now has ended before anything else is chosen.
             now = events[0][0]
-            touched = []
+            ready, touched = [], []
             while events and events[0][0] == now:
                 _, number = heapq.heappop(events)
                 task = tasks[number]
-                if task.seconds:
-                    runs.append(Run(task.unit, now - task.seconds, now, task.priority[0], task.what))
-                is_free[task.unit] = True
-                touched.append(task.unit)
+                if task.unit != NOWHERE:
+                    if task.seconds:
+                        runs.append(_ran(task, now))
+                    is_free[task.unit] = True
+                    touched.append(task.unit)
                 for follower in task.followers:
                     num_left[follower] -= 1
                     if num_left[follower] == 0:
-                        unit = tasks[follower].unit
-                        heapq.heappush(waiting[unit], (tasks[follower].priority, follower))
-                        touched.append(unit)
+                        ready.append(follower)
+
+
+def _ran(task: _Task, end_s: float) -> Run:
+    step, tile, _ = task.priority
+    return Run(
+        task.unit,
+        end_s - task.seconds,
+        end_s,
+        step,
+        task.what,
+        max(tile, -1),
+        task.size_bytes,
+        task.name,
+    )

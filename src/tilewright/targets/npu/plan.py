@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.hardware.capacity import computing_dtype, shared_weight_bytes
+from tilewright.hardware.capacity import computing_dtype
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.memory.base import MemoryPlanner
 from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition.base import Partition
 from tilewright.schedule.base import Schedule
-from tilewright.schedule.binding import Bindings, Scope, bind
+from tilewright.schedule.binding import Bindings, bind
 from tilewright.schedule.instances import InstanceGraph
 from tilewright.schedule.scheduled import instances_of
+from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
 from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.work import Works
@@ -67,13 +68,8 @@ def simulated_order(
     steps = lower(scopes, bindings, machine, computing_dtype(machine))
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, machine, instances.maps)
-    simulation = simulate(
-        steps,
-        machine,
-        policy,
-        weight_capacity_bytes=weight_capacity_bytes(machine, scopes),
-        least_seconds=least_seconds,
-    )
+    pools = pool_sizes(machine, scopes)
+    simulation = simulate(steps, machine, pools, policy, least_seconds=least_seconds)
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation)
 
 
@@ -81,16 +77,3 @@ def least_seconds_of(instances: InstanceGraph, machine: Machine, maps: RegionMap
     """Seconds that each unit takes at least, in any plan of the network."""
     graph = instances.partition.graph
     return Works(machine, computing_dtype(machine)).least_seconds(graph.nodes, graph.outputs, maps)
-
-
-def weight_capacity_bytes(machine: Machine, scopes: ScopePlan) -> int:
-    """What values leave of the shared buffer for weights.
-
-    The vendor keeps a share for weights and sizes the rest by the network, so weights have that share and
-    whatever no buffer ever lies on.
-    """
-    shared = machine.shared
-    if shared is None:
-        return 0
-    whole_bytes = int((shared.capacity_bytes or 0) * machine.num_instances_per_cluster(shared))
-    return max(shared_weight_bytes(machine), whole_bytes - scopes.levels[Scope.SHARED].peak_bytes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.dtype import DType
@@ -14,10 +15,9 @@ from tilewright.memory.instances import InstanceStep, Read
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
-from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves
-
-NUM_TILES = 4
-"""Into how many tiles a step's work is cut, so that moving and computing overlap (spec: tiles = 4)."""
+from tilewright.targets.npu.pools import pool_sizes
+from tilewright.targets.npu.tiles import Moved, TileRequest, Tiling, simple_tiling
+from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves, shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,15 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The part of a constant that a step needs. Without a name it is not kept: rows of a table that data
-    choose."""
+    """The part of a constant that a step needs, and in how many copies the cores together hold it.
+
+    Without a name it is not kept: rows of a table that data choose.
+    """
 
     name: str | None
     size_bytes: int
     region: Region = ()
+    num_copies: int = 1
 
     @property
     def key(self) -> str | None:
@@ -74,7 +77,7 @@ class SimulatedStep:
     loads: tuple[Load, ...]
     stores: tuple[Store, ...]
     weights: tuple[Weight, ...]
-    num_tiles: int
+    tiling: Tiling
     after: tuple[int, ...]
 
 
@@ -82,6 +85,9 @@ def lower(plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -
     """The steps of a plan on a machine that computes floating-point numbers as `dtype`.
 
     O(operators of the layers of all instances).
+
+    Raises:
+        InfeasibleMapping: what the plan's buffers leave free is too small for any tile of a step.
     """
     return _Lowering(plan, bindings, machine, dtype).run()
 
@@ -89,6 +95,8 @@ def lower(plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -
 class _Lowering:
     def __init__(self, plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -> None:
         self.plan, self.graph, self.bindings = plan, plan.graph, bindings
+        self.pools = pool_sizes(machine, plan)
+        self.tilings: list[Tiling] = []
         self.num_cores = machine.num_cores_per_cluster
         self.works = Works(machine, dtype)
         self.moves = transfers(self.graph, bindings, plan.scopes)
@@ -97,6 +105,7 @@ class _Lowering:
         }
         self.redistributed: dict[Edge, int] = {}  # by which step
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self.known_tilings: dict[TileRequest, Tiling] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
         self.reused = _reused_places(plan)
 
@@ -112,21 +121,64 @@ class _Lowering:
             Store(p.value.name, p.size_bytes, p.scope, p.value in results and node.kind is Kind.INSTANCE)
             for p in written
         )
+        loads = [self._load(number, step, read) for read in step.reads]
         if not step.operators:
-            loads = tuple(self._load(number, step, read, (), {}, 1) for read in step.reads)
             # Buffers that are put together, or rows that are kept: what is read moves to where it is written.
             is_row_copy = node.kind is Kind.INSTANCE
             name = f"keep {written[0].value.name}" if is_row_copy else f"{node.kind} {node.value.name}"
             kind = Kind.CONCAT if is_row_copy else node.kind
-            return SimulatedStep(number, name, kind, (), loads, stores, (), 1, self.reused[number])
+            self.tilings.append(self._tiling(loads, stores, (), (), (), is_passed_on=True))
+            return SimulatedStep(
+                number, name, kind, (), tuple(loads), stores, (), self.tilings[-1], self.reused[number]
+            )
         regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
-        tiles = NUM_TILES if max(extents(made[main]), default=1) > 1 else 1
-        loads = tuple(self._load(number, step, read, (main,), regions, tiles) for read in step.reads)
+        weights = tuple(self._weights(step, regions))
+        columns = self._columns(step, main)
+        self.tilings.append(self._tiling(loads, stores, weights, extents(made[main]), columns))
+        waiting = tuple(
+            load if load.producer is None or load.moved_bytes or not needs else replace(load, tiles=needs)
+            for load, read in zip(loads, step.reads, strict=True)
+            for needs in [self._tile_needs(step, read, main, regions, load)]
+        )
         return SimulatedStep(
-            number, step.operators[0].name, node.kind, self._works_of(step, regions, main), loads, stores,
-            tuple(self._weights(step.operators, regions)), tiles, self.reused[number],
+            number, step.operators[0].name, node.kind, self._works_of(step, regions, main), waiting, stores,
+            weights, self.tilings[-1], self.reused[number],
         )  # fmt: skip
+
+    def _tiling(
+        self,
+        loads: Sequence[Load],
+        stores: Sequence[Store],
+        weights: Sequence[Weight],
+        shape: tuple[int, ...],
+        columns: tuple[int, ...],
+        is_passed_on: bool = False,
+    ) -> Tiling:
+        def moved(x: Load | Store) -> Moved:
+            return Moved(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN)
+
+        request = TileRequest(
+            tuple(Moved(w.size_bytes, False, True, w.num_copies) for w in weights),
+            tuple(map(moved, loads)),
+            tuple(map(moved, stores)),
+            shape,
+            columns,
+            self.pools.local_bytes,
+            self.pools.shared_bytes,
+            is_passed_on,
+        )
+        found = self.known_tilings.get(request)
+        if found is None:
+            found = self.known_tilings[request] = simple_tiling(request)
+        return found
+
+    def _columns(self, step: InstanceStep, main: Value) -> tuple[int, ...]:
+        """Axes of the main result that the weights of the layer follow: channels of a convolution."""
+        for node in step.operators:
+            if main in node.results() and (shape := shape_of(node)) is not None:
+                return tuple(sorted(shape.columns))
+        return ()
 
     def _works_of(
         self, step: InstanceStep, regions: Mapping[Value, Region], main: Value
@@ -169,26 +221,15 @@ class _Lowering:
             else plain_binding(extents(region), self.num_cores, self.works.axes_of(node)),
         )
 
-    def _load(
-        self,
-        number: int,
-        step: InstanceStep,
-        read: Read,
-        main: tuple[Value, ...],
-        regions: Mapping[Value, Region],
-        tiles: int,
-    ) -> Load:
+    def _load(self, number: int, step: InstanceStep, read: Read) -> Load:
+        """What a step reads; which tiles wait for which is not known yet."""
         value, region, source = read.value, read.region, read.buffer
         size = self.graph.bytes_of(value, region)
         if source is None:
             return Load(value.name, region, size, Scope.MAIN, None, (), 0)
         buffer = self.plan.buffers[source]
         edge = self.edges.get((step.node, value, buffer.node))
-        if edge is None or all(t.kind is not Kind.REDISTRIBUTE for t in self.moves.get(edge, ())):
-            needs = self._tile_needs(step, value, main[0], regions, buffer.region, tiles) if main else ()
-            return Load(value.name, region, size, buffer.scope, buffer.first_step, needs, 0)
-        if buffer.scope is not Scope.LOCAL:
-            # Each reader brings it anew, distributed as it wants it.
+        if edge is None or not self._is_redistributed(edge) or buffer.scope is not Scope.LOCAL:
             return Load(value.name, region, size, buffer.scope, buffer.first_step, (), 0)
         # What changes cores is distributed anew as a whole, once for all layers of the instance.
         first = self.redistributed.setdefault(edge, number)
@@ -197,26 +238,31 @@ class _Lowering:
         moved = self.graph.bytes_of(value, edge.region)
         return Load(value.name, region, size, buffer.scope, buffer.first_step, (), moved)
 
-    def _tile_needs(
-        self,
-        step: InstanceStep,
-        value: Value,
-        main: Value,
-        regions: Mapping[Value, Region],
-        there: Region,
-        tiles: int,
-    ) -> tuple[int, ...]:
-        """Up to which tile of an operand's buffer, `there`, each tile of the result needs it.
+    def _is_redistributed(self, edge: Edge) -> bool:
+        return any(t.kind is Kind.REDISTRIBUTE for t in self.moves.get(edge, ()))
 
-        Tiles cut the axis that `_tiled_axis` says.
-        """
+    def _tile_needs(
+        self, step: InstanceStep, read: Read, main: Value, regions: Mapping[Value, Region], load: Load
+    ) -> tuple[int, ...]:
+        """Up to which tile of an operand's buffer each tile of the result needs it; none: all of it."""
+        if read.buffer is None:
+            return ()
+        buffer = self.plan.buffers[read.buffer]
+        edge = self.edges.get((step.node, read.value, buffer.node))
+        if edge is not None and self._is_redistributed(edge):
+            # Each reader brings it anew, distributed as it wants it.
+            return ()
+        own, made = self.tilings[-1], self.tilings[buffer.first_step]
         # Nothing less than the regions themselves: slices of equal extents may reach over different borders,
         # and an up-sampled row may begin anywhere between two rows.
         subgraph = self.graph.nodes[step.node].subgraph_id
-        key = (subgraph, step.layer, value, main, regions[main], there)
+        cut = (own.axis, own.num_tiles, made.axis, made.num_tiles)
+        key = (subgraph, step.layer, read.value, main, regions[main], buffer.region, *cut)
         found = self.known_tiles.get(key)
         if found is None:
-            found = self.known_tiles[key] = self._derive_tiles(step, value, main, regions, there, tiles)
+            found = self.known_tiles[key] = self._derive_tiles(
+                step, read.value, main, regions, buffer.region, made
+            )
         return found
 
     def _derive_tiles(
@@ -226,29 +272,47 @@ class _Lowering:
         main: Value,
         regions: Mapping[Value, Region],
         source: Region,
-        tiles: int,
+        made: Tiling,
     ) -> tuple[int, ...]:
-        out = regions[main]
-        axis, source_axis = _tiled_axis(out), _tiled_axis(source)
-        if axis is None or source_axis is None or tiles == 1:
+        out, tiling = regions[main], self.tilings[-1]
+        axis, source_axis = tiling.axis, made.axis
+        if axis is None or source_axis is None or 1 in (tiling.num_tiles, made.num_tiles):
             return ()
         start, stop = out[axis]
         low, high = source[source_axis]
         needs: list[int] = []
-        for tile in range(tiles):
-            cut = (start + (stop - start) * tile // tiles, start + (stop - start) * (tile + 1) // tiles)
+        for tile in range(tiling.num_tiles):
+            cut = tuple(start + (stop - start) * t // tiling.num_tiles for t in (tile, tile + 1))
             if cut[0] == cut[1]:
                 needs.append(needs[-1] if needs else 0)
                 continue
-            part = {main: (*out[:axis], cut, *out[axis + 1 :])}
+            part = {main: (*out[:axis], (cut[0], cut[1]), *out[axis + 1 :])}
             region = value_regions(step.operators, part, self.graph.maps).get(value)
             end = low if region is None else region[source_axis][1]
-            needs.append(max(0, -(-(end - low) * NUM_TILES // (high - low)) - 1))
+            needs.append(max(0, -(-(end - low) * made.num_tiles // (high - low)) - 1))
         return tuple(needs)
 
-    def _weights(self, nodes: Sequence[Node], regions: Mapping[Value, Region]) -> list[Weight]:
-        found: list[Weight] = []
-        for node in nodes:
+    def _copies(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> int:
+        """How many cores hold the same part of a node's weights."""
+        value = next((v for v in node.results() if v in regions), None)
+        if value is None:
+            return self.num_cores
+        binding = self._binding_of(step, node, regions[value])
+        shape = shape_of(node)
+        columns = frozenset() if shape is None else shape.columns
+        return max(1, prod(b for axis, b in enumerate(binding) if axis not in columns))
+
+    def _binding_of(self, step: InstanceStep, node: Node, region: Region) -> Binding:
+        instance = self.graph.nodes[step.node]
+        own = self.bindings.bindings[step.node]
+        if any(v in instance.outputs for v in node.results()) and len(own) == len(region):
+            return own
+        return plain_binding(extents(region), self.num_cores, self.works.axes_of(node))
+
+    def _weights(self, step: InstanceStep, regions: Mapping[Value, Region]) -> list[Weight]:
+        found: dict[tuple[object, ...], Weight] = {}
+        for node in step.operators:
+            copies = 0
             for position, operand in enumerate(node.inputs):
                 if operand is None or not operand.is_constant or operand.num_elements <= 1:
                     continue
@@ -257,12 +321,18 @@ class _Lowering:
                 value = next((v for v in node.results() if v in regions), None)
                 if value is not None and is_table(node, position):
                     whole = self.graph.bytes_of(operand, full_region(operand.shape))
-                    found.append(Weight(None, min(whole, self.graph.bytes_of(value, regions[value]))))
+                    rows = Weight(None, min(whole, self.graph.bytes_of(value, regions[value])))
+                    found[node, position] = rows
                     continue
                 part = self._part_of(node, position, regions)
                 if part is not None:
-                    found.append(Weight(operand.name, self.graph.bytes_of(operand, part), part))
-        return found
+                    copies = copies or self._copies(step, node, regions)
+                    # Two operators that read the same part share it.
+                    known = found.get((operand.name, part))
+                    most = copies if known is None else max(copies, known.num_copies)
+                    size = self.graph.bytes_of(operand, part)
+                    found[operand.name, part] = Weight(operand.name, size, part, most)
+        return list(found.values())
 
     def _part_of(self, node: Node, position: int, regions: Mapping[Value, Region]) -> Region | None:
         """The part of a constant operand that makes these regions of results: of some channels, their own."""
@@ -303,10 +373,3 @@ def _reused_places(plan: ScopePlan) -> list[tuple[int, ...]]:
                     kept.append(other)  # part of it is still to be reused
             there = [*kept, buffer]
     return [tuple(sorted(steps)) for steps in after]
-
-
-def _tiled_axis(region: Region) -> int | None:
-    """The axis that tiles cut: the outermost that has an element for each tile, or else more than one."""
-    own = extents(region)
-    long = [axis for axis, extent in enumerate(own) if extent >= NUM_TILES]
-    return next(iter(long), next((axis for axis, extent in enumerate(own) if extent > 1), None))

@@ -27,6 +27,7 @@ from tilewright.planning.portfolio import Recipe
 from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.recipes import BASELINES, GRAPHTURBO, Baseline
 from tilewright.targets.npu.simulate import simulate
 from tilewright.targets.npu.steps import lower
@@ -87,7 +88,8 @@ def num_calls(num_nodes: int) -> int:
     planned = plan(blocks(num_nodes), MACHINE)
     profile = cProfile.Profile()
     profile.enable()
-    simulate(lower(planned.scopes, planned.bindings, MACHINE, DType.FLOAT16), MACHINE)
+    steps = lower(planned.scopes, planned.bindings, MACHINE, DType.FLOAT16)
+    simulate(steps, MACHINE, pool_sizes(MACHINE, planned.scopes))
     profile.disable()
     return pstats.Stats(profile).total_calls  # type: ignore[attr-defined,no-any-return]
 

@@ -12,7 +12,7 @@ from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
 from tilewright import zoo
-from tilewright.errors import MachineError, UsageError
+from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
@@ -31,7 +31,8 @@ from tilewright.planning.portfolio import Recipe
 from tilewright.schedule.binding import Scope, bind
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.plan import SimulatedPlan, weight_capacity_bytes
+from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.recipes import BASELINES, GRAPHTURBO, MEMORY, NAMED
 from tilewright.targets.npu.simulate import Policy, simulate
 from tilewright.targets.npu.steps import lower
@@ -63,8 +64,8 @@ def test_pieces_give_the_networks_values_bit_for_bit(seed: int) -> None:
 
 
 def run_with(planned: SimulatedPlan, policy: Policy, machine: Machine = MACHINE) -> float:
-    capacity_bytes = weight_capacity_bytes(machine, planned.scopes)
-    return simulate(planned.simulation.steps, machine, policy, weight_capacity_bytes=capacity_bytes).time_s
+    pools = pool_sizes(machine, planned.scopes)
+    return simulate(planned.simulation.steps, machine, pools, policy).time_s
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -249,21 +250,23 @@ def test_the_same_network_gets_the_same_plan() -> None:
     assert first.simulation.energy_pj == second.simulation.energy_pj
 
 
-def without_room(machine: Machine) -> Machine:
-    """Buffers of cores that hold one byte."""
-    return small(machine, 1)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_where_nothing_fits_everything_is_elsewhere_and_right(seed: int) -> None:
     graph = integer_network(seed)
     feed = integer_feed(graph)
-    planned = plan(graph, without_room(MACHINE))
-    big = [p for p in planned.scopes.buffers if p.size_bytes > 8]
+    planned = plan(graph, small(MACHINE, 16))
+    big = [p for p in planned.scopes.buffers if p.size_bytes > 16 * 8]
     assert all(p.scope is not Scope.LOCAL for p in big)
     expected = run_graph(graph, feed)
     for name, array in execute(planned.scopes, feed).items():
         np.testing.assert_array_equal(array, expected[name])
+
+
+def test_cores_that_hold_no_element_of_each_operand_run_nothing() -> None:
+    b = GraphBuilder()
+    graph = b.finish(b.op("MatMul", b.input(64, 64), b.constant(64, 64), shape=(64, 64)))
+    with pytest.raises(InfeasibleMapping, match="8 bytes free for tiles"):
+        plan(graph, small(MACHINE, 1))
 
 
 def test_the_sort_of_work_follows_from_the_nests() -> None:
@@ -304,9 +307,10 @@ def test_slices_of_channels_fetch_their_own_weights() -> None:
         instances = instance_graph(partition, [Split(dim, 4)])
         order = tuple(range(len(instances.nodes)))
         bindings = bind(instances, order, 8)
-        steps = lower(place(instances, order, bindings, MACHINE), bindings, MACHINE, DType.FLOAT16)
+        scopes = place(instances, order, bindings, MACHINE)
+        steps = lower(scopes, bindings, MACHINE, DType.FLOAT16)
         assert [w.size_bytes * share for s in steps for w in s.weights] == [*weights] * 4
-        found = simulate(steps, MACHINE)
+        found = simulate(steps, MACHINE, pool_sizes(MACHINE, scopes))
         assert found.traffic.main_read - 64 * 32 * 2 * share == sum(weights), "kept in the shared buffer"
 
 

@@ -166,11 +166,12 @@ def test_no_policy_is_faster_than_the_bound(seed: int) -> None:
     graph = shared_weights(seed)
     for recipe in (recipe_for(graph, 0.3), recipe_for(graph, 1.0), *BASELINES.values()):
         for machine in (MACHINE, one_memory(MACHINE), WITHOUT_SHARED):
-            steps = plan(graph, machine, recipe).simulation.steps
+            planned = plan(graph, machine, recipe).simulation
+            steps, pools = planned.steps, planned.pools
             for overlap in get_args(Overlap):
                 for keeps_weights in (False, True):
                     for launches in ("once", "each step"):
-                        found = simulate(steps, machine, Policy(overlap, keeps_weights, launches))  # type: ignore[arg-type]
+                        found = simulate(steps, machine, pools, Policy(overlap, keeps_weights, launches))  # type: ignore[arg-type]
                         assert found.time_s >= found.lower_bound_s > 0
                         assert found.time_s >= max(found.busy_s.values()) * (1 - 1e-12)
 
@@ -213,8 +214,9 @@ def recounted(planned: SimulatedPlan) -> dict[str, int]:
     return found
 
 
-def weight_bytes(planned: SimulatedPlan) -> int:
-    return sum(w.size_bytes for step in planned.simulation.steps for w in step.weights)
+def weight_bytes(planned: SimulatedPlan, num_copies: bool = False) -> int:
+    weights = [w for step in planned.simulation.steps for w in step.weights]
+    return sum(w.size_bytes * (w.num_copies if num_copies else 1) for w in weights)
 
 
 def num_read_by_two_layers(planned: SimulatedPlan) -> int:
@@ -240,7 +242,7 @@ def test_traffic_at_every_level_is_that_of_the_pieces() -> None:
         traffic = planned.simulation.traffic
         weights, expected = weight_bytes(planned), recounted(planned)
         expected["shared_read"] += weights
-        expected["local_written"] += weights * MACHINE.num_cores_per_cluster
+        expected["local_written"] += weight_bytes(planned, num_copies=True)
         fetched = traffic.main_read - expected["main_read"]
         assert 0 <= fetched <= weights
         expected["main_read"] += fetched

@@ -23,7 +23,8 @@ from tilewright.schedule.binding import bind
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import Kind, instance_graph
 from tilewright.schedule.orders import breadth_first
-from tilewright.targets.npu.steps import NUM_TILES, Load, SimulatedStep, lower
+from tilewright.targets.npu.steps import Load, SimulatedStep, lower
+from tilewright.targets.npu.tiles import Tiling
 
 MACHINE = load_preset("stcp920")
 
@@ -48,14 +49,13 @@ def lowered(
     return plan, lower(plan, bindings, MACHINE, DType.FLOAT16)
 
 
-def cuts(region: Region, num_tiles: int) -> list[Region]:
-    """The tiles of a region: the outermost axis with an element for each, else with more than one, is cut."""
-    lengths = [stop - start for start, stop in region]
-    axes = [a for a, n in enumerate(lengths) if n >= NUM_TILES] or [a for a, n in enumerate(lengths) if n > 1]
-    if not axes:
+def cuts(region: Region, tiling: Tiling) -> list[Region]:
+    """The tiles of a region."""
+    axis = tiling.axis
+    if axis is None:
         return [region]
-    axis, (start, stop) = axes[0], region[axes[0]]
-    ends = [start + (stop - start) * i // num_tiles for i in range(num_tiles + 1)]
+    start, stop = region[axis]
+    ends = [start + (stop - start) * i // tiling.num_tiles for i in range(tiling.num_tiles + 1)]
     return [(*region[:axis], (a, b), *region[axis + 1 :]) for a, b in pairwise(ends)]
 
 
@@ -90,8 +90,9 @@ def num_tiles_that_wait_for_less_than_they_read(
         for load, read in zip(loads, planned.reads, strict=True):
             if not load.tiles or read.buffer is None:
                 continue
-            made = cuts(plan.buffers[read.buffer].region, NUM_TILES)
-            for part, last in zip(cuts(written.region, step.num_tiles), load.tiles, strict=True):
+            buffer = plan.buffers[read.buffer]
+            made = cuts(buffer.region, steps[buffer.first_step].tiling)
+            for part, last in zip(cuts(written.region, step.tiling), load.tiles, strict=True):
                 need = needed(planned.operators, written.value, part, read.value)
                 if need is not None and volume(part):
                     count += 1
@@ -108,9 +109,9 @@ def test_slices_of_equal_extents_over_different_borders_wait_for_what_they_read(
     b = GraphBuilder()
     x = b.op("Relu", b.input(1, 1, 8, 4))
     y = b.op("Conv", x, b.constant(1, 1, 3, 3), pads=(1, 1, 1, 1))
-    plan, steps = lowered(b.finish(y), (Split(2, 2), Split(2, 2)))
+    plan, steps = lowered(b.finish(y), (Split(2, 1), Split(2, 2)))
     upper, lower_ = (s.loads[0].tiles for s in steps if s.name.startswith("conv"))
-    assert (upper, lower_) == ((1, 2, 3, 3), (2, 3, 3, 3))
+    assert (upper, lower_) == ((0, 1, 1, 2), (2, 3, 3, 3))
     assert num_tiles_that_wait_for_less_than_they_read(plan, steps) == (0, 8)
 
 

@@ -1,0 +1,336 @@
+"""The steps of a plan as tasks of one cluster's units, which wait for data, for places and for free bytes.
+
+A tile is loaded (from main memory to the shared buffer, from there to the cores), its operators are computed,
+and what does not stay in the cores is stored the same way back. Weights stay in the shared buffer as long as
+nothing else needs their place. What is on its way takes bytes of the levels' pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from tilewright.hardware.machine import Machine
+from tilewright.schedule.binding import Scope
+from tilewright.schedule.instances import Kind
+from tilewright.targets.npu.events import NOWHERE, Run, TaskGraph
+from tilewright.targets.npu.pools import Pool, PoolSizes
+from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
+from tilewright.targets.npu.steps import Load, SimulatedStep, Store, Weight
+from tilewright.targets.npu.tiles import Passage
+from tilewright.targets.npu.traffic import Account
+
+Overlap = Literal["none", "tiles", "layers"]
+"""`none`: phases and steps in sequence. `tiles`: a step's tiles overlap. `layers`: steps overlap, too."""
+
+_MAX_PARTS = 8
+"""In how many parts a tile passes the shared buffer at most, in the simulation."""
+
+_LOAD, _COMPUTE, _STORE = 0, 8, 16
+"""In which order the phases of a tile are issued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How steps are run: what overlaps, whether the shared buffer keeps weights from step to step, and
+    whether there is one kernel or one for each step."""
+
+    overlap: Overlap = "layers"
+    keeps_weights: bool = True
+    launches: Literal["once", "each step"] = "once"
+
+
+class StepTasks:
+    """All tiles of all steps as tasks. Steps are added in their order."""
+
+    def __init__(self, machine: Machine, policy: Policy, pools: PoolSizes, account: Account) -> None:
+        self.ports, self.policy, self.account = ports_of(machine), policy, account
+        self.barrier_s = machine.overheads.barrier_ns * 1e-9
+        self.tasks = TaskGraph()
+        self.local = Pool(self.tasks, self.ports.local.name, pools.local_bytes)
+        self.shared: Pool | None = None
+        if self.ports.shared is not None:
+            self.shared = Pool(self.tasks, self.ports.shared.name, pools.shared_bytes)
+        self.computed: list[list[int]] = []  # by step and tile: the task after which it is in the cores
+        self.stored: list[list[int]] = []  # the same: after which it is where it belongs
+        self._before: list[int] = []  # what every further task waits for
+
+    def run(self) -> list[Run]:
+        """Every unit's work in time."""
+        return self.tasks.run()
+
+    def add(self, step: SimulatedStep) -> None:
+        """The tasks of the next step."""
+        first = self.tasks.num_tasks
+        _Step(self, step).add()
+        is_passed_on = step.kind is not Kind.INSTANCE
+        read_bytes = 0 if is_passed_on else sum(load.size_bytes for load in step.loads)
+        arrived = (
+            0
+            if is_passed_on
+            else sum(
+                load.moved_bytes if load.scope is Scope.LOCAL else passage.moved_bytes
+                for load, passage in zip(step.loads, step.tiling.loads, strict=True)
+            )
+        )
+        self.account.local(read_bytes, arrived + sum(store.size_bytes for store in step.stores))
+        if self.policy.overlap != "layers":
+            everything = (
+                range(first, self.tasks.num_tasks) if self.policy.overlap == "tiles" else self._before
+            )
+            self._before = [self.tasks.add(NOWHERE, self.barrier_s, (step.number, 0, 0), "", everything)]
+
+    def task(
+        self,
+        unit: str,
+        size_bytes: int,
+        seconds: float,
+        at: tuple[int, int, int],
+        what: str,
+        after: Iterable[int],
+        name: str = "",
+    ) -> int:
+        """A task after others, and after whatever the policy puts before it."""
+        task = self.tasks.add(unit, seconds, at, what, (*after, *self._before), size_bytes, name)
+        if self.policy.overlap == "none":
+            self._before = [task]
+        return task
+
+
+@dataclass(slots=True)
+class _Source:
+    """Where an operand comes from: `ready` are the tasks after which all of it is in the shared buffer, None
+    where it passes through that part by part. `fetches` says that parts are still to be brought there, into
+    a place that is taken."""
+
+    ready: list[int] | None
+    fetches: bool = False
+
+
+class _Step:
+    """One step while its tasks are added."""
+
+    def __init__(self, all_steps: StepTasks, step: SimulatedStep) -> None:
+        self.all, self.step, self.tiling = all_steps, step, step.tiling
+        self.local, self.shared, self.account = all_steps.local, all_steps.shared, all_steps.account
+        self.number, self.num_tiles = step.number, step.tiling.num_tiles
+        self.pinned = frozenset(w.key for w in step.weights if w.key is not None)
+        self.sources: dict[int, _Source] = {}  # of weights
+        self.kept_bytes = 0
+        # What is put together or copied is written as it arrives, other results as they are computed.
+        earlier = [t for s in step.after for t in (*all_steps.computed[s], *all_steps.stored[s])]
+        self.freed = [all_steps.tasks.join(earlier)] if earlier else []
+        self.places = self.freed
+        self.last_reads: dict[int, int] = {}
+
+    def add(self) -> None:
+        step, tiling = self.step, self.tiling
+        kept: list[int] = []
+        for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
+            self.sources[place] = self._source(weight, passage)
+            if passage.is_kept:
+                kept += self._weight(place, weight, passage, -1)
+        for load, passage in zip(step.loads, tiling.loads, strict=True):
+            if passage.is_kept:
+                kept += self._load(load, passage, -1)
+        ends: list[int] = []
+        puts: list[int] = []
+        for tile in range(self.num_tiles):
+            end, put = self._tile(tile, [*kept, *ends[-1:]])
+            ends.append(end)
+            puts.append(put)
+        for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
+            self._leave(place, weight, passage)
+        self.local.release(self.kept_bytes, ends[-1:])
+        self.all.computed.append(ends)
+        self.all.stored.append(puts)
+
+    def _tile(self, tile: int, before: list[int]) -> tuple[int, int]:
+        """The tasks after which a tile is computed, and stored."""
+        step, tiling = self.step, self.tiling
+        going = [
+            (s, p) for s, p in zip(step.stores, tiling.stores, strict=True) if s.scope is not Scope.LOCAL
+        ]
+        out_bytes = sum(passage.held_bytes for _, passage in going)
+        self.places = [*self.freed, *(self.local.take(out_bytes) if out_bytes else ())]
+        ready = [*before, *self.places]
+        held_bytes = 0
+        for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
+            if not passage.is_kept:
+                ready += self._weight(place, weight, passage, tile)
+                held_bytes += passage.held_bytes
+        for load, passage in zip(step.loads, tiling.loads, strict=True):
+            if not passage.is_kept:
+                ready += self._load(load, passage, tile)
+                held_bytes += passage.held_bytes
+        for phase, work in enumerate(step.works):
+            seconds = work.seconds / self.num_tiles
+            at = (self.number, tile, _COMPUTE + min(phase, _STORE - _COMPUTE - 1))
+            ready = [self.all.task(work.unit, 0, seconds, at, "compute", ready)]
+        end = self.all.tasks.join(ready)
+        self.local.release(held_bytes, [end])
+        put = end
+        if going:
+            put = self.all.tasks.join([self._store(s, p, tile, end) for s, p in going])
+        self.local.release(out_bytes, [put])
+        return end, put
+
+    def _part(self, total_bytes: int, tile: int) -> int:
+        """A tile's share of bytes; all of them before the first tile."""
+        if tile < 0:
+            return total_bytes
+        return total_bytes * (tile + 1) // self.num_tiles - total_bytes * tile // self.num_tiles
+
+    def _source(self, weight: Weight, passage: Passage) -> _Source:
+        """Finds a weight in the shared buffer, or takes the place for one that is to stay there."""
+        if self.shared is None or not passage.outer_bytes:
+            return _Source(None)
+        there = self.shared.find(weight.key)
+        if there is not None:
+            return _Source([there])
+        if passage.outer_held_bytes < weight.size_bytes:
+            return _Source(None)
+        free = self.shared.take(weight.size_bytes, self.pinned)
+        if not passage.is_kept and passage.moved_bytes == passage.outer_bytes:
+            return _Source(free, fetches=True)  # tile by tile
+        return _Source([self._fetch(weight, passage.outer_bytes, -1, free)])
+
+    def _fetch(self, weight: Weight, size_bytes: int, tile: int, after: Sequence[int]) -> int:
+        """Brings a part of a weight to the shared buffer."""
+        self.account.from_main(size_bytes)
+        at = (self.number, tile - 1, _LOAD)
+        return self._outer(size_bytes, at, "fetch", after, weight.key or "")
+
+    def _weight(self, place: int, weight: Weight, passage: Passage, tile: int) -> list[int]:
+        """Brings a tile's part of a weight to the cores; all of it before the first tile."""
+        free = self.local.take(passage.held_bytes)
+        if passage.is_kept:
+            self.kept_bytes += passage.held_bytes
+        size_bytes = self._part(passage.moved_bytes, tile)
+        source = self.sources[place]
+        at = (self.number, tile, _LOAD + 1)
+        name = weight.key or ""
+        self.account.weight_to_cores(size_bytes, weight.num_copies)
+        if self.shared is None:
+            self.account.from_main(size_bytes)
+            return [self._outer(size_bytes, at, "weights", free, name)]
+        if source.ready is None:
+            return self._through(
+                size_bytes, passage.outer_held_bytes, at, ("fetch", "weights"), name, [], free
+            )
+        ready = source.ready
+        if source.fetches:
+            ready = [self._fetch(weight, self._part(passage.outer_bytes, tile), tile, ready)]
+        task = self._inner(size_bytes, at, "weights", (*ready, *free), name)
+        self.last_reads[place] = task
+        self.shared.read(weight.key, task)
+        return [task]
+
+    def _outer(
+        self, size_bytes: int, at: tuple[int, int, int], what: str, after: Iterable[int], name: str
+    ) -> int:
+        """Bytes pass the port of main memory."""
+        seconds = size_bytes / self.all.ports.main_bytes_per_s
+        return self.all.task(DMA, size_bytes, seconds, at, what, after, name)
+
+    def _inner(
+        self, size_bytes: int, at: tuple[int, int, int], what: str, after: Iterable[int], name: str
+    ) -> int:
+        """Bytes pass the port of the cores."""
+        seconds = size_bytes / self.all.ports.local_bytes_per_s
+        return self.all.task(CORE_DMA, size_bytes, seconds, at, what, after, name)
+
+    def _leave(self, place: int, weight: Weight, passage: Passage) -> None:
+        """A weight that was brought to the shared buffer as a whole stays there, or leaves."""
+        source = self.sources[place]
+        if self.shared is None or source.ready is None or self.shared.find(weight.key) is not None:
+            return
+        last = self.last_reads[place]
+        if self.all.policy.keeps_weights and weight.key is not None:
+            self.shared.keep(weight.key, weight.size_bytes, last)
+        else:
+            self.shared.release(weight.size_bytes, [last])
+
+    def _through(
+        self,
+        size_bytes: int,
+        held_bytes: int,
+        at: tuple[int, int, int],
+        what: tuple[str, str],
+        name: str,
+        ready: Sequence[int],
+        free: Sequence[int],
+    ) -> list[int]:
+        """Brings bytes that are `ready` in main memory through the shared buffer, as many at a time as are
+        held there, to a place in the cores that is `free`."""
+        assert self.shared is not None
+        number, tile, phase = at
+        last = [*ready, *free]
+        for held, part in _parts(size_bytes, held_bytes):
+            taken = self.shared.take(held, self.pinned)
+            self.account.from_main(part)
+            there = self._outer(part, (number, tile, phase - 1), what[0], (*taken, *ready), name)
+            last = [self._inner(part, at, what[1], (there, *last), name)]
+            self.shared.release(held, last)
+        return last
+
+    def _load(self, load: Load, passage: Passage, tile: int) -> list[int]:
+        """What a tile of the step needs of an operand is there; all of it before the first tile."""
+        made = self._made(load, tile)
+        ready = [] if made is None else [made]
+        at = (self.number, tile, _LOAD + 2)
+        is_passed_on = self.step.kind is not Kind.INSTANCE
+        free = self.places if is_passed_on else []
+        if load.scope is Scope.LOCAL:
+            moved = self._part(load.size_bytes if is_passed_on else load.moved_bytes, tile)
+            self.account.between_cores(moved)
+            return [self._inner(moved, at, "move", (*ready, *free), load.value)] if moved else ready
+        if not is_passed_on:
+            free = self.local.take(passage.held_bytes)
+        if passage.is_kept:
+            self.kept_bytes += passage.held_bytes
+        size_bytes = self._part(passage.moved_bytes, tile)
+        self.account.to_cores(size_bytes)
+        if load.scope is Scope.SHARED:
+            return [self._inner(size_bytes, at, "load", (*ready, *free), load.value)]
+        if self.shared is None:
+            self.account.from_main(size_bytes)
+            return [self._outer(size_bytes, at, "load", (*ready, *free), load.value)]
+        held = passage.outer_held_bytes
+        return self._through(size_bytes, held, at, ("load", "load"), load.value, ready, free)
+
+    def _store(self, store: Store, passage: Passage, tile: int, end: int) -> int:
+        """Takes a tile of a result away from the cores."""
+        size_bytes = self._part(passage.moved_bytes, tile)
+        at = (self.number, tile, _STORE)
+        self.account.from_cores(size_bytes, store.scope is Scope.MAIN)
+        if self.shared is None:
+            return self._outer(size_bytes, at, "store", [end], store.value)
+        if store.scope is Scope.SHARED:
+            return self._inner(size_bytes, at, "store", [end], store.value)
+        task = end
+        for held, part in _parts(size_bytes, passage.outer_held_bytes):
+            taken = self.shared.take(held, self.pinned)
+            there = self._inner(part, at, "store", (end, *taken), store.value)
+            task = self._outer(part, (self.number, tile, _STORE + 1), "store", [there], store.value)
+            self.shared.release(held, [task])
+        return task
+
+    def _made(self, load: Load, tile: int) -> int | None:
+        """The task after which what a tile reads is where it lives; None for inputs of the network."""
+        if load.producer is None:
+            return None
+        made = (self.all.computed if load.scope is Scope.LOCAL else self.all.stored)[load.producer]
+        return made[min(load.tiles[tile], len(made) - 1)] if load.tiles and tile >= 0 else made[-1]
+
+
+def _parts(size_bytes: int, held_bytes: int) -> list[tuple[int, int]]:
+    """Bytes in parts: how many a part takes on its way, and how many come. Of many small parts several count
+    as one, which takes the place of two: one is used, another one arrives."""
+    if not size_bytes:
+        return []
+    count = min(_MAX_PARTS, -(-size_bytes // max(1, held_bytes)))
+    ends = [size_bytes * i // count for i in range(count + 1)]
+    return [(min(held_bytes, stop - start), stop - start) for start, stop in pairwise(ends)]
