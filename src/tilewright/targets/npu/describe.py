@@ -160,7 +160,7 @@ def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> Pla
         ),
         writes=placed.writes,
         weights=tuple(PlannedWeight(w.name, w.region, w.size_bytes) for w in step.weights),
-        tiles=PlannedTiles(step.num_tiles),
+        tiles=PlannedTiles(step.tiling.num_tiles),
         after=step.after,
         fetch_s=times.fetch_s,
         load_s=times.load_s,
