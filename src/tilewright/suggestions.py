@@ -21,8 +21,13 @@ def likely(name: str, known: Iterable[str]) -> str:
     >>> likely("Globalbufer", ["Registers", "GlobalBuffer"]), likely("L9", ["DRAM"])
     ('did you mean GlobalBuffer', '')
     """
+    matches = nearest(name, known)
+    return f"did you mean {' or '.join(matches)}" if matches else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The one or two names that are most like an unknown one; none if none is like it."""
     import difflib  # only errors need it
 
     folded = {n.lower(): n for n in reversed(list(known))}
-    matches = difflib.get_close_matches(name.lower(), folded, n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(folded[m] for m in matches)}" if matches else ""
+    return [folded[m] for m in difflib.get_close_matches(name.lower(), folded, n=2, cutoff=0.6)]

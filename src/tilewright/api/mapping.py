@@ -15,7 +15,7 @@ from tilewright.cost.options import CostOptions
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import read_text
-from tilewright.hardware.presets import find_machine
+from tilewright.hardware.presets import find_machine, machine_path
 from tilewright.loops.mapping import Mapping as LoopMapping
 from tilewright.loops.problem import Problem, written
 from tilewright.mapping.cases import Case, load_cases
@@ -196,7 +196,8 @@ def _machine(request: MapRequest) -> Machine:
     from tilewright.mapping.timeloop import load_architecture, load_problem, sections_of
 
     machine, more = request.machine, request.machine_files
-    if not isinstance(machine, Machine) and _is_yaml(machine) and sections_of(read_text(Path(machine))):
+    path = machine_path(os.fspath(machine)) if _is_yaml(machine) else None
+    if path is not None and sections_of(read_text(path)):
         problems = [load_problem(os.fspath(w)) for w in request.work if _is_yaml(w)]
         mapping = request.evaluate
         mappings = (mapping,) if isinstance(mapping, Path) and _is_yaml(mapping) else ()

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+import tilewright as tw
 from tilewright.errors import MachineError
 from tilewright.hardware.host import described_host, host_machine
 from tilewright.hardware.machine import Machine, TensorKind, Unit
 from tilewright.hardware.machine_file import MAX_FILE_BYTES, load_machine, machine_text, parse_machine
+from tilewright.hardware.presets import find_machine
 from tilewright.hardware.probe import CacheInfo, HostFacts, ProcessorFacts
 from tilewright.hardware.quantity import UNITS, parse_quantity
 
@@ -229,6 +231,18 @@ def test_files_are_read_with_a_limit(tmp_path: Path) -> None:
         load_machine(tmp_path / "none.yaml")
     with pytest.raises(MachineError, match="cannot be read: Is a directory"):
         load_machine(tmp_path)
+
+
+def test_a_file_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    (tmp_path / "my_chip.yaml").write_text(CHIP)
+    missing = str(tmp_path / "mychip.yaml")
+    with pytest.raises(
+        MachineError, match=r"mychip\.yaml: .*; did you mean .*/my_chip\.yaml.*\? `tilewright"
+    ) as e:
+        find_machine(missing)
+    assert len(str(e.value).splitlines()) == 1
+    with pytest.raises(tw.MachineError, match=r"did you mean .*/my_chip\.yaml"):
+        tw.map("3_14_64_64_1", machine=missing)
 
 
 def test_an_unknown_level_lists_the_known() -> None:

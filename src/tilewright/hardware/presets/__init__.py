@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from importlib import resources
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tilewright.errors import MachineError
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import load_machine, parse_machine
-from tilewright.suggestions import closest
+from tilewright.suggestions import closest, nearest
 
 HOST = "host"
 """This machine, as far as it is known without measuring."""
@@ -48,7 +49,26 @@ def find_machine(name: str) -> Machine:
     """
     if name == HOST:
         return host_machine()
-    return load_machine(Path(name)) if is_file(name) else load_preset(name)
+    return load_machine(machine_path(name)) if is_file(name) else load_preset(name)
+
+
+def machine_path(name: str) -> Path:
+    """The path of a machine's file.
+
+    Raises:
+        MachineError: there is none; names the files beside it and the presets that may be meant.
+    """
+    path = Path(name)
+    if os.path.lexists(path):
+        return path
+    beside = sorted(path.parent.glob("*.y*ml")) if path.parent.is_dir() else ()
+    files = {other.stem: str(other) for other in beside}
+    meant = [files.get(known, known) for known in nearest(path.stem, (*files, *preset_names()))]
+    hint = f"did you mean {' or '.join(meant)}? " if meant else ""
+    raise MachineError(
+        f"{name}: cannot be read: No such file or directory; {hint}`tilewright targets` lists the "
+        "machines of the package, and `tilewright targets NAME > mine.yaml` makes a file to start from."
+    )
 
 
 def is_file(name: str) -> bool:

@@ -101,7 +101,11 @@ def test_a_limit_of_memory_holds() -> None:
         ("npu", "target npu: needs a machine; give a YAML file"),
         ("stcp921", "Did you mean stcp920"),
         ("gpu9", "a machine that `tilewright targets` lists"),
-        ("nowhere.yaml", r"nowhere\.yaml: cannot be read"),
+        (
+            "nowhere.yaml",
+            r"nowhere\.yaml: cannot be read: No such file or directory; `tilewright targets` lists",
+        ),
+        ("./stcp92.yaml", r"stcp92\.yaml: cannot be read: .*; did you mean stcp920"),
         ("stcp920{over=none}", "did you mean overlap"),
     ],
 )
