@@ -45,9 +45,10 @@ def problems(plan):
                 yield f"{name} reads more than {source_name} holds"
             if not source["first_step"] < step["number"] <= source["last_step"]:
                 yield f"{name} reads {source_name}, which is there in other steps only"
-            # Tile by tile it follows the step that makes the buffer; else it waits until all of it is there.
-            ready_s, start_s = ("start_s", "start_s") if read["tiles"] else ("made_s", "load_s")
-            if step[start_s] < source[ready_s] - ROUNDING_S:
+            # Tile by tile it follows the step that makes the buffer, or else it waits for all of it; what is
+            # put together arrives part by part.
+            ready_s = source["start_s"] if read["tiles"] else source["made_s"]
+            if step["start_s" if step["operators"] else "end_s"] < ready_s - ROUNDING_S:
                 yield f"{name} reads {source_name} before it is made"
         for earlier in step["after"]:
             if step["start_s"] < steps[earlier]["end_s"] - ROUNDING_S:

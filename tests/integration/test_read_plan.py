@@ -66,7 +66,7 @@ def behind_its_level(plan: Plan) -> None:
 
 def read_too_early(plan: Plan) -> None:
     step = next(s for s in plan["steps"] if any(r["buffer"] is not None for r in s["reads"]))
-    step["load_s"] = step["start_s"] = 0.0
+    step["start_s"] = step["end_s"] = 0.0
 
 
 def read_too_late(plan: Plan) -> None:

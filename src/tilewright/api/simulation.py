@@ -228,7 +228,7 @@ class SimulationResult(SimulatedRecipe, Result):
         from tilewright.report.timeline import run_page
 
         plan = f"{self.recipe}, {self.samples_per_cluster} samples for each of {self.num_clusters} clusters"
-        said = [("plan", plan), *cost_rows(self)]
+        said = [("plan", plan), *(row for row in cost_rows(self) if row[0] != "busy")]  # units say it
         return _written(path, run_page(self.code.timeline(), self, said))
 
     def _plan_table(self) -> Table:

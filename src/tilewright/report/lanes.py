@@ -17,7 +17,7 @@ SPAN = 100_000
 """The width of a lane in the units of its SVG: integers, as places of pixels when zoomed in."""
 ZOOMS = (1, 4, 16)
 _CELLS = 8_000  # of a lane's width: what is shorter is drawn together
-_MAX_BLOCKS = 12_000  # of all lanes of blocks together, or else cells are doubled
+_MAX_BLOCKS = 10_000  # of all lanes of blocks together, or else cells are doubled
 _NAMES_PX = 196
 _SHADES = 8
 
@@ -149,23 +149,20 @@ def band_lane(name: str, time: Time, spans: Iterable[Span]) -> Lane:
 class _Cell:
     """Blocks that are too short to be drawn each."""
 
+    label: str
     by_colour: dict[str, float] = field(default_factory=dict)
-    labels: list[str] = field(default_factory=list)
     num_blocks: int = 0
 
     def add(self, block: Block) -> None:
         taken = self.by_colour.get(block.colour, 0.0)
         self.by_colour[block.colour] = taken + block.end - block.start
         self.num_blocks += 1
-        if len(self.labels) < 3:
-            self.labels.append(block.label)
 
     def drawn(self, start: int, width: int, seconds: float) -> str:
         """In the colour of most of the time, the paler the less of it is filled."""
         colour = max(self.by_colour, key=lambda c: self.by_colour[c])
         shade = math.ceil(_SHADES * min(1.0, sum(self.by_colour.values()) / seconds)) / _SHADES
-        more = self.num_blocks - len(self.labels)
-        label = "\n".join([*self.labels, *([f"and {more} more"] if more else [])])
+        label = self.label + (f"\nand {self.num_blocks - 1} more" if self.num_blocks > 1 else "")
         return _rect(start, 1, width, 16, colour, label, f' fill-opacity="{shade:g}"')
 
 
@@ -189,12 +186,13 @@ def _blocks(time: Time, blocks: Sequence[Block], num_cells: int) -> list[str]:
         if end - start > width:
             shapes.append(_rect(start, 1, end - start, 16, block.colour, block.label))
         else:
-            cells.setdefault((start + end) // 2 // width, _Cell()).add(block)
+            cells.setdefault((start + end) // 2 // width, _Cell(block.label)).add(block)
     seconds = time.end_s / num_cells
     return shapes + [cell.drawn(place * width, width, seconds) for place, cell in sorted(cells.items())]
 
 
 def stack_lane(
+    name: str,
     title: str,
     time: Time,
     colours: Sequence[str],
@@ -226,7 +224,7 @@ def stack_lane(
                 path.append(f"H{at}V{new}")
                 level = new
         shapes.append(f'<path d="{"".join(path)}H{SPAN}V{height}Z" fill="{colours[kind]}"/>')
-    names = [f'<div class="top"><b>{html_text(title)}</b>']
+    names = [f'<div class="top"><b>{html_text(name)}</b> {html_text(title)}']
     if limit_bytes is not None:
         names.append(f"<br>of {html_text(format_bytes(limit_bytes))}")
     names.append(f"<br>at most {html_text(format_bytes(highest))}</div>")

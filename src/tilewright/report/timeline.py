@@ -50,8 +50,8 @@ _DOES = {
     "store": ("#c44e52", "store results"),
 }
 _SUBGRAPHS = (
-    "#a6cee3", "#fdbf6f", "#b2df8a", "#cab2d6", "#fb9a99", "#ffed8f", "#8dd3c7", "#d9c3a5",
-    "#bcd0ff", "#e6b8d8",
+    "#bcd5ea", "#dccbe9", "#cfe8c4", "#f9d9e6", "#e6dcc0", "#c5e8e4", "#dadada", "#f1edb0", "#c9cdf2",
+    "#e9c9c1",
 )  # fmt: skip
 _MAX_ROWS = 4  # of steps that overlap
 _MAX_TOLD_STEPS = 4_000  # beyond, labels of steps say less
@@ -188,8 +188,7 @@ class _Run:
     def _level_lanes(self, level: LevelOverTime) -> Iterator[Lane]:
         told = level.level
         colours = [_HELD[kind][0] for kind in level.held]
-        title = f"{told.title}, {told.name}"
-        yield stack_lane(title, self.time, colours, level.totals(), told.capacity_bytes)
+        yield stack_lane(told.name, told.title, self.time, colours, level.totals(), told.capacity_bytes)
         here = [b for b in self.plan.buffers if b.level == told.name and b.size_bytes]
         if here:
             height = 70 if len(here) > 3 else 34

@@ -131,13 +131,37 @@ class PlannedWeight:
     name: str | None
     region: Region
     size_bytes: int
+    fetch_s: float | None = field(
+        metadata=about("When the first of it sets out for this step; null: nothing of it has to.")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPassage:
+    """How an operand passes the cores' buffers, of all cores together."""
+
+    moved_bytes: int = field(
+        metadata=about("In all tiles, with what is read again; a broadcast counts once.")
+    )
+    outer_bytes: int = field(metadata=about("Of these, what also passes main memory's port."))
+    held_bytes: int = field(metadata=about("At a time: of the whole of it if it is kept, else of one tile."))
+    is_kept: bool = field(metadata=about("Whether it is there from before the first tile to the last."))
+    outer_held_bytes: int = field(metadata=about("At a time in the shared buffer, on its way."))
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTiles:
-    """How a step's work is cut, so that what it needs comes while other tiles are computed."""
+    """How a step's work is cut, so that what it needs comes while other tiles are computed.
 
+    Of what lives in the cores' buffers nothing passes: null.
+    """
+
+    axis: int | None = field(metadata=about("Of the largest result; null: every tile may need everything."))
     number: int
+    loops: str = field(metadata=about("Their order, for people."))
+    weights: tuple[PlannedPassage | None, ...]
+    reads: tuple[PlannedPassage | None, ...]
+    writes: tuple[PlannedPassage | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +180,9 @@ class PlannedStep:
         metadata=about("Steps whose places in memory it takes: they must have ended.")
     )
     fetch_s: float = field(metadata=about("When the first of what it needs sets out: weights come ahead."))
-    load_s: float = field(metadata=about("When the first of what it reads sets out."))
-    start_s: float = field(metadata=about("When it begins to make what it writes."))
+    start_s: float = field(
+        metadata=about("When its operators begin; without any, when the first of what it moves arrives.")
+    )
     end_s: float
 
 

@@ -75,8 +75,8 @@ class NpuCode:
             subgraphs=subgraphs_of(self.planned),
             plan=plan,
             units=tuple(sorted(simulated.busy_s)),
-            runs=tuple(UnitRun(r.unit, r.start_s, r.end_s, r.step, r.what) for r in simulated.runs),
-            levels=levels_over_time(plan),
+            runs=tuple(UnitRun(**asdict(r)) for r in simulated.runs),
+            levels=levels_over_time(plan, simulated),
         )
 
     def _figures(self) -> dict[str, Any]:

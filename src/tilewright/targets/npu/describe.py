@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from operator import attrgetter
 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Value
@@ -12,12 +13,15 @@ from tilewright.memory.scopes import PlacedBuffer
 from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
-from tilewright.targets.npu.steps import SimulatedStep
+from tilewright.targets.npu.ports import CORE_DMA
+from tilewright.targets.npu.steps import Load, SimulatedStep
+from tilewright.targets.npu.tiles import Passage, Tiling
 from tilewright.targets.simulated import (
     NetworkPlan,
     PlannedBuffer,
     PlannedInstance,
     PlannedLevel,
+    PlannedPassage,
     PlannedRead,
     PlannedStep,
     PlannedTiles,
@@ -106,11 +110,11 @@ def _levels(planned: SimulatedPlan, machine: Machine) -> tuple[PlannedLevel, ...
 
 @dataclass(frozen=True, slots=True)
 class _StepTimes:
-    """When the first run of a step starts, and the first but those of weights; from when to when its results
-    are made in the cores; when they are where they belong, and everything has ended."""
+    """When the first run of a step starts, and the first for each weight; from when to when its results are
+    made in the cores; when they are where they belong, and everything has ended."""
 
     fetch_s: float
-    load_s: float
+    fetches_s: Mapping[str, float]
     start_s: float
     computed_s: float
     stored_s: float
@@ -155,43 +159,79 @@ def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> Pla
         instance=placed.node,
         operators=tuple(operator.name for operator in placed.operators),
         reads=tuple(
-            PlannedRead(read.value.name, read.region, read.buffer, load.tiles)
+            PlannedRead(read.value.name, read.region, read.buffer, _awaited(load, planned))
             for read, load in zip(placed.reads, step.loads, strict=True)
         ),
         writes=placed.writes,
-        weights=tuple(PlannedWeight(w.name, w.region, w.size_bytes) for w in step.weights),
-        tiles=PlannedTiles(step.tiling.num_tiles),
+        weights=tuple(
+            PlannedWeight(w.name, w.region, w.size_bytes, times.fetches_s.get(w.key or ""))
+            for w in step.weights
+        ),
+        tiles=_tiles(step.tiling),
         after=step.after,
         fetch_s=times.fetch_s,
-        load_s=times.load_s,
         start_s=times.start_s,
         end_s=times.end_s,
     )
 
 
+def _awaited(load: Load, planned: SimulatedPlan) -> tuple[int, ...]:
+    """Up to which tile of its producer each tile waits; nothing where each waits for all of them."""
+    if load.producer is None:
+        return ()
+    last = planned.simulation.steps[load.producer].tiling.num_tiles - 1
+    return () if all(tile >= last for tile in load.tiles) else tuple(min(tile, last) for tile in load.tiles)
+
+
+def _tiles(tiling: Tiling) -> PlannedTiles:
+    def told(passages: Sequence[Passage]) -> tuple[PlannedPassage | None, ...]:
+        return tuple(PlannedPassage(**asdict(p)) if p.moved_bytes else None for p in passages)
+
+    return PlannedTiles(
+        tiling.axis,
+        tiling.num_tiles,
+        tiling.loops,
+        told(tiling.weights),
+        told(tiling.loads),
+        told(tiling.stores),
+    )
+
+
 def _step_times(planned: SimulatedPlan) -> list[_StepTimes]:
-    """The times of all steps; one without runs is there as soon as what it reads."""
+    """The times of all steps; one without runs is there as soon as what it waits for."""
     runs: list[list[Run]] = [[] for _ in planned.scopes.steps]
-    for run in planned.simulation.runs:
+    for run in sorted(planned.simulation.runs, key=attrgetter("start_s")):
         runs[run.step].append(run)
+    has_shared = planned.simulation.pools.shared_bytes > 0
     times: list[_StepTimes] = []
     for step, own in zip(planned.simulation.steps, runs, strict=True):
-        reads = planned.scopes.steps[step.number].reads
-        makers = [times[planned.scopes.buffers[r.buffer].first_step] for r in reads if r.buffer is not None]
         data = [r for r in own if r.what not in _WEIGHTS]
-        making = [r for r in data if r.what == "compute"] or data
-        ready_s = max((*(m.start_s for m in makers), *(times[n].end_s for n in step.after)), default=0.0)
-        start_s = min((r.start_s for r in making), default=ready_s)
-        computed_s = max((r.end_s for r in making), default=max((start_s, *(m.stored_s for m in makers))))
-        stored_s = max((r.end_s for r in data), default=computed_s)
+        # What passes the shared buffer on its way to the cores is not yet where it is made.
+        arriving = [r for r in data if r.unit == CORE_DMA or not has_shared]
+        making = [r for r in data if r.what == "compute"] or arriving or data
+        if making:
+            start_s, computed_s = making[0].start_s, max(r.end_s for r in making)
+        else:
+            start_s, computed_s = _waits(planned, step, times)
         times.append(
             _StepTimes(
-                fetch_s=min((r.start_s for r in own), default=start_s),
-                load_s=min((r.start_s for r in data), default=start_s),
+                fetch_s=own[0].start_s if own else start_s,
+                fetches_s={r.name: r.start_s for r in reversed(own) if r.what in _WEIGHTS},
                 start_s=start_s,
                 computed_s=computed_s,
-                stored_s=stored_s,
-                end_s=max((r.end_s for r in own), default=stored_s),
+                stored_s=max((r.end_s for r in data), default=computed_s),
+                end_s=max((r.end_s for r in own), default=computed_s),
             )
         )
     return times
+
+
+def _waits(planned: SimulatedPlan, step: SimulatedStep, times: Sequence[_StepTimes]) -> tuple[float, float]:
+    """When a step that takes no time has the first and the last of what it waits for."""
+    first = last = max((times[number].end_s for number in step.after), default=0.0)
+    for load in step.loads:
+        if load.producer is not None:
+            made = times[load.producer]
+            made_s = made.computed_s if load.scope is Scope.LOCAL else made.stored_s
+            first, last = max(first, made.start_s if _awaited(load, planned) else made_s), max(last, made_s)
+    return first, last

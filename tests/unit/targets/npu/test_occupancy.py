@@ -9,6 +9,7 @@ from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.targets.npu.code import NpuCode
+from tilewright.targets.simulated import Curve, Timeline
 
 RECIPES = ("graphturbo", "tvm", "variant-2")
 
@@ -46,6 +47,50 @@ def test_buffers_begin_with_their_computation_not_with_what_is_fetched_for_it(co
         ends = [r.end_s for r in runs if r.step in readers]
         if ends and not buffer.is_result:
             assert buffer.end_s == pytest.approx(max(max(ends), buffer.made_s))
+
+
+def bytes_at(timeline: Timeline, level: str, kinds: set[str], at_s: float) -> int:
+    (found,) = (x for x in timeline.levels if x.level.name == level)
+    held = [size for kind, curve in found.held.items() if kind in kinds for size in last_before(curve, at_s)]
+    return sum(held)
+
+
+def last_before(curve: Curve, at_s: float) -> list[int]:
+    return [size for begin_s, size in curve if begin_s <= at_s][-1:]
+
+
+def test_what_a_step_computes_with_is_in_the_cores_meanwhile(code: NpuCode) -> None:
+    timeline, steps = code.timeline(), code.simulation.steps
+    for run in code.simulation.runs:
+        if run.what == "compute":
+            tiling = steps[run.step].tiling
+            middle_s = (run.start_s + run.end_s) / 2
+            weights = sum(p.held_bytes for p in tiling.weights)
+            assert bytes_at(timeline, "LB", {"weights"}, middle_s) >= weights
+            tiles = sum(p.held_bytes for p in (*tiling.loads, *tiling.stores))
+            assert bytes_at(timeline, "LB", {"tiles"}, middle_s) >= tiles
+
+
+def test_what_is_fetched_ahead_is_in_the_shared_buffer_until_it_is_used(code: NpuCode) -> None:
+    timeline, runs = code.timeline(), code.simulation.runs
+    fetched = [r for r in runs if r.what == "fetch"]
+    assert fetched
+    for run in fetched:
+        reading = min(r.start_s for r in runs if r.what == "weights" and r.name == run.name)
+        middle_s = (run.start_s + reading) / 2
+        assert bytes_at(timeline, "GB", {"weights", "prefetched"}, middle_s) > 0
+    last_s = max(r.end_s for r in runs if r.what == "weights")
+    assert bytes_at(timeline, "GB", {"weights", "prefetched"}, last_s) == 0
+
+
+def test_no_level_holds_more_than_its_capacity() -> None:
+    """Where the shares of weights are used up: a batch of a network that streams and spills."""
+    model = tw.zoo.build("squeezenet1_1", image=64, batch=32)
+    for recipe in RECIPES:
+        for level in tw.simulate(model, recipe=recipe).code.timeline().levels:
+            capacity_bytes = level.level.capacity_bytes
+            assert capacity_bytes is not None
+            assert max(sum(sizes) for _, sizes in level.totals()) <= capacity_bytes
 
 
 def test_some_step_is_fetched_for_before_it_starts() -> None:
