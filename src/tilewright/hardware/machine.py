@@ -21,6 +21,7 @@ from tilewright.errors import MachineError
 from tilewright.hardware.parts import (
     ALL_KINDS,
     Instructions,
+    Launches,
     Level,
     MachinePart,
     Name,
@@ -38,6 +39,7 @@ from tilewright.suggestions import closest, likely
 __all__ = [
     "ALL_KINDS",
     "Instructions",
+    "Launches",
     "Level",
     "Machine",
     "Network",
@@ -83,6 +85,9 @@ class Machine(MachinePart):
     """Power of the whole machine while it does nothing; charged for the time of a run."""
     max_power_w: Watts | None = None
     """Power that the whole machine is built for (TDP)."""
+    launches: Launches = "once"
+    """How a network runs: as one program, whose parts pass values to each other on the chip (`once`), or as
+    kernels that are launched separately and pass them through the outermost level (`each subgraph`)."""
     overheads: Overheads = Overheads()
     """Fixed costs of the runtime."""
     threads: Threads | None = None

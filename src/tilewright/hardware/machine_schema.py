@@ -1,8 +1,8 @@
 """The JSON Schema of a machine file, for editors that complete and validate while one writes.
 
-It describes the file, not the object: numbers may be texts with a unit or carry their source, so may tables
-and lists of numbers, and every part may have a `source`. What only the whole shows (names of levels, sources
-of energies) is checked by `machine_file.py` alone.
+It describes the file, not the object: numbers may be texts with a unit or carry their source, so may tables,
+lists of numbers and choices, and every part may have a `source`. What only the whole shows (names of levels,
+sources of energies) is checked by `machine_file.py` alone.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def machine_schema() -> dict[str, Any]:
 
 
 def _property(value: dict[str, Any]) -> dict[str, Any]:
-    """A key's schema, its text in front; tables and lists of numbers may carry their source."""
+    """A key's schema, its text in front; tables, lists of numbers and choices may carry their source."""
     text = {key: value[key] for key in ("description", "default") if value.get(key) is not None}
     plain = _plain(value)
     holds_numbers = plain.get("items") == {"$ref": "#/$defs/Count"} or plain.get("type") == "number"
-    if value.get("$comment") in _TABLES or holds_numbers:
+    if value.get("$comment") in _TABLES or holds_numbers or "enum" in plain:
         return {**_joined(text), "anyOf": [plain, _cited(plain)]}
     return {**_joined(text), **plain}
 

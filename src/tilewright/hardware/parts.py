@@ -316,6 +316,9 @@ class Threads(MachinePart):
     """Bytes of shared memory of one block; left out: all that the core has."""
 
 
+Launches = Literal["once", "each subgraph"]
+"""How a machine runs a network: as one program, or as a kernel for each subgraph."""
+
 Word = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
 
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region, intersect, volume
@@ -24,7 +25,8 @@ def check_scopes(plan: ScopePlan, bindings: Bindings) -> tuple[Violation, ...]:
     write the regions that they must; rows that are kept are copied once, and read by instances of the same
     chain; no buffer is read before it is made or after it is given up; results of the network lie in main
     memory until the end, the rest is asked for in the scope that it was bound to; nothing is written in place
-    of what is still needed. The rest is the check of any memory plan.
+    of what is still needed; kernels that run at the same time share no place. The rest is the check of any
+    memory plan.
     """
     chains = _Chains(plan)
     return (
@@ -32,6 +34,7 @@ def check_scopes(plan: ScopePlan, bindings: Bindings) -> tuple[Violation, ...]:
         *_check_reads(plan, chains),
         *_check_lives(plan),
         *_check_homes(plan, bindings),
+        *_check_company(plan, bindings),
         *_check_reuse(plan),
         *check_memory(plan.timeline.problem, plan.memory),
     )
@@ -259,12 +262,22 @@ def _is_result(plan: ScopePlan, buffer: PlacedBuffer) -> bool:
 
 
 def _check_homes(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
+    launch_of = {node: i for i, launch in enumerate(bindings.launches) for node in launch.nodes}
+    read_elsewhere = {
+        read.buffer
+        for step in plan.steps
+        for read in step.reads
+        if launch_of and read.buffer is not None
+        if launch_of[plan.buffers[read.buffer].node] != launch_of[step.node]
+    }
     for placed, buffer in zip(plan.buffers, plan.timeline.problem.buffers, strict=True):
         home = Scope.LOCAL
-        if _is_result(plan, placed):
+        if _is_result(plan, placed) or placed.id in read_elsewhere:
             home = Scope.MAIN
-        elif placed.value in plan.graph.nodes[placed.node].outputs:
-            home = Scope.SHARED if bindings.scopes[placed.node] is Scope.SHARED else Scope.LOCAL
+        elif placed.value in plan.graph.nodes[placed.node].outputs and not placed.is_kept:
+            home = bindings.scopes[placed.node]
+            if home is Scope.MAIN and not launch_of:
+                home = Scope.LOCAL  # its node makes a result of the network, too
         if buffer.level != _FROM_INSIDE[home]:
             yield Violation("scope", f"{placed} is asked for in level {buffer.level} instead of {home}")
 
@@ -287,3 +300,41 @@ def _check_reuse(plan: ScopePlan) -> Iterator[Violation]:
             )
             if not fits:
                 yield Violation("in-place", f"{new} cannot be written in place of {old}")
+
+
+def _check_company(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
+    """A buffer has its place as long as it is needed, and of kernels in different groups of a stage, what
+    either reads or makes lies nowhere that the other writes."""
+    steps_of: dict[int, dict[int, list[int]]] = {}
+    for launch in bindings.launches:
+        steps = [s for node in launch.nodes for s in plan.steps_of(node)]
+        steps_of.setdefault(launch.stage, {}).setdefault(launch.group, []).extend(steps)
+    stages = [groups for groups in steps_of.values() if len(groups) > 1]
+    bounds = {}
+    for groups in stages:
+        together = [s for steps in groups.values() for s in steps]
+        bounds.update(dict.fromkeys(together, (min(together), max(together))))
+    for placed, buffer in zip(plan.buffers, plan.timeline.problem.buffers, strict=True):
+        first, last = placed.first_step, placed.last_step
+        expected = bounds.get(first, (first, first))[0], bounds.get(last, (last, last))[1]
+        if (buffer.first_step, buffer.last_step) != expected:
+            given = f"{buffer.first_step} to {buffer.last_step}"
+            yield Violation("live", f"{placed} has a place in steps {given}, not {expected}")
+    for groups in stages:
+        written = {g: {b for s in steps for b in plan.steps[s].writes} for g, steps in groups.items()}
+        read = {
+            g: {r.buffer for s in steps for r in plan.steps[s].reads if r.buffer is not None}
+            for g, steps in groups.items()
+        }
+        for group, other in permutations(groups, 2):
+            for new in written[group]:
+                for old in (written[other] | read[other]) - {new}:
+                    if _share_a_place(plan.buffers[new], plan.buffers[old]):
+                        yield Violation(
+                            "company",
+                            f"{plan.buffers[new]} and {plan.buffers[old]} share a place at the same time",
+                        )
+
+
+def _share_a_place(a: PlacedBuffer, b: PlacedBuffer) -> bool:
+    return a.scope is b.scope and a.offset_bytes < b.end_bytes and b.offset_bytes < a.end_bytes

@@ -11,8 +11,8 @@ operand in as many parts as it lies in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import value_regions
@@ -30,15 +30,18 @@ REMEDIES = ("a smaller batch", "a machine with more memory")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """What a buffer holds: `region` of `value`, made by node `node` of the instance graph.
+    """What a buffer holds: `region` of `value`, made by node `node` of the instance graph in `first_step`.
 
-    `is_kept`: a copy of rows of what the node made, for later instances of its subgraph.
+    `is_kept`: a copy of rows of what the node made, for later instances of its subgraph. It is needed to
+    `last_step`: to the step of its last reader, as a result of the network to the end.
     """
 
     node: int
     value: Value
     region: Region
     is_kept: bool = False
+    first_step: int = 0
+    last_step: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +92,9 @@ def expand(
     """Steps and buffers of an order, in the scopes that the bindings ask for. O(steps + reads).
 
     `levels` are those of the scopes. Results of the network live in main memory, to the end; what an instance
-    keeps to itself is local.
+    keeps to itself is local. What groups of a stage hold that run at the same time, they hold together: such
+    a buffer has its place from the first step of the stage that makes it to the last one of the stage that
+    reads it last.
     """
     return _Expander(graph, bindings).run(order, tuple(levels))
 
@@ -133,6 +138,7 @@ class _Expander:
         ] = {}  # by chain: buffers of earlier instances
         self.layer_regions = LayerRegions(graph.maps)
         self.in_place = graph.partition.in_place
+        self.together: Mapping[int, tuple[int, int]] = {}
 
     def run(self, order: Sequence[int], levels: tuple[MemoryLevel, ...]) -> Timeline:
         for place in order:
@@ -142,12 +148,16 @@ class _Expander:
             else:
                 self._add_passage(node)
         names = [buffer_name(d.content) for d in self.drafts]
+        self.together = self._together()
+        self._keep_between_launches()
         buffers = tuple(self._buffer(number, names) for number in range(len(names)))
         return Timeline(
             self.graph,
             tuple(order),
             tuple(self.steps),
-            tuple(d.content for d in self.drafts),
+            tuple(
+                replace(d.content, first_step=d.first_step, last_step=self._last_step(d)) for d in self.drafts
+            ),
             MemoryProblem(buffers, levels, REMEDIES),
         )
 
@@ -235,7 +245,7 @@ class _Expander:
             scope = self.bindings.scopes[node.id]
             if in_results:
                 scope = Scope.MAIN
-            elif scope is Scope.MAIN:
+            elif scope is Scope.MAIN and not self.bindings.launches:
                 # Its node makes a result of the network too, which is what main memory was meant for.
                 scope = Scope.LOCAL
         size = self.graph.bytes_of(value, region)
@@ -250,13 +260,39 @@ class _Expander:
                 self.drafts[read.buffer].read_steps.append(len(self.steps))
         self.steps.append(step)
 
+    def _keep_between_launches(self) -> None:
+        """Rows that an instance keeps for one of another launch do not stay on the chip."""
+        launch_of = {node: i for i, launch in enumerate(self.bindings.launches) for node in launch.nodes}
+        for step in self.steps if launch_of else ():
+            for read in step.reads:
+                if read.buffer is None:
+                    continue
+                draft = self.drafts[read.buffer]
+                if launch_of[draft.content.node] != launch_of[step.node]:
+                    draft.scope = Scope.MAIN
+
+    def _last_step(self, draft: _Draft) -> int:
+        return len(self.steps) - 1 if draft.is_result else draft.last_read
+
+    def _together(self) -> dict[int, tuple[int, int]]:
+        """First and last step of its stage, of each step that others run beside."""
+        steps_of: dict[int, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            steps_of.setdefault(step.node, []).append(number)
+        stages: dict[int, list[int]] = {}
+        for launch in self.bindings.launches:
+            if not launch.is_alone:
+                stages.setdefault(launch.stage, []).extend(s for n in launch.nodes for s in steps_of[n])
+        return {step: (min(steps), max(steps)) for steps in stages.values() for step in steps}
+
     def _buffer(self, number: int, names: Sequence[str]) -> Buffer:
         draft = self.drafts[number]
+        first, last = draft.first_step, self._last_step(draft)
         return Buffer(
             names[number],
             draft.size_bytes,
-            draft.first_step,
-            len(self.steps) - 1 if draft.is_result else draft.last_read,
+            self.together.get(first, (first, first))[0],
+            self.together.get(last, (last, last))[1],
             may_reuse=tuple(names[old] for old in draft.operands if self._may_reuse(draft, self.drafts[old])),
             level=SCOPES.index(draft.scope),
             read_steps=tuple(dict.fromkeys(draft.read_steps)),
@@ -270,6 +306,7 @@ class _Expander:
         """
         return (
             old.last_read == draft.first_step
+            and draft.first_step not in self.together
             and not old.is_result
             and old.size_bytes >= draft.size_bytes
             and old.size_bytes * volume(draft.content.region) >= draft.size_bytes * volume(old.content.region)

@@ -9,7 +9,7 @@ where the buffer is read: by a copy between levels, a redistribution between cor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, lru_cache
 from math import isqrt, prod
@@ -18,6 +18,7 @@ from tilewright.ir.graph import Value
 from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region
 from tilewright.schedule.instances import Edge, InstanceGraph, InstanceNode, Kind
+from tilewright.schedule.launches import Launch, most_cores
 
 Binding = tuple[int, ...]
 
@@ -34,13 +35,23 @@ class Scope(StrEnum):
 class Bindings:
     """The binding and the scope of every node's buffer, by place, and what readers want of what they read.
 
-    `wanted` has an entry for an edge where the reader's binding says something about it.
+    `wanted` has an entry for an edge where the reader's binding says something about it. `launches` are the
+    kernels that the machine launches separately; none where one program runs all.
     """
 
     num_cores: int
     bindings: tuple[Binding, ...]
     scopes: tuple[Scope, ...]
     wanted: Mapping[Edge, Binding]
+    launches: tuple[Launch, ...] = ()
+    _most_cores: Mapping[int, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_most_cores", most_cores(self.launches))
+
+    def cores_of(self, place: int) -> int:
+        """How many cores a node may take."""
+        return self._most_cores.get(place, self.num_cores)
 
 
 def plain_binding(shape: Sequence[int], num_cores: int, axes: Sequence[int] | None = None) -> Binding:
@@ -88,15 +99,21 @@ def _divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // d for d in small)})) or (1,)
 
 
-def bind(graph: InstanceGraph, order: Sequence[int], num_cores: int) -> Bindings:
-    """Algorithm 4 on a schedule. Results of the network belong to main memory. O(edges * axes)."""
-    return _Binder(graph, num_cores).run(order)
+def bind(
+    graph: InstanceGraph, order: Sequence[int], num_cores: int, launches: Sequence[Launch] = ()
+) -> Bindings:
+    """Algorithm 4 on a schedule. Results of the network belong to main memory. O(edges * axes).
+
+    What kernels leave that are launched separately does, too: they agree on no distribution over cores.
+    """
+    return _Binder(graph, num_cores, tuple(launches)).run(order)
 
 
 class _Binder:
-    def __init__(self, graph: InstanceGraph, num_cores: int) -> None:
+    def __init__(self, graph: InstanceGraph, num_cores: int, launches: tuple[Launch, ...]) -> None:
         self.graph = graph
-        self.num_cores = num_cores
+        self.num_cores, self.launches = num_cores, launches
+        self.most_cores = most_cores(launches)
         self.bindings: list[Binding | None] = [None] * len(graph.nodes)
         self.scopes = [Scope.LOCAL] * len(graph.nodes)
         self.wanted: dict[Edge, Binding] = {}
@@ -108,6 +125,8 @@ class _Binder:
             node = self.graph.nodes[place]
             own = self._own(node)
             self.bindings[place] = own
+            if self.launches and node.kind is Kind.INSTANCE:
+                continue
             demands = self._demands(node, own)
             for edge in self.graph.reads(place):
                 binding = demands.get(edge.value)
@@ -119,10 +138,12 @@ class _Binder:
                 elif self.bindings[edge.producer] != binding:
                     self.scopes[edge.producer] = Scope.SHARED
         for node in self.graph.nodes:
-            if node.kind is Kind.INSTANCE and any(v in self.graph.results for v in node.outputs):
+            if node.kind is not Kind.INSTANCE:
+                continue
+            if self.launches or any(v in self.graph.results for v in node.outputs):
                 self.scopes[node.id] = Scope.MAIN
         done = [b for b in self.bindings if b is not None]
-        return Bindings(self.num_cores, tuple(done), tuple(self.scopes), self.wanted)
+        return Bindings(self.num_cores, tuple(done), tuple(self.scopes), self.wanted, self.launches)
 
     def _is_valid(self, binding: Binding, edge: Edge) -> bool:
         """Whether it says something, and both the producer's buffer and what is read of it can have it."""
@@ -132,7 +153,8 @@ class _Binder:
 
     def _own(self, node: InstanceNode) -> Binding:
         """What its readers want, unless they disagree or all cores find work only otherwise."""
-        plain = plain_binding(extents(node.region), self.num_cores, self._axes_of(node))
+        num_cores = self.most_cores.get(node.id, self.num_cores)
+        plain = plain_binding(extents(node.region), num_cores, self._axes_of(node))
         known = self.bindings[node.id]
         if known is None or self.scopes[node.id] is not Scope.LOCAL or prod(plain) > prod(known):
             return plain

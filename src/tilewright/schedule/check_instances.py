@@ -43,7 +43,7 @@ def check_bindings(graph: InstanceGraph, bindings: Bindings) -> tuple[Violation,
 
     Checked: one factor per axis, which divides the extent of what is made, all together no more than there
     are cores; the same of what readers want; a slice that two readers want differently is not local; results
-    of the network lie in main memory, and nothing else does.
+    of the network and what separate kernels leave lie in main memory, and nothing else does.
     """
     return tuple(_binding_violations(graph, bindings))
 
@@ -53,8 +53,8 @@ def _binding_violations(graph: InstanceGraph, bindings: Bindings) -> Iterator[Vi
         binding, scope = bindings.bindings[node.id], bindings.scopes[node.id]
         if not _deals(node.region, binding, bindings.num_cores):
             yield Violation("binding", f"{node}: {binding} does not deal out {node.region}")
-        is_result = node.kind is Kind.INSTANCE and any(v in graph.results for v in node.outputs)
-        if (scope is Scope.MAIN) != is_result:
+        leaves = bool(bindings.launches) or any(v in graph.results for v in node.outputs)
+        if (scope is Scope.MAIN) != (node.kind is Kind.INSTANCE and leaves):
             yield Violation("scope", f"{node}: lies in {scope}")
         wanted = {bindings.wanted[e] for e in graph.readers(node.id) if e in bindings.wanted}
         if len(wanted) > 1 and scope is Scope.LOCAL:

@@ -19,12 +19,11 @@ from tilewright.schedule.orders import Order
 def instances_of(
     schedule: Schedule, machine: Machine, known: InstanceGraph | None = None, maps: RegionMaps | None = None
 ) -> tuple[InstanceGraph, Order]:
-    """The instances of a schedule on a machine, and the order in which they run.
+    """The instances of a schedule on a machine, and the order in which one program runs them.
 
-    Groups of a stage follow each other as they are listed, and how many cores a group wants is not asked:
-    what overlaps is for the machine's units to find. A concatenation runs just before its reader. Elements
-    are as large as the machine keeps them, where the partition was made without one. `known` are the
-    instances of a schedule of equal layers and splits, `maps` regions through the graph that are known.
+    Groups of a stage follow each other as they are listed. A concatenation runs just before its reader.
+    Elements are as large as the machine keeps them, where the partition was made without one. `known` are
+    the instances of a schedule of equal layers and splits, `maps` regions through the graph that are known.
 
     Raises:
         UsageError: an instance does not exist, or runs before what it reads.

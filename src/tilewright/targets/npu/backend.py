@@ -22,6 +22,7 @@ from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule, Schedule, Stage
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import InstanceGraph
+from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBackend, Target
 from tilewright.targets.npu.code import NpuCode
@@ -111,7 +112,9 @@ class NpuBackend(PlainBackend):
         maps = self.analysis.maps
         instances, order = instances_of(schedule, self.machine, self._instances.get(cut), maps)
         self._instances[cut] = instances
-        key = (cut, order, memory)
+        separate = self.policy.launches == "each subgraph"
+        launches = launches_of(schedule, instances) if separate else ()
+        key = (cut, order, launches, memory)
         if key not in self._plans:
             self._plans[key] = simulated_order(
                 instances,
@@ -120,6 +123,7 @@ class NpuBackend(PlainBackend):
                 MEMORY_PLANNERS.get(memory),
                 self.policy,
                 self._least_seconds,
+                launches,
             )
         return self._plans[key]
 

@@ -14,6 +14,7 @@ from tilewright.partition.base import Partition
 from tilewright.schedule.base import Schedule
 from tilewright.schedule.binding import Bindings, bind
 from tilewright.schedule.instances import InstanceGraph
+from tilewright.schedule.launches import Launch, launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
@@ -38,16 +39,18 @@ class SimulatedPlan:
 
 
 def simulated(
-    schedule: Schedule, machine: Machine, memory: MemoryPlanner | None = None, policy: Policy = GRAPHTURBO
+    schedule: Schedule, machine: Machine, memory: MemoryPlanner | None = None, policy: Policy | None = None
 ) -> SimulatedPlan:
-    """Bind, place and simulate a schedule on one cluster of a machine.
+    """Bind, place and simulate a schedule on one cluster of a machine, by default as the machine runs it.
 
     Raises:
         UsageError: the schedule is not legal.
         InfeasibleMapping: it fits nowhere; names level and bytes.
     """
     instances, order = instances_of(schedule, machine)
-    return simulated_order(instances, order, machine, memory, policy)
+    policy = policy or Policy(launches=machine.launches)
+    launches = launches_of(schedule, instances) if policy.launches == "each subgraph" else ()
+    return simulated_order(instances, order, machine, memory, policy, launches=launches)
 
 
 def simulated_order(
@@ -57,19 +60,21 @@ def simulated_order(
     memory: MemoryPlanner | None = None,
     policy: Policy = GRAPHTURBO,
     least_seconds: Mapping[str, float] | None = None,
+    launches: Sequence[Launch] = (),
 ) -> SimulatedPlan:
-    """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network.
+    """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
+    `launches` the kernels in that order of a policy that launches each subgraph.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
     """
-    bindings = bind(instances, order, machine.num_cores_per_cluster)
+    bindings = bind(instances, order, machine.num_cores_per_cluster, launches)
     scopes = place(instances, order, bindings, machine, memory)
     steps = lower(scopes, bindings, machine, computing_dtype(machine))
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, machine, instances.maps)
     pools = pool_sizes(machine, scopes)
-    simulation = simulate(steps, machine, pools, policy, least_seconds=least_seconds)
+    simulation = simulate(steps, machine, pools, policy, least_seconds=least_seconds, launches=launches)
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation)
 
 

@@ -50,16 +50,17 @@ class Baseline:
 _RELAY = "graphturbo{fuse_joins=true, group=false}"
 _WHOLE = "breadth-first{split=false}"
 _SERIAL, _DOUBLE_BUFFERED = "overlap=none", "overlap=tiles"
+_ONE_PROGRAM = "launches=once"
 
 _SERIAL_BASELINES: Mapping[str, Baseline] = {
     "tvm": Baseline(
         Recipe(_RELAY, _WHOLE, f"{MEMORY}{{without=local+shared}}"),
         f"{_SERIAL}, keeps_weights=false, launches=each step",
     ),
-    "astitch": Baseline(Recipe(_RELAY, _WHOLE, f"{MEMORY}{{without=shared}}"), _SERIAL),
-    "variant-1": Baseline(Recipe(_RELAY, _WHOLE, f"{MEMORY}{{without=local}}"), _SERIAL),
-    "variant-2": Baseline(Recipe(_RELAY, _WHOLE, MEMORY), _SERIAL),
-    "variant-3": Baseline(GRAPHTURBO, _SERIAL),
+    "astitch": Baseline(Recipe(_RELAY, _WHOLE, f"{MEMORY}{{without=shared}}"), f"{_SERIAL}, {_ONE_PROGRAM}"),
+    "variant-1": Baseline(Recipe(_RELAY, _WHOLE, f"{MEMORY}{{without=local}}"), f"{_SERIAL}, {_ONE_PROGRAM}"),
+    "variant-2": Baseline(Recipe(_RELAY, _WHOLE, MEMORY), f"{_SERIAL}, {_ONE_PROGRAM}"),
+    "variant-3": Baseline(GRAPHTURBO, f"{_SERIAL}, {_ONE_PROGRAM}"),
 }
 
 
@@ -70,7 +71,7 @@ def overlapped(baseline: str) -> str:
 
 BASELINES: Mapping[str, Baseline] = {
     **_SERIAL_BASELINES,
-    "variant-4": Baseline(GRAPHTURBO),
+    "variant-4": Baseline(GRAPHTURBO, _ONE_PROGRAM),
     **{
         overlapped(name): replace(serial, execution=serial.execution.replace(_SERIAL, _DOUBLE_BUFFERED))
         for name, serial in _SERIAL_BASELINES.items()

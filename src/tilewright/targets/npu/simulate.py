@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import Region, union_volume, volume
+from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.pools import PoolSizes
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
@@ -68,8 +69,9 @@ def simulate(
     policy: Policy = GRAPHTURBO,
     *,
     least_seconds: Mapping[str, float] | None = None,
+    launches: Sequence[Launch] = (),
 ) -> Simulation:
-    """Run the steps of one cluster.
+    """Run the steps of one cluster. `launches` are the kernels of `each subgraph`.
 
     `pools` is what placed buffers leave free. `least_seconds` is what each unit takes at least, however the
     network is cut, for the bound; None: what these steps take.
@@ -83,7 +85,7 @@ def simulate(
     for step in steps:
         tasks.add(step)
     runs = tuple(tasks.run())
-    num_launches = 1 if policy.launches == "once" else len(steps)
+    num_launches = {"once": 1, "each subgraph": len(launches), "each step": len(steps)}[policy.launches]
     time_s = max((run.end_s for run in runs), default=0.0)
     if policy.overlap != "layers":
         time_s += machine.overheads.barrier_ns * 1e-9 if steps else 0.0

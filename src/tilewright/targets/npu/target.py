@@ -27,7 +27,9 @@ class NpuTarget:
     machine: Machine
     overlap: Overlap = option("layers", "What of loading, computing and storing overlaps.")
     keeps_weights: bool = option(True, "The shared buffer keeps weights from step to step.")
-    launches: Literal["once", "each step"] = option("once", "One kernel, or one for each step.")
+    launches: Literal["as described", "once", "each subgraph", "each step"] = option(
+        "as described", "One program, or a kernel for each subgraph or step; as the machine's file says."
+    )
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = True
@@ -54,7 +56,8 @@ class NpuTarget:
         if options.isa is not None:
             raise UsageError(f"target {self.name}: has no instruction set; leave out --isa {options.isa}.")
         self._require(graph)
-        policy = Policy(self.overlap, self.keeps_weights, self.launches)
+        launches = self.machine.launches if self.launches == "as described" else self.launches
+        policy = Policy(self.overlap, self.keeps_weights, launches)
         return NpuBackend(self, self.machine, policy, graph, options)
 
     def named_plans(self, text: str) -> Mapping[str, Options]:

@@ -25,6 +25,10 @@ from tilewright.targets.npu.traffic import Account
 Overlap = Literal["none", "tiles", "layers"]
 """`none`: phases and steps in sequence. `tiles`: a step's tiles overlap. `layers`: steps overlap, too."""
 
+Launching = Literal["once", "each subgraph", "each step"]
+"""`once`: one program, in which values pass on the chip from part to part. `each subgraph`: kernels, which
+pass values through main memory. `each step`: that often, wherever values lie."""
+
 _MAX_PARTS = 8
 """In how many parts a tile passes the shared buffer at most, in the simulation."""
 
@@ -35,11 +39,11 @@ _LOAD, _COMPUTE, _STORE = 0, 8, 16
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How steps are run: what overlaps, whether the shared buffer keeps weights from step to step, and
-    whether there is one kernel or one for each step."""
+    whether there is one kernel, one for each subgraph, or one for each step."""
 
     overlap: Overlap = "layers"
     keeps_weights: bool = True
-    launches: Literal["once", "each step"] = "once"
+    launches: Launching = "once"
 
 
 class StepTasks:

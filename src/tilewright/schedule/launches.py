@@ -1,0 +1,64 @@
+"""The kernels of a schedule on a machine that launches each of them: what runs when, on how many cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.schedule.base import Instance, Schedule
+from tilewright.schedule.instances import InstanceGraph, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel that is launched on its own: instances of one subgraph in sequence, by their places.
+
+    What they collect slices into is among `nodes`. Launches of a group follow each other; groups of a stage
+    run at the same time, stages in sequence. `num_cores` is the most that the kernel may take; None: all.
+    `is_alone`: its stage has no other group.
+    """
+
+    stage: int
+    group: int
+    nodes: tuple[int, ...]
+    num_cores: int | None = None
+    is_alone: bool = True
+
+
+def launches_of(schedule: Schedule, graph: InstanceGraph) -> tuple[Launch, ...]:
+    """The kernels of a schedule whose subgraphs are launched separately, in the order of `instances_of`.
+
+    Instances of a subgraph that directly follow each other are one kernel.
+    """
+    places = {Instance(n.subgraph_id, n.index): n.id for n in graph.nodes if n.kind is Kind.INSTANCE}
+    launches: list[Launch] = []
+    for instance, launch in _launched(schedule):
+        place = places[instance]
+        collects = (p for p in graph.predecessors(place) if graph.nodes[p].kind is not Kind.INSTANCE)
+        nodes = (*collects, place)
+        last = launches[-1] if launches else None
+        follows = last is not None and _follows(launch, last)
+        if last is not None and follows and graph.nodes[last.nodes[-1]].subgraph_id == instance.subgraph_id:
+            launches[-1] = replace(last, nodes=(*last.nodes, *nodes))
+        else:
+            launches.append(replace(launch, nodes=nodes))
+    return tuple(launches)
+
+
+def _follows(launch: Launch, last: Launch) -> bool:
+    """Whether nothing but the other runs just before, on as many cores."""
+    is_same_group = (launch.stage, launch.group) == (last.stage, last.group)
+    return launch.num_cores == last.num_cores and (is_same_group or (launch.is_alone and last.is_alone))
+
+
+def _launched(schedule: Schedule) -> Iterator[tuple[Instance, Launch]]:
+    """Each instance, and where it is launched."""
+    for number, stage in enumerate(schedule.stages):
+        for place, group in enumerate(stage.groups):
+            launch = Launch(number, place, (), group.num_cores, is_alone=len(stage.groups) == 1)
+            yield from ((instance, launch) for instance in group.instances)
+
+
+def most_cores(launches: Sequence[Launch]) -> Mapping[int, int]:
+    """How many cores nodes may take, by their places: those of kernels that may not take all."""
+    return {p: launch.num_cores for launch in launches if launch.num_cores is not None for p in launch.nodes}
