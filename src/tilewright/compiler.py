@@ -17,8 +17,8 @@ from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
 from tilewright.passes import PassReport, run_passes
-from tilewright.planning import Infeasible
-from tilewright.planning.portfolio import Attempt, Recipe, best_of
+from tilewright.planning import UNLIMITED, Budget, Infeasible
+from tilewright.planning.portfolio import Attempt, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
@@ -29,18 +29,22 @@ from tilewright.targets.base import Backend, Code, Target
 
 Tuning = Literal["stored", "anew", "afresh"]
 
+WHOLE_PORTFOLIO = Budget(UNLIMITED)
+"""Tries every recipe."""
 LEFT_OPEN = Recipe(AUTO, AUTO, AUTO)
 """What asks for the best of what a target finds worth trying."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A program for a target, the report of the passes that led to it, and all plans that were compared."""
+    """A program for a target, the report of the passes that led to it, all plans that were compared, and how
+    many a budget left untried."""
 
     target: Target
     program: Program
     passes: PassReport
     attempts: tuple[Attempt, ...]
+    num_untried: int
     backend: Backend
 
 
@@ -121,8 +125,9 @@ def plan_optimised(
     *,
     target: Target | None = None,
     passes: PassReport | None = None,
+    portfolio: Budget = WHOLE_PORTFOLIO,
 ) -> Planned:
-    """The same of a graph that stays as it is.
+    """The same of a graph that stays as it is; `portfolio` is as for `Planner.best`.
 
     Raises:
         InfeasibleMapping: a planner found no solution; says what is too small.
@@ -132,8 +137,8 @@ def plan_optimised(
     target = target or find_target(options.target)
     backend = target.backend(graph, options)
     asked = Recipe(options.partition, options.schedule, options.memory)
-    program, attempts = Planner(graph, target, backend, options, clock).best(asked)
-    return Planned(target, program, passes or PassReport(), attempts, backend)
+    best = Planner(graph, target, backend, options, clock).best(asked, portfolio)
+    return Planned(target, best.plan, passes or PassReport(), best.attempts, best.num_untried, backend)
 
 
 def optimise(graph: Graph, options: Options) -> tuple[Graph, PassReport]:
@@ -163,10 +168,12 @@ class Planner:
         self.clock = clock
         self._partitions: dict[str, Partition] = {}
 
-    def best(self, asked: Recipe) -> tuple[Program, tuple[Attempt, ...]]:
+    def best(self, asked: Recipe, portfolio: Budget = WHOLE_PORTFOLIO) -> Best[Program]:
         """The plan of a recipe, the target's default in place of what it leaves open.
 
-        Where it leaves all open, the best that the target finds worth trying; with a budget that is improved.
+        Where it leaves all open, the best that the target finds worth trying, as far as `portfolio` goes: a
+        budget whose evaluations are recipes, of which the first is always tried. With `options.budget` that
+        is improved, in the time that a deadline of the portfolio leaves.
 
         Raises:
             InfeasibleMapping: a planner found no solution; says what is too small.
@@ -179,16 +186,20 @@ class Planner:
                 default.schedule if asked.schedule == AUTO else asked.schedule,
                 default.memory if asked.memory == AUTO else asked.memory,
             )
-            return self.program(recipe), ()
-        first = best_of(tuple(self.backend.recipes(self.partition)), self.program, _cost, self.clock.report)
-        best = best_of(tuple(self.backend.variants(first.recipe)), self.program, _cost, incumbent=first)
-        if self.options.budget is None:
-            return best.plan, best.attempts
+            return Best(self.program(recipe), recipe)
+        meter = portfolio.start()
+        recipes = tuple(self.backend.recipes(self.partition))
+        best = best_of(recipes, self.program, _cost, self.clock.report, spend=meter.spend)
+        variants = tuple(self.backend.variants(best.recipe))
+        best = best_of(variants, self.program, _cost, incumbent=best, spend=meter.spend)
+        budget, left_s = self.options.budget, meter.left_s
+        if budget is None or (left_s is not None and left_s <= 0):
+            return best
+        if left_s is not None:
+            budget = replace(budget, deadline_s=left_s)
         with self.clock.phase("improve"):
-            improved = self.backend.improve(
-                best.plan, self.ordered, self.options.budget, progress=self.clock.report
-            )
-        return improved.program, (*best.attempts, *improved.attempts)
+            improved = self.backend.improve(best.plan, self.ordered, budget, progress=self.clock.report)
+        return replace(best, plan=improved.program, attempts=(*best.attempts, *improved.attempts))
 
     def program(self, recipe: Recipe) -> Program:
         """Every decision of a recipe."""

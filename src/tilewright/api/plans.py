@@ -243,7 +243,7 @@ def _on_target(
             if planner is None:
                 made_for = find_target(target)
                 planner = Planner(graph, made_for, made_for.backend(graph, options), options, clock)
-            program, _ = planner.best(recipe)
+            program = planner.best(recipe).plan
         except InternalError:
             raise
         except TilewrightError as error:

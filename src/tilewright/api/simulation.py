@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from tilewright.api.batches import (
 )
 from tilewright.api.models import Model
 from tilewright.arguments import argument, checked
-from tilewright.compiler import plan_optimised
+from tilewright.compiler import WHOLE_PORTFOLIO, plan_optimised
 from tilewright.errors import NumericMismatch, UsageError
 from tilewright.files import write_atomically
 from tilewright.formatting import format_bytes
@@ -51,9 +51,11 @@ class SimulationRequest:
 
     * `model` is an ONNX file, its bytes, a `ModelProto` or a loaded model; `target` a machine's preset or its
       YAML file, with options: `stcp920{overlap=none}`.
-    * `recipe` says how to plan: `best` of a portfolio (the default), `search` from there on for a `budget`
-      (170 trials if not given), or a plan with a name, such as `graphturbo` or `tvm`. Instead of one,
-      `partition`, `schedule` and `memory` name planners; what is not named is the target's default.
+    * `recipe` says how to plan: `best` of a portfolio (the default), `search` from there on, or a plan with a
+      name, such as `graphturbo` or `tvm`. Instead of one, `partition`, `schedule` and `memory` name planners;
+      what is not named is the target's default.
+    * `budget` bounds each plan: of `best`, how many recipes are tried or for how long, the paper's own first;
+      of `search`, for how long both last, or how many plans are simulated beyond the portfolio (170).
     * `batch` is the open first axis of inputs, 0 in `shapes`: a number of samples for each cluster, `auto`
       for the power of two with the most samples per second, or several numbers, of each of which is said how
       to run it. With `auto` and several, the plan is the best batch's.
@@ -88,12 +90,12 @@ class SimulationRequest:
                 f"recipe {self.recipe}: says how to cut, order and spill; leave it out, or partition, "
                 "schedule and memory."
             )
-        if self.budget is not None and self.recipe != SEARCH:
+        if self.budget is not None and (planners or self.recipe not in (None, BEST, SEARCH)):
             chosen = {"recipe": self.recipe, **planners}
             names = ", ".join(f"{key} {name}" for key, name in chosen.items() if name is not None)
             raise UsageError(
-                f"budget {self.budget}: nothing is searched{f' with {names}' if names else ''}; leave it "
-                "out, or take recipe search instead."
+                f"budget {self.budget}: with {names} there is one plan; leave it out, or take recipe best or "
+                "search instead."
             )
         latency_limit_s(self.max_latency_ms, wanted_batch(self.batch))
 
@@ -102,6 +104,17 @@ class SimulationRequest:
         """The planners that are named."""
         names = {"partition": self.partition, "schedule": self.schedule, "memory": self.memory}
         return {key: name for key, name in names.items() if name is not None}
+
+    @property
+    def portfolio(self) -> Budget:
+        """For how long recipes are tried. A search has the rest of a time."""
+        if not isinstance(self.budget, Budget):
+            return WHOLE_PORTFOLIO
+        return (
+            self.budget
+            if self.recipe != SEARCH
+            else replace(WHOLE_PORTFOLIO, deadline_s=self.budget.deadline_s)
+        )
 
     @property
     def fixed_shapes(self) -> Shapes:
@@ -119,7 +132,7 @@ class SimulationRequest:
             return named[recipe]
         if recipe not in (BEST, SEARCH):
             raise UsageError(f"recipe {recipe!r}: expected {BEST}, {SEARCH}, {', '.join(named)}.")
-        budget = None if recipe == BEST else self.budget or DEFAULT_SEARCH
+        budget = None if recipe == BEST else self.budget or DEFAULT_SEARCH  # of what follows the portfolio
         names = dict.fromkeys(("partition", "schedule", "memory"), AUTO) | self.planners
         return Options(target=target, budget=budget, **names).resolved()  # type: ignore[arg-type]  # parsed before
 
@@ -173,6 +186,7 @@ class SimulationResult(SimulatedRecipe, Result):
         metadata=about("Of the portfolio and the search; empty for other recipes.")
     )
     num_simulated: int = field(metadata=about("How many of them came to different plans."))
+    num_untried: int = field(metadata=about("How many recipes of the portfolio the budget did not last for."))
     compared: Mapping[str, SimulatedRecipe]
     values_checked: bool
     num_clusters: int = field(metadata=about(hidden=True))
@@ -211,7 +225,8 @@ class SimulationResult(SimulatedRecipe, Result):
         """What was tried and checked."""
         lines = []
         if self.tried:
-            lines.append(f"{len(self.tried)} recipes tried, {self.num_simulated} different plans")
+            untried = f"; the budget left {self.num_untried} untried" if self.num_untried else ""
+            lines.append(f"{len(self.tried)} recipes tried, {self.num_simulated} different plans{untried}")
         if self.values_checked:
             lines.append("values: computed buffer by buffer, equal to the network's")
         return lines
@@ -349,6 +364,7 @@ class _Simulation:
                 TriedRecipe(a.what, None if a.cost is None else a.cost * 1e-9) for a in chosen.attempts
             ),
             num_simulated=chosen.code.num_simulated,
+            num_untried=chosen.num_untried,
             compared=compared,
             values_checked=request.check,
             num_clusters=self.num_clusters,
@@ -360,13 +376,14 @@ class _Simulation:
         asked = options or self.options
         if options is None and self.request.recipe in self.named:
             name = str(self.request.recipe)
-        planned = plan_optimised(graph, asked, PhaseClock(None, self.progress))
+        clock = PhaseClock(None, self.progress)
+        planned = plan_optimised(graph, asked, clock, portfolio=self.request.portfolio)
         code = planned.backend.generate(planned.program)
         assert isinstance(code, SimulatedCode), "that is what simulating targets make"
         priced = [a for a in planned.attempts if a.cost is not None]
         best = min(priced, key=lambda a: a.cost or 0.0, default=None)
         name = name or (str(planned.program.recipe) if best is None else best.what)
-        return _Planned(name, code, planned.attempts)
+        return _Planned(name, code, planned.attempts, planned.num_untried)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -376,6 +393,7 @@ class _Planned:
     name: str
     code: SimulatedCode
     attempts: tuple[Attempt, ...]
+    num_untried: int
 
     def figures(self, samples: int, num_clusters: int) -> dict[str, Any]:
         """The fields of `SimulatedRecipe`."""

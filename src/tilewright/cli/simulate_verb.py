@@ -46,7 +46,9 @@ def simulate(
     budget: str | None = typer.Option(
         None,
         "--budget",
-        help="With --recipe search: how long, beyond the portfolio: 300trials, 60s; default: 170trials.",
+        help="How many recipes of the portfolio to try, or for how long: 20trials, 60s; the paper's own "
+        "first. With --recipe search: how many plans beyond the portfolio (default: 170trials), or for how "
+        "long both.",
     ),
     shapes: str | None = SHAPES,
     batch: str | None = typer.Option(

@@ -47,11 +47,13 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Best(Generic[T]):
-    """The plan of least cost, the first of equals, and everything that was tried."""
+    """The plan of least cost, the first of equals, everything that was tried, and how many recipes a budget
+    left untried."""
 
     plan: T
     recipe: Recipe
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[Attempt, ...] = ()
+    num_untried: int = 0
 
 
 def best_of(
@@ -61,10 +63,13 @@ def best_of(
     report: Progress | None = None,
     *,
     incumbent: Best[T] | None = None,
+    spend: Callable[[], bool] | None = None,
 ) -> Best[T]:
     """Make and price a plan of each recipe. A recipe of which none can be made is an attempt that failed.
 
     The `incumbent` is the best of recipes before; its attempts come first, and equals do not replace it.
+    `spend` is asked before each recipe: once it says no, the rest are left untried, as soon as there is a
+    plan.
 
     Raises:
         TilewrightError: none can be made of any; the error of the first.
@@ -74,8 +79,12 @@ def best_of(
     if incumbent is not None:
         best = (cost(incumbent.plan), incumbent.plan, incumbent.recipe)
         attempts += incumbent.attempts
+    num_untried = 0 if incumbent is None else incumbent.num_untried
     first_error: TilewrightError | None = None
     for number, recipe in enumerate(recipes):
+        if spend is not None and not spend() and best is not None:
+            num_untried += len(recipes) - number
+            break
         if report is not None and len(recipes) > 1:
             report(str(recipe), number, len(recipes))
         try:
@@ -93,4 +102,4 @@ def best_of(
     if best is None:
         assert first_error is not None
         raise first_error
-    return Best(best[1], best[2], tuple(attempts))
+    return Best(best[1], best[2], tuple(attempts), num_untried)

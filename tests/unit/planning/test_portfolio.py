@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tilewright.errors import InfeasibleMapping, InternalError
+from tilewright.planning import Budget
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe, best_of
 
 RECIPES = tuple(Recipe(name, "sequential", "arena") for name in ("a", "b", "c", "d"))
@@ -36,6 +39,19 @@ def test_an_incumbent_is_replaced_only_by_less_and_never_planned_again() -> None
     assert (second.plan, planned) == ("b", ["a", "b", "c", "d"])
     assert [attempt.what for attempt in second.attempts] == [str(recipe) for recipe in RECIPES]
     assert best_of((), counted, COSTS.__getitem__, incumbent=first).plan == "b"
+
+
+def test_a_budget_leaves_recipes_untried_once_there_is_a_plan() -> None:
+    def spend(num: int) -> Callable[[], bool]:
+        return Budget(num).start().spend
+
+    for num, tried in ((0, 1), (1, 1), (2, 2), (9, 4)):
+        best = best_of(RECIPES, plan, COSTS.__getitem__, spend=spend(num))
+        assert (len(best.attempts), best.num_untried) == (tried, 4 - tried)
+    late = best_of(RECIPES[::-1], plan, COSTS.__getitem__, spend=spend(1))
+    assert ([a.cost for a in late.attempts], late.num_untried) == ([None, 2.0], 2)
+    more = best_of(RECIPES[:2], plan, COSTS.__getitem__, incumbent=late, spend=spend(0))
+    assert (more.plan, more.num_untried) == (late.plan, 4)
 
 
 def test_without_any_plan_the_first_error_is_told() -> None:

@@ -103,11 +103,12 @@ _WHOLE_PARTITIONS = ("graphturbo", "graphturbo{group=false}", _RELAY)
 
 
 def worth_trying(partition: Callable[[str], Partition], analysis: Analysis) -> Iterator[Recipe]:
-    """The paper's own first, then others by capacity, axes and order.
+    """The paper's own first, then layers one by one, then others by capacity, axes and order.
 
     Axes beyond the batch are in question only where a slice of the batch is too large.
     """
     yield GRAPHTURBO
+    yield Recipe(PLAIN_RECIPE.partition, PLAIN_RECIPE.schedule, MEMORY)
     for alpha in ALPHAS:
         is_cut = cuts_samples(analysis, partition(_graphturbo(f"alpha={alpha:g}")))
         for cut in _CUTS if is_cut else _CUTS[:1]:
@@ -120,8 +121,7 @@ def worth_trying(partition: Callable[[str], Partition], analysis: Analysis) -> I
     for name in _WHOLE_PARTITIONS:
         for order in _ORDERS[:1] if name == "graphturbo" else _ORDERS:
             yield Recipe(name, _whole(order), MEMORY)
-    for order in (PLAIN_RECIPE.schedule, "greedy"):
-        yield Recipe(PLAIN_RECIPE.partition, order, MEMORY)
+    yield Recipe(PLAIN_RECIPE.partition, "greedy", MEMORY)
 
 
 def cuts_samples(analysis: Analysis, partition: Partition) -> bool:
