@@ -192,6 +192,7 @@ def test_elements_are_as_wide_as_the_machine_keeps_them_whoever_cut_the_network(
         assert isinstance(schedule, Schedule)
         planned = simulated(schedule, MACHINES[0])
         sizes.add(sum(p.size_bytes for p in planned.scopes.buffers if p.scope is Scope.MAIN))
+        assert dict(planned.partition.element_bytes or {}) == {"float32": 2}
         if name in ("layerwise", "graphturbo"):
             assert [s.name for s in planned.simulation.steps] == ["conv", "softmax"]
-    assert sizes == {2 * 2 * 4 * 8 * 8}
+    assert sizes == {4 * 2 * 4 * 8 * 8}, "a result lies in main memory as the file says"

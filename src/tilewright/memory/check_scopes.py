@@ -207,8 +207,10 @@ def _check_regions(
         read.setdefault(part.value, []).append(part.region)
     if read.keys() != needed.keys() or not all(_make_up(read[v], r) for v, r in needed.items()):
         yield Violation("regions", f"step {number} does not read the regions that it needs")
+    graph = plan.graph
     for buffer in (plan.buffers[p] for p in step.writes):
-        if buffer.size_bytes != plan.graph.bytes_of(buffer.value, buffer.region):
+        bytes_of = graph.main_bytes_of if buffer.value in graph.results else graph.bytes_of
+        if buffer.size_bytes != bytes_of(buffer.value, buffer.region):
             yield Violation("size", f"{buffer} has {buffer.size_bytes} bytes")
 
 

@@ -109,6 +109,12 @@ def buffer_name(content: Content) -> str:
     return f"{content.value.name}@{content.node}{' kept' if content.is_kept else ''}"
 
 
+def bytes_made(graph: InstanceGraph, node: InstanceNode, value: Value, region: Region) -> int:
+    """Bytes of what a node makes of a value; the network's results lie as they leave it."""
+    bytes_of = graph.main_bytes_of if is_result(graph, node, value) else graph.bytes_of
+    return bytes_of(value, region)
+
+
 @dataclass(slots=True, eq=False)
 class _Draft:
     """A buffer whose readers are still to come."""
@@ -248,7 +254,7 @@ class _Expander:
             elif scope is Scope.MAIN and not self.bindings.launches:
                 # Its node makes a result of the network too, which is what main memory was meant for.
                 scope = Scope.LOCAL
-        size = self.graph.bytes_of(value, region)
+        size = bytes_made(self.graph, node, value, region)
         self.made[node.id, value] = len(self.drafts)
         content = Content(node.id, value, region)
         self.drafts.append(_Draft(content, size, len(self.steps), scope, in_results, []))

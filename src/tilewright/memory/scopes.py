@@ -207,4 +207,4 @@ def _resident_bytes(graph: InstanceGraph) -> int:
     network = graph.partition.graph
     constants = (v for n in network.nodes for v in n.operands() if v.is_constant)
     resident = dict.fromkeys((*network.inputs, *constants))
-    return sum(graph.bytes_of(v, full_region(v.shape)) for v in resident)
+    return sum(graph.main_bytes_of(v, full_region(v.shape)) for v in resident)

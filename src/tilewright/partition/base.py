@@ -25,6 +25,7 @@ from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenanc
 from tilewright.progress import checkpoint
 
 if TYPE_CHECKING:
+    from tilewright.hardware.element_types import ElementTypes
     from tilewright.hardware.machine import Machine
 
 
@@ -148,7 +149,8 @@ class Partition:
     `splits[i]` is into which instances `subgraphs[i]` may run, whole unless a partitioner says so;
     `weighed` how that was chosen. `layers[i]` are its layers in the order in which an instance runs them,
     None: derived where they are asked for. `element_bytes` is how large the machine keeps an element, by the
-    name of its type, None: as the type says. `in_place`: layers may write in place of an operand that dies.
+    name of its type, None: as the type says; `border_bytes` the same in the network's inputs and results as
+    they lie in main memory, None: as all else. `in_place`: layers may write in place of an operand that dies.
     """
 
     graph: Graph
@@ -161,11 +163,14 @@ class Partition:
     element_bytes: Mapping[str, int] | None = None
     in_place: bool = True
     weighed: WeighedSplits | None = None
+    border_bytes: Mapping[str, int] | None = None
     _home: dict[Node, Subgraph] = field(init=False, repr=False)
+    _border: frozenset[Value] = field(init=False, repr=False)
     _derived: list[tuple[Layer, ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_home", {n: s for s in self.subgraphs for n in s.nodes})
+        object.__setattr__(self, "_border", frozenset((*self.graph.inputs, *self.graph.outputs)))
         object.__setattr__(self, "_derived", [])
         if not self.splits:
             object.__setattr__(self, "splits", (WHOLE,) * len(self.subgraphs))
@@ -187,6 +192,12 @@ class Partition:
         """Bytes of a region of a value as the machine keeps it."""
         sizes = self.element_bytes
         return volume(region) * (value.dtype.size_bytes if sizes is None else sizes[str(value.dtype)])
+
+    def main_bytes_of(self, value: Value, region: Region) -> int:
+        """Bytes of a region of a value as it lies in main memory."""
+        if self.border_bytes is None or value not in self._border:
+            return self.bytes_of(value, region)
+        return volume(region) * self.border_bytes[str(value.dtype)]
 
     def subgraph_of(self, node: Node) -> Subgraph:
         """The subgraph that holds a node. O(1)."""
@@ -212,7 +223,8 @@ class PartitionProblem:
     """A graph to cut, for a machine on which work costs what a model says.
 
     The cost of a partition is the sum over its subgraphs as kernels one after another, under an objective.
-    `known` is what earlier partitions of the same graph found out about it.
+    `known` is what earlier partitions of the same graph found out about it. `types` is as what the machine
+    keeps elements, None: as it does where nothing is said.
     """
 
     graph: Graph
@@ -222,6 +234,7 @@ class PartitionProblem:
     limits: Limits = NO_LIMITS
     seed: int = 0
     known: Analysis | None = None
+    types: ElementTypes | None = None
     _known: list[Analysis] = field(init=False, repr=False, compare=False, default_factory=list)
 
     @property
@@ -232,6 +245,15 @@ class PartitionProblem:
         if not self._known:
             self._known.append(Analysis(self.graph))
         return self._known[0]
+
+    @property
+    def element_types(self) -> ElementTypes | None:
+        """As what the machine keeps elements; None without a machine."""
+        if self.types is not None or self.machine is None:
+            return self.types
+        from tilewright.hardware.element_types import element_types
+
+        return element_types(self.machine)
 
     def quality_of(self, subgraphs: Iterable[Subgraph], *, cut_off: bool = False) -> Quality:
         """Cost of a partition into these subgraphs, beside what any partition costs at least."""
@@ -316,18 +338,20 @@ def build_partition(
     )
     quality = problem.quality_of(subgraphs, cut_off=cut_off)
     partition = Partition(graph, subgraphs, decisions, quality, provenance)
-    return partition if problem.machine is None else kept_by(partition, problem.machine)
+    types = problem.element_types
+    return partition if types is None else kept_as(partition, types)
 
 
-def kept_by(partition: Partition, machine: Machine) -> Partition:
+def kept_as(partition: Partition, types: ElementTypes) -> Partition:
     """The partition with its elements as a machine keeps them, where it does not say how large they are."""
-    from tilewright.hardware.capacity import element_sizes
-
-    if partition.element_bytes is not None:
+    if partition.element_bytes is not None and partition.border_bytes is not None:
         return partition
     dtypes = dict.fromkeys(v.dtype for v in partition.graph.values())
+    border_bytes = types.border_sizes(dtypes)
+    if partition.element_bytes is not None:
+        return partition if border_bytes is None else replace(partition, border_bytes=border_bytes)
     # Peaks that were weighed without a machine count other bytes.
-    return replace(partition, element_bytes=element_sizes(dtypes, machine), weighed=None)
+    return replace(partition, element_bytes=types.sizes(dtypes), border_bytes=border_bytes, weighed=None)
 
 
 def _topological(

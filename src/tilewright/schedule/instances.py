@@ -138,6 +138,10 @@ class InstanceGraph:
         """Bytes of a slice as the machine keeps it."""
         return self.partition.bytes_of(value, region)
 
+    def main_bytes_of(self, value: Value, region: Region) -> int:
+        """Bytes of a part of an input or result of the network as it lies in main memory."""
+        return self.partition.main_bytes_of(value, region)
+
     def kept_bytes(self, node: InstanceNode, position: int = 0) -> int:
         """Bytes of the rows that an instance keeps for later ones of its chain, those from `position` on."""
         kept = {} if node.rows is None else node.rows.kept

@@ -7,9 +7,9 @@ and steps are made.
 from __future__ import annotations
 
 from tilewright.errors import UsageError
-from tilewright.hardware.machine import Machine
+from tilewright.hardware.element_types import ElementTypes
 from tilewright.ir.graph_regions import RegionMaps
-from tilewright.partition.base import kept_by
+from tilewright.partition.base import kept_as
 from tilewright.schedule.base import Instance, Schedule
 from tilewright.schedule.check_instances import check_order
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
@@ -17,18 +17,21 @@ from tilewright.schedule.orders import Order
 
 
 def instances_of(
-    schedule: Schedule, machine: Machine, known: InstanceGraph | None = None, maps: RegionMaps | None = None
+    schedule: Schedule,
+    types: ElementTypes,
+    known: InstanceGraph | None = None,
+    maps: RegionMaps | None = None,
 ) -> tuple[InstanceGraph, Order]:
     """The instances of a schedule on a machine, and the order in which one program runs them.
 
     Groups of a stage follow each other as they are listed. A concatenation runs just before its reader.
-    Elements are as large as the machine keeps them, where the partition was made without one. `known` are
-    the instances of a schedule of equal layers and splits, `maps` regions through the graph that are known.
+    Elements are kept as `types` say, where the partition was made without a machine. `known` are the
+    instances of a schedule of equal layers and splits, `maps` regions through the graph that are known.
 
     Raises:
         UsageError: an instance does not exist, or runs before what it reads.
     """
-    graph = known or instance_graph(kept_by(schedule.partition, machine), schedule.splits, maps)
+    graph = known or instance_graph(kept_as(schedule.partition, types), schedule.splits, maps)
     places = {Instance(n.subgraph_id, n.index): n.id for n in graph.nodes if n.kind is Kind.INSTANCE}
     order: list[int] = []
     for instance in schedule.instances():

@@ -28,6 +28,7 @@ from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
 
 if TYPE_CHECKING:
+    from tilewright.hardware.element_types import ElementTypes
     from tilewright.hardware.machine import Machine
 
 Array = np.ndarray[Any, Any]
@@ -354,6 +355,7 @@ class PlainBackend:
     costs: CostModel = NOMINAL
     default_recipe = PLAIN_RECIPE
     limits = Limits(num_groups=4)
+    types: ElementTypes | None = None
 
     def __init__(self, target: Target, graph: Graph, options: Options) -> None:
         self.target, self.graph, self.options = target, graph, options
@@ -374,6 +376,7 @@ class PlainBackend:
             self.limits,
             self.options.seed,
             self.analysis,
+            self.types,
         )
 
     def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:

@@ -1,16 +1,13 @@
-"""What a cluster holds, level by level, and as what it keeps elements."""
+"""What a cluster holds, level by level."""
 
 import pytest
 
 from tilewright.hardware.capacity import (
-    computing_dtype,
-    element_sizes,
     local_capacity_bytes,
     main_capacity_bytes,
     shared_capacity_bytes,
 )
 from tilewright.hardware.presets import load_preset
-from tilewright.ir.dtype import DType
 
 
 def test_activations_and_weights_share_the_buffers_of_a_cluster() -> None:
@@ -34,11 +31,3 @@ def test_a_machine_without_such_levels_has_no_room_there() -> None:
     machine = load_preset("simba-cosa-repo")
     assert machine.local is None
     assert local_capacity_bytes(machine) == 0
-
-
-def test_floats_are_kept_as_the_machine_computes_them_and_integers_as_they_are() -> None:
-    machine = load_preset("stcp920")
-    dtypes = (DType.FLOAT32, DType.FLOAT16, DType.INT64)
-    assert computing_dtype(machine) is DType.FLOAT16
-    assert element_sizes(dtypes, machine) == {"float32": 2, "float16": 2, "int64": 8}
-    assert element_sizes(dtypes, machine, 4) == {"float32": 4, "float16": 4, "int64": 8}

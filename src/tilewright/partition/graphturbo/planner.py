@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.errors import UsageError
-from tilewright.hardware.capacity import element_sizes, local_capacity_bytes
+from tilewright.hardware.capacity import local_capacity_bytes
+from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
-from tilewright.ir.graph import Graph, Node, Value
-from tilewright.partition.analysis import Analysis
+from tilewright.ir.graph import Node, Value
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.footprint import Footprints
 from tilewright.partition.graphturbo.merge import Grouping, Member, MergeRules
@@ -74,7 +74,7 @@ class GraphTurbo:
         graph = problem.graph
         known = problem.analysis
         layers = known.layers(fuse_joins=self.fuse_joins)
-        splitter = self.splitter(known, problem.machine)
+        splitter = self.splitter(problem)
         footprints = splitter.footprints
         meter = replace(budget, max_evaluations=UNLIMITED).start()
         merges = MergeRules(self.ascending, self.upsampling, self.side_inputs)
@@ -85,11 +85,12 @@ class GraphTurbo:
         partition = build_partition(
             problem, [nodes_of(m) for m in members], Reasons(members), provenance, cut_off=meter.cut_off
         )
-        return with_splits(partition, members, splitter, self.element_sizes(graph, problem.machine))
+        return with_splits(partition, members, splitter, self.element_sizes(problem))
 
-    def splitter(self, known: Analysis, machine: Machine | None) -> Splitter:
+    def splitter(self, problem: PartitionProblem) -> Splitter:
         """What says how parts of a graph are split under these options."""
-        sizes = self.element_sizes(known.graph, machine)
+        known, machine = problem.analysis, problem.machine
+        sizes = self.element_sizes(problem)
 
         def element_bytes(value: Value) -> int:
             return value.dtype.size_bytes if sizes is None else sizes[str(value.dtype)]
@@ -105,11 +106,14 @@ class GraphTurbo:
         )
         return Splitter(footprints, known.axes, rules)
 
-    def element_sizes(self, graph: Graph, machine: Machine | None) -> Mapping[str, int] | None:
+    def element_sizes(self, problem: PartitionProblem) -> Mapping[str, int] | None:
         """Bytes of an element of each type of the graph's values; None: as the types say."""
-        if machine is None and self.element_bytes is None:
+        types, float_bytes = problem.element_types, self.element_bytes
+        if types is None and float_bytes is None:
             return None
-        return element_sizes((v.dtype for v in graph.values()), machine, self.element_bytes)
+        dtypes = dict.fromkeys(v.dtype for v in problem.graph.values())
+        sizes = dict((types or ElementTypes()).sizes(dtypes))
+        return sizes if float_bytes is None else sizes | {str(d): float_bytes for d in dtypes if d.is_float}
 
     def capacity_for(self, machine: Machine | None) -> int:
         """Bytes that an instance may hold: the data part of the local buffers of one cluster's cores."""

@@ -40,10 +40,10 @@ class Regrouper:
     """Partitions of a problem's graph with given groups, whose instances fit what `planner` plans with."""
 
     def __init__(self, problem: PartitionProblem, planner: GraphTurbo) -> None:
-        graph, machine, known = problem.graph, problem.machine, problem.analysis
+        graph, known = problem.graph, problem.analysis
         self.problem = problem
-        self.sizes = planner.element_sizes(graph, machine)
-        self.splitter = planner.splitter(known, machine)
+        self.sizes = planner.element_sizes(problem)
+        self.splitter = planner.splitter(problem)
         self.layers = known.layers(fuse_joins=planner.fuse_joins)
         self.axes = known.axes
         self._singles = [single(layer, i) for i, layer in enumerate(self.layers)]

@@ -105,7 +105,7 @@ def outcomes(job: Job) -> dict[str, Outcome]:
 
     graph = load_onnx(zoo.build(job.network, batch=job.batch, **job.size))
     run_passes(graph, disabled=_NOT_IN_RELAY)
-    machine_text = MACHINE
+    machine_text = f"{MACHINE}{{dtype={job.dtype}}}"
     known = _recipes()
     found: dict[str, Outcome] = {}
     for recipe in job.recipes:

@@ -9,7 +9,7 @@ from functools import cached_property
 from tilewright.cost.base import Estimate
 from tilewright.errors import BudgetExceeded
 from tilewright.families import MEMORY_PLANNERS
-from tilewright.hardware.capacity import computing_dtype
+from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
@@ -38,13 +38,20 @@ class NpuBackend(PlainBackend):
     """A plan is simulated once, whoever asks for it first, and under whatever names."""
 
     default_recipe = GRAPHTURBO
+    types: ElementTypes
 
     def __init__(
-        self, target: Target, machine: Machine, policy: Policy, graph: Graph, options: Options
+        self,
+        target: Target,
+        machine: Machine,
+        types: ElementTypes,
+        policy: Policy,
+        graph: Graph,
+        options: Options,
     ) -> None:
         super().__init__(target, graph, options)
-        self.machine, self.policy = machine, policy
-        self.works = Works(machine, computing_dtype(machine))
+        self.machine, self.types, self.policy = machine, types, policy
+        self.works = Works(machine, types)
         self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation)
         self.limits = Limits(num_groups=machine.num_cores_per_cluster, memory_bytes=options.max_memory_bytes)
         self._instances: dict[Hashable, InstanceGraph] = {}
@@ -110,7 +117,7 @@ class NpuBackend(PlainBackend):
         layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
         cut = (layers, schedule.splits, partition.in_place)
         maps = self.analysis.maps
-        instances, order = instances_of(schedule, self.machine, self._instances.get(cut), maps)
+        instances, order = instances_of(schedule, self.types, self._instances.get(cut), maps)
         self._instances[cut] = instances
         separate = self.policy.launches == "each subgraph"
         launches = launches_of(schedule, instances) if separate else ()
@@ -120,6 +127,7 @@ class NpuBackend(PlainBackend):
                 instances,
                 order,
                 self.machine,
+                self.types,
                 MEMORY_PLANNERS.get(memory),
                 self.policy,
                 self._least_seconds,
@@ -129,10 +137,11 @@ class NpuBackend(PlainBackend):
 
     @cached_property
     def _least_seconds(self) -> dict[str, float]:
-        return self.works.least_seconds(self.graph.nodes, self.graph.outputs, self.analysis.maps)
+        return self.works.least_seconds(self.graph, self.analysis.maps, converts=self.types.keeps_border)
 
     def _part_simulation(self, schedule: Schedule) -> Simulation:
-        return simulated(schedule, self.machine, policy=self.policy).simulation
+        types = self.types.inside
+        return simulated(schedule, self.machine, policy=self.policy, types=types).simulation
 
 
 _UNPRICED = Quality(0.0, 0.0, "ns", Status.FEASIBLE)

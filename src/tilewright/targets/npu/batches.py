@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.families import PARTITIONERS
+from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.derive import macs
 from tilewright.ir.graph import Graph, Value
@@ -25,14 +26,16 @@ MAX_BATCH = 256
 _SHARE_OF_WORK = 0.05  # of the subgraphs that hold more samples, below which they decide nothing
 
 
-def batches_of(graph: Graph, machine: Machine, batched: Sequence[Value]) -> tuple[int, ...]:
+def batches_of(
+    graph: Graph, machine: Machine, types: ElementTypes, batched: Sequence[Value]
+) -> tuple[int, ...]:
     """Batches worth planning of a network for `MAX_BATCH` samples, which the first axes of `batched` count.
 
     Raises:
         InfeasibleMapping: the network cannot be cut for the machine.
     """
     analysis = Analysis(graph)
-    problem = PartitionProblem(graph, machine, known=analysis)
+    problem = PartitionProblem(graph, machine, known=analysis, types=types)
     partition = PARTITIONERS.get(GRAPHTURBO.partition).solve(problem, Budget())
     if isinstance(partition, Infeasible):
         raise InfeasibleMapping(str(partition))

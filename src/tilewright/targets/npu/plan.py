@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.hardware.capacity import computing_dtype
+from tilewright.hardware.element_types import ElementTypes, element_types
 from tilewright.hardware.machine import Machine
-from tilewright.ir.graph_regions import RegionMaps
 from tilewright.memory.base import MemoryPlanner
 from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition.base import Partition
@@ -39,24 +38,31 @@ class SimulatedPlan:
 
 
 def simulated(
-    schedule: Schedule, machine: Machine, memory: MemoryPlanner | None = None, policy: Policy | None = None
+    schedule: Schedule,
+    machine: Machine,
+    memory: MemoryPlanner | None = None,
+    policy: Policy | None = None,
+    types: ElementTypes | None = None,
 ) -> SimulatedPlan:
-    """Bind, place and simulate a schedule on one cluster of a machine, by default as the machine runs it.
+    """Bind, place and simulate a schedule on one cluster of a machine, by default as the machine runs it and
+    keeps elements.
 
     Raises:
         UsageError: the schedule is not legal.
         InfeasibleMapping: it fits nowhere; names level and bytes.
     """
-    instances, order = instances_of(schedule, machine)
+    types = types or element_types(machine)
+    instances, order = instances_of(schedule, types)
     policy = policy or Policy(launches=machine.launches)
     launches = launches_of(schedule, instances) if policy.launches == "each subgraph" else ()
-    return simulated_order(instances, order, machine, memory, policy, launches=launches)
+    return simulated_order(instances, order, machine, types, memory, policy, launches=launches)
 
 
 def simulated_order(
     instances: InstanceGraph,
     order: Sequence[int],
     machine: Machine,
+    types: ElementTypes,
     memory: MemoryPlanner | None = None,
     policy: Policy = GRAPHTURBO,
     least_seconds: Mapping[str, float] | None = None,
@@ -70,15 +76,16 @@ def simulated_order(
     """
     bindings = bind(instances, order, machine.num_cores_per_cluster, launches)
     scopes = place(instances, order, bindings, machine, memory)
-    steps = lower(scopes, bindings, machine, computing_dtype(machine))
+    steps = lower(scopes, bindings, machine, types)
     if least_seconds is None:
-        least_seconds = least_seconds_of(instances, machine, instances.maps)
+        least_seconds = least_seconds_of(instances, Works(machine, types))
     pools = pool_sizes(machine, scopes)
     simulation = simulate(steps, machine, pools, policy, least_seconds=least_seconds, launches=launches)
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation)
 
 
-def least_seconds_of(instances: InstanceGraph, machine: Machine, maps: RegionMaps) -> Mapping[str, float]:
+def least_seconds_of(instances: InstanceGraph, works: Works) -> Mapping[str, float]:
     """Seconds that each unit takes at least, in any plan of the network."""
-    graph = instances.partition.graph
-    return Works(machine, computing_dtype(machine)).least_seconds(graph.nodes, graph.outputs, maps)
+    partition = instances.partition
+    converts = partition.border_bytes is not None
+    return works.least_seconds(partition.graph, instances.maps, converts=converts)

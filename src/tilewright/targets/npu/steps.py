@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
-from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, full_region, hull, volume
-from tilewright.memory.instances import InstanceStep, Read
+from tilewright.memory.instances import InstanceStep, Read, bytes_made, is_result
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
@@ -81,24 +81,26 @@ class SimulatedStep:
     after: tuple[int, ...]
 
 
-def lower(plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -> tuple[SimulatedStep, ...]:
-    """The steps of a plan on a machine that computes floating-point numbers as `dtype`.
+def lower(
+    plan: ScopePlan, bindings: Bindings, machine: Machine, types: ElementTypes
+) -> tuple[SimulatedStep, ...]:
+    """The steps of a plan on a machine that keeps elements as `types` say.
 
     O(operators of the layers of all instances).
 
     Raises:
         InfeasibleMapping: what the plan's buffers leave free is too small for any tile of a step.
     """
-    return _Lowering(plan, bindings, machine, dtype).run()
+    return _Lowering(plan, bindings, machine, types).run()
 
 
 class _Lowering:
-    def __init__(self, plan: ScopePlan, bindings: Bindings, machine: Machine, dtype: DType) -> None:
+    def __init__(self, plan: ScopePlan, bindings: Bindings, machine: Machine, types: ElementTypes) -> None:
         self.plan, self.graph, self.bindings = plan, plan.graph, bindings
         self.pools = pool_sizes(machine, plan)
         self.tilings: list[Tiling] = []
         self.num_cores = machine.num_cores_per_cluster
-        self.works = Works(machine, dtype)
+        self.works = Works(machine, types)
         self.moves = transfers(self.graph, bindings, plan.scopes)
         self.edges: dict[tuple[int, Value, int], Edge] = {
             (e.consumer, e.value, e.producer): e for e in self.graph.edges
@@ -116,11 +118,7 @@ class _Lowering:
         node = self.graph.nodes[step.node]
         written = [self.plan.buffers[i] for i in step.writes]
         made = {buffer.value: buffer.region for buffer in written}
-        results = self.graph.results
-        stores = tuple(
-            Store(p.value.name, p.size_bytes, p.scope, p.value in results and node.kind is Kind.INSTANCE)
-            for p in written
-        )
+        stores = tuple(Store(p.value.name, p.size_bytes, p.scope, self._is_result(p)) for p in written)
         loads = [self._load(number, step, read) for read in step.reads]
         if not step.operators:
             # Buffers that are put together, or rows that are kept: what is read moves to where it is written.
@@ -128,8 +126,9 @@ class _Lowering:
             name = f"keep {written[0].value.name}" if is_row_copy else f"{node.kind} {node.value.name}"
             kind = Kind.CONCAT if is_row_copy else node.kind
             self.tilings.append(self._tiling(loads, stores, (), (), (), is_passed_on=True))
+            works = tuple(self._conversions(step))
             return SimulatedStep(
-                number, name, kind, (), tuple(loads), stores, (), self.tilings[-1], self.reused[number]
+                number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number]
             )
         regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
@@ -142,7 +141,8 @@ class _Lowering:
             for needs in [self._tile_needs(step, read, main, regions, load)]
         )
         return SimulatedStep(
-            number, step.operators[0].name, node.kind, self._works_of(step, regions, main), waiting, stores,
+            number, step.operators[0].name, node.kind,
+            (*self._works_of(step, regions, main), *self._conversions(step)), waiting, stores,
             weights, self.tilings[-1], self.reused[number],
         )  # fmt: skip
 
@@ -194,18 +194,31 @@ class _Lowering:
                 for n in step.operators
                 for work in self._work(n, regions, own if main in set(n.results()) else None)
             )
-            if only_moves(step.operators):
+            if only_moves(step.operators, self.works.types):
                 found = (self._movement(step, main),)
             self.known_works[key] = found
         return found
+
+    def _conversions(self, step: InstanceStep) -> Iterator[UnitWork]:
+        """What a step reads and makes of the network's inputs and results is converted on its way."""
+        if self.graph.partition.border_bytes is None:
+            return
+        for read in step.reads:
+            if read.buffer is None or self._is_result(self.plan.buffers[read.buffer]):
+                yield from self.works.of_conversion(read.value.dtype, read.region)
+        for made in (self.plan.buffers[i] for i in step.writes):
+            if self._is_result(made):
+                yield from self.works.of_conversion(made.value.dtype, made.region)
+
+    def _is_result(self, buffer: PlacedBuffer) -> bool:
+        return is_result(self.graph, self.graph.nodes[buffer.node], buffer.value)
 
     def _movement(self, step: InstanceStep, main: Value) -> UnitWork:
         """A layer that only moves: what lies between its operators exists as tiles, its results move once."""
         written = [self.plan.buffers[i] for i in step.writes]
         elements = sum(volume(buffer.region) for buffer in written)
-        return self.works.of_movement(
-            step.operators, main.dtype, elements, sum(buffer.size_bytes for buffer in written)
-        )
+        size_bytes = sum(self.graph.bytes_of(buffer.value, buffer.region) for buffer in written)
+        return self.works.of_movement(step.operators, main.dtype, elements, size_bytes)
 
     def _work(self, node: Node, regions: Mapping[Value, Region], own: Binding | None) -> tuple[UnitWork, ...]:
         value = next((v for v in node.results() if v in regions), None)
@@ -224,10 +237,11 @@ class _Lowering:
     def _load(self, number: int, step: InstanceStep, read: Read) -> Load:
         """What a step reads; which tiles wait for which is not known yet."""
         value, region, source = read.value, read.region, read.buffer
-        size = self.graph.bytes_of(value, region)
         if source is None:
+            size = self.graph.main_bytes_of(value, region)
             return Load(value.name, region, size, Scope.MAIN, None, (), 0)
         buffer = self.plan.buffers[source]
+        size = bytes_made(self.graph, self.graph.nodes[buffer.node], value, region)
         edge = self.edges.get((step.node, value, buffer.node))
         if edge is None or not self._is_redistributed(edge) or buffer.scope is not Scope.LOCAL:
             return Load(value.name, region, size, buffer.scope, buffer.first_step, (), 0)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tilewright.errors import UsageError
+from tilewright.errors import MachineError, UsageError
+from tilewright.hardware.element_types import ElementTypes, Lowered, element_types
 from tilewright.hardware.lacks import lacks_of, refusal, require_networks
 from tilewright.hardware.machine import Machine
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.planning import option
@@ -17,7 +19,7 @@ from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
 from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.simulate import Overlap, Policy
-from tilewright.targets.npu.work import works_of
+from tilewright.targets.npu.work import Works, works_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,9 @@ class NpuTarget:
     launches: Literal["as described", "once", "each subgraph", "each step"] = option(
         "as described", "One program, or a kernel for each subgraph or step; as the machine's file says."
     )
+    dtype: Lowered | None = option(
+        None, "What floating-point numbers are lowered to; none: the widest type that the machine multiplies."
+    )
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = True
@@ -41,10 +46,25 @@ class NpuTarget:
         """The machine's."""
         return self.machine.name
 
+    @property
+    def types(self) -> ElementTypes:
+        """As what elements are kept.
+
+        Raises:
+            MachineError: the machine does not multiply in the type that is asked for.
+        """
+        return element_types(self.machine, None if self.dtype is None else DType[self.dtype.upper()])
+
     def supports(self, node: Node) -> Support:
         """Whatever the interpreter computes, if some unit of the machine has a rate for it."""
         lacks = lacks_of(self.machine, tuple(works_of(node)))
-        return Support.no(refusal(self.machine, lacks).rstrip(".")) if lacks else Support.yes()
+        if lacks:
+            return Support.no(refusal(self.machine, lacks).rstrip("."))
+        try:
+            Works(self.machine, self.types).require(node)
+        except MachineError as error:
+            return Support.no(str(error).rstrip("."))
+        return Support.yes()
 
     def backend(self, graph: Graph, options: Options) -> NpuBackend:
         """What plans and simulates a graph.
@@ -58,7 +78,7 @@ class NpuTarget:
         self._require(graph)
         launches = self.machine.launches if self.launches == "as described" else self.launches
         policy = Policy(self.overlap, self.keeps_weights, launches)
-        return NpuBackend(self, self.machine, policy, graph, options)
+        return NpuBackend(self, self.machine, self.types, policy, graph, options)
 
     def named_plans(self, text: str) -> Mapping[str, Options]:
         """The paper's own and its baselines."""
@@ -72,9 +92,12 @@ class NpuTarget:
             MachineError: as of `backend`.
         """
         self._require(graph)
-        return batches_of(graph, self.machine, batched)
+        return batches_of(graph, self.machine, self.types, batched)
 
     def _require(self, graph: Graph) -> None:
         """What takes planning is not begun for a machine that cannot run the network."""
         works = {work for node in graph.nodes for work in works_of(node)}
         require_networks(self.machine, works, graph.name)
+        rated = Works(self.machine, self.types)
+        for node in graph.nodes:
+            rated.require(node)

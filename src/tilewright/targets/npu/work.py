@@ -6,34 +6,37 @@ sums, functions, plain arithmetic, copies. Which unit takes it, how fast and at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from tilewright.errors import MachineError
-from tilewright.hardware.lacks import lacks_of, refusal
+from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine, Unit, Work
 from tilewright.hardware.parts import MULTIPLYING
-from tilewright.ir.contraction import contraction_of, contractions
+from tilewright.ir.contraction import ContractionForm, contraction_of, contractions
 from tilewright.ir.derive import macs, nest_flops, nests_of
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import FUNCTIONS, Call, Read
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.expr import FUNCTIONS, Call, Read, reads_of
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
-from tilewright.ir.nest import Indirect, Nest, row_major_address
+from tilewright.ir.nest import Access, Indirect, Nest, row_major_address
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.targets.npu.ports import CORE_DMA, ports_of
+from tilewright.targets.npu.rates import Rate, Rates
+
+AS_IN_FILE = ElementTypes()
 
 
 @dataclass(frozen=True, slots=True)
 class UnitWork:
-    """Work of one node on one unit of every core: how long it takes, and what it computes."""
+    """Work of one node on one unit of every core: how long it takes, what it computes, and in which type."""
 
     unit: str
     seconds: float
     macs: float
     ops: float
     energy_pj: float
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +49,37 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What a node that multiplies matrices computes besides: an operation for each element of each pass."""
+    """What a node that multiplies matrices computes besides: an operation for each element of each pass.
+
+    `dtypes` are those of the elements that it takes.
+    """
 
     work: Work
     ops: int
+    dtypes: tuple[DType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a node does: its operation class with the types of what it takes, and what it does besides."""
+
+    work: Work
+    dtypes: tuple[DType, ...]
+    macs: int
+    shape: Shape | None
+    rest: Rest | None
 
 
 class Works:
-    """The work of a graph's nodes on a machine that computes floating-point numbers as `dtype`."""
+    """The work of a graph's nodes on a machine that keeps elements as `types` say."""
 
-    def __init__(self, machine: Machine, dtype: DType) -> None:
-        self.machine, self.dtype = machine, dtype
+    def __init__(self, machine: Machine, types: ElementTypes) -> None:
+        self.machine, self.types = machine, types
         self.ports = ports_of(machine)
         assert machine.clock_hz is not None, "ports are only of machines that lack nothing"
         self.clock_hz = machine.clock_hz
-        self._classes: dict[Node, tuple[Work, int, Shape | None, Rest | None]] = {}
+        self.rates = Rates(machine, types)
+        self._tasks: dict[Node, _Task] = {}
 
     def of(self, node: Node, region: Region, binding: tuple[int, ...] | None) -> tuple[UnitWork, ...]:
         """The work to make a region of a node's result, on cores as bound; none if nothing is computed.
@@ -68,44 +87,57 @@ class Works:
         A node that multiplies matrices and does more, as attention does, has a share on each of two units.
         Without a binding: on all cores, with nothing left over in any tile.
         """
-        if node not in self._classes:
-            work = work_of(node)
-            rest = rest_of(node) if work in MULTIPLYING else None
-            self._classes[node] = work, macs(node), shape_of(node), rest
-        work, products, shape, rest = self._classes[node]
-        if work is Work.MOVEMENT or not volume(region):
+        task = self._task(node)
+        if task.work is Work.MOVEMENT or not volume(region):
             return ()
-        whole = max(1, node.output.num_elements)
-        share = volume(region) / whole
-        cores = self.machine.num_cores_per_cluster if binding is None else prod(binding)
-        unit, rate, is_mac = self._unit(work, node.output.dtype)
-        per_core = rate * unit.efficiency * max(1, unit.num_per_instance)
         elements = volume(region)
-        if is_mac:
-            done = products * share
-            filled = 1.0
-            if work is Work.CONTRACTION and shape is not None and binding is not None:
-                filled = _filled(unit, shape, region, binding)
-            cycles = done / (per_core * cores * filled)
-            main = UnitWork(unit.name, cycles / self.clock_hz, done, 0.0, done * (unit.mac_pj or 0.0))
-            return (main,) if rest is None else (main, self._rest(node, rest, share, cores))
-        ops = self._operations(node, unit, share, elements)
-        return (self._plain(unit, rate, ops, cores),)
+        share = elements / max(1, node.output.num_elements)
+        cores = self.machine.num_cores_per_cluster if binding is None else prod(binding)
+        rate = self.rates.of(task.work, task.dtypes, node)
+        if task.work not in MULTIPLYING:
+            return (self._plain(rate, self._operations(node, rate.unit, share, elements), cores),)
+        products = task.macs * share
+        filled = 1.0
+        if task.work is Work.CONTRACTION and task.shape is not None and binding is not None:
+            filled = _filled(rate.unit, task.shape, region, binding)
+        cycles = products / (rate.of_core * cores * filled)
+        pj = products * (rate.unit.mac_pj or 0.0)
+        main = UnitWork(rate.unit.name, cycles / self.clock_hz, products, 0.0, pj, str(rate.dtype))
+        if task.rest is None:
+            return (main,)
+        rest = self.rates.of(task.rest.work, task.rest.dtypes, node)
+        return main, self._plain(rest, task.rest.ops * share, cores)
 
-    def least_seconds(
-        self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps
-    ) -> dict[str, float]:
-        """Seconds that each unit takes at least for what results of nodes need, however these are cut.
+    def require(self, node: Node) -> None:
+        """Raise if no unit has a rate for what a node does.
 
-        The nodes are in topological order.
+        Raises:
+            MachineError: names unit, type and node, and the line to add.
+        """
+        task = self._task(node)
+        rest = () if task.rest is None else ((task.rest.work, task.rest.dtypes),)
+        for work, dtypes in ((task.work, task.dtypes), *rest):
+            if work is not Work.MOVEMENT:
+                self.rates.of(work, dtypes, node)
+
+    def least_seconds(self, graph: Graph, maps: RegionMaps, *, converts: bool) -> dict[str, float]:
+        """Seconds that each unit takes at least for a graph's results, however the graph is cut.
+
+        `converts`: inputs and results keep the file's types, and are converted on their way.
         """
         found: dict[str, float] = {}
-        for work in self.least(nodes, outputs, maps):
+        regions = {value: full_region(value.shape) for value in graph.outputs}
+        works = list(self.least(graph.nodes, graph.outputs, maps))
+        if converts:
+            regions = value_regions(graph.nodes, regions, maps)
+            border = dict.fromkeys((*graph.inputs, *(v for v in graph.outputs if v.producer is not None)))
+            works += [w for v in border if v in regions for w in self.of_conversion(v.dtype, regions[v])]
+        for work in works:
             found[work.unit] = found.get(work.unit, 0.0) + work.seconds
         return found
 
     def least(self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps) -> Iterator[UnitWork]:
-        """The work that results of nodes need at least; as `least_seconds`."""
+        """The work that results of nodes in topological order need at least, without conversions."""
         wanted = {value: full_region(value.shape) for value in outputs}
         regions = value_regions(nodes, wanted, maps)
         for node in nodes:
@@ -118,12 +150,20 @@ class Works:
 
         A unit that computes does it where the machine says so, else what moves data between the cores.
         """
-        for unit in self.machine.units:
-            if unit.takes(Work.MOVEMENT) and unit.ops_per_cycle:
-                each = max(unit.ops_per_element.get(node.op_type, 1.0) for node in nodes)
-                rate = _rate_of(unit.ops_per_cycle, self._name(dtype))
-                return self._plain(unit, rate, each * elements, self.machine.num_cores_per_cluster)
-        return UnitWork(CORE_DMA, size_bytes / self.ports.local_bytes_per_s, 0.0, 0.0, 0.0)
+        rate = self.rates.copying(dtype)
+        if rate is None:
+            seconds = size_bytes / self.ports.local_bytes_per_s
+            return UnitWork(CORE_DMA, seconds, 0.0, 0.0, 0.0, str(self.types.stored(dtype)))
+        each = max(rate.unit.ops_per_element.get(node.op_type, 1.0) for node in nodes)
+        return self._plain(rate, each * elements, self.machine.num_cores_per_cluster)
+
+    def of_conversion(self, dtype: DType, region: Region) -> tuple[UnitWork, ...]:
+        """The work to convert a region of an input or result of the network; none where it is kept so."""
+        if self.types.stored(dtype) is dtype or not volume(region):
+            return ()
+        rate = self.rates.converting(dtype)
+        each = rate.unit.ops_per_element.get("Cast", 1.0)
+        return (self._plain(rate, each * volume(region), self.machine.num_cores_per_cluster),)
 
     def axes_of(self, node: Node) -> tuple[int, ...]:
         """Axes of a result in the order in which they get cores: columns last, which fill a unit's tile."""
@@ -131,13 +171,18 @@ class Works:
         columns = frozenset() if shape is None else shape.columns
         return tuple(sorted(range(len(node.output.shape)), key=lambda axis: axis in columns))
 
-    def _rest(self, node: Node, rest: Rest, share: float, cores: int) -> UnitWork:
-        unit, rate, _ = self._unit(rest.work, node.output.dtype)
-        return self._plain(unit, rate, rest.ops * share, cores)
+    def _task(self, node: Node) -> _Task:
+        found = self._tasks.get(node)
+        if found is None:
+            work = work_of(node, self.types)
+            rest = rest_of(node) if work in MULTIPLYING else None
+            found = self._tasks[node] = _Task(work, dtypes_of(node), macs(node), shape_of(node), rest)
+        return found
 
-    def _plain(self, unit: Unit, rate: float, ops: float, cores: int) -> UnitWork:
-        cycles = ops / (rate * unit.efficiency * max(1, unit.num_per_instance) * cores)
-        return UnitWork(unit.name, cycles / self.clock_hz, 0.0, ops, ops * (unit.op_pj or 0.0))
+    def _plain(self, rate: Rate, ops: float, cores: int) -> UnitWork:
+        cycles = ops / (rate.of_core * cores)
+        pj = ops * (rate.unit.op_pj or 0.0)
+        return UnitWork(rate.unit.name, cycles / self.clock_hz, 0.0, ops, pj, str(rate.dtype))
 
     def _operations(self, node: Node, unit: Unit, share: float, elements: int) -> float:
         """Of each element that a reduction reads, else of the result, as the machine weighs the operator."""
@@ -146,34 +191,13 @@ class Works:
         is_listed = node.op_type in unit.ops_per_element
         return each * (elements if is_listed or not reduced else max(reduced) * share)
 
-    def _unit(self, work: Work, dtype: DType) -> tuple[Unit, float, bool]:
-        """The first unit that takes a class of work, its rate per cycle, whether that counts products.
 
-        An element type that the machine gives no rate for runs at the unit's slowest one.
-        """
-        name = self._name(dtype)
-        for unit in self.machine.units:
-            if not unit.takes(work):
-                continue
-            if table := unit.rates_of(work):
-                return unit, _rate_of(table, name), work in MULTIPLYING
-        raise MachineError(refusal(self.machine, lacks_of(self.machine, (work,))))
-
-    def _name(self, dtype: DType) -> str:
-        """The name of the type that a unit computes values of this type as."""
-        return str(self.dtype if dtype.is_float else dtype)
-
-
-def _rate_of(table: Mapping[str, float], name: str) -> float:
-    return table.get(name, min(table.values()))
-
-
-def only_moves(nodes: Sequence[Node]) -> bool:
+def only_moves(nodes: Sequence[Node], types: ElementTypes = AS_IN_FILE) -> bool:
     """Whether nodes together only bring elements to other places within the cores' buffers.
 
     Views move nothing, nor do look-ups in a constant table, whose rows arrive where they are wanted.
     """
-    if any(work_of(node) is not Work.MOVEMENT or _looks_up(node) for node in nodes):
+    if any(work_of(node, types) is not Work.MOVEMENT or _looks_up(node) for node in nodes):
         return False
     return not all(map(is_view, nodes))
 
@@ -221,12 +245,12 @@ def works_of(node: Node) -> Iterator[Work]:
     yield from (w for w in (work, None if rest is None else rest.work) if w not in (None, Work.MOVEMENT))
 
 
-def work_of(node: Node) -> Work:
-    """The operation class that takes most of a node's time."""
+def work_of(node: Node, types: ElementTypes = AS_IN_FILE) -> Work:
+    """The operation class that takes most of a node's time, where elements are kept as `types` say."""
     nests = nests_of(node)
     products = contractions(nests)
     if not products:
-        return _work_without_products(nests)
+        return _work_without_products(nests, types)
     main = max(products, key=lambda form: form.nest.num_iterations)
     return Work.DEPTHWISE if main.is_depthwise else Work.CONTRACTION
 
@@ -236,12 +260,56 @@ def rest_of(node: Node) -> Rest | None:
     nests = [n for n in nests_of(node) if contraction_of(n) is None and nest_flops(n)]
     if not nests:
         return None
-    return Rest(_work_without_products(nests), sum(n.num_iterations for n in nests))
+    work = _work_without_products(nests, AS_IN_FILE)
+    return Rest(work, sum(n.num_iterations for n in nests), _plain_dtypes(nests))
 
 
-def _work_without_products(nests: Sequence[Nest]) -> Work:
+def dtypes_of(node: Node) -> tuple[DType, ...]:
+    """The element types of what the work that takes most of a node's time takes: a product's factors, else
+    what is read and made.
+
+    What sums are kept in is the unit's business.
+    """
+    nests = nests_of(node)
+    products = contractions(nests)
+    if products:
+        return _factor_dtypes(max(products, key=lambda form: form.nest.num_iterations))
+    return _plain_dtypes(nests) or (node.output.dtype,)
+
+
+def _factor_dtypes(form: ContractionForm) -> tuple[DType, ...]:
+    read = dict.fromkeys(access.operand.dtype for access in form.accesses)
+    if not form.dtype.is_float:
+        return tuple(read)
+    # Factors that are made of integers on their way into a product of floating-point numbers become such.
+    return tuple(dtype for dtype in read if dtype.is_float) or (form.dtype,)
+
+
+def _plain_dtypes(nests: Iterable[Nest]) -> tuple[DType, ...]:
+    """Of all that is read element by element, and what is made of it; single values are there beforehand."""
+    found: dict[DType, None] = {}
+    for nest in nests:
+        if contraction_of(nest) is None and (nest_flops(nest) or _converts(nest, AS_IN_FILE)):
+            found |= dict.fromkeys(a.operand.dtype for a in _taken(nest) if a.operand.num_elements > 1)
+            if nest.combine is None:
+                found[nest.write.operand.dtype] = None
+    return tuple(found)
+
+
+def _converts(nest: Nest, types: ElementTypes) -> bool:
+    """Whether a nest that computes nothing makes another type of what it reads."""
+    written = types.stored(nest.write.operand.dtype)
+    return any(types.stored(access.operand.dtype) is not written for access in _taken(nest))
+
+
+def _taken(nest: Nest) -> list[Access]:
+    """What a nest reads to compute with it, rather than to find something."""
+    return [nest.reads[number] for number in sorted(reads_of(nest.body, nest.finish))]
+
+
+def _work_without_products(nests: Sequence[Nest], types: ElementTypes) -> Work:
     if nests and not any(nest_flops(nest) for nest in nests):
-        return Work.MOVEMENT
+        return Work.ELEMENTWISE if any(_converts(nest, types) for nest in nests) else Work.MOVEMENT
     if any(nest.combine is not None for nest in nests):
         return Work.REDUCTION
     if any(_calls_function(nest) for nest in nests):

@@ -16,9 +16,9 @@ from tests.support.integer_networks import integer_feed, integer_network
 from tests.support.models import mixed_outputs
 
 from tilewright.errors import InfeasibleMapping
+from tilewright.hardware.element_types import element_types
 from tilewright.hardware.machine import Machine, Share, TensorKind
 from tilewright.hardware.presets import load_preset
-from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.memory.check_scopes import check_scopes
@@ -88,7 +88,7 @@ def num_calls(num_nodes: int) -> int:
     planned = plan(blocks(num_nodes), MACHINE)
     profile = cProfile.Profile()
     profile.enable()
-    steps = lower(planned.scopes, planned.bindings, MACHINE, DType.FLOAT16)
+    steps = lower(planned.scopes, planned.bindings, MACHINE, element_types(MACHINE))
     simulate(steps, MACHINE, pool_sizes(MACHINE, planned.scopes))
     profile.disable()
     return pstats.Stats(profile).total_calls  # type: ignore[attr-defined,no-any-return]

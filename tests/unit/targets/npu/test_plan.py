@@ -14,10 +14,10 @@ from tests.support.integer_networks import integer_feed, integer_network
 from tilewright import zoo
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.frontend.onnx import load_onnx
+from tilewright.hardware.element_types import element_types
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.derive import macs
-from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.memory.check_scopes import check_scopes
@@ -290,7 +290,7 @@ def test_an_inner_layer_deals_rows_to_cores_before_channels() -> None:
     inner = b.op("Conv", x, b.constant(32, 128, 3, 3), shape=(2, 32, 56, 56), pads=(1,) * 4)
     graph = b.finish(b.conv(inner, 64))
     (step, _) = plan(graph, MACHINE).simulation.steps
-    (work,) = step.works
+    (work, _) = step.works  # besides the input's conversion
     unit = next(u for u in MACHINE.units if u.name == work.unit)
     at_best = work.macs / (8 * unit.macs_per_cycle["float16"] * unit.efficiency * MACHINE.clock_hz)
     rows = 2 * 56 * 56 // 8
@@ -308,10 +308,10 @@ def test_slices_of_channels_fetch_their_own_weights() -> None:
         order = tuple(range(len(instances.nodes)))
         bindings = bind(instances, order, 8)
         scopes = place(instances, order, bindings, MACHINE)
-        steps = lower(scopes, bindings, MACHINE, DType.FLOAT16)
+        steps = lower(scopes, bindings, MACHINE, element_types(MACHINE))
         assert [w.size_bytes * share for s in steps for w in s.weights] == [*weights] * 4
         found = simulate(steps, MACHINE, pool_sizes(MACHINE, scopes))
-        assert found.traffic.main_read - 64 * 32 * 2 * share == sum(weights), "kept in the shared buffer"
+        assert found.traffic.main_read - 64 * 32 * 4 * share == sum(weights), "kept in the shared buffer"
 
 
 def test_attention_works_on_both_units() -> None:
@@ -320,7 +320,7 @@ def test_attention_works_on_both_units() -> None:
     q, k, v = (g.input(1, 2, 8, 4, name=name) for name in "qkv")
     attention = g.node(g.op("Attention", q, k, v))
     product = g.node(g.op("MatMul", q, g.input(1, 2, 4, 8), shape=(1, 2, 8, 8)))
-    works = Works(load_preset("stcp920"), DType.FLOAT16)
+    works = Works(MACHINE, element_types(MACHINE))
     num_scores = 2 * 8 * 8
     matrix, vector = works.of(attention, ((0, 1), (0, 2), (0, 8), (0, 4)), (1, 1, 1, 1))
     assert (matrix.unit, matrix.macs) == ("MME", 2 * num_scores * 4)

@@ -11,8 +11,8 @@ import pytest
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_network
 
+from tilewright.hardware.element_types import element_types
 from tilewright.hardware.presets import load_preset
-from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, hull, input_regions, volume
 from tilewright.memory.scopes import ScopePlan, place
@@ -46,7 +46,7 @@ def lowered(
     order = breadth_first(demand_of(instances))
     bindings = bind(instances, order, 1)
     plan = place(instances, order, bindings, MACHINE)
-    return plan, lower(plan, bindings, MACHINE, DType.FLOAT16)
+    return plan, lower(plan, bindings, MACHINE, element_types(MACHINE))
 
 
 def cuts(region: Region, tiling: Tiling) -> list[Region]:
