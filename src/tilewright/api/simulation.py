@@ -271,6 +271,9 @@ class SimulationResult(SimulatedRecipe, Result):
             *rest,
             ("buffers", f"{buffers}; {format_bytes(self.spilled_bytes)} spilled"),
         )
+        if self.resident_bytes:
+            kept = f"{format_bytes(self.resident_bytes)} stay on the chip from batch to batch"
+            rows = (*rows, ("weights", kept))
         return Table(("", ""), rows)
 
     def __repr__(self) -> str:

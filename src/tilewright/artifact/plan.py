@@ -26,7 +26,7 @@ def encode_plan(program: Program) -> dict[str, Any]:
     partition, schedule = program.partition, program.schedule
     recipe = program.recipe
     return {
-        **({} if recipe == PLAIN_RECIPE else {"recipe": asdict(recipe)}),
+        **({} if recipe == PLAIN_RECIPE else {"recipe": {k: v for k, v in asdict(recipe).items() if v}}),
         "partition": {
             "subgraphs": [[position[n] for n in s.nodes] for s in partition.subgraphs],
             "decisions": [

@@ -20,6 +20,8 @@ T = TypeVar("T")
 class Recipe:
     """A partitioner, a scheduler and a memory planner by name and options.
 
+    `execution` is how the target runs the plan, as options of the target that differ from those it has.
+
     >>> print(Recipe("graphturbo{alpha=1.25}", "depth-first", "longest-liveness"))
     graphturbo{alpha=1.25}, depth-first, longest-liveness
     """
@@ -27,9 +29,10 @@ class Recipe:
     partition: str
     schedule: str
     memory: str
+    execution: str = ""
 
     def __str__(self) -> str:
-        return f"{self.partition}, {self.schedule}, {self.memory}"
+        return ", ".join(filter(None, (self.partition, self.schedule, self.memory, self.execution)))
 
 
 PLAIN_RECIPE = Recipe("layerwise", "sequential", "arena")

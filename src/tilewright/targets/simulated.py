@@ -39,6 +39,9 @@ class SimulatedNetwork(SimulatedCost):
     order: tuple[str, ...]
     buffers: Mapping[str, int] = field(metadata=about("Buffers by the level that they live in."))
     spilled_bytes: int
+    resident_bytes: int = field(
+        metadata=about("Weights that stay on the chip from batch to batch; the first one fetches them, too.")
+    )
 
 
 Region = tuple[tuple[int, int], ...]

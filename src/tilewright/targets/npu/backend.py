@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBacke
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import NpuCosts, estimate_of
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
-from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, worth_trying
+from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, RESIDENT, worth_trying
 from tilewright.targets.npu.search import search
 from tilewright.targets.npu.simulate import Policy, Simulation
 from tilewright.targets.npu.work import Works
@@ -45,22 +46,23 @@ class NpuBackend(PlainBackend):
         target: Target,
         machine: Machine,
         types: ElementTypes,
-        policy: Policy,
+        policy_of: Callable[[str], Policy],
         graph: Graph,
         options: Options,
     ) -> None:
         super().__init__(target, graph, options)
-        self.machine, self.types, self.policy = machine, types, policy
+        self.machine, self.types, self._policy_of = machine, types, policy_of
         self.works = Works(machine, types)
         self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation)
         self.limits = Limits(num_groups=machine.num_cores_per_cluster, memory_bytes=options.max_memory_bytes)
         self._instances: dict[Hashable, InstanceGraph] = {}
-        self._plans: dict[Hashable, SimulatedPlan] = {}
+        self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()  # the last ones
+        self._estimates: dict[Hashable, Estimate] = {}
 
     @property
     def num_simulated(self) -> int:
         """How many plans that differ were simulated."""
-        return len(self._plans)
+        return len(self._estimates)
 
     def price(self, recipe: Recipe) -> PriceSchedule:
         """The simulated time and energy of a whole schedule: units overlap what stages do."""
@@ -68,7 +70,7 @@ class NpuBackend(PlainBackend):
         def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
             provenance = Provenance("to be priced")
             schedule = Schedule(partition, tuple(stages), _UNPRICED, provenance, tuple(splits))
-            return estimate_of(self.plan(schedule, recipe.memory).simulation)
+            return self._estimates[self._simulate(schedule, recipe, is_priced=True)]
 
         return estimate
 
@@ -77,8 +79,12 @@ class NpuBackend(PlainBackend):
         return worth_trying(partition, self.analysis)
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
-        """Another rule of what leaves a full buffer, which rarely matters."""
-        return (replace(best, memory="largest-size"),) if best.memory == MEMORY else ()
+        """Weights that stay on the chip; another rule of what leaves a full buffer, which rarely matters."""
+        for execution in dict.fromkeys((best.execution, RESIDENT)):
+            for memory in (MEMORY, "largest-size") if best.memory == MEMORY else (best.memory,):
+                recipe = replace(best, memory=memory, execution=execution)
+                if recipe != best:
+                    yield recipe
 
     def improve(
         self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
@@ -92,7 +98,7 @@ class NpuBackend(PlainBackend):
         Raises:
             BudgetExceeded: more lies in main memory than `options.max_memory_bytes`.
         """
-        scopes = self.plan(program.schedule, program.recipe.memory).scopes
+        scopes = self.plan(program.schedule, program.recipe).scopes
         needed, most = scopes.levels[Scope.MAIN].peak_bytes, self.options.max_memory_bytes
         if most is not None and needed > most:
             raise BudgetExceeded(
@@ -103,15 +109,19 @@ class NpuBackend(PlainBackend):
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> NpuCode:
         """The simulated plan."""
-        planned = self.plan(program.schedule, program.recipe.memory)
+        planned = self.plan(program.schedule, program.recipe)
         return NpuCode(program, planned, self.machine, self.num_simulated)
 
-    def plan(self, schedule: Schedule, memory: str) -> SimulatedPlan:
+    def plan(self, schedule: Schedule, recipe: Recipe) -> SimulatedPlan:
         """Bind, place and simulate a schedule.
 
         Raises:
             InfeasibleMapping: it fits nowhere; names level and bytes.
         """
+        return self._plans[self._simulate(schedule, recipe)]
+
+    def _simulate(self, schedule: Schedule, recipe: Recipe, is_priced: bool = False) -> Hashable:
+        """The key of a schedule's plan after it has been simulated; or priced at least, now or before."""
         partition = schedule.partition
         # The same layers in the same slices are the same instances, whatever was planned for.
         layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
@@ -119,29 +129,38 @@ class NpuBackend(PlainBackend):
         maps = self.analysis.maps
         instances, order = instances_of(schedule, self.types, self._instances.get(cut), maps)
         self._instances[cut] = instances
-        separate = self.policy.launches == "each subgraph"
+        policy = self._policy_of(recipe.execution)
+        separate = policy.launches == "each subgraph"
         launches = launches_of(schedule, instances) if separate else ()
-        key = (cut, order, launches, memory)
-        if key not in self._plans:
-            self._plans[key] = simulated_order(
-                instances,
-                order,
-                self.machine,
-                self.types,
-                MEMORY_PLANNERS.get(memory),
-                self.policy,
-                self._least_seconds,
-                launches,
-            )
-        return self._plans[key]
+        key = (cut, order, launches, recipe.memory, recipe.execution)
+        if key in self._plans or (is_priced and key in self._estimates):
+            return key
+        planned = simulated_order(
+            instances,
+            order,
+            self.machine,
+            self.types,
+            MEMORY_PLANNERS.get(recipe.memory),
+            policy,
+            self._least_seconds,
+            launches,
+        )
+        self._plans[key] = planned
+        self._estimates[key] = estimate_of(planned.simulation)
+        while len(self._plans) > _NUM_PLANS_KEPT:
+            self._plans.popitem(last=False)
+        return key
 
     @cached_property
     def _least_seconds(self) -> dict[str, float]:
         return self.works.least_seconds(self.graph, self.analysis.maps, converts=self.types.keeps_border)
 
     def _part_simulation(self, schedule: Schedule) -> Simulation:
-        types = self.types.inside
-        return simulated(schedule, self.machine, policy=self.policy, types=types).simulation
+        types, policy = self.types.inside, self._policy_of("")
+        return simulated(schedule, self.machine, policy=policy, types=types).simulation
 
+
+_NUM_PLANS_KEPT = 4
+"""Whole plans with all their runs, which take megabytes; of the others the estimates are kept."""
 
 _UNPRICED = Quality(0.0, 0.0, "ns", Status.FEASIBLE)

@@ -60,6 +60,7 @@ class NpuCode:
             order=tuple(str(planned.instances.nodes[place]) for place in planned.order),
             buffers={str(scope): count for scope, count in planned.scopes.num_buffers.items()},
             spilled_bytes=planned.scopes.spilled_bytes,
+            resident_bytes=self.simulation.residents.size_bytes,
         )
 
     def plan(self) -> NetworkPlan:

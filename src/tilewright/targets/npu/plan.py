@@ -16,6 +16,7 @@ from tilewright.schedule.instances import InstanceGraph
 from tilewright.schedule.launches import Launch, launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.npu.pools import pool_sizes
+from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
 from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.work import Works
@@ -76,11 +77,15 @@ def simulated_order(
     """
     bindings = bind(instances, order, machine.num_cores_per_cluster, launches)
     scopes = place(instances, order, bindings, machine, memory)
-    steps = lower(scopes, bindings, machine, types)
+    residents = Residents(pool_sizes(machine, scopes))
+    steps = lower(scopes, bindings, machine, types, residents)
+    if policy.resident_weights:
+        weights = ((w.key, w.size_bytes) for step in steps for w in step.weights if w.key is not None)
+        residents = choose_residents(tuple(weights), residents.pools)
+        steps = lower(scopes, bindings, machine, types, residents)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, Works(machine, types))
-    pools = pool_sizes(machine, scopes)
-    simulation = simulate(steps, machine, pools, policy, least_seconds=least_seconds, launches=launches)
+    simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds, launches=launches)
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation)
 
 

@@ -85,6 +85,9 @@ plans with double buffering within each step."""
 NAMED: Mapping[str, Baseline] = {"graphturbo": Baseline(GRAPHTURBO), **BASELINES}
 """What has a name: the paper's own and its baselines."""
 
+RESIDENT = "resident_weights=true"
+"""Weights that fit stay on the chip from batch to batch."""
+
 ALPHAS = (1.0, 1.25, 0.8)
 """Shares of the local capacity to plan with. A larger one means fewer slices and more spilling."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import Region, union_volume, volume
@@ -16,6 +17,7 @@ from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.pools import PoolSizes
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
+from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.steps import SimulatedStep
 from tilewright.targets.npu.tasks import Overlap, Policy, StepTasks
 from tilewright.targets.npu.traffic import Account, Traffic
@@ -37,7 +39,7 @@ class Simulation:
     macs: float
     runs: tuple[Run, ...]
     steps: tuple[SimulatedStep, ...]
-    pools: PoolSizes
+    residents: Residents
     lower_bound_s: float
     bound_by: str
 
@@ -65,7 +67,7 @@ def static_power_w(machine: Machine) -> float:
 def simulate(
     steps: Sequence[SimulatedStep],
     machine: Machine,
-    pools: PoolSizes,
+    pools: PoolSizes | Residents,
     policy: Policy = GRAPHTURBO,
     *,
     least_seconds: Mapping[str, float] | None = None,
@@ -73,15 +75,17 @@ def simulate(
 ) -> Simulation:
     """Run the steps of one cluster. `launches` are the kernels of `each subgraph`.
 
-    `pools` is what placed buffers leave free. `least_seconds` is what each unit takes at least, however the
-    network is cut, for the bound; None: what these steps take.
+    `pools` is what placed buffers leave free, or what weights that stay on the chip leave of it.
+    `least_seconds` is what each unit takes at least, however the network is cut, for the bound; None: what
+    these steps take.
 
     Raises:
         MachineError: the machine has no buffers of cores, or no rate for what it has to move.
     """
     steps, ports = tuple(steps), ports_of(machine)
     account = Account(machine)
-    tasks = StepTasks(machine, policy, pools, account)
+    residents = pools if isinstance(pools, Residents) else Residents(pools)
+    tasks = StepTasks(machine, policy, residents, account)
     for step in steps:
         tasks.add(step)
     runs = tuple(tasks.run())
@@ -102,16 +106,33 @@ def simulate(
         if moved_pj:
             energy_pj[unit] = energy_pj.get(unit, 0.0) + moved_pj
     energy_pj["static"] = static_power_w(machine) * time_s * 1e12
-    bound_s, bound_by = _lower_bound(steps, ports.main_bytes_per_s, least_seconds or {})
+    on_chip_bytes = _on_chip_bytes(machine) if policy.resident_weights else 0
+    bound_s, bound_by = _lower_bound(steps, ports.main_bytes_per_s, least_seconds or {}, on_chip_bytes)
     macs = sum(work.macs for step in steps for work in step.works)
-    return Simulation(time_s, busy, account.traffic, energy_pj, macs, runs, steps, pools, bound_s, bound_by)
+    return Simulation(
+        time_s, busy, account.traffic, energy_pj, macs, runs, steps, residents, bound_s, bound_by
+    )
+
+
+def _on_chip_bytes(machine: Machine) -> float:
+    """What all buffers of a cluster hold together."""
+    ports = ports_of(machine)
+    local = ports.local.capacity_bytes
+    shared = 0 if ports.shared is None else ports.shared.capacity_bytes
+    if local is None or shared is None:
+        return inf
+    clusters = 0 if ports.shared is None else machine.num_instances_per_cluster(ports.shared)
+    return local * machine.num_cores_per_cluster + float(shared * clusters)
 
 
 def _lower_bound(
-    steps: Sequence[SimulatedStep], main_bytes_per_s: float, least_seconds: Mapping[str, float]
+    steps: Sequence[SimulatedStep],
+    main_bytes_per_s: float,
+    least_seconds: Mapping[str, float],
+    on_chip_bytes: float,
 ) -> tuple[float, str]:
     """What no way to cut, order and place the network goes below: each unit's work on all cores with full
-    tiles; each weight, input and result once over DDR's port."""
+    tiles; each input, result and weight once over DDR's port, but for weights that may stay on the chip."""
     seconds: dict[str, float] = {}
     for step in steps:
         for work in step.works:
@@ -127,7 +148,7 @@ def _lower_bound(
         (x.value, x.region, x.size_bytes) for s in steps for x in s.loads if x.producer is None
     )
     results = sum(x.size_bytes for s in steps for x in s.stores if x.is_result)
-    seconds[DMA] = (weights + rows + inputs + results) / main_bytes_per_s
+    seconds[DMA] = (max(0.0, weights - on_chip_bytes) + rows + inputs + results) / main_bytes_per_s
     unit = max(seconds, key=lambda name: seconds[name])
     return seconds[unit], unit
 

@@ -16,6 +16,7 @@ from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.targets.npu.pools import pool_sizes
+from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.tiles import Moved, TileRequest, Tiling, simple_tiling
 from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves, shape_of
 
@@ -82,22 +83,35 @@ class SimulatedStep:
 
 
 def lower(
-    plan: ScopePlan, bindings: Bindings, machine: Machine, types: ElementTypes
+    plan: ScopePlan,
+    bindings: Bindings,
+    machine: Machine,
+    types: ElementTypes,
+    residents: Residents | None = None,
 ) -> tuple[SimulatedStep, ...]:
     """The steps of a plan on a machine that keeps elements as `types` say.
 
+    `residents` are weights that stay on the chip, and what they leave free; None: there are none.
     O(operators of the layers of all instances).
 
     Raises:
         InfeasibleMapping: what the plan's buffers leave free is too small for any tile of a step.
     """
-    return _Lowering(plan, bindings, machine, types).run()
+    residents = residents or Residents(pool_sizes(machine, plan))
+    return _Lowering(plan, bindings, machine, types, residents).run()
 
 
 class _Lowering:
-    def __init__(self, plan: ScopePlan, bindings: Bindings, machine: Machine, types: ElementTypes) -> None:
+    def __init__(
+        self,
+        plan: ScopePlan,
+        bindings: Bindings,
+        machine: Machine,
+        types: ElementTypes,
+        residents: Residents,
+    ) -> None:
         self.plan, self.graph, self.bindings = plan, plan.graph, bindings
-        self.pools = pool_sizes(machine, plan)
+        self.pools, self.residents = residents.pools, residents.scopes
         self.tilings: list[Tiling] = []
         self.num_cores = machine.num_cores_per_cluster
         self.works = Works(machine, types)
@@ -159,7 +173,7 @@ class _Lowering:
             return Moved(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN)
 
         request = TileRequest(
-            tuple(Moved(w.size_bytes, False, True, w.num_copies) for w in weights),
+            tuple(Moved(w.size_bytes, False, w.key not in self.residents, w.num_copies) for w in weights),
             tuple(map(moved, loads)),
             tuple(map(moved, stores)),
             shape,

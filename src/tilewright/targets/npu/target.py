@@ -13,7 +13,8 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
-from tilewright.planning import option
+from tilewright.planning import Spec, option
+from tilewright.planning.member_options import with_options
 from tilewright.targets.base import Support
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
@@ -29,6 +30,7 @@ class NpuTarget:
     machine: Machine
     overlap: Overlap = option("layers", "What of loading, computing and storing overlaps.")
     keeps_weights: bool = option(True, "The shared buffer keeps weights from step to step.")
+    resident_weights: bool = option(False, "Weights that fit stay on the chip from batch to batch.")
     launches: Literal["as described", "once", "each subgraph", "each step"] = option(
         "as described", "One program, or a kernel for each subgraph or step; as the machine's file says."
     )
@@ -76,9 +78,17 @@ class NpuTarget:
         if options.isa is not None:
             raise UsageError(f"target {self.name}: has no instruction set; leave out --isa {options.isa}.")
         self._require(graph)
-        launches = self.machine.launches if self.launches == "as described" else self.launches
-        policy = Policy(self.overlap, self.keeps_weights, launches)
-        return NpuBackend(self, self.machine, self.types, policy, graph, options)
+        return NpuBackend(self, self.machine, self.types, self.policy, graph, options)
+
+    def policy(self, execution: str = "") -> Policy:
+        """How it runs steps; `execution` are options that take the place of its own.
+
+        Raises:
+            UsageError: there is no such option.
+        """
+        run = with_options(self, Spec.parse(f"{self.family}{{{execution}}}")) if execution else self
+        launches = self.machine.launches if run.launches == "as described" else run.launches
+        return Policy(run.overlap, run.keeps_weights, run.resident_weights, launches)
 
     def named_plans(self, text: str) -> Mapping[str, Options]:
         """The paper's own and its baselines."""

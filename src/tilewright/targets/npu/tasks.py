@@ -16,8 +16,9 @@ from tilewright.hardware.machine import Machine
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import NOWHERE, Run, TaskGraph
-from tilewright.targets.npu.pools import Pool, PoolSizes
+from tilewright.targets.npu.pools import Pool
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
+from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.steps import Load, SimulatedStep, Store, Weight
 from tilewright.targets.npu.tiles import Passage
 from tilewright.targets.npu.traffic import Account
@@ -38,18 +39,21 @@ _LOAD, _COMPUTE, _STORE = 0, 8, 16
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How steps are run: what overlaps, whether the shared buffer keeps weights from step to step, and
-    whether there is one kernel, one for each subgraph, or one for each step."""
+    """How steps are run: what overlaps, whether the shared buffer keeps weights from step to step, whether
+    those that fit stay on the chip from batch to batch, and whether there is one kernel, one for each
+    subgraph, or one for each step."""
 
     overlap: Overlap = "layers"
     keeps_weights: bool = True
+    resident_weights: bool = False
     launches: Launching = "once"
 
 
 class StepTasks:
     """All tiles of all steps as tasks. Steps are added in their order."""
 
-    def __init__(self, machine: Machine, policy: Policy, pools: PoolSizes, account: Account) -> None:
+    def __init__(self, machine: Machine, policy: Policy, residents: Residents, account: Account) -> None:
+        pools, self.residents = residents.pools, residents.scopes
         self.ports, self.policy, self.account = ports_of(machine), policy, account
         self.barrier_s = machine.overheads.barrier_ns * 1e-9
         self.tasks = TaskGraph()
@@ -189,6 +193,8 @@ class _Step:
 
     def _source(self, weight: Weight, passage: Passage) -> _Source:
         """Finds a weight in the shared buffer, or takes the place for one that is to stay there."""
+        if weight.key in self.all.residents:
+            return _Source([])
         if self.shared is None or not passage.outer_bytes:
             return _Source(None)
         there = self.shared.find(weight.key)
@@ -216,7 +222,10 @@ class _Step:
         source = self.sources[place]
         at = (self.number, tile, _LOAD + 1)
         name = weight.key or ""
-        self.account.weight_to_cores(size_bytes, weight.num_copies)
+        resident = self.all.residents.get(name)
+        self.account.weight_to_cores(size_bytes, weight.num_copies, resident is Scope.LOCAL)
+        if resident is not None:
+            return [self._inner(size_bytes, at, "weights", free, name)]
         if self.shared is None:
             self.account.from_main(size_bytes)
             return [self._outer(size_bytes, at, "weights", free, name)]
@@ -249,6 +258,8 @@ class _Step:
     def _leave(self, place: int, weight: Weight, passage: Passage) -> None:
         """A weight that was brought to the shared buffer as a whole stays there, or leaves."""
         source = self.sources[place]
+        if weight.key in self.all.residents:
+            return
         if self.shared is None or source.ready is None or self.shared.find(weight.key) is not None:
             return
         last = self.last_reads[place]

@@ -42,9 +42,12 @@ class Account:
         """Main memory delivers, to the shared buffer if there is one."""
         self._count(size_bytes, "main_read", "shared_written")
 
-    def weight_to_cores(self, size_bytes: int, num_copies: int) -> None:
-        """A weight reaches the cores at once, as many as hold it."""
-        self._count(size_bytes, "shared_read")
+    def weight_to_cores(self, size_bytes: int, num_copies: int, is_local: bool = False) -> None:
+        """A weight reaches the cores at once, as many as hold it; from other cores if it `is_local`."""
+        if is_local:
+            self.between_cores(size_bytes)
+        else:
+            self._count(size_bytes, "shared_read")
         self._count(size_bytes * num_copies, "local_written")
 
     def to_cores(self, size_bytes: int) -> None:

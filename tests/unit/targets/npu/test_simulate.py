@@ -168,7 +168,7 @@ def test_no_policy_is_faster_than_the_bound(seed: int) -> None:
     for recipe in (recipe_for(graph, 0.3), recipe_for(graph, 1.0), *BASELINES.values()):
         for machine in (MACHINE, one_memory(MACHINE), WITHOUT_SHARED):
             planned = plan(graph, machine, recipe).simulation
-            steps, pools = planned.steps, planned.pools
+            steps, pools = planned.steps, planned.residents
             for overlap in get_args(Overlap):
                 for keeps_weights in (False, True):
                     for launches in ("once", "each step"):
