@@ -44,6 +44,11 @@ class Simulation:
     bound_by: str
 
     @property
+    def pools(self) -> PoolSizes:
+        """What of each level passing weights and tiles may take."""
+        return self.residents.pools
+
+    @property
     def utilization(self) -> dict[str, float]:
         """Share of the time that each unit runs."""
         return {unit: busy / self.time_s for unit, busy in self.busy_s.items() if self.time_s}

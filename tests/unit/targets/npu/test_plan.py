@@ -237,7 +237,9 @@ def test_recipes_that_come_to_the_same_are_planned_once(monkeypatch: pytest.Monk
     b = GraphBuilder()
     best = best_plan(b.finish(b.conv(b.conv(b.input(2, 4, 8, 8), 4), 4)), MACHINE)
     assert len(best.tried) > 20
-    assert best.num_simulated == 3, "once, once cut into layers, once with another way to spill"
+    assert best.num_simulated == 5, (
+        "once, once cut into layers; with another way to spill, with weights that stay, with both"
+    )
     assert len(solved) == len(set(solved)) == 8, (
         "three capacities, with masks as inputs and without, layers alone"
     )
@@ -379,5 +381,6 @@ def test_nothing_simple_beats_the_portfolio_and_nothing_any_plans_bound(
     assert best.time_s <= min(p.simulation.time_s for p in plans)
     for schedule in ("sequential", "greedy", "depth-first"):
         plans.append(plan(graph, machine, Recipe("none", schedule, MEMORY)))
-    least_s = min(best.time_s, *(p.simulation.time_s for p in plans))
-    assert max(best.lower_bound_s, *(p.simulation.lower_bound_s for p in plans)) <= least_s
+    # Weights that stay on the chip have a lower bound of their own.
+    assert best.lower_bound_s <= min(best.time_s, *(p.simulation.time_s for p in plans))
+    assert max(p.simulation.lower_bound_s for p in plans) <= min(p.simulation.time_s for p in plans)
