@@ -130,6 +130,9 @@ class SimulatedCost:
     energy_j: float = field(metadata=about("Of all clusters, static power included."))
     energy_by_j: Mapping[str, float] = field(metadata=about("By level, unit and static power."))
     energy_source: str
+    max_power_w: float | None = field(
+        metadata=about("What the machine can draw; null where its file does not say.", nullable=True)
+    )
     bytes: Mapping[str, int] = field(metadata=about("By level and direction, of one cluster."))
     utilization: Mapping[str, float] = field(metadata=about("Share of the time that each unit runs."))
     lower_bound_s: float
@@ -140,6 +143,24 @@ class SimulatedCost:
     def gap(self) -> float:
         """How far the time is above its lower bound, relative to the bound."""
         return self.time_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
+
+    @property
+    @in_json
+    def power_w(self) -> float:
+        """Mean power of all clusters."""
+        return self.energy_j / self.time_s if self.time_s else 0.0
+
+    @property
+    @in_json
+    def exceeds_power(self) -> bool:
+        """Whether that is more than the machine can draw: it would run slower, or energies are too high."""
+        return self.max_power_w is not None and self.power_w > self.max_power_w
+
+    @property
+    @in_json
+    def most_energy_by(self) -> str:
+        """The part that takes most energy."""
+        return max(self.energy_by_j, key=lambda part: self.energy_by_j[part], default="")
 
     @property
     @in_json

@@ -112,14 +112,16 @@ as wide as a word of inputs, as many single multipliers as these are, and the le
 unit reads from outwards; it prints what it took. It does not model the shape of a unit's `tile`,
 `efficiency` and `latency_ns`. Networks bind nothing but with `--noc`, which simulates a
 mesh between the elements and what they share: its shape, flits, multicast, latency and energy of hops, and
-the `latency_ns` of the outermost level. Nothing computes with `line_bytes` and `max_power_w`: they are for
-people.
+the `latency_ns` of the outermost level.
 
 `tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, the
 bandwidths of the levels from there outwards, and units that between them run the operation classes of the
 network. Before anything is planned it says all that is missing, each with the line to add. Clusters that
 share a level have equal parts of its capacity and of its bandwidth; what goes from level to level is no
-faster than the DMA engines between the two, all of them together.
+faster than the DMA engines between the two, all of them together, each of whose transfers starts with
+`copy_setup_ns`. Idle power (`static_power_w`) is charged for the time of a run; where the mean power comes
+out above `max_power_w`, the result says so (`exceeds_power`), and which part takes most. It does not read
+`networks`, `threads`, `line_bytes` and `latency_ns`.
 """
 
 

@@ -348,4 +348,4 @@ class Overheads(MachinePart):
     barrier_ns: Nanoseconds = 0.0
     """Meeting of all cores of a cluster, as between two layers of a kernel."""
     copy_setup_ns: Nanoseconds = 0.0
-    """Start of one transfer between memories."""
+    """Start of one transfer of a DMA engine; parts of a tile that are simulated as one count as one."""

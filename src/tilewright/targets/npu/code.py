@@ -87,6 +87,7 @@ class NpuCode:
             "energy_j": found.energy_j * num_clusters,
             "energy_by_j": {part: pj * 1e-12 * num_clusters for part, pj in found.energy_pj.items()},
             "energy_source": self.machine.energy_source or "the citations of the machine's numbers",
+            "max_power_w": self.machine.max_power_w,
             "bytes": asdict(found.traffic),
             "utilization": found.utilization,
             "lower_bound_s": found.lower_bound_s,

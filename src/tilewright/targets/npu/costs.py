@@ -75,16 +75,16 @@ class NpuCosts:
         ports = ports_of(self.machine)
         names = [self.machine.level(name).name for name in (source_level, target_level)]
         ends = {names[0], names[1]}
-        rates = []
+        seconds = []
         if ports.main.name in ends:
-            rates.append(ports.main_bytes_per_s)
+            seconds.append(ports.main_s(size_bytes))
         if ports.local.name in ends:
-            rates.append(ports.local_bytes_per_s)
-        if not rates:
+            seconds.append(ports.local_s(size_bytes))
+        if not seconds:
             raise MachineError(
                 f"machine {self.machine.name!r}: nothing moves data from {names[0]!r} to {names[1]!r}."
             )
-        time_ns = size_bytes / min(rates) * 1e9
+        time_ns = max(seconds) * 1e9
         return Estimate(time_ns, time_ns, self.source)
 
     def least(self, kernels: Sequence[KernelWork], num_groups: int = 1) -> Estimate:

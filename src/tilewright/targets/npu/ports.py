@@ -22,8 +22,9 @@ class Ports:
     """Levels of one cluster and bytes per second, both ways together.
 
     `main_bytes_per_s` is between main memory and the shared buffer, `local_bytes_per_s` between that and the
-    cores and among these. Where no buffer is shared, main memory feeds the cores. `pj_per_byte` is what each
-    of the two engines takes, accesses at both ends apart.
+    cores and among these. Where no buffer is shared, main memory feeds the cores. Each transfer takes
+    `setup_s` before its first byte. `pj_per_byte` is what each of the two engines takes, accesses at both
+    ends apart.
     """
 
     local: Level
@@ -31,7 +32,16 @@ class Ports:
     main: Level
     main_bytes_per_s: float
     local_bytes_per_s: float
+    setup_s: float
     pj_per_byte: Mapping[str, float]
+
+    def main_s(self, size_bytes: int) -> float:
+        """Seconds of a transfer from or to main memory; none for no bytes."""
+        return self.setup_s + size_bytes / self.main_bytes_per_s if size_bytes else 0.0
+
+    def local_s(self, size_bytes: int) -> float:
+        """Seconds of a transfer from, to or between the cores; none for no bytes."""
+        return self.setup_s + size_bytes / self.local_bytes_per_s if size_bytes else 0.0
 
 
 def ports_of(machine: Machine) -> Ports:
@@ -44,15 +54,17 @@ def ports_of(machine: Machine) -> Ports:
     assert machine.local is not None, "that is required"
     local, shared, main = machine.local, machine.shared, machine.outermost
     outer = _Engine.of(machine, local if shared is None else shared, main)
+    setup_s = machine.overheads.copy_setup_ns * 1e-9
     main_rate = min(_level_rate(machine, main), outer.bytes_per_s)
     local_rate = _level_rate(machine, local)
     if shared is None:
         # What moves among the cores has no engine of its own.
-        return Ports(local, None, main, min(main_rate, local_rate), local_rate, {DMA: outer.pj_per_byte})
+        energy = {DMA: outer.pj_per_byte}
+        return Ports(local, None, main, min(main_rate, local_rate), local_rate, setup_s, energy)
     inner = _Engine.of(machine, local, shared)
     local_rate = min(local_rate, _level_rate(machine, shared), inner.bytes_per_s)
     energy = {DMA: outer.pj_per_byte, CORE_DMA: inner.pj_per_byte}
-    return Ports(local, shared, main, main_rate, local_rate, energy)
+    return Ports(local, shared, main, main_rate, local_rate, setup_s, energy)
 
 
 @dataclass(frozen=True, slots=True)

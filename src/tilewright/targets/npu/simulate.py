@@ -16,7 +16,7 @@ from tilewright.ir.region import Region, union_volume, volume
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.pools import PoolSizes
-from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
+from tilewright.targets.npu.ports import DMA, ports_of
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.steps import SimulatedStep
 from tilewright.targets.npu.tasks import Overlap, Policy, StepTasks
@@ -105,9 +105,8 @@ def simulate(
     energy_pj = account.energy_pj()
     for work in (work for step in steps for work in step.works if work.energy_pj):
         energy_pj[work.unit] = energy_pj.get(work.unit, 0.0) + work.energy_pj
-    for unit, rate in ((DMA, ports.main_bytes_per_s), (CORE_DMA, ports.local_bytes_per_s)):
-        # All that these do is move bytes, at their rate.
-        moved_pj = busy.get(unit, 0.0) * rate * ports.pj_per_byte.get(unit, 0.0)
+    for unit, pj_per_byte in ports.pj_per_byte.items():
+        moved_pj = pj_per_byte * sum(run.size_bytes for run in runs if run.unit == unit)
         if moved_pj:
             energy_pj[unit] = energy_pj.get(unit, 0.0) + moved_pj
     energy_pj["static"] = static_power_w(machine) * time_s * 1e12

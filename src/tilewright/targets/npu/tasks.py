@@ -245,14 +245,14 @@ class _Step:
         self, size_bytes: int, at: tuple[int, int, int], what: str, after: Iterable[int], name: str
     ) -> int:
         """Bytes pass the port of main memory."""
-        seconds = size_bytes / self.all.ports.main_bytes_per_s
+        seconds = self.all.ports.main_s(size_bytes)
         return self.all.task(DMA, size_bytes, seconds, at, what, after, name)
 
     def _inner(
         self, size_bytes: int, at: tuple[int, int, int], what: str, after: Iterable[int], name: str
     ) -> int:
         """Bytes pass the port of the cores."""
-        seconds = size_bytes / self.all.ports.local_bytes_per_s
+        seconds = self.all.ports.local_s(size_bytes)
         return self.all.task(CORE_DMA, size_bytes, seconds, at, what, after, name)
 
     def _leave(self, place: int, weight: Weight, passage: Passage) -> None:

@@ -152,8 +152,9 @@ class Works:
         """
         rate = self.rates.copying(dtype)
         if rate is None:
-            seconds = size_bytes / self.ports.local_bytes_per_s
-            return UnitWork(CORE_DMA, seconds, 0.0, 0.0, 0.0, str(self.types.stored(dtype)))
+            seconds = self.ports.local_s(size_bytes)
+            energy_pj = size_bytes * self.ports.pj_per_byte.get(CORE_DMA, 0.0)
+            return UnitWork(CORE_DMA, seconds, 0.0, 0.0, energy_pj, str(self.types.stored(dtype)))
         each = max(rate.unit.ops_per_element.get(node.op_type, 1.0) for node in nodes)
         return self._plain(rate, each * elements, self.machine.num_cores_per_cluster)
 
