@@ -100,6 +100,9 @@ _CUTS = (
 )
 """Which axes are split, and whether layers are joined."""
 
+_KEEPING_ROWS = "rows=keep"
+"""Slices of images that keep rows for the next one: they run in order, so that orders differ little."""
+
 _ORDERS = ("depth-first", "min-delta", "breadth-first", "exact-order{max_states=5000}")
 _WHOLE_PARTITIONS = ("graphturbo", "graphturbo{group=false}", _RELAY)
 """Ways to cut without slices: where the cores' buffers are so small that slices cost more than they save."""
@@ -108,12 +111,17 @@ _WHOLE_PARTITIONS = ("graphturbo", "graphturbo{group=false}", _RELAY)
 def worth_trying(partition: Callable[[str], Partition], analysis: Analysis) -> Iterator[Recipe]:
     """The paper's own first, then layers one by one, then others by capacity, axes and order.
 
-    Axes beyond the batch are in question only where a slice of the batch is too large.
+    Axes beyond the batch are in question only where a slice of the batch is too large, rows that are kept
+    only where joined layers that share some are then cut.
     """
     yield GRAPHTURBO
     yield Recipe(PLAIN_RECIPE.partition, PLAIN_RECIPE.schedule, MEMORY)
     for alpha in ALPHAS:
         is_cut = cuts_samples(analysis, partition(_graphturbo(f"alpha={alpha:g}")))
+        keeping = _graphturbo(f"alpha={alpha:g}", _KEEPING_ROWS)
+        if is_cut and any(split.chain_length > 1 for split in partition(keeping).splits):
+            for order in _PAPERS_ORDERS:
+                yield Recipe(keeping, order, MEMORY)
         for cut in _CUTS if is_cut else _CUTS[:1]:
             for side_inputs in ("", "side_inputs=true") if cut != "group=false" else ("",):
                 name = _graphturbo(f"alpha={alpha:g}", cut, side_inputs)
