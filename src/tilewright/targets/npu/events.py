@@ -93,6 +93,7 @@ class TaskGraph:
         num_left = [task.num_waiting for task in tasks]
         ready = [number for number, task in enumerate(tasks) if task.num_waiting == 0]
         touched: list[str] = []
+        started_s: dict[int, float] = {}
         now = 0.0
         while True:
             for number in ready:
@@ -106,6 +107,7 @@ class TaskGraph:
                 if is_free[unit] and waiting[unit]:
                     _, number = heapq.heappop(waiting[unit])
                     is_free[unit] = False
+                    started_s[number] = now
                     heapq.heappush(events, (now + tasks[number].seconds, number))
             if not events:
                 return runs
@@ -117,7 +119,7 @@ class TaskGraph:
                 task = tasks[number]
                 if task.unit != NOWHERE:
                     if task.seconds:
-                        runs.append(_ran(task, now))
+                        runs.append(_ran(task, started_s.pop(number), now))
                     is_free[task.unit] = True
                     touched.append(task.unit)
                 for follower in task.followers:
@@ -126,11 +128,11 @@ class TaskGraph:
                         ready.append(follower)
 
 
-def _ran(task: _Task, end_s: float) -> Run:
+def _ran(task: _Task, start_s: float, end_s: float) -> Run:
     step, tile, _ = task.priority
     return Run(
         task.unit,
-        end_s - task.seconds,
+        start_s,
         end_s,
         step,
         task.what,
