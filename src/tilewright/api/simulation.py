@@ -27,7 +27,7 @@ from tilewright.files import write_atomically
 from tilewright.formatting import format_bytes
 from tilewright.frontend.onnx import Source
 from tilewright.options import AUTO, Options, Shapes, parse_shapes
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Spec
 from tilewright.printable import json_text
 from tilewright.progress import PhaseClock, Progress
 from tilewright.results import Result, Table, about, in_json
@@ -51,6 +51,9 @@ class SimulationRequest:
 
     * `model` is an ONNX file, its bytes, a `ModelProto` or a loaded model; `target` a machine's preset or its
       YAML file, with options: `stcp920{overlap=none}`.
+    * `dtype` says what floating-point numbers are lowered to, inputs and results included: `float16`, `int8`;
+      as the target's option of this name. Without it the machine keeps what it multiplies, and the widest
+      that it does in place of other types.
     * `recipe` says how to plan: `best` of a portfolio (the default), `search` from there on, or a plan with a
       name, such as `graphturbo` or `tvm`. Instead of one, `partition`, `schedule` and `memory` name planners;
       what is not named is the target's default.
@@ -66,6 +69,7 @@ class SimulationRequest:
 
     model: Model | Source
     target: str | Path = DEFAULT_MACHINE
+    dtype: str | None = None
     recipe: str | None = None
     partition: str | None = None
     schedule: str | None = None
@@ -80,7 +84,7 @@ class SimulationRequest:
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
             object.__setattr__(self, name, argument(name.replace("_", "-"), getattr(self, name), kind))
-        object.__setattr__(self, "target", os.fspath(self.target))
+        object.__setattr__(self, "target", _lowering(os.fspath(self.target), self.dtype))
         object.__setattr__(
             self, "budget", Budget.parse(self.budget) if isinstance(self.budget, str) else self.budget
         )
@@ -137,9 +141,17 @@ class SimulationRequest:
         return Options(target=target, budget=budget, **names).resolved()  # type: ignore[arg-type]  # parsed before
 
 
+def _lowering(target: str, dtype: str | None) -> str:
+    """A target's text with the option that says what is lowered to."""
+    if dtype is None:
+        return target
+    spec = Spec.parse(target)
+    return str(Spec(spec.name, tuple((dict(spec.options) | {"dtype": dtype}).items())))
+
+
 _KINDS: Mapping[str, Any] = {
     "target": str | Path,
-    **dict.fromkeys(("recipe", "partition", "schedule", "memory"), str | None),
+    **dict.fromkeys(("dtype", "recipe", "partition", "schedule", "memory"), str | None),
     "budget": Budget | str | None,
     "batch": int | str | tuple[int, ...] | None,
     "shapes": Mapping[str, tuple[int, ...]] | str | None,
@@ -188,7 +200,12 @@ class SimulationResult(SimulatedRecipe, Result):
     num_simulated: int = field(metadata=about("How many of them came to different plans."))
     num_untried: int = field(metadata=about("How many recipes of the portfolio the budget did not last for."))
     compared: Mapping[str, SimulatedRecipe]
-    values_checked: bool
+    values_checked: bool = field(
+        metadata=about(
+            "Whether the plan's values were computed and equal the network's: in the file's types, whatever "
+            "they are lowered to. What lowering rounds is no part of it."
+        )
+    )
     num_clusters: int = field(metadata=about(hidden=True))
     code: SimulatedCode = field(metadata=about(hidden=True))
 
@@ -228,7 +245,9 @@ class SimulationResult(SimulatedRecipe, Result):
             untried = f"; the budget left {self.num_untried} untried" if self.num_untried else ""
             lines.append(f"{len(self.tried)} recipes tried, {self.num_simulated} different plans{untried}")
         if self.values_checked:
-            lines.append("values: computed buffer by buffer, equal to the network's")
+            lowered = any(kept.file != kept.stored for kept in self.element_types)
+            types = ", in the file's types, without the rounding of those they are kept as" if lowered else ""
+            lines.append(f"values: computed buffer by buffer, equal to the network's{types}")
         return lines
 
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
@@ -269,12 +288,17 @@ class SimulationResult(SimulatedRecipe, Result):
         rows = (
             (time[0], f"{time[1]}, {self.throughput_per_s:,.0f} samples/s"),
             *rest,
+            ("types", self._types_text()),
             ("buffers", f"{buffers}; {format_bytes(self.spilled_bytes)} spilled"),
         )
         if self.resident_bytes:
             kept = f"{format_bytes(self.resident_bytes)} stay on the chip from batch to batch"
             rows = (*rows, ("weights", kept))
         return Table(("", ""), rows)
+
+    def _types_text(self) -> str:
+        units = (f"{unit} in {', '.join(dtypes)}" for unit, dtypes in self.computed_in.items())
+        return "; ".join((", ".join(map(str, self.element_types)), *units))
 
     def __repr__(self) -> str:
         return (

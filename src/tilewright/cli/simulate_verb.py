@@ -24,6 +24,12 @@ def register(app: typer.Typer, panel: str) -> None:
 def simulate(
     model: Path = MODEL,
     target: str = typer.Option("stcp920", "--target", "-t", help="A machine: a preset, or a YAML file."),
+    dtype: str | None = typer.Option(
+        None,
+        "--dtype",
+        help="What floating-point numbers are lowered to: float32, float16, bfloat16, int16, int8; default: "
+        "what the machine multiplies, the widest in place of other types.",
+    ),
     recipe: str | None = typer.Option(
         None,
         "--recipe",
@@ -89,6 +95,7 @@ def simulate(
     request = SimulationRequest(
         model=model,
         target=target,
+        dtype=dtype,
         recipe=recipe,
         partition=partition,
         schedule=schedule,

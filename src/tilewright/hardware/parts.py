@@ -200,9 +200,11 @@ class Unit(MachinePart):
     runs: tuple[Work, ...] = ()
     """Operation classes that the unit takes; left out: what is usual for its kind."""
     macs_per_cycle: PerDType = Field(default_factory=dict)
-    """Multiply-accumulates per cycle, by element type."""
+    """Multiply-accumulates per cycle, by element type. Networks of floating-point numbers are kept in a type
+    that a unit for contractions has here."""
     ops_per_cycle: PerDType = Field(default_factory=dict)
-    """Other scalar operations per cycle, by element type."""
+    """Other scalar operations per cycle, by element type; of a type that is missing those of one that holds
+    all its values."""
     ops_per_element: PerOperator = Field(default_factory=dict)
     """Operations that one element of an operator's output costs, by ONNX operator; others cost 1."""
     efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0

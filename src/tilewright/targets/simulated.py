@@ -31,9 +31,29 @@ class SimulatedSubgraph:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class LoweredType:
+    """As what the machine keeps elements of a type of the file."""
+
+    file: str
+    stored: str
+    border: str = field(metadata=about("The same of the network's inputs and results, in main memory."))
+
+    def __str__(self) -> str:
+        if self.file == self.stored:
+            return self.file
+        border = f" ({self.border} in inputs and results)" if self.border != self.stored else ""
+        return f"{self.file} as {self.stored}{border}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedNetwork(SimulatedCost):
     """A network as a described machine runs it, and what this costs."""
+
+    element_types: tuple[LoweredType, ...] = field(metadata=about("Of all values, constants included."))
+    computed_in: Mapping[str, tuple[str, ...]] = field(
+        metadata=about("By unit: the element types in which it computes.")
+    )
 
     subgraphs: tuple[SimulatedSubgraph, ...]
     order: tuple[str, ...]

@@ -16,7 +16,7 @@ from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.occupancy import levels_over_time
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.simulate import Simulation
-from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork, Timeline, UnitRun
+from tilewright.targets.simulated import LoweredType, NetworkPlan, SimulatedNetwork, Timeline, UnitRun
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +56,8 @@ class NpuCode:
         planned = self.planned
         return SimulatedNetwork(
             **self._figures(),
+            element_types=self._element_types(),
+            computed_in=self._computed_in(),
             subgraphs=subgraphs_of(planned),
             order=tuple(str(planned.instances.nodes[place]) for place in planned.order),
             buffers={str(scope): count for scope, count in planned.scopes.num_buffers.items()},
@@ -79,6 +81,22 @@ class NpuCode:
             runs=tuple(UnitRun(**asdict(r)) for r in simulated.runs),
             levels=levels_over_time(plan, simulated),
         )
+
+    def _element_types(self) -> tuple[LoweredType, ...]:
+        types = self.planned.types
+        found = dict.fromkeys(v.dtype for v in self.program.graph.values())
+        return tuple(
+            LoweredType(str(d), str(types.stored(d)), str(d if types.keeps_border else types.stored(d)))
+            for d in found
+        )
+
+    def _computed_in(self) -> dict[str, tuple[str, ...]]:
+        found: dict[str, dict[str, None]] = {}
+        for step in self.simulation.steps:
+            for work in step.works:
+                if work.macs or work.ops:
+                    found.setdefault(work.unit, {})[work.dtype] = None
+        return {unit: tuple(dtypes) for unit, dtypes in sorted(found.items())}
 
     def _figures(self) -> dict[str, Any]:
         found, num_clusters = self.simulation, self.machine.num_clusters

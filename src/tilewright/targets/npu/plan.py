@@ -31,6 +31,7 @@ class SimulatedPlan:
     bindings: Bindings
     scopes: ScopePlan
     simulation: Simulation
+    types: ElementTypes
 
     @property
     def partition(self) -> Partition:
@@ -86,7 +87,7 @@ def simulated_order(
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, Works(machine, types))
     simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds, launches=launches)
-    return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation)
+    return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation, types)
 
 
 def least_seconds_of(instances: InstanceGraph, works: Works) -> Mapping[str, float]:
