@@ -270,7 +270,8 @@ class SimulationResult(SimulatedRecipe, Result):
             (
                 str(number),
                 str(len(s.nodes)),
-                " x ".join(f"{factor} on axis {dim}" for dim, factor in s.cuts) or "1",
+                (" x ".join(f"{factor} on axis {dim}" for dim, factor in s.cuts) or "1")
+                + (", rows kept" if s.keeps_rows else ""),
                 " ".join("x".join(map(str, shape)) for shape in s.instance_shapes),
                 "x".join(map(str, s.binding)),
             )

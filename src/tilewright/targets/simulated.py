@@ -24,6 +24,7 @@ class SimulatedSubgraph:
     cuts: tuple[tuple[int, int], ...] = field(
         metadata=about("Axes that are cut with their factors, the outer first.")
     )
+    keeps_rows: bool = field(metadata=about("Whether slices keep rows for the next one, in order."))
     output_shapes: tuple[tuple[int, ...], ...]
     instance_shapes: tuple[tuple[int, ...], ...]
     binding: tuple[int, ...] = field(

@@ -44,6 +44,7 @@ def subgraphs_of(planned: SimulatedPlan) -> tuple[SimulatedSubgraph, ...]:
             split_dim=split.cuts[0][0] if split.cuts else None,
             factor=split.num_instances,
             cuts=split.cuts,
+            keeps_rows=split.chain_length > 1,
             output_shapes=tuple(v.shape for v in subgraph.outputs),
             instance_shapes=tuple(
                 tuple(stop - start for start, stop in region)
