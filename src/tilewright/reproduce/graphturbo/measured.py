@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 
+from tilewright.reproduce.graphturbo.gpu import GpuTimes
 from tilewright.reproduce.graphturbo.paper import Network
 from tilewright.reproduce.graphturbo.runs import Outcome
 
@@ -40,7 +41,8 @@ class Measured:
     """`by_batch` is table 1's network by samples, `units` figure 16's networks by name and samples.
 
     `orders` are both orders and both rules of spilling on ResNet-50, `choices` readings of the algorithms on
-    it; `allocated` is BERT-256 by the share of the cores' buffers that may be allocated.
+    it; `allocated` is BERT-256 by the share of the cores' buffers that may be allocated, `gpu` the study on a
+    GPU by images and way.
     """
 
     rows: Sequence[Row]
@@ -49,6 +51,7 @@ class Measured:
     orders: Mapping[str, Outcome]
     choices: Mapping[str, Outcome]
     allocated: Mapping[float, Outcome]
+    gpu: Mapping[int, Mapping[str, GpuTimes]]
 
     def row(self, label: str) -> Row | None:
         """A network by its letter, if it was run."""

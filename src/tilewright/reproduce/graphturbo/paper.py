@@ -54,6 +54,7 @@ their milliseconds."""
 
 FIGURE_16: tuple[tuple[str, str, Mapping[str, int], str, tuple[int, ...]], ...] = (
     ("ResNet-50 (FP16)", "resnet50", {}, "float16", (1, 2, 4, 8, 16)),
+    ("ResNet-50 (INT8)", "resnet50", {}, "int8", (1, 2, 4, 8, 16)),
     ("BERT-128", "bert_base", {"sequence": 128}, "float16", (4, 8, 16)),
 )
 """Networks of figure 16: name, the zoo's with its size, what they are lowered to, samples on the x axis."""

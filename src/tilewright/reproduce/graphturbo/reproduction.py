@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from tilewright.reproduce.base import Effort, Exhibit, Update
 from tilewright.reproduce.graphturbo import exhibits
 from tilewright.reproduce.graphturbo.claims import claims_of_the_text
+from tilewright.reproduce.graphturbo.gpu import GPU, GpuTimes, gpu_times
 from tilewright.reproduce.graphturbo.measured import Measured, Row
-from tilewright.reproduce.graphturbo.paper import FIGURE_16, NETWORKS, TABLE_1, Network
+from tilewright.reproduce.graphturbo.paper import FIGURE_16, NETWORKS, TABLE_1, TABLE_5, Network
 from tilewright.reproduce.graphturbo.runs import (
     BREADTH_FIRST,
     CALIBRATION,
@@ -20,6 +21,7 @@ from tilewright.reproduce.graphturbo.runs import (
     Job,
     Outcome,
     each,
+    outcomes,
 )
 
 _TVM = ("tvm", "tvm-overlapped")
@@ -43,11 +45,13 @@ class GraphTurbo:
         jobs = _jobs(chosen)
         found: dict[Hashable, dict[str, Outcome]] = {}
         for number, (key, outcome) in enumerate(
-            zip(jobs, each(tuple(jobs.values()), effort.num_processes), strict=True)
+            zip(jobs, each(outcomes, tuple(jobs.values()), effort.num_processes), strict=True)
         ):
-            update(f"{jobs[key].network} with {jobs[key].batch} samples", number, len(jobs))
+            update(f"{jobs[key].network} with {jobs[key].batch} samples", number, len(jobs) + 1)
             found[key] = outcome
-        measured = _measured(chosen, found)
+        update(f"{GPU} with {', '.join(map(str, TABLE_5))} images", len(jobs), len(jobs) + 1)
+        gpu = dict(zip(TABLE_5, each(gpu_times, tuple(TABLE_5), effort.num_processes), strict=True))
+        measured = _measured(chosen, found, gpu)
         return (
             exhibits.choices(measured),
             exhibits.table_1(measured),
@@ -59,6 +63,7 @@ class GraphTurbo:
             exhibits.figure_16(measured),
             exhibits.figure_17(measured),
             exhibits.table_4(measured),
+            exhibits.table_5(measured),
             claims_of_the_text(measured),
         )
 
@@ -86,7 +91,11 @@ def _jobs(chosen: Sequence[Network]) -> Mapping[Hashable, Job]:
     return jobs
 
 
-def _measured(chosen: Sequence[Network], found: Mapping[Hashable, Mapping[str, Outcome]]) -> Measured:
+def _measured(
+    chosen: Sequence[Network],
+    found: Mapping[Hashable, Mapping[str, Outcome]],
+    gpu: Mapping[int, Mapping[str, GpuTimes]],
+) -> Measured:
     batches = TABLE_1[2]
     return Measured(
         tuple(Row(n, found["tvm", n.label], found["ours", n.label]) for n in chosen),
@@ -95,4 +104,5 @@ def _measured(chosen: Sequence[Network], found: Mapping[Hashable, Mapping[str, O
         found["orders"],
         found["choices"],
         {share: found["allocated", share][PLANNED_FOR_ALL] for share in _ALLOCATED},
+        gpu,
     )

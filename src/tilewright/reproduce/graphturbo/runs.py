@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tilewright.reproduce.graphturbo.paper import MACHINE
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.targets.npu.plan import SimulatedPlan
     from tilewright.targets.npu.recipes import Baseline
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 MASKED = "masks as inputs"
 DEPTH_FIRST, BREADTH_FIRST, LARGEST = "depth first", "breadth first", "largest spilled"
@@ -83,13 +86,13 @@ class Outcome:
         return len(self.factors)
 
 
-def each(jobs: Sequence[Job], num_processes: int) -> Iterator[dict[str, Outcome]]:
-    """The outcomes of each job, in order, by recipe."""
+def each(run: Callable[[T], R], jobs: Sequence[T], num_processes: int) -> Iterator[R]:
+    """What comes of each job, in order."""
     if num_processes <= 1:
-        yield from map(outcomes, jobs)
+        yield from map(run, jobs)
         return
     with ProcessPoolExecutor(num_processes, get_context("spawn")) as pool:
-        yield from pool.map(outcomes, jobs)
+        yield from pool.map(run, jobs)
 
 
 def outcomes(job: Job) -> dict[str, Outcome]:
