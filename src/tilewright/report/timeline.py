@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _HELD = {
     "placed": ("#6f9bd1", "placed buffers"),
+    "resident": ("#a8632a", "weights that stay"),
     "weights": ("#e08a2e", "weights in use or kept"),
     "prefetched": ("#f6cf9b", "weights fetched ahead"),
     "tiles": ("#5aa469", "tiles on their way"),
@@ -245,7 +246,7 @@ class _Run:
         )
         what = f"{first.what}{moved}{name}: step {step.number} ({step.name}){tile}"
         label = f"{what}\n{_ms(first.start_s, last.end_s)}"
-        return Block(first.start_s, last.end_s, _DOES[first.what][0], label)
+        return Block(first.start_s, last.end_s, _DOES.get(first.what, ("#999",))[0], label)
 
     def subgraph_table(self) -> str:
         """Which subgraph is which."""

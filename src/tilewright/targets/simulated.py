@@ -158,6 +158,9 @@ class PlannedWeight:
     fetch_s: float | None = field(
         metadata=about("When the first of it sets out for this step; null: nothing of it has to.")
     )
+    resident_in: str | None = field(
+        metadata=about("The level where it stays from batch to batch; null: it comes from main memory.")
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def subgraphs_of(planned: SimulatedPlan) -> tuple[SimulatedSubgraph, ...]:
 def plan_of(planned: SimulatedPlan, machine: Machine) -> NetworkPlan:
     """Everything of a plan, with its times. O(steps + reads + runs)."""
     graph, scopes, simulated = planned.partition.graph, planned.scopes, planned.simulation
-    times = _step_times(planned)
+    times = _step_times(planned, machine.shared is not None)
     end_s = max((t.end_s for t in times), default=0.0)
     readers: list[list[int]] = [[] for _ in scopes.buffers]
     for number, step in enumerate(scopes.steps):
@@ -153,7 +153,7 @@ def _buffer(
 
 
 def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> PlannedStep:
-    placed = planned.scopes.steps[step.number]
+    placed, residents = planned.scopes.steps[step.number], planned.simulation.residents.scopes
     return PlannedStep(
         number=step.number,
         name=step.name,
@@ -165,7 +165,13 @@ def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> Pla
         ),
         writes=placed.writes,
         weights=tuple(
-            PlannedWeight(w.name, w.region, w.size_bytes, times.fetches_s.get(w.key or ""))
+            PlannedWeight(
+                w.name,
+                w.region,
+                w.size_bytes,
+                times.fetches_s.get(w.key or ""),
+                None if w.key is None or w.key not in residents else str(residents[w.key]),
+            )
             for w in step.weights
         ),
         tiles=_tiles(step.tiling),
@@ -198,12 +204,11 @@ def _tiles(tiling: Tiling) -> PlannedTiles:
     )
 
 
-def _step_times(planned: SimulatedPlan) -> list[_StepTimes]:
+def _step_times(planned: SimulatedPlan, has_shared: bool) -> list[_StepTimes]:
     """The times of all steps; one without runs is there as soon as what it waits for."""
     runs: list[list[Run]] = [[] for _ in planned.scopes.steps]
     for run in sorted(planned.simulation.runs, key=attrgetter("start_s")):
         runs[run.step].append(run)
-    has_shared = planned.simulation.pools.shared_bytes > 0
     times: list[_StepTimes] = []
     for step, own in zip(planned.simulation.steps, runs, strict=True):
         data = [r for r in own if r.what not in _WEIGHTS]

@@ -21,8 +21,8 @@ from tilewright.targets.npu.steps import SimulatedStep
 from tilewright.targets.npu.tiles import Passage
 from tilewright.targets.simulated import Curve, LevelOverTime, NetworkPlan
 
-PLACED, WEIGHTS, PREFETCHED, TILES = "placed", "weights", "prefetched", "tiles"
-_KINDS = (PLACED, WEIGHTS, PREFETCHED, TILES)
+PLACED, RESIDENT, WEIGHTS, PREFETCHED, TILES = "placed", "resident", "weights", "prefetched", "tiles"
+_KINDS = (PLACED, RESIDENT, WEIGHTS, PREFETCHED, TILES)
 
 
 class Held(NamedTuple):
@@ -38,7 +38,7 @@ class Held(NamedTuple):
 def levels_over_time(plan: NetworkPlan, simulation: Simulation) -> tuple[LevelOverTime, ...]:
     """What each level holds when. O(n log n) in buffers and runs."""
     changes: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
-    for held in (*_placed(plan), *_Passing(simulation).all()):
+    for held in (*_placed(plan), *_resident(simulation), *_Passing(plan, simulation).all()):
         if held.size_bytes and held.end_s > held.start_s:
             entries = [(held.start_s, held.size_bytes), (held.end_s, -held.size_bytes)]
             changes[str(held.level), held.kind] += entries
@@ -62,15 +62,22 @@ def _placed(plan: NetworkPlan) -> Iterator[Held]:
         yield Held(Scope(buffer.level), PLACED, start_s, buffer.end_s, buffer.size_bytes)
 
 
+def _resident(simulation: Simulation) -> Iterator[Held]:
+    """Weights that stay from batch to batch."""
+    sizes = {weight.key: weight.size_bytes for step in simulation.steps for weight in step.weights}
+    for key, level in simulation.residents.scopes.items():
+        yield Held(level, RESIDENT, 0.0, simulation.time_s, sizes[key])
+
+
 class _Passing:
     """Weights, operands and results on their way through the levels."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, plan: NetworkPlan, simulation: Simulation) -> None:
         self.steps = simulation.steps
         self.runs: list[list[Run]] = [[] for _ in self.steps]
         for run in sorted(simulation.runs, key=attrgetter("start_s", "end_s")):
             self.runs[run.step].append(run)
-        self.has_shared = simulation.pools.shared_bytes > 0
+        self.has_shared = any(level.name == Scope.SHARED for level in plan.levels)
 
     def all(self) -> Iterator[Held]:
         for step in self.steps:

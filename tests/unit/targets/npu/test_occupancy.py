@@ -83,6 +83,20 @@ def test_what_is_fetched_ahead_is_in_the_shared_buffer_until_it_is_used(code: Np
     assert bytes_at(timeline, "GB", {"weights", "prefetched"}, last_s) == 0
 
 
+def test_weights_that_stay_are_there_all_the_time() -> None:
+    code = tw.simulate(small_net(), "stcp920{resident_weights=true}", recipe="graphturbo").code
+    assert isinstance(code, NpuCode)
+    residents = code.simulation.residents
+    assert residents.scopes
+    timeline = code.timeline()
+    for share in (0.0, 0.5, 0.99):
+        at_s = share * code.cost.time_s
+        there = sum(bytes_at(timeline, x.level.name, {"resident"}, at_s) for x in timeline.levels)
+        assert there == residents.size_bytes
+    weights = [w for step in code.plan().steps for w in step.weights]
+    assert {w.name for w in weights if w.resident_in} == {key.split(" ")[0] for key in residents.scopes}
+
+
 def test_no_level_holds_more_than_its_capacity() -> None:
     """Where the shares of weights are used up: a batch of a network that streams and spills."""
     model = tw.zoo.build("squeezenet1_1", image=64, batch=32)
