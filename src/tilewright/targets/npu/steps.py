@@ -120,6 +120,12 @@ class _Lowering:
             (e.consumer, e.value, e.producer): e for e in self.graph.edges
         }
         self.redistributed: dict[Edge, int] = {}  # by which step
+        network = plan.graph.partition.graph
+        self.converted = frozenset(
+            v.name
+            for v in (*network.inputs, *network.outputs)
+            if plan.graph.partition.border_bytes is not None and types.is_converted(v.dtype)
+        )
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.known_tilings: dict[TileRequest, Tiling] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
@@ -170,7 +176,9 @@ class _Lowering:
         is_passed_on: bool = False,
     ) -> Tiling:
         def moved(x: Load | Store) -> Moved:
-            return Moved(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN)
+            # What is converted lies in the cores as it comes or goes, and beside that as it is kept.
+            num_copies = 2 if x.scope is Scope.MAIN and x.value in self.converted else 1
+            return Moved(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN, num_copies)
 
         request = TileRequest(
             tuple(Moved(w.size_bytes, False, w.key not in self.residents, w.num_copies) for w in weights),

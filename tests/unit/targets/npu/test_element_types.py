@@ -114,6 +114,9 @@ def test_inputs_and_results_of_another_type_are_read_so_and_converted_once() -> 
     busy_s = [found.utilization["VME"] * found.time_s for found in (by_itself, asked)]
     assert busy_s[0] - busy_s[1] == pytest.approx(converted_s)
     assert by_itself.buffers == asked.buffers
+    reads = [found.plan.steps[0].tiles.reads for found in (by_itself, asked)]
+    held_bytes = [sum(x.held_bytes for x in tiles if x is not None) for tiles in reads]
+    assert held_bytes[0] == 2 * 2 * held_bytes[1], "as wide as in the file, and the copy"
     assert by_itself.lower_bound_s >= asked.lower_bound_s
 
 
