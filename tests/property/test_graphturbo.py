@@ -302,7 +302,7 @@ def test_every_subgraph_is_split_as_eq_1_says_of_all_its_axes(seed: int, share: 
     graph = network(seed)
     planned = GraphTurbo(capacity_bytes=int(largest(graph) * share), element_bytes=4, dims="any")
     partition = plan(seed, share, dims="any")
-    splitter = planned.splitter(PartitionProblem(graph).analysis, None)
+    splitter = planned.splitter(PartitionProblem(graph))
     for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True):
         layers = partition.layers_of(subgraph)
         part = joined([single(layer, i) for i, layer in enumerate(layers)], subgraph.outputs)

@@ -6,8 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from tests.support.graphs import GraphBuilder, random_graph
+from tests.support.models import small_net
 from tests.unit.partition.residual import convolution, residual
 
+import tilewright as tw
 from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Node
@@ -308,3 +310,17 @@ def test_a_stated_peak_that_is_wrong_is_found() -> None:
         damaged = replace(stated, peak_bytes=(peak,), options=(options,))
         rules = {v.rule for v in check_splits(replace(partition, weighed=damaged))}
         assert rules == {"peak"}
+
+
+def test_a_sample_is_cut_into_no_more_instances_than_allowed() -> None:
+    graph = tw.load(small_net(size=48)).graph
+    counts = []
+    for most in (1, 4, 16, 64):
+        partitioner = GraphTurbo(capacity_bytes=16384, max_instances_per_sample=most)
+        partition = partitioner.solve(PartitionProblem(graph), Budget())
+        counts.append(max(split.num_instances for split in partition.splits))
+        assert counts[-1] <= most
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+    with pytest.raises(UsageError, match="0 instances of a sample are none; give 1 or more"):
+        GraphTurbo(max_instances_per_sample=0)

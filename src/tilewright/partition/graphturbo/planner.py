@@ -40,7 +40,7 @@ class GraphTurbo:
     rows: Rows = option(
         "recompute", "What slices of images share inside a subgraph: computed by each, or kept for the next."
     )
-    max_instances_per_sample: int = option(64, "Where a sample would be cut finer, a layer is tiled instead.")
+    max_instances_per_sample: int = option(16, "Where a sample would be cut finer, a layer is tiled instead.")
     in_place: bool = option(True, "Let a result take the place of an operand that dies.")
     fuse_joins: bool = option(False, "Let a sum of two layers join the one that is computed last.")
     ascending: bool = option(True, "A producer has no more instances than its consumer.")

@@ -40,7 +40,7 @@ class SplitRules:
     recompute_limit: float = 1.25
     all_factors: bool = False
     rows: Rows = "recompute"
-    max_instances_per_sample: int = 64
+    max_instances_per_sample: int = 16
 
 
 def factors(extent: int, rules: SplitRules) -> Iterator[int]:

@@ -108,6 +108,10 @@ _WHOLE_PARTITIONS = ("graphturbo", "graphturbo{group=false}", _RELAY)
 """Ways to cut without slices: where the cores' buffers are so small that slices cost more than they save."""
 
 
+_COARSE = "max_instances_per_sample=8"
+"""Where buffers are small, tiles inside of layers often cost less than slices with their halos."""
+
+
 def worth_trying(partition: Callable[[str], Partition], analysis: Analysis) -> Iterator[Recipe]:
     """The paper's own first, then layers one by one, then others by capacity, axes and order.
 
@@ -118,6 +122,9 @@ def worth_trying(partition: Callable[[str], Partition], analysis: Analysis) -> I
     yield Recipe(PLAIN_RECIPE.partition, PLAIN_RECIPE.schedule, MEMORY)
     for alpha in ALPHAS:
         is_cut = cuts_samples(analysis, partition(_graphturbo(f"alpha={alpha:g}")))
+        if is_cut and alpha == ALPHAS[0]:
+            for order in _PAPERS_ORDERS:
+                yield Recipe(_graphturbo(_COARSE), order, MEMORY)
         keeping = _graphturbo(f"alpha={alpha:g}", _KEEPING_ROWS)
         if is_cut and any(split.chain_length > 1 for split in partition(keeping).splits):
             for order in _PAPERS_ORDERS:
