@@ -46,12 +46,12 @@ def crossing_bytes(partition: Partition) -> tuple[int, int]:
     read = written = 0
     for subgraph in partition.subgraphs:
         made = subgraph.outputs or tuple(subgraph.nodes[-1].results())
-        written += sum(partition.bytes_of(v, full_region(v.shape)) for v in made)
+        written += sum(partition.main_bytes_of(v, full_region(v.shape)) for v in made)
         needed = value_regions(subgraph.nodes, {v: full_region(v.shape) for v in made}, RegionMaps())
         for value in subgraph.inputs:
             if value in needed and volume(needed[value]) and not value.is_constant:
                 assert value in graph_inputs or makers[value] != subgraph.id
-                read += partition.bytes_of(value, needed[value])
+                read += partition.main_bytes_of(value, needed[value])
     return read, written
 
 

@@ -16,7 +16,7 @@ from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
-from tilewright.planning import Budget, Limits, Provenance, Quality, Status
+from tilewright.planning import Budget, Limits, Provenance
 from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -27,7 +27,7 @@ from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBackend, Target
 from tilewright.targets.npu.code import NpuCode
-from tilewright.targets.npu.costs import NpuCosts, estimate_of
+from tilewright.targets.npu.costs import UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
 from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, RESIDENT, worth_trying
 from tilewright.targets.npu.search import search
@@ -69,7 +69,7 @@ class NpuBackend(PlainBackend):
 
         def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
             provenance = Provenance("to be priced")
-            schedule = Schedule(partition, tuple(stages), _UNPRICED, provenance, tuple(splits))
+            schedule = Schedule(partition, tuple(stages), UNPRICED, provenance, tuple(splits))
             return self._estimates[self._simulate(schedule, recipe, is_priced=True)]
 
         return estimate
@@ -155,12 +155,12 @@ class NpuBackend(PlainBackend):
     def _least_seconds(self) -> dict[str, float]:
         return self.works.least_seconds(self.graph, self.analysis.maps, converts=self.types.keeps_border)
 
-    def _part_simulation(self, schedule: Schedule) -> Simulation:
+    def _part_simulation(self, schedule: Schedule, is_launched: bool) -> Simulation:
         types, policy = self.types.inside, self._policy_of("")
+        if is_launched:
+            policy = replace(policy, launches="each subgraph")
         return simulated(schedule, self.machine, policy=policy, types=types).simulation
 
 
 _NUM_PLANS_KEPT = 4
 """Whole plans with all their runs, which take megabytes; of the others the estimates are kept."""
-
-_UNPRICED = Quality(0.0, 0.0, "ns", Status.FEASIBLE)

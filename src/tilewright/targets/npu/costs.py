@@ -12,13 +12,15 @@ from tilewright.ir.extract import extract
 from tilewright.ir.graph import Value
 from tilewright.ir.graph_regions import RegionMaps, node_structure
 from tilewright.partition.base import PartitionProblem, Reason, build_partition
-from tilewright.planning import Provenance
-from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule, single
+from tilewright.planning import Provenance, Quality, Status
+from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.simulate import Simulation, static_power_w
 from tilewright.targets.npu.work import Works
 
 SOURCE = "simulator"
+UNPRICED = Quality(0.0, 0.0, "ns", Status.FEASIBLE)
+"""Of a schedule that is to be priced."""
 
 
 def estimate_of(simulation: Simulation) -> Estimate:
@@ -31,7 +33,8 @@ def estimate_of(simulation: Simulation) -> Estimate:
     )
 
 
-Simulate = Callable[[Schedule], Simulation]
+Simulate = Callable[[Schedule, bool], Simulation]
+"""Simulates a schedule: as the machine runs it, or as kernels that are launched separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +50,30 @@ class NpuCosts:
     _known: dict[Hashable, Estimate] = field(init=False, repr=False, default_factory=dict)
 
     def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
-        """A kernel alone. How many cores it gets is for the binding to say, which uses as many as help.
+        """A kernel alone, on no more than so many cores; without a number on as many as help.
 
         Raises:
             InfeasibleMapping: it does not fit the machine's main memory.
         """
-        return self.stage([[work]])
+        return self._simulated([[work]], num_cores)
 
     def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
-        """Groups that run at the same time: kernels follow each other as listed, units overlap what they can.
+        """Groups that run at the same time, each of them kernel after kernel.
+
+        Where kernels are launched separately, groups share the cores and main memory; in one program kernels
+        follow each other as listed, and units overlap what they can.
 
         Raises:
             InfeasibleMapping: they do not fit the machine's main memory.
         """
-        kernels = [work for group in groups for work in group]
-        key = tuple(_structure(work) for work in kernels)
+        return self._simulated(groups, None)
+
+    def _simulated(self, groups: Sequence[Sequence[KernelWork]], num_cores: int | None) -> Estimate:
+        key = tuple(tuple(map(_structure, group)) for group in groups), num_cores
         if key not in self._known:
-            self._known[key] = estimate_of(self.simulate(_alone(kernels)))
+            # A number of cores means something only to a kernel that is launched on its own.
+            simulation = self.simulate(_alone(groups, num_cores), num_cores is not None)
+            self._known[key] = estimate_of(simulation)
         return self._known[key]
 
     def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
@@ -106,8 +116,9 @@ class NpuCosts:
         return Estimate(bound_s * 1e9, bound_s * 1e9, self.source, energy_pj, energy_pj)
 
 
-def _alone(kernels: Sequence[KernelWork]) -> Schedule:
-    """Kernels as a network of their own, in which they run in this order."""
+def _alone(groups: Sequence[Sequence[KernelWork]], num_cores: int | None) -> Schedule:
+    """A stage of groups of kernels as a network of their own, in which they run in this order."""
+    kernels = [work for group in groups for work in group]
     nodes = [node for work in kernels for node in work.nodes]
     inside = set(nodes)
     read_inside = {v for w in kernels for v in w.outputs if v.users and inside.issuperset(v.users)}
@@ -119,10 +130,12 @@ def _alone(kernels: Sequence[KernelWork]) -> Schedule:
     partition = build_partition(
         problem, clusters, lambda producer, consumer, value, fused: _REASONS[fused], Provenance(SOURCE)
     )
-    place = {cluster[0]: number for number, cluster in enumerate(clusters)}
-    order = sorted(partition.subgraphs, key=lambda s: min(place[n] for n in s.nodes if n in place))
-    stages = tuple(single(subgraph.id) for subgraph in order)
-    return build_schedule(ScheduleProblem(partition), stages, Provenance(SOURCE))
+    ids = {node: subgraph.id for subgraph in partition.subgraphs for node in subgraph.nodes}
+    numbers = iter([ids[cluster[0]] for cluster in clusters])
+    stage = Stage(
+        tuple(Group(tuple(Instance(next(numbers)) for _ in group), num_cores) for group in groups if group)
+    )
+    return Schedule(partition, (stage,), UNPRICED, Provenance(SOURCE))
 
 
 _REASONS = {True: Reason.CLUSTER, False: Reason.NO_FUSION}

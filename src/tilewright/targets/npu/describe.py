@@ -50,10 +50,16 @@ def subgraphs_of(planned: SimulatedPlan) -> tuple[SimulatedSubgraph, ...]:
                 tuple(stop - start for start, stop in region)
                 for region in nodes[first[subgraph.id]].outputs.values()
             ),
-            binding=tuple(planned.bindings.bindings[first[subgraph.id]]),
+            binding=_binding(planned, first[subgraph.id]),
         )
         for subgraph, split in zip(planned.partition.subgraphs, planned.instances.splits, strict=True)
     )
+
+
+def _binding(planned: SimulatedPlan, node: int) -> tuple[int, ...]:
+    """How what a node makes is distributed over cores: a kernel's last step says it of what it leaves."""
+    last = planned.simulation.steps[planned.scopes.steps_of(node)[-1]]
+    return last.binding or planned.bindings.bindings[node]
 
 
 def plan_of(planned: SimulatedPlan, machine: Machine) -> NetworkPlan:
@@ -80,7 +86,7 @@ def plan_of(planned: SimulatedPlan, machine: Machine) -> NetworkPlan:
                 node.subgraph_id,
                 node.index,
                 {value.name: region for value, region in node.outputs.items()},
-                tuple(planned.bindings.bindings[node.id]),
+                _binding(planned, node.id),
             )
             for node in planned.instances.nodes
         ),

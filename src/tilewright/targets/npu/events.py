@@ -19,7 +19,8 @@ class Run:
 
     `what` is `fetch` (weights towards the shared buffer), `weights` (to the cores), `load`, `move` (between
     cores), `compute` or `store`. `tile` is -1 for what is brought before the first tile. `name` is the value
-    or the weight that moves, `size_bytes` how much of it.
+    or the weight that moves, `size_bytes` how much of it. `num_cores` is on how many cores it ran; 0: all of
+    the unit.
     """
 
     unit: str
@@ -30,6 +31,7 @@ class Run:
     tile: int = -1
     size_bytes: int = 0
     name: str = ""
+    num_cores: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -40,15 +42,25 @@ class _Task:
     what: str
     size_bytes: int
     name: str
+    lane: int = 0
+    num_cores: int = 0
+    takes: int = 0
+    gives: int = 0
     num_waiting: int = 0
     followers: list[int] = field(default_factory=list)
 
 
 class TaskGraph:
-    """Tasks under construction, then run. A task is known by its number."""
+    """Tasks under construction, then run. A task is known by its number.
 
-    def __init__(self) -> None:
+    Cores may be held from one task to another, by as many kernels at a time as there are cores for. The units
+    of these cores are a `lane` of their own: those of other lanes run at the same time.
+    """
+
+    def __init__(self, num_cores: int = 0) -> None:
         self._tasks: list[_Task] = []
+        self._num_cores = num_cores
+        self.end_s = 0.0
 
     def add(
         self,
@@ -59,10 +71,25 @@ class TaskGraph:
         after: Iterable[int],
         size_bytes: int = 0,
         name: str = "",
+        lane: int = 0,
+        num_cores: int = 0,
     ) -> int:
         """A task that starts when all of `after` have ended and its unit has nothing earlier to do."""
+        return self._add(_Task(unit, seconds, priority, what, size_bytes, name, lane, num_cores), after)
+
+    def hold(self, num_cores: int, seconds: float, priority: Priority, after: Iterable[int]) -> int:
+        """A task that starts when so many cores are free, and keeps them from others until `free`.
+
+        Who waits with the least priority gets cores first, whatever others could make of them meanwhile.
+        """
+        return self._add(_Task(NOWHERE, seconds, priority, "", 0, "", takes=num_cores), after)
+
+    def free(self, num_cores: int, after: Iterable[int]) -> int:
+        """A task that ends with the last of some, and gives cores back."""
+        return self._add(_Task(NOWHERE, 0.0, (0, 0, 0), "", 0, "", gives=num_cores), after)
+
+    def _add(self, task: _Task, after: Iterable[int]) -> int:
         number = len(self._tasks)
-        task = _Task(unit, seconds, priority, what, size_bytes, name)
         for earlier in set(after):
             self._tasks[earlier].followers.append(number)
             task.num_waiting += 1
@@ -86,23 +113,31 @@ class TaskGraph:
         the same runs.
         """
         tasks = self._tasks
-        waiting: dict[str, list[tuple[Priority, int]]] = {task.unit: [] for task in tasks}
+        waiting: dict[tuple[str, int], list[tuple[Priority, int]]] = {(t.unit, t.lane): [] for t in tasks}
         is_free = dict.fromkeys(waiting, True)
         events: list[tuple[float, int]] = []
         runs: list[Run] = []
         num_left = [task.num_waiting for task in tasks]
         ready = [number for number, task in enumerate(tasks) if task.num_waiting == 0]
-        touched: list[str] = []
+        touched: list[tuple[str, int]] = []
+        for_cores: list[tuple[Priority, int]] = []
+        num_free = self._num_cores
         started_s: dict[int, float] = {}
         now = 0.0
         while True:
             for number in ready:
                 task = tasks[number]
-                if task.unit == NOWHERE:
+                if task.takes:
+                    heapq.heappush(for_cores, (task.priority, number))
+                elif task.unit == NOWHERE:
                     heapq.heappush(events, (now + task.seconds, number))
                 else:
-                    heapq.heappush(waiting[task.unit], (task.priority, number))
-                    touched.append(task.unit)
+                    heapq.heappush(waiting[task.unit, task.lane], (task.priority, number))
+                    touched.append((task.unit, task.lane))
+            while for_cores and tasks[for_cores[0][1]].takes <= num_free:
+                _, number = heapq.heappop(for_cores)
+                num_free -= tasks[number].takes
+                heapq.heappush(events, (now + tasks[number].seconds, number))
             for unit in touched:
                 if is_free[unit] and waiting[unit]:
                     _, number = heapq.heappop(waiting[unit])
@@ -110,6 +145,7 @@ class TaskGraph:
                     started_s[number] = now
                     heapq.heappush(events, (now + tasks[number].seconds, number))
             if not events:
+                self.end_s = now
                 return runs
             # Everything that ends now has ended before anything else is chosen.
             now = events[0][0]
@@ -117,11 +153,12 @@ class TaskGraph:
             while events and events[0][0] == now:
                 _, number = heapq.heappop(events)
                 task = tasks[number]
+                num_free += task.gives
                 if task.unit != NOWHERE:
                     if task.seconds:
                         runs.append(_ran(task, started_s.pop(number), now))
-                    is_free[task.unit] = True
-                    touched.append(task.unit)
+                    is_free[task.unit, task.lane] = True
+                    touched.append((task.unit, task.lane))
                 for follower in task.followers:
                     num_left[follower] -= 1
                     if num_left[follower] == 0:
@@ -139,4 +176,5 @@ def _ran(task: _Task, start_s: float, end_s: float) -> Run:
         max(tile, -1),
         task.size_bytes,
         task.name,
+        task.num_cores,
     )

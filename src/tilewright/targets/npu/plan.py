@@ -80,13 +80,13 @@ def simulated_order(
     scopes = place(instances, order, bindings, machine, memory)
     residents = Residents(pool_sizes(machine, scopes))
     steps = lower(scopes, bindings, machine, types, residents)
-    if policy.resident_weights:
+    if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
         weights = ((w.key, w.size_bytes) for step in steps for w in step.weights if w.key is not None)
         residents = choose_residents(tuple(weights), residents.pools)
         steps = lower(scopes, bindings, machine, types, residents)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, Works(machine, types))
-    simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds, launches=launches)
+    simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds)
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation, types)
 
 

@@ -33,15 +33,21 @@ class PoolSizes:
 
 def pool_sizes(machine: Machine, scopes: ScopePlan) -> PoolSizes:
     """What the buffers of a plan leave free on a machine."""
+    whole = level_bytes(machine)
+    return PoolSizes(
+        whole.local_bytes - scopes.levels[Scope.LOCAL].peak_bytes,
+        max(0, whole.shared_bytes - scopes.levels[Scope.SHARED].peak_bytes),
+    )
+
+
+def level_bytes(machine: Machine) -> PoolSizes:
+    """What the levels of one cluster hold."""
     local, shared = machine.local, machine.shared
     local_bytes = 0 if local is None else _capacity_bytes(local) * machine.num_cores_per_cluster
     shared_bytes = 0
     if shared is not None:
         shared_bytes = int(_capacity_bytes(shared) * machine.num_instances_per_cluster(shared))
-    return PoolSizes(
-        local_bytes - scopes.levels[Scope.LOCAL].peak_bytes,
-        max(0, shared_bytes - scopes.levels[Scope.SHARED].peak_bytes),
-    )
+    return PoolSizes(local_bytes, shared_bytes)
 
 
 def _capacity_bytes(level: Level) -> int:

@@ -35,13 +35,16 @@ class Ports:
     setup_s: float
     pj_per_byte: Mapping[str, float]
 
-    def main_s(self, size_bytes: int) -> float:
-        """Seconds of a transfer from or to main memory; none for no bytes."""
-        return self.setup_s + size_bytes / self.main_bytes_per_s if size_bytes else 0.0
+    def main_s(self, size_bytes: int, share: float = 1.0) -> float:
+        """Seconds of a transfer from or to main memory, for a share of the cores; none for no bytes."""
+        rate = self.main_bytes_per_s
+        if self.shared is None:
+            rate = min(rate, self.local_bytes_per_s * share)
+        return self.setup_s + size_bytes / rate if size_bytes else 0.0
 
-    def local_s(self, size_bytes: int) -> float:
-        """Seconds of a transfer from, to or between the cores; none for no bytes."""
-        return self.setup_s + size_bytes / self.local_bytes_per_s if size_bytes else 0.0
+    def local_s(self, size_bytes: int, share: float = 1.0) -> float:
+        """Seconds of a transfer from, to or between a share of the cores; none for no bytes."""
+        return self.setup_s + size_bytes / (self.local_bytes_per_s * share) if size_bytes else 0.0
 
 
 def ports_of(machine: Machine) -> Ports:

@@ -13,7 +13,6 @@ from math import inf
 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import Region, union_volume, volume
-from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.pools import PoolSizes
 from tilewright.targets.npu.ports import DMA, ports_of
@@ -76,9 +75,8 @@ def simulate(
     policy: Policy = GRAPHTURBO,
     *,
     least_seconds: Mapping[str, float] | None = None,
-    launches: Sequence[Launch] = (),
 ) -> Simulation:
-    """Run the steps of one cluster. `launches` are the kernels of `each subgraph`.
+    """Run the steps of one cluster, in the kernels that they say, or else as one program.
 
     `pools` is what placed buffers leave free, or what weights that stay on the chip leave of it.
     `least_seconds` is what each unit takes at least, however the network is cut, for the bound; None: what
@@ -94,14 +92,14 @@ def simulate(
     for step in steps:
         tasks.add(step)
     runs = tuple(tasks.run())
-    num_launches = {"once": 1, "each subgraph": len(launches), "each step": len(steps)}[policy.launches]
-    time_s = max((run.end_s for run in runs), default=0.0)
-    if policy.overlap != "layers":
-        time_s += machine.overheads.barrier_ns * 1e-9 if steps else 0.0
-    time_s += num_launches * machine.overheads.kernel_launch_ns * 1e-9
+    time_s = tasks.tasks.end_s
+    if not any(step.kernel for step in steps):
+        num_launches = len(steps) if policy.launches == "each step" else 1
+        time_s += num_launches * machine.overheads.kernel_launch_ns * 1e-9
     busy: dict[str, float] = {}
     for run in runs:
-        busy[run.unit] = busy.get(run.unit, 0.0) + (run.end_s - run.start_s)
+        share = run.num_cores / machine.num_cores_per_cluster if run.num_cores else 1.0
+        busy[run.unit] = busy.get(run.unit, 0.0) + (run.end_s - run.start_s) * share
     energy_pj = account.energy_pj()
     for work in (work for step in steps for work in step.works if work.energy_pj):
         energy_pj[work.unit] = energy_pj.get(work.unit, 0.0) + work.energy_pj

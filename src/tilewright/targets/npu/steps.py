@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node, Value
@@ -15,6 +16,8 @@ from tilewright.memory.instances import InstanceStep, Read, bytes_made, is_resul
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
+from tilewright.schedule.launches import Launch
+from tilewright.targets.npu.kernels import Kernel, StepCores, kernel_of
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.tiles import Moved, TileRequest, Tiling, simple_tiling
@@ -69,7 +72,11 @@ class Weight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedStep:
-    """One step with all that takes time. `after` are steps whose places in memory it reuses."""
+    """One step with all that takes time. `after` are steps whose places in memory it reuses.
+
+    Where kernels are launched separately, `kernel` is the one that it belongs to, `binding` how its main
+    result is distributed over cores.
+    """
 
     number: int
     name: str
@@ -80,6 +87,8 @@ class SimulatedStep:
     weights: tuple[Weight, ...]
     tiling: Tiling
     after: tuple[int, ...]
+    kernel: Kernel | None = None
+    binding: Binding = ()
 
 
 def lower(
@@ -114,7 +123,9 @@ class _Lowering:
         self.pools, self.residents = residents.pools, residents.scopes
         self.tilings: list[Tiling] = []
         self.num_cores = machine.num_cores_per_cluster
-        self.works = Works(machine, types)
+        self.machine, self.works = machine, Works(machine, types)
+        self.kernel: Kernel | None = None
+        self.cores = StepCores(plan, bindings, self.works) if bindings.launches else None
         self.moves = transfers(self.graph, bindings, plan.scopes)
         self.edges: dict[tuple[int, Value, int], Edge] = {
             (e.consumer, e.value, e.producer): e for e in self.graph.edges
@@ -132,7 +143,27 @@ class _Lowering:
         self.reused = _reused_places(plan)
 
     def run(self) -> tuple[SimulatedStep, ...]:
-        return tuple(self._step(number, step) for number, step in enumerate(self.plan.steps))
+        if self.cores is None:
+            return tuple(self._step(number, step) for number, step in enumerate(self.plan.steps))
+        return tuple(
+            step
+            for number, launch in enumerate(self.bindings.launches)
+            for step in self._launched(number, launch, self.cores.most(launch))
+        )
+
+    def _launched(self, number: int, launch: Launch, num_cores: int) -> list[SimulatedStep]:
+        """The steps of a kernel; where the buffers of its cores are too small for any tile, on all cores."""
+        steps = [s for node in launch.nodes for s in self.plan.steps_of(node)]
+        first = len(self.tilings)
+        self.kernel = kernel_of(number, launch, self.plan, self.machine, num_cores)
+        self.pools = self.kernel.pools
+        try:
+            return [self._step(s, self.plan.steps[s]) for s in steps]
+        except InfeasibleMapping:
+            if self.kernel.num_cores == self.num_cores:
+                raise
+        del self.tilings[first:]
+        return self._launched(number, launch, self.num_cores)
 
     def _step(self, number: int, step: InstanceStep) -> SimulatedStep:
         node = self.graph.nodes[step.node]
@@ -148,8 +179,9 @@ class _Lowering:
             self.tilings.append(self._tiling(loads, stores, (), (), (), is_passed_on=True))
             works = tuple(self._conversions(step))
             return SimulatedStep(
-                number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number]
-            )
+                number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number],
+                self.kernel,
+            )  # fmt: skip
         regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
         weights = tuple(self._weights(step, regions))
@@ -163,8 +195,14 @@ class _Lowering:
         return SimulatedStep(
             number, step.operators[0].name, node.kind,
             (*self._works_of(step, regions, main), *self._conversions(step)), waiting, stores,
-            weights, self.tilings[-1], self.reused[number],
+            weights, self.tilings[-1], self.reused[number], self.kernel,
+            self._own_binding(step, main, regions),
         )  # fmt: skip
+
+    def _own_binding(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
+        if self.cores is None:
+            return ()
+        return self.cores.of(step, next(n for n in step.operators if main in n.results()), regions)
 
     def _tiling(
         self,
@@ -208,16 +246,17 @@ class _Lowering:
         node = self.graph.nodes[step.node]
         own = self.bindings.bindings[step.node] if main in node.outputs else None
         shapes = tuple(extents(regions[v]) for n in step.operators for v in n.results() if v in regions)
-        key = (node.subgraph_id, step.layer, shapes, own)
+        num_cores = self.num_cores if self.kernel is None else self.kernel.num_cores
+        key = (node.subgraph_id, step.layer, shapes, own, self.bindings.cores_of(step.node), num_cores)
         found = self.known_works.get(key)
         if found is None:
             found = tuple(
                 work
                 for n in step.operators
-                for work in self._work(n, regions, own if main in set(n.results()) else None)
+                for work in self._work(step, n, regions, own if main in set(n.results()) else None)
             )
             if only_moves(step.operators, self.works.types):
-                found = (self._movement(step, main),)
+                found = (self._movement(step, main, num_cores),)
             self.known_works[key] = found
         return found
 
@@ -225,28 +264,33 @@ class _Lowering:
         """What a step reads and makes of the network's inputs and results is converted on its way."""
         if self.graph.partition.border_bytes is None:
             return
+        num_cores = None if self.kernel is None else self.kernel.num_cores
         for read in step.reads:
             if read.buffer is None or self._is_result(self.plan.buffers[read.buffer]):
-                yield from self.works.of_conversion(read.value.dtype, read.region)
+                yield from self.works.of_conversion(read.value.dtype, read.region, num_cores)
         for made in (self.plan.buffers[i] for i in step.writes):
             if self._is_result(made):
-                yield from self.works.of_conversion(made.value.dtype, made.region)
+                yield from self.works.of_conversion(made.value.dtype, made.region, num_cores)
 
     def _is_result(self, buffer: PlacedBuffer) -> bool:
         return is_result(self.graph, self.graph.nodes[buffer.node], buffer.value)
 
-    def _movement(self, step: InstanceStep, main: Value) -> UnitWork:
+    def _movement(self, step: InstanceStep, main: Value, num_cores: int) -> UnitWork:
         """A layer that only moves: what lies between its operators exists as tiles, its results move once."""
         written = [self.plan.buffers[i] for i in step.writes]
         elements = sum(volume(buffer.region) for buffer in written)
         size_bytes = sum(self.graph.bytes_of(buffer.value, buffer.region) for buffer in written)
-        return self.works.of_movement(step.operators, main.dtype, elements, size_bytes)
+        return self.works.of_movement(step.operators, main.dtype, elements, size_bytes, num_cores)
 
-    def _work(self, node: Node, regions: Mapping[Value, Region], own: Binding | None) -> tuple[UnitWork, ...]:
+    def _work(
+        self, step: InstanceStep, node: Node, regions: Mapping[Value, Region], own: Binding | None
+    ) -> tuple[UnitWork, ...]:
         value = next((v for v in node.results() if v in regions), None)
         if value is None:
             return ()
         region = regions[value]
+        if self.cores is not None:
+            return self.works.of(node, region, self.cores.of(step, node, regions))
         is_own = own is not None and len(own) == len(region)
         return self.works.of(
             node,
@@ -333,7 +377,10 @@ class _Lowering:
         value = next((v for v in node.results() if v in regions), None)
         if value is None:
             return self.num_cores
-        binding = self._binding_of(step, node, regions[value])
+        if self.cores is not None:
+            binding = self.cores.of(step, node, regions)
+        else:
+            binding = self._binding_of(step, node, regions[value])
         shape = shape_of(node)
         columns = frozenset() if shape is None else shape.columns
         return max(1, prod(b for axis, b in enumerate(binding) if axis not in columns))

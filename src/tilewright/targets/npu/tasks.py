@@ -16,7 +16,8 @@ from tilewright.hardware.machine import Machine
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import NOWHERE, Run, TaskGraph
-from tilewright.targets.npu.pools import Pool
+from tilewright.targets.npu.kernels import Kernel
+from tilewright.targets.npu.pools import Pool, PoolSizes
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.steps import Load, SimulatedStep, Store, Weight
@@ -50,27 +51,67 @@ class Policy:
 
 
 class StepTasks:
-    """All tiles of all steps as tasks. Steps are added in their order."""
+    """All tiles of all steps as tasks. Steps are added in their order.
+
+    A kernel that is launched separately starts when those of its group before it and all of earlier stages
+    have ended and its cores are free, keeps these to its end, and leaves nothing on the chip.
+    """
 
     def __init__(self, machine: Machine, policy: Policy, residents: Residents, account: Account) -> None:
         pools, self.residents = residents.pools, residents.scopes
         self.ports, self.policy, self.account = ports_of(machine), policy, account
         self.barrier_s = machine.overheads.barrier_ns * 1e-9
-        self.tasks = TaskGraph()
-        self.local = Pool(self.tasks, self.ports.local.name, pools.local_bytes)
-        self.shared: Pool | None = None
-        if self.ports.shared is not None:
-            self.shared = Pool(self.tasks, self.ports.shared.name, pools.shared_bytes)
+        self.launch_s = machine.overheads.kernel_launch_ns * 1e-9
+        self.tasks = TaskGraph(machine.num_cores_per_cluster)
+        self.kernel: Kernel | None = None
+        self._first = 0  # of the kernel's tasks
+        self._stages: list[int] = []  # after which all of earlier stages have ended
+        self._groups: dict[int, int] = {}  # of this stage: after which its kernels so far have ended
+        self._open(pools)
         self.computed: list[list[int]] = []  # by step and tile: the task after which it is in the cores
         self.stored: list[list[int]] = []  # the same: after which it is where it belongs
         self._before: list[int] = []  # what every further task waits for
 
     def run(self) -> list[Run]:
         """Every unit's work in time."""
+        self._end_kernel()
         return self.tasks.run()
+
+    @property
+    def share(self) -> float:
+        """What of the cores runs the step."""
+        return 1.0 if self.kernel is None else self.kernel.share
+
+    def _open(self, pools: PoolSizes) -> None:
+        """Everything that passes from now on passes these pools."""
+        self.local = Pool(self.tasks, self.ports.local.name, pools.local_bytes)
+        self.shared: Pool | None = None
+        if self.ports.shared is not None:
+            self.shared = Pool(self.tasks, self.ports.shared.name, pools.shared_bytes)
+
+    def _start_kernel(self, kernel: Kernel, number: int) -> None:
+        """Launch a kernel, of which step `number` is the first."""
+        last = self.kernel
+        self._end_kernel()
+        if last is not None and last.stage != kernel.stage:
+            self._stages = [self.tasks.join(self._groups.values())]
+            self._groups = {}
+        before = self._groups.get(kernel.group)
+        gates = self._stages if before is None else [before]
+        self._first = self.tasks.num_tasks
+        self._before = [self.tasks.hold(kernel.num_cores, self.launch_s, (number, -2, 0), gates)]
+        self.kernel = kernel
+        self._open(kernel.pools)
+
+    def _end_kernel(self) -> None:
+        if self.kernel is not None:
+            every = range(self._first, self.tasks.num_tasks)
+            self._groups[self.kernel.group] = self.tasks.free(self.kernel.num_cores, every)
 
     def add(self, step: SimulatedStep) -> None:
         """The tasks of the next step."""
+        if step.kernel is not None and step.kernel != self.kernel:
+            self._start_kernel(step.kernel, step.number)
         first = self.tasks.num_tasks
         _Step(self, step).add()
         is_passed_on = step.kind is not Kind.INSTANCE
@@ -101,7 +142,12 @@ class StepTasks:
         name: str = "",
     ) -> int:
         """A task after others, and after whatever the policy puts before it."""
-        task = self.tasks.add(unit, seconds, at, what, (*after, *self._before), size_bytes, name)
+        lane, num_cores = (0, 0) if self.kernel is None else (self.kernel.number + 1, self.kernel.num_cores)
+        if unit == DMA:
+            lane, num_cores = 0, 0
+        task = self.tasks.add(
+            unit, seconds, at, what, (*after, *self._before), size_bytes, name, lane, num_cores
+        )
         if self.policy.overlap == "none":
             self._before = [task]
         return task
@@ -245,14 +291,14 @@ class _Step:
         self, size_bytes: int, at: tuple[int, int, int], what: str, after: Iterable[int], name: str
     ) -> int:
         """Bytes pass the port of main memory."""
-        seconds = self.all.ports.main_s(size_bytes)
+        seconds = self.all.ports.main_s(size_bytes, self.all.share)
         return self.all.task(DMA, size_bytes, seconds, at, what, after, name)
 
     def _inner(
         self, size_bytes: int, at: tuple[int, int, int], what: str, after: Iterable[int], name: str
     ) -> int:
         """Bytes pass the port of the cores."""
-        seconds = self.all.ports.local_s(size_bytes)
+        seconds = self.all.ports.local_s(size_bytes, self.all.share)
         return self.all.task(CORE_DMA, size_bytes, seconds, at, what, after, name)
 
     def _leave(self, place: int, weight: Weight, passage: Passage) -> None:

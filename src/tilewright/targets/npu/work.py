@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from functools import lru_cache
+from math import prod
 
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine, Unit, Work
@@ -92,7 +93,10 @@ class Works:
             return ()
         elements = volume(region)
         share = elements / max(1, node.output.num_elements)
-        cores = self.machine.num_cores_per_cluster if binding is None else prod(binding)
+        cores: float = self.machine.num_cores_per_cluster
+        if binding is not None:
+            # The core with the largest part decides.
+            cores = elements / prod(_part(region, binding))
         rate = self.rates.of(task.work, task.dtypes, node)
         if task.work not in MULTIPLYING:
             return (self._plain(rate, self._operations(node, rate.unit, share, elements), cores),)
@@ -145,26 +149,45 @@ class Works:
             if region is not None:
                 yield from self.of(node, region, None)
 
-    def of_movement(self, nodes: Sequence[Node], dtype: DType, elements: int, size_bytes: int) -> UnitWork:
-        """The work to lay out anew, within the cores, what nodes that compute nothing make together.
+    def of_movement(
+        self, nodes: Sequence[Node], dtype: DType, elements: int, size_bytes: int, num_cores: int
+    ) -> UnitWork:
+        """The work to lay out anew, within so many cores, what nodes that compute nothing make together.
 
         A unit that computes does it where the machine says so, else what moves data between the cores.
         """
         rate = self.rates.copying(dtype)
         if rate is None:
-            seconds = self.ports.local_s(size_bytes)
+            seconds = self.ports.local_s(size_bytes, num_cores / self.machine.num_cores_per_cluster)
             energy_pj = size_bytes * self.ports.pj_per_byte.get(CORE_DMA, 0.0)
             return UnitWork(CORE_DMA, seconds, 0.0, 0.0, energy_pj, str(self.types.stored(dtype)))
         each = max(rate.unit.ops_per_element.get(node.op_type, 1.0) for node in nodes)
-        return self._plain(rate, each * elements, self.machine.num_cores_per_cluster)
+        return self._plain(rate, each * elements, num_cores)
 
-    def of_conversion(self, dtype: DType, region: Region) -> tuple[UnitWork, ...]:
+    def of_conversion(
+        self, dtype: DType, region: Region, num_cores: int | None = None
+    ) -> tuple[UnitWork, ...]:
         """The work to convert a region of an input or result of the network; none where it is kept so."""
         if self.types.stored(dtype) is dtype or not volume(region):
             return ()
         rate = self.rates.converting(dtype)
         each = rate.unit.ops_per_element.get("Cast", 1.0)
-        return (self._plain(rate, each * volume(region), self.machine.num_cores_per_cluster),)
+        cores = self.machine.num_cores_per_cluster if num_cores is None else num_cores
+        return (self._plain(rate, each * volume(region), cores),)
+
+    def fewest_cores(self, node: Node, region: Region, num_cores: int) -> tuple[int, ...]:
+        """How to distribute a region of a node's result where nothing else has a say: the fewest cores among
+        the fastest ways, in parts that may be uneven. More than can fill their units' tiles do not help."""
+        task = self._task(node)
+        tile: tuple[int, ...] = ()
+        if task.work is Work.CONTRACTION:
+            tile = self.rates.of(task.work, task.dtypes, node).unit.tile[:2]
+        kinds = [""] * len(region)
+        if task.shape is not None and len(tile) == 2:
+            for kind, axes in (("row", task.shape.rows), ("column", task.shape.columns)):
+                for axis in axes:
+                    kinds[axis] = kind
+        return _fewest(tuple(stop - start for start, stop in region), tuple(kinds), tile, num_cores)
 
     def axes_of(self, node: Node) -> tuple[int, ...]:
         """Axes of a result in the order in which they get cores: columns last, which fill a unit's tile."""
@@ -180,7 +203,7 @@ class Works:
             found = self._tasks[node] = _Task(work, dtypes_of(node), macs(node), shape_of(node), rest)
         return found
 
-    def _plain(self, rate: Rate, ops: float, cores: int) -> UnitWork:
+    def _plain(self, rate: Rate, ops: float, cores: float) -> UnitWork:
         cycles = ops / (rate.of_core * cores)
         pj = ops * (rate.unit.op_pj or 0.0)
         return UnitWork(rate.unit.name, cycles / self.clock_hz, 0.0, ops, pj, str(rate.dtype))
@@ -345,11 +368,60 @@ def _filled(unit: Unit, shape: Shape, region: Region, binding: tuple[int, ...]) 
     """The share of a matrix unit's tile that the part of one core fills."""
     if len(unit.tile) < 2:
         return 1.0
-    own = [ceil((stop - start) / b) for (start, stop), b in zip(region, binding, strict=True)]
+    own = _part(region, binding)
     rows = prod(own[axis] for axis in shape.rows)
     columns = prod(own[axis] for axis in shape.columns)
     full = _rounded(rows, unit.tile[0]) * _rounded(columns, unit.tile[1])
     return rows * columns / full
+
+
+def _part(region: Region, binding: tuple[int, ...]) -> tuple[int, ...]:
+    """The extents of the largest part that a core has of a region."""
+    return tuple(-(-(stop - start) // b) for (start, stop), b in zip(region, binding, strict=True))
+
+
+@lru_cache(maxsize=1 << 14)
+def _fewest(
+    extents: tuple[int, ...], kinds: tuple[str, ...], tile: tuple[int, ...], num_cores: int
+) -> tuple[int, ...]:
+    """Parts along each axis: of those with the least work in the largest part, the fewest; of these the most
+    along the first axis."""
+    best: tuple[tuple[int, int], tuple[int, ...]] | None = None
+
+    def search(axis: int, counts: tuple[int, ...], left: int) -> None:
+        nonlocal best
+        if axis == len(extents):
+            work = _rounded_work(extents, counts, kinds, tile)
+            cost = work, prod(counts)
+            if best is None or cost < best[0] or (cost == best[0] and counts > best[1]):
+                best = cost, counts
+            return
+        for count in _part_counts(extents[axis], left):
+            search(axis + 1, (*counts, count), left // count)
+
+    search(0, (), num_cores)
+    assert best is not None
+    return best[1]
+
+
+def _rounded_work(
+    extents: tuple[int, ...], counts: tuple[int, ...], kinds: tuple[str, ...], tile: tuple[int, ...]
+) -> int:
+    """Elements of the largest part, rows and columns of a product rounded up to whole tiles."""
+    sizes = {"row": 1, "column": 1, "": 1}
+    for extent, count, kind in zip(extents, counts, kinds, strict=True):
+        sizes[kind] *= -(-extent // count)
+    if tile:
+        sizes["row"] = _rounded(sizes["row"], tile[0])
+        sizes["column"] = _rounded(sizes["column"], tile[1])
+    return prod(sizes.values())
+
+
+@lru_cache(maxsize=1 << 12)
+def _part_counts(extent: int, most: int) -> tuple[int, ...]:
+    """In how many parts an axis may be cut: for each size of the largest part the fewest."""
+    sizes = dict.fromkeys(-(-extent // count) for count in range(1, max(1, min(extent, most)) + 1))
+    return tuple(max(1, -(-extent // max(1, size))) for size in sizes)
 
 
 def _rounded(value: int, step: int) -> int:

@@ -1,0 +1,119 @@
+"""Kernels that a machine launches separately: on how many cores each runs, and what of the chip is its own.
+
+A kernel takes the cores that its work fills, and holds them from its launch to its end, together with the
+same share of what the cores of a cluster have in common on the chip. Main memory is shared by all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
+from tilewright.hardware.machine import Machine
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph_regions import value_regions
+from tilewright.ir.region import Region
+from tilewright.memory.instances import InstanceStep
+from tilewright.memory.scopes import ScopePlan
+from tilewright.schedule.binding import Binding, Bindings, Scope, extents
+from tilewright.schedule.launches import Launch
+from tilewright.targets.npu.pools import PoolSizes, level_bytes
+from tilewright.targets.npu.work import Works
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch: in which stage and group, on how many cores of a cluster, with what beside placed buffers.
+
+    `share` is that of its cores among all.
+    """
+
+    number: int
+    stage: int
+    group: int
+    num_cores: int
+    share: float
+    pools: PoolSizes
+
+
+class StepCores:
+    """How the operators of a kernel's steps are distributed over cores.
+
+    The operator with the most work says how many help; others of the same step, which run tile by tile with
+    it, take no more.
+    """
+
+    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works) -> None:
+        self._plan, self._bindings, self._works = plan, bindings, works
+        self._leading: dict[tuple[object, ...], tuple[tuple[int, ...], Binding]] = {}
+
+    def of(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> Binding:
+        """The binding of what a node of a step makes of these regions."""
+        shape, binding = self.leading(step, regions)
+        region = next(regions[v] for v in node.results() if v in regions)
+        if extents(region) == shape:
+            return binding
+        return self._works.fewest_cores(node, region, prod(binding))
+
+    def leading(self, step: InstanceStep, regions: Mapping[Value, Region]) -> tuple[tuple[int, ...], Binding]:
+        """Shape and binding of what the operator with the most work makes."""
+        instance = self._plan.graph.nodes[step.node]
+        most = self._bindings.cores_of(step.node)
+        made = [(n, regions[v]) for n in step.operators for v in n.results() if v in regions]
+        key = (instance.subgraph_id, step.layer, tuple(extents(r) for _, r in made), most)
+        if key not in self._leading:
+            node, region = max(made, key=lambda pair: self._seconds(*pair))
+            self._leading[key] = extents(region), self._works.fewest_cores(node, region, most)
+        return self._leading[key]
+
+    def most(self, launch: Launch) -> int:
+        """How many cores the steps of a kernel fill at most."""
+        found = [1]
+        for node in launch.nodes:
+            for number in self._plan.steps_of(node):
+                step = self._plan.steps[number]
+                if step.operators:
+                    made = {self._plan.buffers[i].value: self._plan.buffers[i].region for i in step.writes}
+                    regions = value_regions(step.operators, made, self._plan.graph.maps)
+                    found.append(prod(self.leading(step, regions)[1]))
+        return max(found)
+
+    def _seconds(self, node: Node, region: Region) -> float:
+        return sum(work.seconds for work in self._works.of(node, region, None))
+
+
+def kernel_of(number: int, launch: Launch, plan: ScopePlan, machine: Machine, num_cores: int) -> Kernel:
+    """A launch on so many cores, or on as many more as its placed buffers need."""
+    of_cluster = machine.num_cores_per_cluster
+    held = {scope: _held_bytes(plan, launch, scope) for scope in (Scope.LOCAL, Scope.SHARED)}
+    capacities = {Scope.LOCAL: local_capacity_bytes(machine), Scope.SHARED: shared_capacity_bytes(machine)}
+    for scope, capacity_bytes in capacities.items():
+        if held[scope] and capacity_bytes:
+            num_cores = max(num_cores, -(-held[scope] * of_cluster // capacity_bytes))
+    num_cores = min(num_cores, of_cluster)
+    whole = level_bytes(machine)
+    pools = PoolSizes(
+        whole.local_bytes * num_cores // of_cluster - held[Scope.LOCAL],
+        max(0, whole.shared_bytes * num_cores // of_cluster - held[Scope.SHARED]),
+    )
+    return Kernel(number, launch.stage, launch.group, num_cores, num_cores / of_cluster, pools)
+
+
+def _held_bytes(plan: ScopePlan, launch: Launch, scope: Scope) -> int:
+    """The most that placed buffers of a kernel take of a level at a time."""
+    steps = [s for node in launch.nodes for s in plan.steps_of(node)]
+    change = dict.fromkeys([*steps, max(steps) + 1], 0)
+    nodes = set(launch.nodes)
+    for buffer in (plan.buffers[i] for s in steps for i in plan.steps[s].writes):
+        if buffer.scope is scope and buffer.node in nodes:
+            # What is written in place of an operand takes its place when that has been read.
+            first = buffer.first_step + (buffer.in_place_of is not None)
+            change[min(first, max(steps) + 1)] += buffer.size_bytes
+            change[min(buffer.last_step, max(steps)) + 1] -= buffer.size_bytes
+    most = now = 0
+    for step in sorted(change):
+        now += change[step]
+        most = max(most, now)
+    return most
