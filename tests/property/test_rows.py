@@ -30,7 +30,14 @@ from tilewright.program import Program
 from tilewright.schedule import Instance, ScheduleProblem, check_schedule
 from tilewright.schedule.binding import Bindings, bind
 from tilewright.schedule.check_instances import check_instances, check_order
-from tilewright.schedule.instance_orders import BreadthFirst, DepthFirst, ExactOrder, MinDelta, demand_of
+from tilewright.schedule.instance_orders import (
+    BreadthFirst,
+    DepthFirst,
+    ExactOrder,
+    MinDelta,
+    demand_of,
+    peaks_of,
+)
 from tilewright.schedule.instances import InstanceGraph, instance_graph
 from tilewright.schedule.orders import breadth_first, depth_first, min_delta
 from tilewright.targets.npu.execute import execute
@@ -212,6 +219,14 @@ def test_a_peak_without_the_kept_rows_is_noticed() -> None:
         peaks[number] -= kept
         wrong = replace(found, weighed=replace(found.weighed, peak_bytes=tuple(peaks)))
         assert {v.rule for v in check_splits(wrong)} >= {"choice"}
+
+
+@pytest.mark.parametrize("seed", [s for s in SEEDS if s % 3 == 0])
+def test_peaks_are_those_that_the_partition_states(seed: int) -> None:
+    found = partition(seed)
+    assert found.weighed is not None
+    peaks = peaks_of(instance_graph(replace(found, weighed=None)))
+    assert [peaks[i] for i in kept_splits(seed)] == [found.weighed.peak_bytes[i] for i in kept_splits(seed)]
 
 
 def test_a_plan_that_keeps_rows_is_stored() -> None:

@@ -14,7 +14,8 @@ from tilewright.errors import UsageError
 from tilewright.hardware.capacity import local_capacity_bytes
 from tilewright.ir.graph import Value
 from tilewright.partition.footprint import Footprints, joined, single
-from tilewright.partition.layers import LayerRegions
+from tilewright.partition.layers import Layer, LayerRegions
+from tilewright.partition.rows import RowChain
 from tilewright.partition.split import Split
 from tilewright.planning import UNLIMITED, Budget, Provenance, option
 from tilewright.schedule.base import (
@@ -55,6 +56,10 @@ def _peak_bytes(graph: InstanceGraph, nodes: Sequence[InstanceNode]) -> int:
     """The peak of instances of one subgraph."""
     subgraph = graph.partition.subgraphs[nodes[0].subgraph_id]
     layers = graph.partition.layers_of(subgraph)
+    length = graph.splits[subgraph.id].chain_length
+    if length > 1:
+        chains = [nodes[first : first + length] for first in range(0, len(nodes), length)]
+        return max(_chain_peak_bytes(graph, layers, chain) for chain in chains)
     part = joined([single(layer, place) for place, layer in enumerate(layers)], tuple(nodes[0].outputs))
 
     def element_bytes(value: Value) -> int:
@@ -62,6 +67,13 @@ def _peak_bytes(graph: InstanceGraph, nodes: Sequence[InstanceNode]) -> int:
 
     footprints = Footprints(LayerRegions(graph.maps), element_bytes, in_place=graph.partition.in_place)
     return max(footprints.of(part, tuple(node.outputs.values())).peak_bytes for node in nodes)
+
+
+def _chain_peak_bytes(graph: InstanceGraph, layers: Sequence[Layer], nodes: Sequence[InstanceNode]) -> int:
+    """The peak of instances that keep rows for each other."""
+    chain = RowChain(layers, [node.outputs for node in nodes], LayerRegions(graph.maps))
+    rows = [node.rows for node in nodes if node.rows is not None]
+    return max(chain.peaks_bytes(rows, graph.bytes_of, in_place=graph.partition.in_place))
 
 
 def demand_of(graph: InstanceGraph) -> Demand:
