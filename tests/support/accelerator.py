@@ -15,6 +15,7 @@ from tilewright.planning import Budget, Spec
 from tilewright.planning.member_options import with_options
 from tilewright.planning.portfolio import Recipe
 from tilewright.targets.npu.backend import NpuBackend
+from tilewright.targets.npu.check_run import check_run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, Baseline
 from tilewright.targets.npu.target import NpuTarget
@@ -26,10 +27,17 @@ def graphturbo(partitioner: GraphTurbo, order: str = "depth-first") -> Recipe:
 
 
 def plan(graph: Graph, machine: Machine, recipe: Recipe | Baseline = GRAPHTURBO) -> SimulatedPlan:
-    """The simulated plan of a recipe; the graph stays as it is."""
+    """The simulated plan of a recipe, checked; the graph stays as it is."""
     planned = compiled(graph, machine, recipe)
     assert isinstance(planned.backend, NpuBackend)
-    return planned.backend.generate(planned.program).planned
+    return checked(planned.backend.generate(planned.program).planned, machine)
+
+
+def checked(planned: SimulatedPlan, machine: Machine) -> SimulatedPlan:
+    """A plan whose run obeys the machine."""
+    violations = check_run(planned, machine)
+    assert not violations, "\n".join(map(str, violations[:10]))
+    return planned
 
 
 def compiled(
@@ -62,4 +70,5 @@ def best_plan(graph: Graph, machine: Machine, budget: Budget | None = None) -> C
     backend = planned.backend
     assert isinstance(backend, NpuBackend)
     tried = {a.what: None if a.cost is None else a.cost * 1e-9 for a in planned.attempts}
-    return Compared(backend.generate(planned.program).planned, tried, backend.num_simulated, backend)
+    best = checked(backend.generate(planned.program).planned, machine)
+    return Compared(best, tried, backend.num_simulated, backend)

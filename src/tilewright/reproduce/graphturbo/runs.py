@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, TypeVar
 
+from tilewright.errors import InternalError
 from tilewright.reproduce.graphturbo.paper import MACHINE
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def outcomes(job: Job) -> dict[str, Outcome]:
     from tilewright.passes import run_passes
     from tilewright.targets import find_target
     from tilewright.targets.npu.backend import NpuBackend
+    from tilewright.targets.npu.check_run import check_run
     from tilewright.targets.npu.target import NpuTarget
 
     graph = load_onnx(zoo.build(job.network, batch=job.batch, **job.size))
@@ -121,6 +123,8 @@ def outcomes(job: Job) -> dict[str, Outcome]:
         assert isinstance(chosen.backend, NpuBackend)
         planned = chosen.backend.generate(chosen.program).planned
         plan_s = time.perf_counter() - started
+        if violations := check_run(planned, target.machine):
+            raise InternalError(f"{job.network} by {recipe}: {violations[0]}; no figure follows from it.")
         found[recipe] = _outcome(planned, target.machine, job.batch, plan_s)
     return found
 

@@ -187,7 +187,7 @@ class _Step:
             if passage.is_kept:
                 kept += self._weight(place, weight, passage, -1)
         for load, passage in zip(step.loads, tiling.loads, strict=True):
-            if passage.is_kept:
+            if self._comes_first(load, passage):
                 kept += self._load(load, passage, -1)
         ends: list[int] = []
         puts: list[int] = []
@@ -200,6 +200,10 @@ class _Step:
         self.local.release(self.kept_bytes, ends[-1:])
         self.all.computed.append(ends)
         self.all.stored.append(puts)
+
+    def _comes_first(self, load: Load, passage: Passage) -> bool:
+        """Whether an operand is brought before the first tile: what is distributed anew, it is as a whole."""
+        return passage.is_kept or (load.moved_bytes > 0 and self.step.kind is Kind.INSTANCE)
 
     def _tile(self, tile: int, before: list[int]) -> tuple[int, int]:
         """The tasks after which a tile is computed, and stored."""
@@ -216,7 +220,7 @@ class _Step:
                 ready += self._weight(place, weight, passage, tile)
                 held_bytes += passage.held_bytes
         for load, passage in zip(step.loads, tiling.loads, strict=True):
-            if not passage.is_kept:
+            if not self._comes_first(load, passage):
                 ready += self._load(load, passage, tile)
                 held_bytes += passage.held_bytes
         for phase, work in enumerate(step.works):

@@ -1,0 +1,209 @@
+"""Independent check of a finished run: what lies in each level of memory over time, against its capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from tilewright.hardware.machine import Level
+from tilewright.ir.region import full_region
+from tilewright.planning import Violation
+from tilewright.schedule.binding import Scope
+from tilewright.schedule.instances import Kind
+from tilewright.targets.npu.events import Run
+from tilewright.targets.npu.ports import CORE_DMA, DMA
+from tilewright.targets.npu.trace import Trace, by_tile, first_start, last_end
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Bytes that lie in a level from `start_s` to `end_s`."""
+
+    what: str
+    start_s: float
+    end_s: float
+    size_bytes: int
+
+
+def check_levels(trace: Trace) -> Iterator[Violation]:
+    """Levels that hold more than they can. Placed buffers have addresses; what passes lies above them."""
+    machine = trace.machine
+    for scope, level in ((Scope.LOCAL, machine.local), (Scope.SHARED, machine.shared)):
+        if level is None:
+            continue
+        peak = max((b.end_bytes for b in trace.planned.scopes.buffers if b.scope is scope), default=0)
+        capacity_bytes = _cluster_bytes(trace, level)
+        if capacity_bytes is None:
+            continue
+        if peak > capacity_bytes:
+            yield Violation("capacity", f"{level.name}: buffers end at {peak} of {capacity_bytes} bytes")
+        stays = list(passing(trace, scope))
+        most_bytes, at_s = most(stays, trace.tolerance_s)
+        if most_bytes > capacity_bytes - peak:
+            there = [stay for stay in stays if stay.start_s <= at_s < stay.end_s]
+            there.sort(key=lambda stay: -stay.size_bytes)
+            listed = ", ".join(f"{stay.what} {stay.size_bytes}" for stay in there[:4])
+            more = f" and {len(there) - 4} more" if len(there) > 4 else ""
+            yield Violation(
+                "capacity",
+                f"{level.name}: at {at_s * 1e6:.3f} us {most_bytes} bytes pass beside buffers up to {peak} "
+                f"of {capacity_bytes}: {listed}{more}",
+            )
+    yield from _check_main(trace)
+
+
+def _check_main(trace: Trace) -> Iterator[Violation]:
+    level, graph = trace.machine.outermost, trace.planned.instances
+    capacity_bytes = _cluster_bytes(trace, level)
+    if capacity_bytes is None:
+        return
+    network = graph.partition.graph
+    constants = (v for n in network.nodes for v in n.operands() if v.is_constant)
+    lying = dict.fromkeys((*network.inputs, *constants))
+    lying_bytes = sum(graph.bytes_of(v, full_region(v.shape)) for v in lying)
+    peak = max((b.end_bytes for b in trace.planned.scopes.buffers if b.scope is Scope.MAIN), default=0)
+    if lying_bytes + peak > capacity_bytes:
+        yield Violation(
+            "capacity",
+            f"{level.name}: inputs and constants of {lying_bytes} bytes and buffers up to {peak} in "
+            f"{capacity_bytes} bytes",
+        )
+
+
+def _cluster_bytes(trace: Trace, level: Level) -> int | None:
+    """What a level holds for one cluster, its equal part where clusters share it; None without a limit."""
+    if level.capacity_bytes is None:
+        return None
+    return int(level.capacity_bytes * trace.machine.num_instances_per_cluster(level))
+
+
+def most(stays: Iterable[Stay], tolerance_s: float = 0.0) -> tuple[int, float]:
+    """The most bytes that lie somewhere at a time, and when that is.
+
+    >>> most([Stay("a", 0.0, 2.0, 5), Stay("b", 1.0, 3.0, 4), Stay("c", 2.0, 4.0, 1)])
+    (9, 1.0)
+    """
+    changes = []
+    for stay in stays:
+        if stay.end_s - stay.start_s > tolerance_s:
+            changes += [(stay.start_s, stay.size_bytes), (stay.end_s - tolerance_s, -stay.size_bytes)]
+    there = most_bytes = 0
+    at_s = 0.0
+    for time_s, size_bytes in sorted(changes):
+        there += size_bytes
+        if there > most_bytes:
+            most_bytes, at_s = there, time_s
+    return most_bytes, at_s
+
+
+def passing(trace: Trace, scope: Scope) -> Iterator[Stay]:
+    """What is in the cores' buffers, or the shared one, on its way: weights, operands, results."""
+    for number in range(len(trace.planned.scopes.steps)):
+        if scope is Scope.LOCAL:
+            yield from _in_cores(trace, number)
+        else:
+            yield from _through_shared(trace, number)
+    if scope is Scope.SHARED:
+        yield from _weights_in_shared(trace)
+    yield from _residents(trace, scope)
+
+
+def _residents(trace: Trace, scope: Scope) -> Iterator[Stay]:
+    """Weights that stay from batch to batch."""
+    found = trace.planned.simulation
+    sizes = {weight.key: weight.size_bytes for step in found.steps for weight in step.weights}
+    end_s = last_end(trace.runs)
+    for key, where in found.residents.scopes.items():
+        if where is scope:
+            yield Stay(f"{key}, which stays,", 0.0, end_s, sizes[key])
+
+
+def _in_cores(trace: Trace, number: int) -> Iterator[Stay]:
+    """From when it begins to come until the tile has been computed that needs it; a result from when it
+    begins to be computed until it is away."""
+    step = trace.planned.simulation.steps[number]
+    tiling, work = step.tiling, by_tile(trace.work(number))
+    done = last_end(chain.from_iterable(work.values()))
+    operands = [(w.key or "", "weights", p) for w, p in zip(step.weights, tiling.weights, strict=True)]
+    if step.kind is Kind.INSTANCE:  # else operands are written where the result lies
+        loads = zip(step.loads, tiling.loads, strict=True)
+        operands += [(x.value, "load", p) for x, p in loads if x.scope is not Scope.LOCAL]
+    for name, what, passage in operands:
+        unit = trace.core_engine if what == "load" else None
+        for tile, runs in by_tile(trace.of(number, what, unit, name)).items():
+            end = done if tile < 0 or passage.is_kept else last_end(work.get(tile, runs))
+            label = f"{name or 'rows of a table'} of step {number}, tile {tile}"
+            yield Stay(label, first_start(runs), end, passage.held_bytes)
+    for store, passage in zip(step.stores, tiling.stores, strict=True):
+        for tile, runs in by_tile(trace.of(number, "store", trace.core_engine, store.value)).items():
+            start = min(first_start(work.get(tile, ())), first_start(runs))
+            label = f"{store.value} from step {number}, tile {tile}"
+            yield Stay(label, start, last_end(runs), passage.held_bytes)
+
+
+def _through_shared(trace: Trace, number: int) -> Iterator[Stay]:
+    """What passes between main memory and the cores: until the engine behind has taken it away."""
+    step = trace.planned.simulation.steps[number]
+    held: dict[tuple[str, str, str, str], int] = {}
+    for load, passage in zip(step.loads, step.tiling.loads, strict=True):
+        if load.scope is Scope.MAIN:
+            held[load.value, "load", DMA, CORE_DMA] = passage.outer_held_bytes
+    for store, passage in zip(step.stores, step.tiling.stores, strict=True):
+        if store.scope is Scope.MAIN:
+            held[store.value, "store", CORE_DMA, DMA] = passage.outer_held_bytes
+    # Several parts of one value may be put together, some of them from the shared buffer.
+    also_there = {x.value for x in step.loads if x.scope is Scope.SHARED}
+    for (name, what, arriving, leaving), held_bytes in held.items():
+        coming = by_tile(trace.of(number, what, arriving, name))
+        going = trace.of(number, what, leaving, name)
+        for tile, runs in coming.items():
+            label = f"{name} of step {number}, tile {tile}"
+            behind = [run for run in going if tile in (-1, run.tile)]
+            is_once = name in also_there or _bytes(behind) <= _bytes(runs)
+            yield from _in_turn(label, runs, behind, held_bytes, is_once)
+
+
+def _in_turn(
+    what: str, coming: Sequence[Run], going: Sequence[Run], held_bytes: int, is_once: bool
+) -> Iterator[Stay]:
+    """Parts that leave in the order in which they came; of one that stands for several what is held at a
+    time. What does not leave only once lies there until the end."""
+    come_bytes = gone_bytes = place = 0
+    for run in coming:
+        come_bytes += run.size_bytes
+        while place < len(going) and gone_bytes < come_bytes:
+            gone_bytes += going[place].size_bytes
+            place += 1
+        last_s = going[place - 1].end_s if is_once and place else last_end(going)
+        yield Stay(what, run.start_s, max(run.end_s, last_s), min(held_bytes, run.size_bytes))
+
+
+def _weights_in_shared(trace: Trace) -> Iterator[Stay]:
+    """From when a weight is fetched until it is read for the last time before it is fetched again."""
+    num_steps = len(trace.planned.simulation.steps)
+    source: dict[str, int] = {}  # the step that fetched a weight last
+    readers: dict[tuple[str, int], list[int]] = {}  # of what a step fetched
+    held: dict[tuple[str, int], int] = {}
+    for number in range(num_steps):
+        step = trace.planned.simulation.steps[number]
+        for weight, passage in zip(step.weights, step.tiling.weights, strict=True):
+            key = weight.key or ""
+            if weight.key is None or trace.of(number, "fetch", name=key):
+                source[key] = number
+                held[key, number] = passage.outer_held_bytes
+            if key in source:
+                readers.setdefault((key, source[key]), []).append(number)
+    for (key, number), steps in readers.items():
+        coming = trace.of(number, "fetch", name=key)
+        going = sorted(
+            chain.from_iterable(trace.of(step, "weights", name=key) for step in dict.fromkeys(steps)),
+            key=lambda run: run.start_s,
+        )
+        label = f"{key or 'rows of a table'} from step {number} on"
+        is_once = _bytes(going) <= _bytes(coming)
+        yield from _in_turn(label, coming, going, held[key, number], is_once)
+
+
+def _bytes(runs: Iterable[Run]) -> int:
+    return sum(run.size_bytes for run in runs)

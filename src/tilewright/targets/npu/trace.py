@@ -1,0 +1,85 @@
+"""The runs of a simulated plan, to look things up in: by step, by what they do, by engine, by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from tilewright.hardware.machine import Machine
+from tilewright.schedule.binding import Scope
+from tilewright.targets.npu.events import Run
+from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.ports import CORE_DMA, DMA
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """What one cluster did. `runs` are in the order of their starts, `tolerance_s` is what sums of times may
+    be off by."""
+
+    planned: SimulatedPlan
+    machine: Machine
+    runs: tuple[Run, ...] = field(init=False)
+    tolerance_s: float = field(init=False)
+    _known: Mapping[tuple[int, str], list[Run]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        runs = tuple(sorted(self.planned.simulation.runs, key=lambda run: run.start_s))
+        known: dict[tuple[int, str], list[Run]] = {}
+        for run in runs:
+            known.setdefault((run.step, run.what), []).append(run)
+        object.__setattr__(self, "runs", runs)
+        object.__setattr__(self, "tolerance_s", 1e-9 * last_end(runs))
+        object.__setattr__(self, "_known", known)
+
+    @property
+    def core_engine(self) -> str:
+        """What moves data between the cores' buffers and what is next to them."""
+        return DMA if self.machine.shared is None else CORE_DMA
+
+    def engine_of(self, scope: Scope) -> str:
+        """What reads and writes buffers outside the cores: those of main memory, or of the shared buffer."""
+        return DMA if scope is Scope.MAIN else CORE_DMA
+
+    def of(self, step: int, what: str, unit: str | None = None, name: str | None = None) -> list[Run]:
+        """The runs of a step that do something, by start; of a unit, of a value or weight."""
+        runs = self._known.get((step, what), [])
+        return [r for r in runs if (unit is None or r.unit == unit) and (name is None or r.name == name)]
+
+    def work(self, step: int) -> list[Run]:
+        """What makes the results of a step in the cores: computing; where operands are only put together,
+        their moves too."""
+        computing = self.of(step, "compute")
+        if self.planned.scopes.steps[step].operators:
+            return computing
+        return self.of(step, "move") + self.of(step, "load", self.core_engine) + computing
+
+
+def first_start(runs: Iterable[Run]) -> float:
+    """When the first of them starts; never, if there is none."""
+    return min((run.start_s for run in runs), default=inf)
+
+
+def last_end(runs: Iterable[Run]) -> float:
+    """When the last of them has ended; at the beginning, if there is none."""
+    return max((run.end_s for run in runs), default=0.0)
+
+
+def by_tile(runs: Iterable[Run]) -> dict[int, list[Run]]:
+    """Runs by the tile that they are for."""
+    found: dict[int, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.tile, []).append(run)
+    return found
+
+
+def ends_until(runs: Iterable[Run], num_tiles: int) -> Sequence[float]:
+    """For each tile when all that runs bring for it and for those before it has been brought."""
+    tiles = by_tile(runs)
+    end = last_end(tiles.get(-1, ()))
+    found = []
+    for tile in range(num_tiles):
+        end = max(end, last_end(tiles.get(tile, ())))
+        found.append(end)
+    return found
