@@ -63,6 +63,8 @@ class SimulationRequest:
       for the power of two with the most samples per second, or several numbers, of each of which is said how
       to run it. With `auto` and several, the plan is the best batch's.
     * `max_latency_ms`, with those: no batch and no run that takes longer.
+    * `mapper` (`exact`, `cosa`, `paper`) says who tiles layers whose operands do not fit the cores' buffers
+      and are read again; short for the target's option of that name.
     * `compare` also simulates every plan that has a name.
     * `check` computes the plan's values buffer by buffer and holds them against the network's.
     """
@@ -78,13 +80,17 @@ class SimulationRequest:
     batch: int | str | tuple[int, ...] | None = None
     shapes: Mapping[str, tuple[int, ...]] | str | None = None
     max_latency_ms: float | None = None
+    mapper: str | None = None
     compare: bool = False
     check: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
             object.__setattr__(self, name, argument(name.replace("_", "-"), getattr(self, name), kind))
-        object.__setattr__(self, "target", _lowering(os.fspath(self.target), self.dtype))
+        target = os.fspath(self.target)
+        if self.mapper is not None:
+            target = str(Spec.parse(target).with_options(mapper=self.mapper))
+        object.__setattr__(self, "target", _lowering(target, self.dtype))
         object.__setattr__(
             self, "budget", Budget.parse(self.budget) if isinstance(self.budget, str) else self.budget
         )
@@ -156,6 +162,7 @@ _KINDS: Mapping[str, Any] = {
     "batch": int | str | tuple[int, ...] | None,
     "shapes": Mapping[str, tuple[int, ...]] | str | None,
     "max_latency_ms": float | None,
+    "mapper": str | None,
     "compare": bool,
     "check": bool,
 }

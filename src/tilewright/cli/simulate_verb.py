@@ -70,6 +70,12 @@ def simulate(
         "--max-latency",
         help="With --batch auto or several: no batch and no run that takes longer, in milliseconds.",
     ),
+    mapper: str | None = typer.Option(
+        None,
+        "--mapper",
+        help="Who tiles layers whose operands do not fit the cores' buffers and are read again: exact (the "
+        "default), cosa, paper.",
+    ),
     compare: bool = typer.Option(False, "--compare", help="Simulate the paper's baselines as well."),
     trace: Path | None = typer.Option(
         None, "--trace", help="Write what every unit does when, as a Chrome trace (for Perfetto)."
@@ -104,6 +110,7 @@ def simulate(
         batch=batch,
         shapes=shapes,
         max_latency_ms=max_latency_ms,
+        mapper=mapper,
         compare=compare,
         check=check,
     )

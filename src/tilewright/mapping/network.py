@@ -7,7 +7,7 @@ past the outermost level; changes of shape and layout alone cost nothing. Operat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -18,7 +18,7 @@ from tilewright.ir.contraction import contraction_of
 from tilewright.ir.derive import nest_flops, nests_of
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
-from tilewright.loops.problem import Operand, Problem, Term
+from tilewright.loops.problem import Operand, Problem
 
 # How loops of a convolution are called in `ir/` and by those who map them.
 _LETTERS = {"n": "N", "g": "G", "m": "K", "oh": "P", "ow": "Q", "c": "C", "kh": "R", "kw": "S"}
@@ -72,8 +72,22 @@ def _layers(nodes: Sequence[Node]) -> Iterator[Layer]:
                 yield Layer(node.name, node.op_type, nest, problem)
 
 
+@dataclass(frozen=True, slots=True)
+class Products:
+    """A contraction as a mapper sees it, and what its operands, by name, access."""
+
+    problem: Problem
+    accesses: Mapping[str, Access]
+
+
 def problem_of(node: Node, nest: Nest) -> Problem | None:
-    """A contraction as a mapper sees it; None for other nests, and where data decide what is read.
+    """A contraction as a mapper sees it; None for other nests, and where data decide what is read."""
+    products = products_of(node, nest)
+    return None if products is None else products.problem
+
+
+def products_of(node: Node, nest: Nest) -> Products | None:
+    """The same with what operands access.
 
     The weights are the operand that is a constant of the model, of two activations the right one. Loops of a
     convolution get the letters that the field uses; what an operand is padded with is not left out.
@@ -83,26 +97,19 @@ def problem_of(node: Node, nest: Nest) -> Problem | None:
         return None
     reduced, batch = set(form.summed), frozenset(form.batch)
     names = _names(nest, batch)
-    left, right = form.accesses
-    accesses = {"left": left, "right": right, "out": nest.write}
-    axes: dict[str, tuple[tuple[Term, ...], ...]] = {}
-    for side, access in accesses.items():
-        operand_axes = _axes(access, nest.extents, reduced, batch)
-        if operand_axes is None:
-            return None
-        axes[side] = tuple(tuple((names[dim], step) for dim, step in axis) for axis in operand_axes)
-    weights, inputs = "right", "left"
-    if _is_constant(node, accesses["left"]) and not _is_constant(node, accesses["right"]):
+    weights, inputs = reversed(form.accesses)
+    if _is_constant(node, inputs) and not _is_constant(node, weights):
         weights, inputs = inputs, weights
-    return Problem(
-        node.name,
-        tuple((names[dim.name], dim.extent) for dim in nest.dims),
-        (
-            Operand("Weights", TensorKind.WEIGHT, axes[weights]),
-            Operand("Inputs", TensorKind.INPUT, axes[inputs]),
-            Operand("Outputs", TensorKind.OUTPUT, axes["out"]),
-        ),
-    )
+    accesses = {"Weights": weights, "Inputs": inputs, "Outputs": nest.write}
+    operands = []
+    for (name, access), kind in zip(accesses.items(), TensorKind, strict=True):
+        axes = _axes(access, nest.extents, reduced, batch)
+        if axes is None:
+            return None
+        named = tuple(tuple((names[dim], step) for dim, step in axis) for axis in axes)
+        operands.append(Operand(name, kind, named))
+    dims = tuple((names[dim.name], dim.extent) for dim in nest.dims)
+    return Products(Problem(node.name, dims, tuple(operands)), accesses)
 
 
 def _names(nest: Nest, batch: frozenset[str]) -> dict[str, str]:

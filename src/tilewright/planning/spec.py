@@ -53,6 +53,14 @@ class Spec:
             raise UsageError(f"{label}: {shown(end)} stands behind the closing brace; leave it out.")
         return cls(name, tuple(_options(label, inside)))
 
+    def with_options(self, **options: str) -> Spec:
+        """The same with these options, whatever was said of them.
+
+        >>> str(Spec.parse("stcp920{overlap=none, mapper=cosa}").with_options(mapper="paper"))
+        'stcp920{overlap=none, mapper=paper}'
+        """
+        return Spec(self.name, tuple((dict(self.options) | options).items()))
+
     def __str__(self) -> str:
         if not self.options:
             return self.name

@@ -32,6 +32,7 @@ from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_orde
 from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, RESIDENT, worth_trying
 from tilewright.targets.npu.search import search
 from tilewright.targets.npu.simulate import Policy, Simulation
+from tilewright.targets.npu.tile_mapping import MapperName, tiler_of
 from tilewright.targets.npu.work import Works
 
 
@@ -49,9 +50,11 @@ class NpuBackend(PlainBackend):
         policy_of: Callable[[str], Policy],
         graph: Graph,
         options: Options,
+        mapper: MapperName = "exact",
     ) -> None:
         super().__init__(target, graph, options)
         self.machine, self.types, self._policy_of = machine, types, policy_of
+        self.tiler = tiler_of(machine, mapper)
         self.works = Works(machine, types)
         self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation)
         self.limits = Limits(num_groups=machine.num_cores_per_cluster, memory_bytes=options.max_memory_bytes)
@@ -144,6 +147,7 @@ class NpuBackend(PlainBackend):
             policy,
             self._least_seconds,
             launches,
+            self.tiler,
         )
         self._plans[key] = planned
         self._estimates[key] = estimate_of(planned.simulation)
@@ -159,7 +163,7 @@ class NpuBackend(PlainBackend):
         types, policy = self.types.inside, self._policy_of("")
         if is_launched:
             policy = replace(policy, launches="each subgraph")
-        return simulated(schedule, self.machine, policy=policy, types=types).simulation
+        return simulated(schedule, self.machine, policy=policy, types=types, tiler=self.tiler).simulation
 
 
 _NUM_PLANS_KEPT = 4

@@ -19,6 +19,8 @@ from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
 from tilewright.targets.npu.steps import lower
+from tilewright.targets.npu.tile_mapping import tiler_of
+from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
 
 
@@ -45,6 +47,7 @@ def simulated(
     memory: MemoryPlanner | None = None,
     policy: Policy | None = None,
     types: ElementTypes | None = None,
+    tiler: Tiler | None = None,
 ) -> SimulatedPlan:
     """Bind, place and simulate a schedule on one cluster of a machine, by default as the machine runs it and
     keeps elements.
@@ -57,7 +60,7 @@ def simulated(
     instances, order = instances_of(schedule, types)
     policy = policy or Policy(launches=machine.launches)
     launches = launches_of(schedule, instances) if policy.launches == "each subgraph" else ()
-    return simulated_order(instances, order, machine, types, memory, policy, launches=launches)
+    return simulated_order(instances, order, machine, types, memory, policy, launches=launches, tiler=tiler)
 
 
 def simulated_order(
@@ -69,9 +72,11 @@ def simulated_order(
     policy: Policy = GRAPHTURBO,
     least_seconds: Mapping[str, float] | None = None,
     launches: Sequence[Launch] = (),
+    tiler: Tiler | None = None,
 ) -> SimulatedPlan:
     """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
-    `launches` the kernels in that order of a policy that launches each subgraph.
+    `launches` the kernels in that order of a policy that launches each subgraph, `tiler` whoever tiles steps;
+    None: `tiler_of` the machine.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
@@ -79,11 +84,12 @@ def simulated_order(
     bindings = bind(instances, order, machine.num_cores_per_cluster, launches)
     scopes = place(instances, order, bindings, machine, memory)
     residents = Residents(pool_sizes(machine, scopes))
-    steps = lower(scopes, bindings, machine, types, residents)
+    tiler = tiler or tiler_of(machine)
+    steps = lower(scopes, bindings, machine, types, residents, tiler)
     if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
         weights = ((w.key, w.size_bytes) for step in steps for w in step.weights if w.key is not None)
         residents = choose_residents(tuple(weights), residents.pools)
-        steps = lower(scopes, bindings, machine, types, residents)
+        steps = lower(scopes, bindings, machine, types, residents, tiler)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, Works(machine, types))
     simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds)

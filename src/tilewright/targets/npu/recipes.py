@@ -34,7 +34,7 @@ class Baseline:
         """The text that names a machine run so, whatever options it was named with."""
         named = Spec.parse(machine)
         ours = Spec.parse(f"{named.name}{{{self.execution}}}")
-        return str(Spec(named.name, tuple((dict(named.options) | dict(ours.options)).items())))
+        return str(named.with_options(**dict(ours.options)))
 
     def options(self, machine: str, known: Options = DEFAULT_OPTIONS) -> Options:
         """Options that ask for it on a machine, in place of what `known` ones say."""

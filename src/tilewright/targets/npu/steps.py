@@ -20,7 +20,9 @@ from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.kernels import Kernel, StepCores, kernel_of
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents
-from tilewright.targets.npu.tiles import Moved, TileRequest, Tiling, simple_tiling
+from tilewright.targets.npu.tile_mapping import tiler_of
+from tilewright.targets.npu.tile_requests import Part, StepParts, TileRequests
+from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
 from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves, shape_of
 
 
@@ -97,17 +99,19 @@ def lower(
     machine: Machine,
     types: ElementTypes,
     residents: Residents | None = None,
+    tiler: Tiler | None = None,
 ) -> tuple[SimulatedStep, ...]:
     """The steps of a plan on a machine that keeps elements as `types` say.
 
-    `residents` are weights that stay on the chip, and what they leave free; None: there are none.
+    `residents` are weights that stay on the chip, and what they leave free; None: there are none. `tiler`
+    says how steps are tiled; None: whoever `tiler_of` the machine is.
     O(operators of the layers of all instances).
 
     Raises:
         InfeasibleMapping: what the plan's buffers leave free is too small for any tile of a step.
     """
     residents = residents or Residents(pool_sizes(machine, plan))
-    return _Lowering(plan, bindings, machine, types, residents).run()
+    return _Lowering(plan, bindings, machine, types, residents, tiler or tiler_of(machine)).run()
 
 
 class _Lowering:
@@ -118,9 +122,11 @@ class _Lowering:
         machine: Machine,
         types: ElementTypes,
         residents: Residents,
+        tiler: Tiler,
     ) -> None:
-        self.plan, self.graph, self.bindings = plan, plan.graph, bindings
-        self.pools, self.residents = residents.pools, residents.scopes
+        self.plan, self.graph, self.bindings, self.tiler = plan, plan.graph, bindings, tiler
+        pools, self.residents = residents.pools, residents.scopes
+        self.requests = TileRequests(plan.graph.maps, pools.local_bytes, pools.shared_bytes)
         self.tilings: list[Tiling] = []
         self.num_cores = machine.num_cores_per_cluster
         self.machine, self.works = machine, Works(machine, types)
@@ -138,7 +144,7 @@ class _Lowering:
             if plan.graph.partition.border_bytes is not None and types.is_converted(v.dtype)
         )
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
-        self.known_tilings: dict[TileRequest, Tiling] = {}
+        self.known_requests: dict[tuple[object, ...], TileRequest] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
         self.reused = _reused_places(plan)
 
@@ -176,7 +182,7 @@ class _Lowering:
             is_row_copy = node.kind is Kind.INSTANCE
             name = f"keep {written[0].value.name}" if is_row_copy else f"{node.kind} {node.value.name}"
             kind = Kind.CONCAT if is_row_copy else node.kind
-            self.tilings.append(self._tiling(loads, stores, (), (), (), is_passed_on=True))
+            self.tilings.append(self._passed_on(loads, stores))
             works = tuple(self._conversions(step))
             return SimulatedStep(
                 number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number],
@@ -184,9 +190,9 @@ class _Lowering:
             )  # fmt: skip
         regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
-        weights = tuple(self._weights(step, regions))
-        columns = self._columns(step, main)
-        self.tilings.append(self._tiling(loads, stores, weights, extents(made[main]), columns))
+        parts = self._weights(step, regions)
+        weights = tuple(weight for weight, _ in parts)
+        self.tilings.append(self._tiling(step, regions, main, parts, loads, stores))
         waiting = tuple(
             load if load.producer is None or load.moved_bytes or not needs else replace(load, tiles=needs)
             for load, read in zip(loads, step.reads, strict=True)
@@ -204,41 +210,49 @@ class _Lowering:
             return ()
         return self.cores.of(step, next(n for n in step.operators if main in n.results()), regions)
 
+    def _num_places(self, x: Load | Store) -> int:
+        """What is converted lies in the cores as it comes or goes, and beside that as it is kept."""
+        return 2 if x.scope is Scope.MAIN and x.value in self.converted else 1
+
+    def _passed_on(self, loads: Sequence[Load], stores: Sequence[Store]) -> Tiling:
+        """Of what is put together or copied."""
+        moved = [
+            tuple(
+                (x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN, self._num_places(x))
+                for x in listed
+            )
+            for listed in (loads, stores)
+        ]
+        return self.tiler.tile(self.requests.passed_on(*moved))
+
     def _tiling(
         self,
+        step: InstanceStep,
+        regions: Mapping[Value, Region],
+        main: Value,
+        weights: Sequence[tuple[Weight, Part]],
         loads: Sequence[Load],
         stores: Sequence[Store],
-        weights: Sequence[Weight],
-        shape: tuple[int, ...],
-        columns: tuple[int, ...],
-        is_passed_on: bool = False,
     ) -> Tiling:
-        def moved(x: Load | Store) -> Moved:
-            # What is converted lies in the cores as it comes or goes, and beside that as it is kept.
-            num_copies = 2 if x.scope is Scope.MAIN and x.value in self.converted else 1
-            return Moved(x.size_bytes, x.scope is Scope.LOCAL, x.scope is Scope.MAIN, num_copies)
+        node = self.graph.nodes[step.node]
+        maker = next(n for n in reversed(step.operators) if main in set(n.results()))
+        binding = self._own_binding(step, main, regions) or self._binding_of(step, maker, regions[main])
+        needed = [replace(part, is_main=weight.key not in self.residents) for weight, part in weights]
+        read = [self._part(r.value, load.region, load) for r, load in zip(step.reads, loads, strict=True)]
+        buffers = [self.plan.buffers[i] for i in step.writes]
+        written = [self._part(b.value, b.region, store) for b, store in zip(buffers, stores, strict=True)]
+        parts = StepParts(step.operators, regions, main, binding, needed, read, written)
+        # Which elements of an operand a tile needs follows from the extents alone, borders aside.
+        moved = tuple((x.size_bytes, x.is_local, x.is_main) for x in (*parts.weights, *read, *written))
+        key = (node.subgraph_id, step.layer, extents(regions[main]), binding, moved)
+        request = self.known_requests.get(key)
+        if request is None:
+            request = self.known_requests[key] = self.requests.plain(parts)
+        return self.tiler.tile(request, lambda: self.requests.detailed(request, parts))
 
-        request = TileRequest(
-            tuple(Moved(w.size_bytes, False, w.key not in self.residents, w.num_copies) for w in weights),
-            tuple(map(moved, loads)),
-            tuple(map(moved, stores)),
-            shape,
-            columns,
-            self.pools.local_bytes,
-            self.pools.shared_bytes,
-            is_passed_on,
-        )
-        found = self.known_tilings.get(request)
-        if found is None:
-            found = self.known_tilings[request] = simple_tiling(request)
-        return found
-
-    def _columns(self, step: InstanceStep, main: Value) -> tuple[int, ...]:
-        """Axes of the main result that the weights of the layer follow: channels of a convolution."""
-        for node in step.operators:
-            if main in node.results() and (shape := shape_of(node)) is not None:
-                return tuple(sorted(shape.columns))
-        return ()
+    def _part(self, value: Value, region: Region, x: Load | Store) -> Part:
+        is_local, is_main = x.scope is Scope.LOCAL, x.scope is Scope.MAIN
+        return Part(value, region, x.size_bytes, is_local, is_main, num_places=self._num_places(x))
 
     def _works_of(
         self, step: InstanceStep, regions: Mapping[Value, Region], main: Value
@@ -392,8 +406,9 @@ class _Lowering:
             return own
         return plain_binding(extents(region), self.num_cores, self.works.axes_of(node))
 
-    def _weights(self, step: InstanceStep, regions: Mapping[Value, Region]) -> list[Weight]:
-        found: dict[tuple[object, ...], Weight] = {}
+    def _weights(self, step: InstanceStep, regions: Mapping[Value, Region]) -> list[tuple[Weight, Part]]:
+        """The constants that a step needs; two operators that read the same part of one share it."""
+        found: dict[tuple[object, ...], tuple[Weight, Part]] = {}
         for node in step.operators:
             copies = 0
             for position, operand in enumerate(node.inputs):
@@ -404,17 +419,19 @@ class _Lowering:
                 value = next((v for v in node.results() if v in regions), None)
                 if value is not None and is_table(node, position):
                     whole = self.graph.bytes_of(operand, full_region(operand.shape))
-                    rows = Weight(None, min(whole, self.graph.bytes_of(value, regions[value])))
-                    found[node, position] = rows
+                    size = min(whole, self.graph.bytes_of(value, regions[value]))
+                    # Of a table as much as is made of it comes, wherever it lies.
+                    rows = Part(value, regions[value], size)
+                    found[node, position] = Weight(None, size), rows
                     continue
                 part = self._part_of(node, position, regions)
                 if part is not None:
                     copies = copies or self._copies(step, node, regions)
-                    # Two operators that read the same part share it.
                     known = found.get((operand.name, part))
-                    most = copies if known is None else max(copies, known.num_copies)
+                    most = copies if known is None else max(copies, known[0].num_copies)
                     size = self.graph.bytes_of(operand, part)
-                    found[operand.name, part] = Weight(operand.name, size, part, most)
+                    weight = Weight(operand.name, size, part, most)
+                    found[operand.name, part] = weight, Part(operand, part, size, reader=(node, position))
         return list(found.values())
 
     def _part_of(self, node: Node, position: int, regions: Mapping[Value, Region]) -> Region | None:

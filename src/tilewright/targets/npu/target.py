@@ -20,6 +20,7 @@ from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
 from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.simulate import Overlap, Policy
+from tilewright.targets.npu.tile_mapping import MapperName
 from tilewright.targets.npu.work import Works, works_of
 
 
@@ -37,6 +38,7 @@ class NpuTarget:
     dtype: Lowered | None = option(
         None, "What floating-point numbers are lowered to; none: the widest type that the machine multiplies."
     )
+    mapper: MapperName = option("exact", "Who tiles sums of products whose operands are read again.")
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = True
@@ -78,7 +80,7 @@ class NpuTarget:
         if options.isa is not None:
             raise UsageError(f"target {self.name}: has no instruction set; leave out --isa {options.isa}.")
         self._require(graph)
-        return NpuBackend(self, self.machine, self.types, self.policy, graph, options)
+        return NpuBackend(self, self.machine, self.types, self.policy, graph, options, self.mapper)
 
     def policy(self, execution: str = "") -> Policy:
         """How it runs steps; `execution` are options that take the place of its own.

@@ -178,6 +178,7 @@ class _Step:
         self.freed = [all_steps.tasks.join(earlier)] if earlier else []
         self.places = self.freed
         self.last_reads: dict[int, int] = {}
+        self.staying: list[int] = []  # what waits for the place of operands that are read again
 
     def add(self) -> None:
         step, tiling = self.step, self.tiling
@@ -186,6 +187,9 @@ class _Step:
             self.sources[place] = self._source(weight, passage)
             if passage.is_kept:
                 kept += self._weight(place, weight, passage, -1)
+        staying_bytes = self._staying_bytes()
+        if self.shared is not None and staying_bytes:
+            self.staying = self.shared.take(staying_bytes, self.pinned)
         for load, passage in zip(step.loads, tiling.loads, strict=True):
             if self._comes_first(load, passage):
                 kept += self._load(load, passage, -1)
@@ -198,12 +202,24 @@ class _Step:
         for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
             self._leave(place, weight, passage)
         self.local.release(self.kept_bytes, ends[-1:])
+        if self.shared is not None:
+            self.shared.release(staying_bytes, [*ends[-1:], *puts[-1:]])
         self.all.computed.append(ends)
         self.all.stored.append(puts)
 
     def _comes_first(self, load: Load, passage: Passage) -> bool:
         """Whether an operand is brought before the first tile: what is distributed anew, it is as a whole."""
         return passage.is_kept or (load.moved_bytes > 0 and self.step.kind is Kind.INSTANCE)
+
+    def _staying_bytes(self) -> int:
+        """What the shared buffer holds of operands that the cores read again, or write."""
+        weights = zip(range(len(self.step.weights)), self.tiling.weights, strict=True)
+        passages = [p for place, p in weights if self.sources[place].ready is None]
+        return sum(
+            p.outer_held_bytes
+            for p in (*passages, *self.tiling.loads, *self.tiling.stores)
+            if self.shared is not None and _stays(p)
+        )
 
     def _tile(self, tile: int, before: list[int]) -> tuple[int, int]:
         """The tasks after which a tile is computed, and stored."""
@@ -280,9 +296,7 @@ class _Step:
             self.account.from_main(size_bytes)
             return [self._outer(size_bytes, at, "weights", free, name)]
         if source.ready is None:
-            return self._through(
-                size_bytes, passage.outer_held_bytes, at, ("fetch", "weights"), name, [], free
-            )
+            return self._through(size_bytes, passage, at, ("fetch", "weights"), name, [], free)
         ready = source.ready
         if source.fetches:
             ready = [self._fetch(weight, self._part(passage.outer_bytes, tile), tile, ready)]
@@ -321,7 +335,7 @@ class _Step:
     def _through(
         self,
         size_bytes: int,
-        held_bytes: int,
+        passage: Passage,
         at: tuple[int, int, int],
         what: tuple[str, str],
         name: str,
@@ -333,13 +347,17 @@ class _Step:
         assert self.shared is not None
         number, tile, phase = at
         last = [*ready, *free]
-        for held, part in _parts(size_bytes, held_bytes):
-            taken = self.shared.take(held, self.pinned)
+        stays = _stays(passage)
+        parts = _parts(self._part(passage.outer_bytes, tile), passage.outer_held_bytes)
+        for (held, part), inner in zip(parts, _even(size_bytes, len(parts)), strict=True):
+            taken = self.staying if stays else self.shared.take(held, self.pinned)
             self.account.from_main(part)
             there = self._outer(part, (number, tile, phase - 1), what[0], (*taken, *ready), name)
-            last = [self._inner(part, at, what[1], (there, *last), name)]
-            self.shared.release(held, last)
-        return last
+            last = [self._inner(inner, at, what[1], (there, *last), name)]
+            if not stays:
+                self.shared.release(held, last)
+        # Without a part of its own a tile reads again what is there.
+        return last if parts or not size_bytes else [self._inner(size_bytes, at, what[1], last, name)]
 
     def _load(self, load: Load, passage: Passage, tile: int) -> list[int]:
         """What a tile of the step needs of an operand is there; all of it before the first tile."""
@@ -363,25 +381,28 @@ class _Step:
         if self.shared is None:
             self.account.from_main(size_bytes)
             return [self._outer(size_bytes, at, "load", (*ready, *free), load.value)]
-        held = passage.outer_held_bytes
-        return self._through(size_bytes, held, at, ("load", "load"), load.value, ready, free)
+        return self._through(size_bytes, passage, at, ("load", "load"), load.value, ready, free)
 
     def _store(self, store: Store, passage: Passage, tile: int, end: int) -> int:
         """Takes a tile of a result away from the cores."""
         size_bytes = self._part(passage.moved_bytes, tile)
         at = (self.number, tile, _STORE)
-        self.account.from_cores(size_bytes, store.scope is Scope.MAIN)
+        outer_bytes = self._part(passage.outer_bytes, tile)
+        self.account.from_cores(size_bytes, outer_bytes)
         if self.shared is None:
             return self._outer(size_bytes, at, "store", [end], store.value)
         if store.scope is Scope.SHARED:
             return self._inner(size_bytes, at, "store", [end], store.value)
         task = end
-        for held, part in _parts(size_bytes, passage.outer_held_bytes):
-            taken = self.shared.take(held, self.pinned)
-            there = self._inner(part, at, "store", (end, *taken), store.value)
+        stays = _stays(passage)
+        parts = _parts(outer_bytes, passage.outer_held_bytes)
+        for (held, part), inner in zip(parts, _even(size_bytes, len(parts)), strict=True):
+            taken = self.staying if stays else self.shared.take(held, self.pinned)
+            there = self._inner(inner, at, "store", (end, *taken), store.value)
             task = self._outer(part, (self.number, tile, _STORE + 1), "store", [there], store.value)
-            self.shared.release(held, [task])
-        return task
+            if not stays:
+                self.shared.release(held, [task])
+        return task if parts else self._inner(size_bytes, at, "store", [end, *self.staying], store.value)
 
     def _made(self, load: Load, tile: int) -> int | None:
         """The task after which what a tile reads is where it lives; None for inputs of the network."""
@@ -389,6 +410,16 @@ class _Step:
             return None
         made = (self.all.computed if load.scope is Scope.LOCAL else self.all.stored)[load.producer]
         return made[min(load.tiles[tile], len(made) - 1)] if load.tiles and tile >= 0 else made[-1]
+
+
+def _stays(passage: Passage) -> bool:
+    """Whether the shared buffer keeps what comes from main memory, or goes there, for tiles to come."""
+    return 0 < passage.outer_bytes < passage.moved_bytes
+
+
+def _even(size_bytes: int, count: int) -> list[int]:
+    """Bytes in so many parts."""
+    return [size_bytes * (i + 1) // count - size_bytes * i // count for i in range(count)]
 
 
 def _parts(size_bytes: int, held_bytes: int) -> list[tuple[int, int]]:

@@ -1,17 +1,28 @@
-"""How the operands of a step pass the cores' buffers, tile by tile."""
+"""How the operands of a step pass the cores' buffers, tile by tile.
+
+Where one way through a step lets every operand move once, tiles follow that way. Where no such way fits the
+free bytes of the buffers, operands are read again, and tile shapes and the order of loops are a mapping
+problem (`tile_mapping.py`) if the step is a sum of products; other steps are cut along their parallel axes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from math import ceil, prod
+from typing import Protocol
 
 from tilewright.errors import InfeasibleMapping
+from tilewright.loops.problem import Problem
 
 NUM_TILES = 4
 """Into how many tiles a step's work is cut, so that moving and computing overlap (spec: tiles = 4)."""
+MAX_TILES = 64
+"""Most tiles that are simulated one by one; where there are more, one of them stands for several."""
 
-MAX_TILES = 128
-"""How many tiles of a step the simulator runs one by one; beyond, one of them stands for several."""
+_AHEAD = 2  # tiles that should fit at a time: the one in use, and the next
+_SMALL = 8  # what passes beside a tile in pieces may take together one part in so many of a pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,84 +67,320 @@ class Tiling:
 @dataclass(frozen=True, slots=True)
 class Moved:
     """An operand that is to pass: its bytes, whether it lives in main memory, in how many copies cores hold
-    it. Nothing passes of one that lives in the cores."""
+    it. Nothing passes of one that lives in the cores.
+
+    `axis_bytes` is how much of it one element along each axis of the main result needs: all of it where it
+    does not follow the axis. `role` names it in the step's mapping problem, `passes` is how often a step that
+    cannot hold what it reduces goes through it.
+    """
 
     size_bytes: int
     is_local: bool
     is_main: bool
     num_copies: int = 1
+    axis_bytes: tuple[int, ...] = ()
+    element_bytes: int = 1
+    role: str = ""
+    passes: int = 1
+
+    def follows(self, axis: int) -> bool:
+        """Whether less of it is needed for a part of the main result along an axis."""
+        return self.axis_bytes[axis] < self.size_bytes
+
+    def part_bytes(self, axis: int, extent: int, length: int) -> int:
+        """Bytes of it that `length` elements along an axis of so many need."""
+        least = self.axis_bytes[axis]
+        if length >= extent or least >= self.size_bytes:
+            return self.size_bytes
+        return min(self.size_bytes, least + ceil((length - 1) * (self.size_bytes - least) / (extent - 1)))
+
+    def box_bytes(self, extents: Sequence[int], tile: Sequence[int]) -> int:
+        """Bytes of it that a tile of the main result needs."""
+        if not self.size_bytes:
+            return 0
+        share = prod(
+            self.part_bytes(axis, extent, length) / self.size_bytes
+            for axis, (extent, length) in enumerate(zip(extents, tile, strict=True))
+            if length < extent
+        )
+        return ceil(self.size_bytes * share)
 
 
 @dataclass(frozen=True, slots=True)
 class TileRequest:
-    """A step: its operands, the extents of its main result, the axes of it that weights follow.
+    """A step: its operands, the extents of its main result, the bytes that are free for it.
 
-    What `is_passed_on` is put together or copied: it is written as it arrives.
+    What `is_passed_on` is put together or copied: it is written as it arrives. `problem` is the sum of
+    products that it computes, if that is one; `result_axes` are the axes of the main result by dims of it.
     """
 
     weights: tuple[Moved, ...]
     loads: tuple[Moved, ...]
     stores: tuple[Moved, ...]
     extents: tuple[int, ...]
-    columns: tuple[int, ...]
     local_bytes: int
     shared_bytes: int
-    is_passed_on: bool
+    is_passed_on: bool = False
+    problem: Problem | None = None
+    result_axes: tuple[tuple[str, int], ...] = ()
+    layer: str = field(default="", compare=False)
+
+    @property
+    def operands(self) -> tuple[Moved, ...]:
+        """All of them: weights, loads, stores."""
+        return (*self.weights, *self.loads, *self.stores)
+
+    @property
+    def outside(self) -> list[Moved]:
+        """Those that live outside the cores."""
+        return [x for x in self.operands if not x.is_local and x.size_bytes]
 
 
-def simple_tiling(request: TileRequest) -> Tiling:
-    """Weights that take more than half of the pool pass in parts along channels, other operands in tiles.
+class Remapper(Protocol):
+    """Who decides where operands have to be read again."""
 
-    Raises:
-        InfeasibleMapping: not even an element of every operand fits.
+    def tiling(self, request: TileRequest) -> Tiling | None:
+        """Tiles of a sum of products; None where it cannot say."""
+        ...
+
+
+class Tiler:
+    """Tiles of steps on one machine; equal requests are answered once.
+
+    `level` is the name of the cores' buffers. `remapper` decides where operands of sums of products have to
+    be read again; without one such steps are cut as others are.
     """
-    axis = tiled_axis(request.extents)
-    tiles = NUM_TILES if axis is not None else 1
-    local, shared = request.local_bytes, request.shared_bytes
-    weight_bytes = sum(w.size_bytes * w.num_copies for w in request.weights)
-    outside = [x for x in (*request.loads, *request.stores) if not x.is_local]
-    is_kept = 2 * weight_bytes <= local
-    if not is_kept:
-        axis = next(iter(request.columns), axis)
-    passing = [*outside, *(() if is_kept else request.weights)]
-    free = local - (weight_bytes if is_kept else 0)
-    passing_bytes = sum(x.size_bytes * x.num_copies for x in passing)
-    if passing:
-        # A tile is used, another one arrives or leaves; more of them than the simulator runs one by one are
-        # two of these at a time.
-        tiles = max(tiles, -(-passing_bytes * 3 // max(1, free)))
-    least_bytes = sum(-(-x.size_bytes // tiles) * x.num_copies for x in passing)
-    if least_bytes > free:
-        tiles = max([tiles, *(x.size_bytes for x in passing)])
-        least_bytes = sum(x.num_copies for x in passing if x.size_bytes)
-    if least_bytes > free:
-        raise InfeasibleMapping(
-            f"the cores' buffers have {free} bytes free for tiles of a step that needs {least_bytes}; give "
-            "them more, or a larger share for weights."
-        )
-    num_alike = 2 if tiles > MAX_TILES and 2 * least_bytes <= free else 1
-    is_cached = 2 * sum(w.size_bytes for w in request.weights) <= shared
 
-    def passage(x: Moved, is_weight: bool = False, is_read: bool = False) -> Passage:
-        if x.is_local:
-            return NOTHING
-        part = min(x.size_bytes, -(-x.size_bytes // tiles) * num_alike)
-        keeps = is_weight and is_kept
-        held = 0 if is_read and request.is_passed_on else (x.size_bytes if keeps else part) * x.num_copies
-        outer_held = x.size_bytes if is_weight and is_cached else min(part, max(1, shared // 8))
-        outer_bytes = x.size_bytes if x.is_main else 0
-        return Passage(x.size_bytes, outer_bytes, held, keeps, outer_held if x.is_main else 0)
+    def __init__(self, machine: str, level: str, remapper: Remapper | None = None) -> None:
+        self.machine, self.level, self.remapper = machine, level, remapper
+        self._known: dict[TileRequest, Tiling | None] = {}
+        self._again: dict[TileRequest, Tiling] = {}
 
-    return Tiling(
-        axis,
-        min(tiles, MAX_TILES),
-        tuple(passage(w, is_weight=True) for w in request.weights),
-        tuple(passage(x, is_read=True) for x in request.loads),
-        tuple(passage(x) for x in request.stores),
-    )
+    def tile(self, request: TileRequest, detailed: Callable[[], TileRequest] | None = None) -> Tiling:
+        """The tiles of a step. `detailed` gives the request with its sum of products, if that is wanted.
+
+        Raises:
+            InfeasibleMapping: not even one element of every operand fits what is free.
+        """
+        if request not in self._known:
+            self._known[request] = _passed_on(request) if request.is_passed_on else _once(request)
+        tiling = self._known[request]
+        if tiling is not None:
+            return tiling
+        whole = request if detailed is None else detailed()
+        if whole not in self._again:
+            self._again[whole] = self._read_again(whole)
+        return self._again[whole]
+
+    def _read_again(self, request: TileRequest) -> Tiling:
+        self._check(request)
+        tiling = None
+        if self.remapper is not None and request.problem is not None:
+            tiling = self.remapper.tiling(request)
+        return _again(request) if tiling is None else tiling
+
+    def _check(self, request: TileRequest) -> None:
+        needed = sum(min(x.element_bytes, x.size_bytes) * x.num_copies for x in request.outside)
+        if needed > request.local_bytes:
+            raise InfeasibleMapping(
+                f"layer {request.layer} on {self.machine}: level {self.level}: one element of every operand "
+                f"needs {needed} bytes of all cores together, {request.local_bytes} are free; give it more "
+                "capacity, or plan for less of it (graphturbo{alpha=0.5})."
+            )
 
 
 def tiled_axis(extents: Sequence[int]) -> int | None:
     """The axis that tiles cut: the outermost that has an element for each tile, or else more than one."""
     long = [axis for axis, extent in enumerate(extents) if extent >= NUM_TILES]
     return next(iter(long), next((axis for axis, extent in enumerate(extents) if extent > 1), None))
+
+
+def _passed_on(request: TileRequest) -> Tiling:
+    """Of what is put together or copied: it arrives where it is to lie, or passes to where it goes.
+
+    Each tile waits for all operands, whichever of them it is a part of.
+    """
+    local, shared = request.local_bytes, request.shared_bytes
+    leaving_bytes = sum(x.size_bytes * x.num_copies for x in request.stores if not x.is_local)
+    num_tiles = max(1, -(-leaving_bytes * NUM_TILES // max(1, local)))
+
+    def passage(x: Moved, is_read: bool) -> Passage:
+        if x.is_local:
+            return NOTHING
+        part = -(-x.size_bytes // num_tiles)
+        outer_held = min(part, max(1, shared // _SMALL)) if x.is_main else 0
+        return Passage(
+            x.size_bytes, x.size_bytes if x.is_main else 0, 0 if is_read else part, False, outer_held
+        )
+
+    passages = [*(passage(x, True) for x in request.loads), *(passage(x, False) for x in request.stores)]
+    return tiling_of(request, None, num_tiles, passages, "")
+
+
+def _once(request: TileRequest) -> Tiling | None:
+    """The first way in which every operand moves once, with place for a tile to come beside the one in use.
+
+    What follows no axis that is cut is kept, what follows one follows all of them. The next step's operands
+    should find place as well, so half of the pool is tried first.
+    """
+    local = request.local_bytes
+    for kept_limit, tile_limit in ((local // 2, local // 4), (local, local // _AHEAD)):
+        for axes in _axes_to_cut(request):
+            streamed = [x for x in request.outside if any(x.follows(axis) for axis in axes)]
+            kept_bytes = sum(x.size_bytes * x.num_copies for x in request.outside if x not in streamed)
+            if kept_bytes > kept_limit or not all(_passes_once(x, axes, request.extents) for x in streamed):
+                continue
+            most = min(tile_limit, (local - kept_bytes) // _AHEAD)
+            tile = _largest(request, axes, streamed, most)
+            if tile is not None:
+                return _laid_out(request, axes, tile)
+    return None
+
+
+def _axes_to_cut(request: TileRequest) -> Iterator[tuple[int, ...]]:
+    """Which axes may be cut, the usual one first, then few before many; none where none is long."""
+    usual = tiled_axis(request.extents)
+    if usual is None:
+        yield ()
+        return
+    long = [axis for axis, extent in enumerate(request.extents) if extent > 1]
+    yield (usual,)
+    for number in range(1, len(long) + 1):
+        for axes in combinations(long, number):
+            if axes != (usual,):
+                yield axes
+
+
+def _passes_once(x: Moved, axes: tuple[int, ...], extents: tuple[int, ...]) -> bool:
+    """Whether an operand follows all of these axes, and tiles share parts of it along the last one alone,
+    along which they follow one another."""
+    return all(x.follows(axis) for axis in axes) and all(
+        x.axis_bytes[axis] * extents[axis] <= x.size_bytes for axis in axes[:-1]
+    )
+
+
+def _cut(extents: tuple[int, ...], axes: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """The tile of one element along all of these axes but the last, of so many along that."""
+    return tuple(
+        extent if axis not in axes else length if axis == axes[-1] else 1
+        for axis, extent in enumerate(extents)
+    )
+
+
+def _largest(
+    request: TileRequest, axes: tuple[int, ...], streamed: Sequence[Moved], most_bytes: int
+) -> tuple[int, ...] | None:
+    """The largest tile that is cut along axes and of which what is streamed takes so many bytes at most."""
+    extents = request.extents
+
+    def fits(length: int) -> bool:
+        tile = _cut(extents, axes, length)
+        return sum(x.box_bytes(extents, tile) * x.num_copies for x in streamed) <= most_bytes
+
+    if not axes:
+        return extents if fits(1) else None
+    extent = extents[axes[-1]]
+    low, high = 0, -(-extent // NUM_TILES) if len(axes) == 1 else extent
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return _cut(extents, axes, low) if low else None
+
+
+def _again(request: TileRequest) -> Tiling:
+    """The cut along the outermost axes that moves the fewest bytes, where operands have to be read again."""
+    long = tuple(axis for axis, extent in enumerate(request.extents) if extent > 1)
+    tilings = [_laid_out(request, (), request.extents)]
+    for number in range(1, len(long) + 1):
+        axes = long[:number]
+        streamed = [x for x in request.outside if any(x.follows(axis) for axis in axes)]
+        tile = _largest(request, axes, streamed, request.local_bytes // (2 * _AHEAD))
+        tilings.append(_laid_out(request, axes, tile or _cut(request.extents, axes, 1)))
+    return min(
+        tilings,
+        key=lambda tiling: sum(x.moved_bytes for x in (*tiling.weights, *tiling.loads, *tiling.stores)),
+    )
+
+
+def _laid_out(request: TileRequest, axes: tuple[int, ...], tile: tuple[int, ...]) -> Tiling:
+    """The tiles of a cut; an operand whose tile finds no place passes piece by piece, again for each tile
+    that needs it and each time that the step goes through it."""
+    extents = request.extents
+    trips = {axis: -(-extents[axis] // tile[axis]) for axis in axes}
+    num_tiles = prod(trips.values())
+    boxes = [0 if x.is_local else x.box_bytes(extents, tile) for x in request.operands]
+    held = [x.num_copies * box for x, box in zip(request.operands, boxes, strict=True)]
+    limits = _shared_out(held, request)
+    stay = 2 * sum(w.size_bytes for w in request.weights) <= request.shared_bytes
+
+    def passage(number: int, x: Moved) -> Passage:
+        if x.is_local or not x.size_bytes:
+            return NOTHING
+        in_pieces = limits[number] < held[number]
+        moved = ceil(x.size_bytes * _times(x, extents, tile, trips, in_pieces=in_pieces))
+        is_kept = not in_pieces and boxes[number] == x.size_bytes and num_tiles > 1
+        part = min(boxes[number], max(x.element_bytes, request.shared_bytes // _SMALL))
+        may_stay = stay and not in_pieces and number < len(request.weights)
+        outer_held = x.size_bytes if may_stay else part
+        return Passage(
+            moved, moved if x.is_main else 0, limits[number], is_kept, outer_held if x.is_main else 0
+        )
+
+    passages = [passage(number, x) for number, x in enumerate(request.operands)]
+    loops = " ".join(f"axis {axis}: {trips[axis]}" for axis in axes)
+    return tiling_of(request, axes[0] if axes else None, num_tiles, passages, loops)
+
+
+def tiling_of(
+    request: TileRequest,
+    axis: int | None,
+    num_tiles: int,
+    passages: Sequence[Passage],
+    loops: str,
+    bound_s: float = 0.0,
+) -> Tiling:
+    """A tiling from the passages of all operands, in their order.
+
+    Where one simulated tile stands for several, it has the places of two: one is used, the next one arrives.
+    """
+    if num_tiles > MAX_TILES and sum(_AHEAD * p.held_bytes for p in passages) <= request.local_bytes:
+        passages = [p if p.is_kept else replace(p, held_bytes=_AHEAD * p.held_bytes) for p in passages]
+    first, second = len(request.weights), len(request.weights) + len(request.loads)
+    return Tiling(
+        axis,
+        min(num_tiles, MAX_TILES),
+        tuple(passages[:first]),
+        tuple(passages[first:second]),
+        tuple(passages[second:]),
+        loops,
+        bound_s,
+    )
+
+
+def _times(
+    x: Moved, extents: Sequence[int], tile: Sequence[int], trips: Mapping[int, int], *, in_pieces: bool
+) -> float:
+    """How often an operand moves, for loops over tiles from the outermost to the innermost."""
+    axes = list(trips)
+    if in_pieces:
+        return x.passes * prod(n for axis, n in trips.items() if not x.follows(axis))
+    last = max((place for place, axis in enumerate(axes) if x.follows(axis)), default=0)
+    times = 1.0
+    for axis in axes[:last]:
+        # Inside a loop that it does not follow, and along whose tiles it shares nothing, it is brought anew.
+        times *= trips[axis] * x.part_bytes(axis, extents[axis], tile[axis]) / x.size_bytes
+    return max(1.0, times)
+
+
+def _shared_out(held: Sequence[int], request: TileRequest) -> list[int]:
+    """What each operand gets of the cores' buffers: its tile, or an equal part of what smaller ones leave."""
+    if sum(held) <= request.local_bytes:
+        return list(held)
+    least = [min(h, x.element_bytes * x.num_copies) for h, x in zip(held, request.operands, strict=True)]
+    limits = list(least)
+    left = max(0, request.local_bytes // _AHEAD - sum(least))
+    listed = sorted((n for n, size in enumerate(held) if size), key=lambda n: held[n])
+    for place, number in enumerate(listed):
+        limits[number] = min(held[number], least[number] + left // (len(listed) - place))
+        left -= limits[number] - least[number]
+    return limits

@@ -54,11 +54,10 @@ class Account:
         """An operand reaches the cores; what it makes there is counted where it is written."""
         self._count(size_bytes, "shared_read")
 
-    def from_cores(self, size_bytes: int, is_main: bool) -> None:
-        """A result leaves the cores, for the shared buffer or on to main memory."""
+    def from_cores(self, size_bytes: int, outer_bytes: int) -> None:
+        """A result leaves the cores, for the shared buffer, and some of it on to main memory."""
         self._count(size_bytes, "local_read", "shared_written")
-        if is_main:
-            self._count(size_bytes, "shared_read", "main_written")
+        self._count(outer_bytes, "shared_read", "main_written")
 
     def between_cores(self, size_bytes: int) -> None:
         """What lies in some cores is read for others."""

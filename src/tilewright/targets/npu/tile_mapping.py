@@ -1,0 +1,307 @@
+"""Tile shapes and the order of loops of a sum of products, where its operands have to be read again.
+
+The cores' buffers of a cluster count as one level, of which the operator has what is free; outside it lie the
+free part of the shared buffer and main memory. What the mapper minimises as energy is the time of transfers
+on the ports: a word costs as many pJ at a level as picoseconds on the port it takes. An operand that lives in
+the cores has no axes, so that it costs nothing; one that lives in the shared buffer has its home in a level
+of its own, of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+from tilewright.cost.count import Cost
+from tilewright.errors import InfeasibleMapping
+from tilewright.families import MAPPERS
+from tilewright.hardware.machine import ALL_KINDS, Level, Machine, TensorKind, Unit
+from tilewright.loops.mapping import Loop
+from tilewright.loops.problem import Operand, Problem
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
+from tilewright.mapping.factors import smooth
+from tilewright.planning import UNLIMITED, Budget, Infeasible
+from tilewright.targets.npu.ports import Ports, ports_of
+from tilewright.targets.npu.tiles import NOTHING, Moved, Passage, Tiler, TileRequest, Tiling, tiling_of
+
+_LOCAL, _SHARED, _HOME, _MAIN = "cores", "shared", "home", "main"
+_UNLIMITED_WORDS = 1 << 40
+_PS = 1e12
+_BESIDE = 8  # operands beside the products pass in pieces, each of one part in so many of what is free
+_SMALLER = (1.0, 0.5, 0.25, 0.125)  # shares of the levels to plan for, for mappers whose answers may not fit
+
+
+MapperName = Literal["exact", "cosa", "paper"]
+"""Who says how operands that have to be read again are tiled."""
+
+# Extents are rounded up before, and a search that grows beyond a moment's work ends with the best it has.
+_SPECS: MappingOf[MapperName, str] = {
+    "exact": "exact{pads=false, max_search_states=300000}",
+    "cosa": "cosa",
+    "paper": "paper",
+}
+
+
+def tiler_of(machine: Machine, mapper: MapperName = "exact") -> Tiler:
+    """Who tiles steps on a machine.
+
+    Raises:
+        MachineError: the machine has no buffers of cores, or no rate for what it has to move.
+    """
+    ports = ports_of(machine)
+    return Tiler(machine.name, ports.local.name, MappedTiles(ports, MAPPERS.get(_SPECS[mapper])))
+
+
+@dataclass(frozen=True, slots=True)
+class MappedTiles:
+    """Tiles of sums of products by a mapper, on a machine with these ports."""
+
+    ports: Ports
+    mapper: Mapper
+
+    def tiling(self, request: TileRequest) -> Tiling | None:
+        """Tiles of a sum of products; None where no mapping fits that the mapper can find."""
+        assert request.problem is not None
+        view = _View.of(request, self.ports)
+        if view is None:
+            return None
+        for share in _SMALLER:
+            solution = self._solution(view, share)
+            if solution is not None:
+                return _tiling(request, view, solution, self.mapper.name)
+        return None
+
+    def _solution(self, view: _View, share: float) -> MappingSolution | None:
+        try:
+            task = MappingProblem(view.problem, view.machine(share), "energy")
+            answer = self.mapper.solve(task, Budget(UNLIMITED))
+        except InfeasibleMapping:
+            return None
+        return None if isinstance(answer, Infeasible) else answer
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a mapper sees of a step and of the machine.
+
+    `local_words` are what tiles may take of the cores' buffers, `main_ps` and `local_ps` what a word takes on
+    the ports. `beside` is what operands that are not in the products hold meanwhile.
+    """
+
+    problem: Problem
+    moved: MappingOf[str, Moved]
+    beside: MappingOf[int, Passage]
+    local_words: int
+    shared_words: int
+    word_bytes: int
+    main_ps: float
+    local_ps: float
+
+    @classmethod
+    def of(cls, request: TileRequest, ports: Ports) -> _View | None:
+        """The view of a request; None where what is free holds no tile."""
+        assert request.problem is not None
+        moved = {x.role: x for x in request.outside if x.role}
+        beside = _beside(request)
+        word_bytes = min(x.element_bytes for x in moved.values()) if moved else 1
+        free = request.local_bytes - 2 * sum(p.held_bytes for p in beside.values())
+        if free <= 0 or not moved:
+            return None
+        has_shared = ports.shared is not None
+        return cls(
+            _reduced(request.problem, moved, word_bytes),
+            moved,
+            beside,
+            free // 2 // word_bytes,
+            request.shared_bytes // 2 // word_bytes if has_shared else 0,
+            word_bytes,
+            word_bytes / ports.main_bytes_per_s * _PS,
+            word_bytes / ports.local_bytes_per_s * _PS if has_shared else 0.0,
+        )
+
+    def kinds(self, *, is_main: bool) -> tuple[TensorKind, ...]:
+        """Kinds of tensor that live in main memory, or in the shared buffer."""
+        return tuple(
+            o.kind
+            for o in self.problem.operands
+            if (x := self.moved.get(o.name)) is not None and x.is_main == is_main
+        )
+
+    @property
+    def passes_shared(self) -> bool:
+        """Whether the shared buffer may hold tiles of what comes from main memory."""
+        return bool(self.shared_words > len(self.problem.operands) and self.kinds(is_main=True)) and (
+            self.main_ps > self.local_ps
+        )
+
+    @property
+    def served_ps(self) -> float:
+        """What a word takes that passes between main memory and the next level."""
+        if not self.kinds(is_main=True):
+            return self.local_ps
+        if self.passes_shared:
+            # A level is charged for what fills it, but that takes nothing of the cores' port.
+            return self.main_ps - self.local_ps
+        return self.main_ps + self.local_ps
+
+    @property
+    def has_home(self) -> bool:
+        """Whether operands that live in the shared buffer are served from elsewhere than others."""
+        return bool(self.kinds(is_main=True) and self.kinds(is_main=False))
+
+    def home_ps(self, operand: Operand) -> float:
+        """What every mapping takes for an operand on the way between main memory and its home."""
+        return self.problem.num_words(operand) * (self.served_ps + self.local_ps)
+
+    def machine(self, share: float) -> Machine:
+        """The levels, with this share of what is free."""
+        bits, local_ps = 8 * self.word_bytes, self.local_ps
+
+        def level(name: str, words: int, holds: tuple[TensorKind, ...], ps: float) -> Level:
+            capacity_bytes = max(1, words) * self.word_bytes
+            return Level(
+                name=name, capacity_bytes=capacity_bytes, holds=holds, word_bits=bits, read_pj=ps, write_pj=ps
+            )
+
+        levels = [level(_LOCAL, int(self.local_words * share), ALL_KINDS, 0.0)]
+        if self.passes_shared:
+            levels.append(level(_SHARED, int(self.shared_words * share), self.kinds(is_main=True), local_ps))
+        if self.has_home:
+            levels.append(level(_HOME, _UNLIMITED_WORDS, self.kinds(is_main=False), local_ps))
+        levels.append(Level(name=_MAIN, word_bits=bits, read_pj=self.served_ps, write_pj=self.served_ps))
+        return Machine(
+            name="tiles",
+            levels=tuple(levels),
+            units=(Unit(name="mac", kind="mac", level=_LOCAL, macs_per_cycle={"int8": 1}),),
+            energy_source="picoseconds on the ports",
+        )
+
+
+def _beside(request: TileRequest) -> dict[int, Passage]:
+    """How operands pass that are in no product: biases, what is added to the result. They are kept where
+    they are small, else they pass in pieces, beside the tile of the result that needs them."""
+    places = [n for n, x in enumerate(request.operands) if not x.role and not x.is_local and x.size_bytes]
+    each = request.local_bytes // (2 * _BESIDE * max(1, len(places)))
+    passages = {}
+    for place in places:
+        x = request.operands[place]
+        whole = x.size_bytes * x.num_copies
+        held = whole if whole <= each else max(each, x.element_bytes * x.num_copies)
+        outer = max(x.element_bytes, request.shared_bytes // _BESIDE // len(places))
+        passages[place] = _passage(x, 1.0, 1.0, held, is_kept=held == whole, outer=outer)
+    return passages
+
+
+def _passage(x: Moved, times: float, outer_times: float, held: int, *, is_kept: bool, outer: int) -> Passage:
+    moved = max(x.size_bytes, round(x.size_bytes * times))
+    # What is larger than a tile of the cores on its way may be read again more often than they ask for it.
+    outer_bytes = min(moved, max(x.size_bytes, round(x.size_bytes * outer_times))) if x.is_main else 0
+    outer_held = min(x.size_bytes, outer) if x.is_main else 0
+    return Passage(moved, outer_bytes, min(held, x.size_bytes * x.num_copies), is_kept, outer_held)
+
+
+def _reduced(problem: Problem, moved: MappingOf[str, Moved], word_bytes: int) -> Problem:
+    """The problem without operands that live in the cores, and without loops that move no other ones."""
+    operands = []
+    for operand in problem.operands:
+        x = moved.get(operand.name)
+        if x is None:
+            operands.append(Operand(operand.name, operand.kind, ()))
+        else:
+            copies = x.num_copies * x.element_bytes // word_bytes
+            operands.append(replace(operand, copies=copies))
+    used = {dim for operand in operands for dim in operand.dims()}
+    dims = tuple((dim, smooth(extent)) for dim, extent in problem.dims if dim in used and extent > 1)
+    known = {dim for dim, _ in dims}
+    # A loop of a single iteration moves nothing along its axis.
+    operands = [
+        replace(o, axes=tuple(axis for axis in (_axis_of(a, known) for a in o.axes) if axis))
+        for o in operands
+    ]
+    return Problem(problem.name, dims, tuple(operands))
+
+
+def _axis_of(axis: tuple[tuple[str, int], ...], known: set[str]) -> tuple[tuple[str, int], ...]:
+    return tuple((dim, step) for dim, step in axis if dim in known)
+
+
+def _tiling(request: TileRequest, view: _View, solution: MappingSolution, mapper: str) -> Tiling:
+    cost, mapping = solution.cost, solution.mapping
+    outside = [loop for level in mapping.levels if level.level != _LOCAL for loop in level.temporal]
+    inside = [loop for level in mapping.levels if level.level == _LOCAL for loop in level.temporal]
+    roles = {o.name: o for o in view.problem.operands}
+    passages = []
+    for place, x in enumerate(request.operands):
+        if x.is_local or not x.size_bytes:
+            passages.append(NOTHING)
+        elif place in view.beside:
+            passages.append(view.beside[place])
+        else:
+            passages.append(_mapped_passage(view, roles[x.role], x, cost, request.shared_bytes // _BESIDE))
+    text = f"{_words(outside)} | {_words(inside)}"
+    note = f" ({solution.quality.status})" if str(solution.quality.status) == "cut off" else ""
+    return tiling_of(
+        request,
+        _result_axis(request, view.problem, outside),
+        prod(loop.factor for loop in outside),
+        passages,
+        f"{mapper}: {text}{note}",
+        _bound_s(request, view, solution),
+    )
+
+
+def _words(loops: list[Loop]) -> str:
+    return " ".join(f"{loop.dim}{loop.factor}" for loop in loops) or "-"
+
+
+def _mapped_passage(view: _View, operand: Operand, x: Moved, cost: Cost, passing_bytes: int) -> Passage:
+    """What the cost model counts of an operand: words that enter the cores or leave them, and how many of
+    them come from main memory."""
+    by_level = {level.level: level.tensors.get(operand.name) for level in cost.levels}
+    # The innermost level around the cores that holds it serves them.
+    serving = next(c for name in (_SHARED, _HOME, _MAIN) if (c := by_level.get(name)) is not None)
+    main, local = by_level[_MAIN], by_level[_LOCAL]
+    assert main is not None
+    assert local is not None
+    whole = view.problem.num_words(operand)
+    held = local.tile_words * view.word_bytes
+    shared = by_level.get(_SHARED)
+    return _passage(
+        x,
+        (serving.reads + serving.updates) / whole,
+        (main.reads + main.updates) / whole,
+        held,
+        is_kept=local.tile_words >= whole * operand.copies,
+        outer=max(x.element_bytes, passing_bytes) if shared is None else shared.tile_words * x.element_bytes,
+    )
+
+
+def _result_axis(request: TileRequest, problem: Problem, outside: list[Loop]) -> int | None:
+    """The axis of the main result that tiles complete one after another: that of the outermost loop, unless
+    it sums."""
+    axes = dict(request.result_axes)
+    return axes.get(outside[0].dim) if outside else None
+
+
+def _bound_s(request: TileRequest, view: _View, solution: MappingSolution) -> float:
+    """Seconds that the busier port takes at least, weights aside that may lie in the shared buffer already.
+
+    What the mapper proves is of both ports together, so that one of them has half of it at least.
+    """
+    bound_ps, cached_ps, share = solution.quality.bound, 0.0, 1.0
+    for operand in view.problem.operands:
+        x = view.moved.get(operand.name)
+        if x is None:
+            bound_ps -= 2 * (view.main_ps + view.local_ps)  # of its one word
+            continue
+        # Extents are rounded up, and what a window is padded with is not moved.
+        words = x.size_bytes / view.word_bytes
+        share = min(share, words / view.problem.num_words(operand))
+        if not x.is_main and view.has_home:
+            bound_ps -= view.home_ps(operand)
+        elif x in request.weights and x.is_main and x.size_bytes <= request.shared_bytes:
+            cached_ps += words * view.main_ps
+    ports = 2 if view.local_ps else 1
+    return max(0.0, (bound_ps * share - cached_ps) / ports / _PS)
