@@ -267,13 +267,9 @@ def test_where_nothing_fits_everything_is_elsewhere_and_right(seed: int) -> None
 def test_cores_that_hold_no_element_of_each_operand_run_nothing() -> None:
     b = GraphBuilder()
     graph = b.finish(b.op("MatMul", b.input(64, 64), b.constant(64, 64), shape=(64, 64)))
-<<<<<<< HEAD
-    with pytest.raises(InfeasibleMapping, match="one element of every operand needs 20 bytes .*, 8 are free"):
-=======
     with pytest.raises(
         InfeasibleMapping, match=r"one element of every operand needs 20 bytes .*, 8 are free"
     ):
->>>>>>> cd9d77e (Golden plans with the tiles that their buffers have)
         plan(graph, small(MACHINE, 1))
 
 
