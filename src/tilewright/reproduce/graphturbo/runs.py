@@ -97,7 +97,7 @@ def each(run: Callable[[T], R], jobs: Sequence[T], num_processes: int) -> Iterat
 
 
 def outcomes(job: Job) -> dict[str, Outcome]:
-    """Build a network and run recipes on it."""
+    """Build a network and run recipes on it, with the paper's rule for tiles."""
     from tilewright import zoo
     from tilewright.compiler import plan_optimised
     from tilewright.frontend.onnx import load_onnx
