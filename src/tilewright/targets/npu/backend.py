@@ -13,6 +13,7 @@ from tilewright.families import MEMORY_PLANNERS
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
+from tilewright.memory.scopes import ScopePlan
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
@@ -60,6 +61,7 @@ class NpuBackend(PlainBackend):
         self.limits = Limits(num_groups=machine.num_cores_per_cluster, memory_bytes=options.max_memory_bytes)
         self._instances: dict[Hashable, InstanceGraph] = {}
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()  # the last ones
+        self._scopes: dict[Hashable, ScopePlan] = {}  # where values lie in all of them, and what they cost
         self._estimates: dict[Hashable, Estimate] = {}
 
     @property
@@ -73,7 +75,7 @@ class NpuBackend(PlainBackend):
         def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
             provenance = Provenance("to be priced")
             schedule = Schedule(partition, tuple(stages), UNPRICED, provenance, tuple(splits))
-            return self._estimates[self._simulate(schedule, recipe, is_priced=True)]
+            return self._estimates[self._simulate(schedule, recipe, is_known=True)]
 
         return estimate
 
@@ -101,7 +103,7 @@ class NpuBackend(PlainBackend):
         Raises:
             BudgetExceeded: more lies in main memory than `options.max_memory_bytes`.
         """
-        scopes = self.plan(program.schedule, program.recipe).scopes
+        scopes = self._scopes[self._simulate(program.schedule, program.recipe, is_known=True)]
         needed, most = scopes.levels[Scope.MAIN].peak_bytes, self.options.max_memory_bytes
         if most is not None and needed > most:
             raise BudgetExceeded(
@@ -123,8 +125,8 @@ class NpuBackend(PlainBackend):
         """
         return self._plans[self._simulate(schedule, recipe)]
 
-    def _simulate(self, schedule: Schedule, recipe: Recipe, is_priced: bool = False) -> Hashable:
-        """The key of a schedule's plan after it has been simulated; or priced at least, now or before."""
+    def _simulate(self, schedule: Schedule, recipe: Recipe, is_known: bool = False) -> Hashable:
+        """The key of a schedule's plan, which is there afterwards; of one that `is_known`, cost and places are."""
         partition = schedule.partition
         # The same layers in the same slices are the same instances, whatever was planned for.
         layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
@@ -136,7 +138,7 @@ class NpuBackend(PlainBackend):
         separate = policy.launches == "each subgraph"
         launches = launches_of(schedule, instances) if separate else ()
         key = (cut, order, launches, recipe.memory, recipe.execution)
-        if key in self._plans or (is_priced and key in self._estimates):
+        if key in self._plans or (is_known and key in self._estimates):
             return key
         planned = simulated_order(
             instances,
@@ -150,6 +152,7 @@ class NpuBackend(PlainBackend):
             self.tiler,
         )
         self._plans[key] = planned
+        self._scopes[key] = planned.scopes
         self._estimates[key] = estimate_of(planned.simulation)
         while len(self._plans) > _NUM_PLANS_KEPT:
             self._plans.popitem(last=False)

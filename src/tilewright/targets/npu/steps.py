@@ -23,7 +23,7 @@ from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import Part, StepParts, TileRequests
 from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
-from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves, shape_of
+from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +395,7 @@ class _Lowering:
             binding = self.cores.of(step, node, regions)
         else:
             binding = self._binding_of(step, node, regions[value])
-        shape = shape_of(node)
+        shape = self.works.shape(node)
         columns = frozenset() if shape is None else shape.columns
         return max(1, prod(b for axis, b in enumerate(binding) if axis not in columns))
 

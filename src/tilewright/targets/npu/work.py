@@ -191,9 +191,13 @@ class Works:
 
     def axes_of(self, node: Node) -> tuple[int, ...]:
         """Axes of a result in the order in which they get cores: columns last, which fill a unit's tile."""
-        shape = shape_of(node)
+        shape = self.shape(node)
         columns = frozenset() if shape is None else shape.columns
         return tuple(sorted(range(len(node.output.shape)), key=lambda axis: axis in columns))
+
+    def shape(self, node: Node) -> Shape | None:
+        """Rows and columns of a node's largest contraction; as `shape_of`."""
+        return self._task(node).shape
 
     def _task(self, node: Node) -> _Task:
         found = self._tasks.get(node)
