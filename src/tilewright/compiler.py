@@ -190,8 +190,11 @@ class Planner:
         meter = portfolio.start()
         recipes = tuple(self.backend.recipes(self.partition))
         best = best_of(recipes, self.program, _cost, self.clock.report, spend=meter.spend)
-        variants = tuple(self.backend.variants(best.recipe))
-        best = best_of(variants, self.program, _cost, incumbent=best, spend=meter.spend)
+        for _ in range(_MAX_ROUNDS):
+            last, variants = best.recipe, tuple(self.backend.variants(best.recipe))
+            best = best_of(variants, self.program, _cost, incumbent=best, spend=meter.spend)
+            if best.recipe == last:
+                break
         budget, left_s = self.options.budget, meter.left_s
         if budget is None or (left_s is not None and left_s <= 0):
             return best
@@ -257,6 +260,10 @@ class Planner:
         if violations:
             raise InternalError(f"scheduler {recipe.schedule!r}: {violations[0]}")
         return solution
+
+
+_MAX_ROUNDS = 3
+"""How often variants of the best recipe so far are tried: a better one may have better ones, too."""
 
 
 def _cost(program: Program) -> float:

@@ -18,9 +18,18 @@ class LargestSize:
 
     pack: Spec = option(Spec("first-fitting"), "The planner that finds the offsets.")
     without: tuple[str, ...] = option((), "Levels that nothing may live in, innermost first.")
+    most_bytes: tuple[int, ...] = option((), "The most that levels may hold, innermost first.")
     name: ClassVar[str] = "largest-size"
 
     def solve(self, problem: MemoryProblem, budget: Budget) -> MemoryPlan | Infeasible:
         """What does not fit a level goes to the next outer one for its whole life."""
         packer = packer_of(self.pack)
-        return place_levels(problem, budget, packer, largest_size, name=self.name, without=self.without)
+        return place_levels(
+            problem,
+            budget,
+            packer,
+            largest_size,
+            name=self.name,
+            without=self.without,
+            most_bytes=self.most_bytes,
+        )

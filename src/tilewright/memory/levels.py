@@ -22,27 +22,41 @@ def place_levels(
     name: str | None = None,
     seed: int = 0,
     without: Collection[str] = (),
+    most_bytes: Sequence[int] = (),
 ) -> MemoryPlan | Infeasible:
     """The plan in which a packer finds the offsets and a policy says what leaves a level that is too small.
 
-    `name` is the planner's, the packer's by default. `without` are levels that nothing may live in.
+    `name` is the planner's, the packer's by default. `without` are levels that nothing may live in,
+    `most_bytes` what levels may hold, from the innermost on, where that is less than they could.
 
     Raises:
-        UsageError: `without` names no level of the problem.
+        UsageError: `without` names no level of the problem, or more levels are limited than there are.
     """
-    return _Levels(problem, budget.start(), packer, policy, without).solve(name or packer.name, seed)
+    levels = _Levels(problem, budget.start(), packer, policy, without, most_bytes)
+    return levels.solve(name or packer.name, seed)
 
 
 class _Levels:
     def __init__(
-        self, problem: MemoryProblem, meter: Meter, packer: Packer, policy: Policy, without: Collection[str]
+        self,
+        problem: MemoryProblem,
+        meter: Meter,
+        packer: Packer,
+        policy: Policy,
+        without: Collection[str],
+        most_bytes: Sequence[int],
     ) -> None:
         names = [level.name for level in problem.levels]
         for name in without:
             if name not in names:
                 raise UsageError(f"without={name}: there is no such level; levels: {', '.join(names)}.")
         self.problem, self.meter, self.packer, self.policy = problem, meter, packer, policy
+        if len(most_bytes) > len(names):
+            raise UsageError(f"most_bytes: limits {len(most_bytes)} levels, there are {', '.join(names)}.")
         self.capacities = [0 if level.name in without else level.capacity_bytes for level in problem.levels]
+        for number, most in enumerate(most_bytes):
+            own = self.capacities[number]
+            self.capacities[number] = most if own is None else min(own, most)
         self.residence = Residence(problem)
 
     def solve(self, name: str, seed: int) -> MemoryPlan | Infeasible:

@@ -18,9 +18,18 @@ class LongestLiveness:
 
     pack: Spec = option(Spec("first-fitting"), "The planner that finds the offsets.")
     without: tuple[str, ...] = option((), "Levels that nothing may live in, innermost first.")
+    most_bytes: tuple[int, ...] = option((), "The most that levels may hold, innermost first.")
     name: ClassVar[str] = "longest-liveness"
 
     def solve(self, problem: MemoryProblem, budget: Budget) -> MemoryPlan | Infeasible:
         """What does not fit a level goes to the next outer one for its whole life."""
         packer = packer_of(self.pack)
-        return place_levels(problem, budget, packer, longest_liveness, name=self.name, without=self.without)
+        return place_levels(
+            problem,
+            budget,
+            packer,
+            longest_liveness,
+            name=self.name,
+            without=self.without,
+            most_bytes=self.most_bytes,
+        )

@@ -10,6 +10,7 @@ from functools import cached_property
 from tilewright.cost.base import Estimate
 from tilewright.errors import BudgetExceeded
 from tilewright.families import MEMORY_PLANNERS
+from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
@@ -17,7 +18,7 @@ from tilewright.memory.scopes import ScopePlan
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
-from tilewright.planning import Budget, Limits, Provenance
+from tilewright.planning import Budget, Limits, Provenance, Spec
 from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -30,7 +31,7 @@ from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBacke
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
-from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, RESIDENT, worth_trying
+from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, RESIDENT, smaller_capacities, worth_trying
 from tilewright.targets.npu.search import search
 from tilewright.targets.npu.simulate import Policy, Simulation
 from tilewright.targets.npu.tile_mapping import MapperName, tiler_of
@@ -81,15 +82,26 @@ class NpuBackend(PlainBackend):
 
     def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
         """The paper's own first."""
-        return worth_trying(partition, self.analysis)
+        return worth_trying(partition, self.analysis, local_capacity_bytes(self.machine))
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
-        """Weights that stay on the chip; another rule of what leaves a full buffer, which rarely matters."""
-        for execution in dict.fromkeys((best.execution, RESIDENT)):
-            for memory in (MEMORY, "largest-size") if best.memory == MEMORY else (best.memory,):
-                recipe = replace(best, memory=memory, execution=execution)
-                if recipe != best:
-                    yield recipe
+        """Weights that stay on the chip or not, another rule of what leaves a full buffer, and less of each
+        buffer for values, so that more of it is left for what passes."""
+        if not best.memory.startswith(tuple(_SPILLING)):
+            return
+        chosen = Spec.parse(best.memory)
+        options = dict(chosen.options)
+        local = local_capacity_bytes(self.machine)
+        shared = shared_capacity_bytes(self.machine) or 0
+        yield replace(best, execution="" if best.execution else RESIDENT)
+        yield replace(best, memory=str(Spec(_SPILLING[chosen.name], chosen.options)))
+        limits = [(size, shared) for size in smaller_capacities(local, _COARSE)]
+        limits += [(local, size) for size in smaller_capacities(shared, _COARSE)]
+        for most in limits:
+            limited = options | {"most_bytes": "+".join(map(str, most))}
+            yield replace(
+                best, memory=MEMORY_PLANNERS.canonical(str(Spec(chosen.name, tuple(limited.items()))))
+            )
 
     def improve(
         self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
@@ -126,7 +138,7 @@ class NpuBackend(PlainBackend):
         return self._plans[self._simulate(schedule, recipe)]
 
     def _simulate(self, schedule: Schedule, recipe: Recipe, is_known: bool = False) -> Hashable:
-        """The key of a schedule's plan, which is there afterwards; of one that `is_known`, cost and places are."""
+        """The key of a schedule's plan, which is there afterwards; if `is_known`, its cost and places are."""
         partition = schedule.partition
         # The same layers in the same slices are the same instances, whatever was planned for.
         layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
@@ -168,6 +180,12 @@ class NpuBackend(PlainBackend):
             policy = replace(policy, launches="each subgraph")
         return simulated(schedule, self.machine, policy=policy, types=types, tiler=self.tiler).simulation
 
+
+_SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}
+"""Planners of memory by the other rule of what leaves a full buffer."""
+
+_COARSE = (6, 4)
+"""Quarters of powers of two that buffers are limited to."""
 
 _NUM_PLANS_KEPT = 4
 """Whole plans with all their runs, which take megabytes; of the others the estimates are kept."""

@@ -106,6 +106,11 @@ class Pool:
         """What was taken stays under a name until others need its place; `ready` is what brought it."""
         self._kept[key] = _Kept(size_bytes, ready, ready)
 
+    def forget(self, key: str) -> None:
+        """What is kept leaves as soon as it has been read."""
+        kept = self._kept.pop(key)
+        self.release(kept.size_bytes, [kept.last_read])
+
     def find(self, key: str | None) -> int | None:
         """The task after which something that is kept is there; None if it is not."""
         kept = None if key is None else self._kept.get(key)

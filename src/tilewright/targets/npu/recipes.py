@@ -6,7 +6,7 @@ stitched kernels, and the variants of its figure 15, each of which adds a techni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.families import PARTITIONERS
@@ -112,8 +112,12 @@ _COARSE = "max_instances_per_sample=8"
 """Where buffers are small, tiles inside of layers often cost less than slices with their halos."""
 
 
-def worth_trying(partition: Callable[[str], Partition], analysis: Analysis) -> Iterator[Recipe]:
+def worth_trying(
+    partition: Callable[[str], Partition], analysis: Analysis, local_bytes: int
+) -> Iterator[Recipe]:
     """The paper's own first, then layers one by one, then others by capacity, axes and order.
+
+    `local_bytes` is what the cores' buffers hold of values.
 
     Axes beyond the batch are in question only where a slice of the batch is too large, rows that are kept
     only where joined layers that share some are then cut.
@@ -136,10 +140,25 @@ def worth_trying(partition: Callable[[str], Partition], analysis: Analysis) -> I
                     recipe = Recipe(name, order, MEMORY)
                     if name != GRAPHTURBO.partition or order not in _PAPERS_ORDERS:
                         yield recipe
+    for capacity in smaller_capacities(local_bytes):
+        yield Recipe(_graphturbo(f"capacity_bytes={capacity}"), GRAPHTURBO.schedule, MEMORY)
     for name in _WHOLE_PARTITIONS:
         for order in _ORDERS[:1] if name == "graphturbo" else _ORDERS:
             yield Recipe(name, _whole(order), MEMORY)
     yield Recipe(PLAIN_RECIPE.partition, "greedy", MEMORY)
+
+
+def smaller_capacities(capacity_bytes: int, quarters: Sequence[int] = (7, 6, 5, 4)) -> tuple[int, ...]:
+    """Capacities to plan for instead: so many quarters of powers of two, which larger machines have, too.
+
+    A plan for a smaller machine is one for a larger machine, too, and may be better than what is found there.
+
+    >>> [size >> 20 for size in smaller_capacities(8 << 20, (6, 4))]
+    [6, 4, 3, 2]
+    """
+    powers = (1 << n for n in reversed(range(capacity_bytes.bit_length() - 2)))
+    rounded = (power * count for power in powers for count in quarters)
+    return tuple(size for size in rounded if capacity_bytes // 4 <= size < capacity_bytes)
 
 
 def cuts_samples(analysis: Analysis, partition: Partition) -> bool:

@@ -88,7 +88,8 @@ def simulate(
     steps, ports = tuple(steps), ports_of(machine)
     account = Account(machine)
     residents = pools if isinstance(pools, Residents) else Residents(pools)
-    tasks = StepTasks(machine, policy, residents, account)
+    last_steps = {w.key: step.number for step in steps for w in step.weights if w.key is not None}
+    tasks = StepTasks(machine, policy, residents, account, last_steps)
     for step in steps:
         tasks.add(step)
     runs = tuple(tasks.run())

@@ -7,8 +7,8 @@ nothing else needs their place. What is on its way takes bytes of the levels' po
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -31,8 +31,8 @@ Launching = Literal["once", "each subgraph", "each step"]
 """`once`: one program, in which values pass on the chip from part to part. `each subgraph`: kernels, which
 pass values through main memory. `each step`: that often, wherever values lie."""
 
-_MAX_PARTS = 8
-"""In how many parts a tile passes the shared buffer at most, in the simulation."""
+_MIN_PARTS, _MAX_PARTS = 2, 8
+"""In how many parts weights and tiles pass the shared buffer, in the simulation: one comes, one goes."""
 
 _LOAD, _COMPUTE, _STORE = 0, 8, 16
 """In which order the phases of a tile are issued."""
@@ -57,7 +57,15 @@ class StepTasks:
     have ended and its cores are free, keeps these to its end, and leaves nothing on the chip.
     """
 
-    def __init__(self, machine: Machine, policy: Policy, residents: Residents, account: Account) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        policy: Policy,
+        residents: Residents,
+        account: Account,
+        last_steps: Mapping[str, int],
+    ) -> None:
+        self.last_steps = last_steps  # that read a weight, by its key
         pools, self.residents = residents.pools, residents.scopes
         self.ports, self.policy, self.account = ports_of(machine), policy, account
         self.barrier_s = machine.overheads.barrier_ns * 1e-9
@@ -268,10 +276,18 @@ class _Step:
             return _Source([there])
         if passage.outer_held_bytes < weight.size_bytes:
             return _Source(None)
+        if self._is_last(weight) and passage.moved_bytes == passage.outer_bytes:
+            return _Source(None)
         free = self.shared.take(weight.size_bytes, self.pinned)
         if not passage.is_kept and passage.moved_bytes == passage.outer_bytes:
             return _Source(free, fetches=True)  # tile by tile
-        return _Source([self._fetch(weight, passage.outer_bytes, -1, free)])
+        # In parts, so that what an earlier step needs may come between.
+        parts = _parts(passage.outer_bytes, -(-passage.outer_bytes // _MAX_PARTS))
+        return _Source([self._fetch(weight, part, -1, free) for _, part in parts] or free)
+
+    def _is_last(self, weight: Weight) -> bool:
+        """Whether no later step reads it, so that nothing is gained by keeping it as a whole."""
+        return weight.key is None or self.all.last_steps.get(weight.key) == self.number
 
     def _fetch(self, weight: Weight, size_bytes: int, tile: int, after: Sequence[int]) -> int:
         """Brings a part of a weight to the shared buffer."""
@@ -296,7 +312,9 @@ class _Step:
             self.account.from_main(size_bytes)
             return [self._outer(size_bytes, at, "weights", free, name)]
         if source.ready is None:
-            return self._through(size_bytes, passage, at, ("fetch", "weights"), name, [], free)
+            held_bytes = min(passage.outer_held_bytes, -(-size_bytes // _MIN_PARTS))
+            passing = replace(passage, outer_held_bytes=held_bytes)
+            return self._through(size_bytes, passing, at, ("fetch", "weights"), name, [], free)
         ready = source.ready
         if source.fetches:
             ready = [self._fetch(weight, self._part(passage.outer_bytes, tile), tile, ready)]
@@ -324,9 +342,13 @@ class _Step:
         source = self.sources[place]
         if weight.key in self.all.residents:
             return
-        if self.shared is None or source.ready is None or self.shared.find(weight.key) is not None:
+        if self.shared is None or source.ready is None:
             return
         last = self.last_reads[place]
+        if self.shared.find(weight.key) is not None:
+            if weight.key is not None and self._is_last(weight):
+                self.shared.forget(weight.key)
+            return
         if self.all.policy.keeps_weights and weight.key is not None:
             self.shared.keep(weight.key, weight.size_bytes, last)
         else:
