@@ -97,7 +97,7 @@ def each(run: Callable[[T], R], jobs: Sequence[T], num_processes: int) -> Iterat
 
 
 def outcomes(job: Job) -> dict[str, Outcome]:
-    """Build a network and run recipes on it, with the paper's rule for tiles."""
+    """Build a network and run recipes on it."""
     from tilewright import zoo
     from tilewright.compiler import plan_optimised
     from tilewright.frontend.onnx import load_onnx
@@ -110,7 +110,7 @@ def outcomes(job: Job) -> dict[str, Outcome]:
 
     graph = load_onnx(zoo.build(job.network, batch=job.batch, **job.size))
     run_passes(graph, disabled=_NOT_IN_RELAY)
-    machine_text = f"{MACHINE}{{dtype={job.dtype}, mapper=paper}}"
+    machine_text = f"{MACHINE}{{dtype={job.dtype}}}"
     known = _recipes()
     found: dict[str, Outcome] = {}
     for recipe in job.recipes:
