@@ -186,6 +186,7 @@ class _Step:
         self.freed = [all_steps.tasks.join(earlier)] if earlier else []
         self.places = self.freed
         self.last_reads: dict[int, int] = {}
+        self.come: dict[str, list[int]] = {}  # what brought the last part of an operand that is read again
         self.staying: list[int] = []  # what waits for the place of operands that are read again
 
     def add(self) -> None:
@@ -368,18 +369,26 @@ class _Step:
         held there, to a place in the cores that is `free`."""
         assert self.shared is not None
         number, tile, phase = at
-        last = [*ready, *free]
+        last = [*ready, *free, *self.come.get(name, ())]
         stays = _stays(passage)
-        parts = _parts(self._part(passage.outer_bytes, tile), passage.outer_held_bytes)
-        for (held, part), inner in zip(parts, _even(size_bytes, len(parts)), strict=True):
+        # What is read again has come before: at first as much comes as is read.
+        come = [
+            min(passage.outer_bytes, end)
+            for end in (passage.moved_bytes * max(0, tile) // self.num_tiles, passage.moved_bytes)
+        ]
+        if tile >= 0:
+            come[1] = min(passage.outer_bytes, passage.moved_bytes * (tile + 1) // self.num_tiles)
+        for held, part in _parts(come[1] - come[0], passage.outer_held_bytes):
             taken = self.staying if stays else self.shared.take(held, self.pinned)
             self.account.from_main(part)
             there = self._outer(part, (number, tile, phase - 1), what[0], (*taken, *ready), name)
-            last = [self._inner(inner, at, what[1], (there, *last), name)]
-            if not stays:
+            last = [self._inner(part, at, what[1], (there, *last), name)]
+            if stays:
+                self.come[name] = [there]
+            else:
                 self.shared.release(held, last)
-        # Without a part of its own a tile reads again what is there.
-        return last if parts or not size_bytes else [self._inner(size_bytes, at, what[1], last, name)]
+        again = size_bytes - (come[1] - come[0])
+        return [self._inner(again, at, what[1], last, name)] if again else last
 
     def _load(self, load: Load, passage: Passage, tile: int) -> list[int]:
         """What a tile of the step needs of an operand is there; all of it before the first tile."""

@@ -121,8 +121,8 @@ class TileRequests:
     def detailed(self, request: TileRequest, parts: StepParts) -> TileRequest:
         """The request with the sum of products that the step computes, if it computes one."""
         sums = [(node, nest) for node in parts.operators for nest in nests_of(node) if contraction_of(nest)]
-        if len(sums) != 1:
-            return request
+        if len(sums) != 1 or len({part.value for part in parts.loads}) < len(parts.loads):
+            return request  # an operand in several buffers is no box
         ((node, nest),) = sums
         region = parts.regions.get(node.output)
         restricted = None if region is None else _restricted(nest, region)
