@@ -8,6 +8,7 @@ from itertools import chain
 
 from tilewright.hardware.machine import Level
 from tilewright.ir.region import full_region
+from tilewright.memory.scopes import PlacedBuffer
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
@@ -39,6 +40,10 @@ def check_levels(trace: Trace) -> Iterator[Violation]:
         if peak > capacity_bytes:
             yield Violation("capacity", f"{level.name}: buffers end at {peak} of {capacity_bytes} bytes")
         stays = list(passing(trace, scope))
+        if any(step.kernel for step in trace.planned.simulation.steps):
+            # Each kernel has places of its own while it runs.
+            stays += _of_kernels(trace, scope)
+            peak = 0
         most_bytes, at_s = most(stays, trace.tolerance_s)
         if most_bytes > capacity_bytes - peak:
             there = [stay for stay in stays if stay.start_s <= at_s < stay.end_s]
@@ -95,6 +100,22 @@ def most(stays: Iterable[Stay], tolerance_s: float = 0.0) -> tuple[int, float]:
         if there > most_bytes:
             most_bytes, at_s = there, time_s
     return most_bytes, at_s
+
+
+def _of_kernels(trace: Trace, scope: Scope) -> Iterator[Stay]:
+    """What placed buffers of kernels that are launched separately take, from the first run to the last."""
+    runs: dict[int, list[Run]] = {}
+    places: dict[int, list[PlacedBuffer]] = {}
+    kernels = [step.kernel.number if step.kernel else 0 for step in trace.planned.simulation.steps]
+    for run in trace.runs:
+        runs.setdefault(kernels[run.step], []).append(run)
+    for buffer in trace.planned.scopes.buffers:
+        if buffer.scope is scope and buffer.size_bytes:
+            places.setdefault(kernels[buffer.first_step], []).append(buffer)
+    for number, buffers in places.items():
+        extent = max(b.end_bytes for b in buffers) - min(b.offset_bytes for b in buffers)
+        ran = runs.get(number, [])
+        yield Stay(f"buffers of kernel {number}", min(first_start(ran), last_end(ran)), last_end(ran), extent)
 
 
 def passing(trace: Trace, scope: Scope) -> Iterator[Stay]:

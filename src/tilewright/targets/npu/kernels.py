@@ -102,18 +102,12 @@ def kernel_of(number: int, launch: Launch, plan: ScopePlan, machine: Machine, nu
 
 
 def _held_bytes(plan: ScopePlan, launch: Launch, scope: Scope) -> int:
-    """The most that placed buffers of a kernel take of a level at a time."""
-    steps = [s for node in launch.nodes for s in plan.steps_of(node)]
-    change = dict.fromkeys([*steps, max(steps) + 1], 0)
+    """What the placed buffers of a kernel take of a level, from the first one's place to the last one's end.
+
+    More than what is live at a step: steps overlap, so that buffers of several are there at a time.
+    """
     nodes = set(launch.nodes)
-    for buffer in (plan.buffers[i] for s in steps for i in plan.steps[s].writes):
-        if buffer.scope is scope and buffer.node in nodes:
-            # What is written in place of an operand takes its place when that has been read.
-            first = buffer.first_step + (buffer.in_place_of is not None)
-            change[min(first, max(steps) + 1)] += buffer.size_bytes
-            change[min(buffer.last_step, max(steps)) + 1] -= buffer.size_bytes
-    most = now = 0
-    for step in sorted(change):
-        now += change[step]
-        most = max(most, now)
-    return most
+    held = [b for b in plan.buffers if b.scope is scope and b.node in nodes and b.size_bytes]
+    if not held:
+        return 0
+    return max(b.end_bytes for b in held) - min(b.offset_bytes for b in held)
