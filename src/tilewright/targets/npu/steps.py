@@ -18,7 +18,7 @@ from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.kernels import Kernel, StepCores, kernel_of
-from tilewright.targets.npu.pools import pool_sizes
+from tilewright.targets.npu.pools import PoolSizes, pool_sizes
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import Part, StepParts, TileRequests
@@ -145,6 +145,7 @@ class _Lowering:
         )
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.known_requests: dict[tuple[object, ...], TileRequest] = {}
+        self.requests_by_pools: dict[PoolSizes, dict[tuple[object, ...], TileRequest]] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
         self.reused = _reused_places(plan)
 
@@ -162,7 +163,9 @@ class _Lowering:
         steps = [s for node in launch.nodes for s in self.plan.steps_of(node)]
         first = len(self.tilings)
         self.kernel = kernel_of(number, launch, self.plan, self.machine, num_cores)
-        self.pools = self.kernel.pools
+        pools = self.kernel.pools
+        self.requests = TileRequests(self.plan.graph.maps, pools.local_bytes, pools.shared_bytes)
+        self.known_requests = self.requests_by_pools.setdefault(pools, {})
         try:
             return [self._step(s, self.plan.steps[s]) for s in steps]
         except InfeasibleMapping:
