@@ -12,6 +12,7 @@ from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.api.simulation import SimulationRequest
+from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
 
 
@@ -88,3 +89,20 @@ def test_every_flag_of_the_verb_is_a_field_of_the_request() -> None:
     text = tilewright("simulate", "--help").out
     fields = set(SimulationRequest.__dataclass_fields__) - {"model"}
     assert all(f"--{name.removesuffix('_ms').replace('_', '-')}" in text for name in fields)
+
+
+def test_the_objective_is_what_the_best_plan_has_least_of() -> None:
+    found = {goal: tw.simulate(small_net(), objective=goal) for goal in ("latency", "energy", "edp")}
+    units = {goal: result.objective_unit for goal, result in found.items()}
+    assert units == {"latency": "ns", "energy": "pJ", "edp": "pJ ns"}
+    for result in found.values():
+        costs = [tried.cost for tried in result.tried if tried.cost is not None]
+        own = {
+            "latency": result.time_s * 1e9,
+            "energy": result.energy_j * 1e12 / result.num_clusters,
+            "edp": result.energy_j * 1e12 / result.num_clusters * result.time_s * 1e9,
+        }[result.objective]
+        assert own == pytest.approx(min(costs))
+    assert found["energy"].energy_j <= found["latency"].energy_j * (1 + 1e-12)
+    with pytest.raises(UsageError, match="objective: expected one of latency, energy, edp"):
+        tw.simulate(small_net(), objective="power")  # type: ignore[arg-type]  # on purpose

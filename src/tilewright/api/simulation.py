@@ -22,6 +22,7 @@ from tilewright.api.batches import (
 from tilewright.api.models import Model
 from tilewright.arguments import argument, checked
 from tilewright.compiler import WHOLE_PORTFOLIO, plan_optimised
+from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import NumericMismatch, UsageError
 from tilewright.files import write_atomically
 from tilewright.formatting import format_bytes
@@ -59,6 +60,8 @@ class SimulationRequest:
       what is not named is the target's default.
     * `budget` bounds each plan: of `best`, how many recipes are tried or for how long, the paper's own first;
       of `search`, for how long both last, or how many plans are simulated beyond the portfolio (170).
+    * `objective` is what the best plan has least of, and a search makes less: `latency`, `energy` of the
+      described cluster, or their product `edp`.
     * `batch` is the open first axis of inputs, 0 in `shapes`: a number of samples for each cluster, `auto`
       for the power of two with the most samples per second, or several numbers, of each of which is said how
       to run it. With `auto` and several, the plan is the best batch's.
@@ -77,6 +80,7 @@ class SimulationRequest:
     schedule: str | None = None
     memory: str | None = None
     budget: Budget | str | None = None
+    objective: Objective = "latency"
     batch: int | str | tuple[int, ...] | None = None
     shapes: Mapping[str, tuple[int, ...]] | str | None = None
     max_latency_ms: float | None = None
@@ -144,7 +148,8 @@ class SimulationRequest:
             raise UsageError(f"recipe {recipe!r}: expected {BEST}, {SEARCH}, {', '.join(named)}.")
         budget = None if recipe == BEST else self.budget or DEFAULT_SEARCH  # of what follows the portfolio
         names = dict.fromkeys(("partition", "schedule", "memory"), AUTO) | self.planners
-        return Options(target=target, budget=budget, **names).resolved()  # type: ignore[arg-type]  # parsed before
+        hint = self.objective
+        return Options(target=target, budget=budget, hint=hint, **names).resolved()  # type: ignore[arg-type]  # parsed before
 
 
 def _lowering(target: str, dtype: str | None) -> str:
@@ -159,6 +164,7 @@ _KINDS: Mapping[str, Any] = {
     "target": str | Path,
     **dict.fromkeys(("dtype", "recipe", "partition", "schedule", "memory"), str | None),
     "budget": Budget | str | None,
+    "objective": Objective,
     "batch": int | str | tuple[int, ...] | None,
     "shapes": Mapping[str, tuple[int, ...]] | str | None,
     "max_latency_ms": float | None,
@@ -181,7 +187,8 @@ class TriedRecipe:
     """A plan that was tried; null where it cannot be made."""
 
     recipe: str
-    time_s: float | None
+    time_s: float | None = field(metadata=about("Null where another objective than time was asked for."))
+    cost: float | None = field(metadata=about("In the objective's unit."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +208,8 @@ class SimulationResult(SimulatedRecipe, Result):
     samples_per_cluster: int
     batches: tuple[TriedBatch, ...]
     runs: tuple[Run, ...]
+    objective: Objective
+    objective_unit: str
     tried: tuple[TriedRecipe, ...] = field(
         metadata=about("Of the portfolio and the search; empty for other recipes.")
     )
@@ -388,6 +397,7 @@ class _Simulation:
         if request.check:
             self.progress("computing values", 0, 1)
             _check(chosen.code)
+        is_time = request.objective == "latency"
         return SimulationResult(
             **chosen.figures(samples, self.num_clusters),
             machine=self.target.machine.name,
@@ -396,8 +406,11 @@ class _Simulation:
             batches=tuple(TriedBatch(n, per_s) for n, per_s in throughputs),
             runs=asked_runs,
             tried=tuple(
-                TriedRecipe(a.what, None if a.cost is None else a.cost * 1e-9) for a in chosen.attempts
+                TriedRecipe(a.what, a.cost * 1e-9 if a.cost is not None and is_time else None, a.cost)
+                for a in chosen.attempts
             ),
+            objective=request.objective,
+            objective_unit=UNITS[request.objective],
             num_simulated=chosen.code.num_simulated,
             num_untried=chosen.num_untried,
             compared=compared,

@@ -56,6 +56,11 @@ def simulate(
         "first. With --recipe search: how many plans beyond the portfolio (default: 170trials), or for how "
         "long both.",
     ),
+    objective: str = typer.Option(
+        "latency",
+        "--objective",
+        help="What the best plan has least of: latency, energy, or their product edp.",
+    ),
     shapes: str | None = SHAPES,
     batch: str | None = typer.Option(
         None,
@@ -107,6 +112,7 @@ def simulate(
         schedule=schedule,
         memory=memory,
         budget=budget,
+        objective=objective,  # type: ignore[arg-type]  # checked there
         batch=batch,
         shapes=shapes,
         max_latency_ms=max_latency_ms,
