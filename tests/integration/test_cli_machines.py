@@ -117,7 +117,9 @@ def test_the_host_is_a_machine_as_others_are(tmp_path: Path) -> None:
 )
 def test_accelerators_with_scratchpads_of_their_cores_simulate_networks(name: str, tmp_path: Path) -> None:
     onnx.save(small_net(), tmp_path / "small.onnx")
-    result = tilewright("simulate", tmp_path / "small.onnx", "-t", name, "--recipe", "graphturbo", "--json")
+    lowered = ["--dtype", "int8"] if name == "goya" else []  # which multiplies integers only
+    asked = [tmp_path / "small.onnx", "-t", name, "--recipe", "graphturbo", *lowered]
+    result = tilewright("simulate", *asked, "--json")
     assert result.code == 0, result.err
     assert result.document["time_s"] >= result.document["lower_bound_s"] > 0
 
