@@ -64,6 +64,7 @@ class NpuBackend(PlainBackend):
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()  # the last ones
         self._scopes: dict[Hashable, ScopePlan] = {}  # where values lie in all of them, and what they cost
         self._estimates: dict[Hashable, Estimate] = {}
+        self._peaks: dict[Recipe, tuple[int, int]] = {}  # of the cores' buffers, and of the shared one
 
     @property
     def num_simulated(self) -> int:
@@ -95,8 +96,10 @@ class NpuBackend(PlainBackend):
         shared = shared_capacity_bytes(self.machine) or 0
         yield replace(best, execution="" if best.execution else RESIDENT)
         yield replace(best, memory=str(Spec(_SPILLING[chosen.name], chosen.options)))
-        limits = [(size, shared) for size in smaller_capacities(local, _COARSE)]
-        limits += [(local, size) for size in smaller_capacities(shared, _COARSE)]
+        # Only a limit below what lies there changes anything.
+        local_peak, shared_peak = self._peaks.get(best, (local, shared))
+        limits = [(size, shared) for size in smaller_capacities(local, _COARSE) if size < local_peak]
+        limits += [(local, size) for size in smaller_capacities(shared, _COARSE) if size < shared_peak]
         for most in limits:
             limited = options | {"most_bytes": "+".join(map(str, most))}
             yield replace(
@@ -151,6 +154,7 @@ class NpuBackend(PlainBackend):
         launches = launches_of(schedule, instances) if separate else ()
         key = (cut, order, launches, recipe.memory, recipe.execution)
         if key in self._plans or (is_known and key in self._estimates):
+            self._note_peaks(recipe, self._scopes[key])
             return key
         planned = simulated_order(
             instances,
@@ -165,10 +169,15 @@ class NpuBackend(PlainBackend):
         )
         self._plans[key] = planned
         self._scopes[key] = planned.scopes
+        self._note_peaks(recipe, planned.scopes)
         self._estimates[key] = estimate_of(planned.simulation)
         while len(self._plans) > _NUM_PLANS_KEPT:
             self._plans.popitem(last=False)
         return key
+
+    def _note_peaks(self, recipe: Recipe, scopes: ScopePlan) -> None:
+        levels = scopes.levels
+        self._peaks[recipe] = (levels[Scope.LOCAL].peak_bytes, levels[Scope.SHARED].peak_bytes)
 
     @cached_property
     def _least_seconds(self) -> dict[str, float]:

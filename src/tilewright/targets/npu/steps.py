@@ -460,7 +460,7 @@ def _reused_places(plan: ScopePlan) -> list[tuple[int, ...]]:
         for read in step.reads:
             if read.buffer is not None:
                 users[read.buffer].add(number)
-    for scope in (Scope.LOCAL, Scope.SHARED):
+    for scope in (Scope.LOCAL, Scope.SHARED, Scope.MAIN):
         own = sorted((p for p in plan.buffers if p.scope is scope), key=lambda p: p.first_step)
         there: list[PlacedBuffer] = []
         for buffer in own:

@@ -240,8 +240,9 @@ def test_recipes_that_come_to_the_same_are_planned_once(monkeypatch: pytest.Monk
     assert best.num_simulated == 5, (
         "once, once cut into layers; with another way to spill, with weights that stay, with both"
     )
-    assert len(solved) == len(set(solved)) == 8, (
-        "three capacities, with masks as inputs and without, layers alone"
+    assert len(solved) == len(set(solved)) == 16, (
+        "three shares of the capacity, with masks as inputs and without; eight smaller capacities; layers "
+        "alone, with joins and without"
     )
 
 
