@@ -13,6 +13,7 @@ from typing import Literal
 from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
+from tilewright.ir.verify import require_valid
 from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
@@ -22,7 +23,8 @@ from tilewright.planning.portfolio import Attempt, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
-from tilewright.schedule.base import Schedule
+from tilewright.schedule.base import Schedule, merges
+from tilewright.schedule.merge import apply_merges
 from tilewright.steps import StepInfo, TuningInfo
 from tilewright.targets import find_target
 from tilewright.targets.base import Backend, Code, Target
@@ -212,7 +214,10 @@ class Planner:
         """A partition, ordered and placed as a recipe says."""
         with self.clock.phase("schedule"):
             schedule = self.schedule(partition, recipe)
-        program = Program(self.graph, partition, schedule, self.options, recipe=recipe)
+            if any(map(merges, schedule.stages)):
+                schedule = self.merged(schedule, recipe)
+        partition = schedule.partition
+        program = Program(partition.graph, partition, schedule, self.options, recipe=recipe)
         with self.clock.phase("place"):
             placement = self.backend.place(program, progress=self.clock.report)
         if placement is None:
@@ -240,9 +245,39 @@ class Planner:
             raise InternalError(f"target {self.target.name!r} refined the partition: {violations[0]}")
         return refined
 
+    def merged(self, schedule: Schedule, recipe: Recipe) -> Schedule:
+        """The schedule of a graph in which the subgraphs of each stage that merges are one operator.
+
+        Its costs, and those of its partition, are stated anew: of what really runs.
+        """
+        graph, partition, schedule = apply_merges(self.schedule_problem(schedule.partition, recipe), schedule)
+        require_valid(graph, after="merging")
+        require_bounded_graph(graph, "merging")
+        partition = self.backend.rewritten(partition, progress=self.clock.report)
+        asked = replace(self.backend.partition_problem, graph=graph, known=None)
+        partition = replace(partition, quality=asked.quality_of(partition.subgraphs))
+        problem = self.schedule_problem(partition, recipe)
+        quality = problem.quality_of(schedule.stages, schedule.splits)
+        schedule = replace(schedule, partition=partition, quality=quality)
+        violations = (*check_partition(asked, partition), *check_schedule(problem, schedule))
+        if violations:
+            raise InternalError(f"merging as scheduler {recipe.schedule!r} asks: {violations[0]}")
+        return schedule
+
     def schedule(self, partition: Partition, recipe: Recipe) -> Schedule:
         """A partition in order."""
-        problem = ScheduleProblem(
+        problem = self.schedule_problem(partition, recipe)
+        solution = SCHEDULERS.get(recipe.schedule).solve(problem, self.options.search_budget)
+        if isinstance(solution, Infeasible):
+            raise InfeasibleMapping(str(solution))
+        violations = check_schedule(problem, solution)
+        if violations:
+            raise InternalError(f"scheduler {recipe.schedule!r}: {violations[0]}")
+        return solution
+
+    def schedule_problem(self, partition: Partition, recipe: Recipe) -> ScheduleProblem:
+        """What schedulers are asked about a partition."""
+        return ScheduleProblem(
             partition,
             machine=self.target.machine,
             cost=self.backend.costs,
@@ -252,14 +287,8 @@ class Planner:
             price=self.backend.price(recipe),
             allows_slices=self.target.runs_slices,
             maps=self.backend.partition_problem.analysis.maps,
+            pads_kernels=self.options.accuracy != "strict",
         )
-        solution = SCHEDULERS.get(recipe.schedule).solve(problem, self.options.search_budget)
-        if isinstance(solution, Infeasible):
-            raise InfeasibleMapping(str(solution))
-        violations = check_schedule(problem, solution)
-        if violations:
-            raise InternalError(f"scheduler {recipe.schedule!r}: {violations[0]}")
-        return solution
 
 
 _MAX_ROUNDS = 3

@@ -38,6 +38,7 @@ SCHEDULERS = _family(
     {
         "sequential": "sequential:Sequential",
         "greedy": "greedy:Greedy",
+        "horizontal-fusion": "horizontal_fusion:HorizontalFusion",
         "breadth-first": "instance_orders:BreadthFirst",
         "depth-first": "instance_orders:DepthFirst",
         "depth-or-breadth-first": "instance_orders:DepthOrBreadthFirst",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.ir.graph import Graph, Node, Value
 
@@ -23,21 +23,33 @@ def extract(nodes: Sequence[Node], outputs: Sequence[Value]) -> tuple[Graph, Map
                 graph.add_input(copies[value])
         return copies[value]
 
-    twins: dict[Node, Node] = {}
-    for node in nodes:
-        twins[node] = graph.append(
-            Node(
-                node.op_type,
-                [None if v is None else copied(v) for v in node.inputs],
-                [None if v is None else copied(v) for v in node.outputs],
-                node.attributes,
-                name=node.name,
-                domain=node.domain,
-                opset=node.opset,
-                captures=tuple(map(copied, node.captures)),
-            )
-        )
-        # It speaks of positions, shapes and constants, which are the same.
-        twins[node]._description = node._description
+    twins = {node: graph.append(twin_of(node, copied)) for node in nodes}
     graph.outputs = [copied(value) for value in outputs]
     return graph, twins
+
+
+def twin_of(node: Node, copied: Callable[[Value], Value]) -> Node:
+    """A copy of a node on copies of its values."""
+    twin = Node(
+        node.op_type,
+        [None if v is None else copied(v) for v in node.inputs],
+        [None if v is None else copied(v) for v in node.outputs],
+        node.attributes,
+        name=node.name,
+        domain=node.domain,
+        opset=node.opset,
+        captures=tuple(map(copied, node.captures)),
+    )
+    # It speaks of positions, shapes and constants, which are the same.
+    twin._description = node._description
+    return twin
+
+
+def without_nodes(graph: Graph) -> tuple[Graph, dict[Value, Value]]:
+    """A graph of the same name and inputs, where all names of values are taken; and the inputs' copies."""
+    copy = Graph(graph.name)
+    copy._names.update(graph._names)
+    twins = {value: Value(value.name, value.dtype, value.shape, value.data) for value in graph.inputs}
+    for twin in twins.values():
+        copy.add_input(twin)
+    return copy, twins

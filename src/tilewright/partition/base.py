@@ -39,6 +39,7 @@ class Reason(StrEnum):
     CLUSTER = "cluster"
     BLOCKWISE = "blockwise"
     SEPARATE = "separate"
+    MERGED = "merged"
     # Refused
     OPAQUE = "opaque"
     COMPLEX = "complex"
@@ -68,7 +69,15 @@ class Reason(StrEnum):
 
 
 _FUSED = frozenset(
-    {Reason.EPILOGUE, Reason.CHAIN, Reason.FEEDER, Reason.CLUSTER, Reason.BLOCKWISE, Reason.SEPARATE}
+    {
+        Reason.EPILOGUE,
+        Reason.CHAIN,
+        Reason.FEEDER,
+        Reason.CLUSTER,
+        Reason.BLOCKWISE,
+        Reason.SEPARATE,
+        Reason.MERGED,
+    }
 )
 _REASON_TEXTS: Mapping[Reason, str] = {
     Reason.EPILOGUE: "applied to each element as the producer finishes it",
@@ -77,6 +86,7 @@ _REASON_TEXTS: Mapping[Reason, str] = {
     Reason.CLUSTER: "the partitioner put both into one subgraph",
     Reason.BLOCKWISE: "computed block by block in one kernel, what lies between stays in the cache",
     Reason.SEPARATE: "in one subgraph, whose kernels run one after another",
+    Reason.MERGED: "operators of one input run as one kernel, whose result is all of theirs side by side",
     Reason.OPAQUE: "an operator without loop nests runs on its own",
     Reason.COMPLEX: "the reader is a complex operator and starts its own kernel",
     Reason.REDUCTION: "the reader reduces or normalises and starts its own kernel",

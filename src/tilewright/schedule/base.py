@@ -2,7 +2,7 @@
 
 An instance is one slice of a subgraph's output (GraphTurbo); stages and groups are those of IOS. The
 instances of a group run in order; the groups of a stage run at the same time and so must not depend on
-each other.
+each other. A stage may also merge its groups: then one kernel computes all of them (`merge.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from tilewright.cost.base import UNITS, CostModel, Estimate, Objective
 from tilewright.cost.roofline import NOMINAL
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.region import volume
-from tilewright.partition.base import Partition
+from tilewright.partition.base import Partition, Subgraph
+from tilewright.partition.merge_siblings import merge_siblings, merged_work
 from tilewright.partition.split import WHOLE, Split, instance_region
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
 
@@ -44,11 +45,19 @@ class Group:
     num_cores: int | None = None
 
 
+Strategy = Literal["parallel", "merge"]
+"""How a stage runs its groups: at the same time, or as one operator."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Groups that run side by side. The next stage starts when all have finished."""
+    """Groups that run side by side, or whole subgraphs, a group each, that become one kernel.
+
+    The next stage starts when all have finished.
+    """
 
     groups: tuple[Group, ...]
+    strategy: Strategy = "parallel"
 
     def instances(self) -> Iterator[Instance]:
         """All instances, group by group."""
@@ -92,7 +101,8 @@ class ScheduleProblem:
     The cost of a schedule is that of its stages one after another, under an objective; `price` takes the
     place of that sum where a machine does more than one stage at a time. `allows_slices`: subgraphs may run
     as the instances that the partition splits them into, which not every target can do. `maps` are regions
-    through the graph that are known.
+    through the graph that are known. `pads_kernels`: a stage may merge kernels of several extents, padded
+    with zeros, which turn values that are not finite into NaN.
     """
 
     partition: Partition
@@ -104,7 +114,9 @@ class ScheduleProblem:
     price: PriceSchedule | None = None
     allows_slices: bool = False
     maps: RegionMaps | None = None
+    pads_kernels: bool = True
     _kernels: dict[int, Estimate] = field(init=False, repr=False, default_factory=dict)
+    _merged: dict[tuple[int, ...], Subgraph] = field(init=False, repr=False, default_factory=dict)
 
     def kernel(self, subgraph_id: int) -> Estimate:
         """What a whole subgraph costs that has the machine to itself."""
@@ -112,12 +124,40 @@ class ScheduleProblem:
             self._kernels[subgraph_id] = self.cost.kernel(self.partition.subgraphs[subgraph_id])
         return self._kernels[subgraph_id]
 
+    def merged(self, subgraph_ids: Sequence[int]) -> Subgraph:
+        """The work of subgraphs that one kernel computes.
+
+        Raises:
+            ValueError: they may not merge.
+        """
+        key = tuple(sorted(subgraph_ids))
+        if key not in self._merged:
+            members = [self.partition.subgraphs[i] for i in key]
+            work = merged_work(members, pads_kernels=self.pads_kernels)
+            if work is None:
+                raise ValueError(f"subgraphs {list(key)} do not merge")
+            self._merged[key] = work
+        return self._merged[key]
+
+    def merged_kernel(self, subgraph_ids: Sequence[int]) -> Estimate:
+        """What that kernel costs.
+
+        Raises:
+            ValueError: the subgraphs may not merge.
+        """
+        return self.cost.kernel(self.merged(subgraph_ids))
+
     def estimate(self, stages: Sequence[Stage], splits: Sequence[Split] = ()) -> Estimate:
-        """What these stages of subgraphs split so cost, one after another, and what any schedule does."""
+        """What these stages of subgraphs split so cost, one after another, and what any schedule does that
+        merges the same subgraphs.
+
+        Raises:
+            ValueError: a stage merges subgraphs that may not.
+        """
         splits = splits or whole(self.partition)
-        bound = self.cost.least(self.partition.subgraphs, self.limits.num_groups)
+        bound = self.cost.least(self._kernels_of(stages), self.limits.num_groups)
         if self.price is not None:
-            total = self.price(self.partition, stages, splits)
+            total = self.price(*without_merges(self, stages, splits))
             return replace(
                 total,
                 bound_ns=max(total.bound_ns, bound.bound_ns),
@@ -125,9 +165,10 @@ class ScheduleProblem:
             )
         costs = [self._stage(stage, splits) for stage in stages]
         total = functools.reduce(Estimate.then, costs) if costs else bound
-        is_sliced = any(split.num_instances > 1 for split in splits)
-        # Slices of a subgraph may run at the same time, so a chain of subgraphs bounds no schedule with any.
-        chain_ns = 0.0 if is_sliced else critical_path(self.partition, lambda i: self.kernel(i).bound_ns)
+        # Slices of a subgraph may run at the same time, and a merged kernel may take less than one of those
+        # that it computes, so a chain of subgraphs bounds no schedule with any.
+        is_chained = all(split.num_instances == 1 for split in splits) and not any(map(merges, stages))
+        chain_ns = critical_path(self.partition, lambda i: self.kernel(i).bound_ns) if is_chained else 0.0
         return replace(total, bound_ns=max(chain_ns, bound.bound_ns), bound_pj=bound.bound_pj)
 
     def quality_of(
@@ -143,9 +184,18 @@ class ScheduleProblem:
             is_proven=self.cost.proves_bounds,
         )
 
+    def _kernels_of(self, stages: Sequence[Stage]) -> Sequence[Subgraph]:
+        """All that runs, with merged subgraphs as one."""
+        merged = [[i.subgraph_id for i in stage.instances()] for stage in stages if merges(stage)]
+        gone = {i for ids in merged for i in ids}
+        whole_ones = [s for s in self.partition.subgraphs if s.id not in gone]
+        return (*whole_ones, *map(self.merged, merged))
+
     def _stage(self, stage: Stage, splits: Sequence[Split]) -> Estimate:
         """Of one stage: instances that are slices cost their share of the whole subgraph."""
         instances = list(stage.instances())
+        if merges(stage):
+            return self.merged_kernel([i.subgraph_id for i in instances])
         if len(instances) == 1:
             return self._instance(instances[0], splits)
         if all(splits[i.subgraph_id].num_instances == 1 for i in instances):
@@ -163,6 +213,48 @@ class ScheduleProblem:
             return kernel
         shape = self.partition.subgraphs[instance.subgraph_id].outputs[0].shape
         return kernel.scaled(volume(instance_region(shape, split, instance.index)) / prod(shape))
+
+
+def merges(stage: Stage) -> bool:
+    """Whether a stage computes its subgraphs as one operator."""
+    return stage.strategy == "merge"
+
+
+def without_merges(
+    problem: ScheduleProblem,
+    stages: Sequence[Stage],
+    splits: Sequence[Split],
+    *,
+    is_priced_only: bool = True,
+) -> tuple[Partition, tuple[Stage, ...], tuple[Split, ...]]:
+    """The partition in which subgraphs of stages that merge are one, and the same stages and splits of it.
+
+    Where it `is_priced_only`, merged constants have no elements.
+
+    Raises:
+        ValueError: a stage merges subgraphs that may not.
+    """
+    sets = [[i.subgraph_id for i in stage.instances()] for stage in stages if merges(stage)]
+    if not sets:
+        return problem.partition, tuple(stages), tuple(splits)
+    merged = merge_siblings(
+        problem.partition, sets, pads_kernels=problem.pads_kernels, is_priced_only=is_priced_only
+    )
+    ids = merged.ids
+
+    def renamed(group: Group) -> Group:
+        return replace(
+            group, instances=tuple(replace(i, subgraph_id=ids[i.subgraph_id]) for i in group.instances)
+        )
+
+    new_stages = (
+        single(ids[next(stage.instances()).subgraph_id])
+        if merges(stage)
+        else Stage(tuple(map(renamed, stage.groups)))
+        for stage in stages
+    )
+    new_splits = {ids[i]: split for i, split in enumerate(splits)}
+    return merged.partition, tuple(new_stages), tuple(new_splits[i] for i in sorted(new_splits))
 
 
 def critical_path(partition: Partition, duration: Callable[[int], float]) -> float:

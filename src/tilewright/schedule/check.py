@@ -12,6 +12,7 @@ from tilewright.partition.split import Split
 from tilewright.planning import Violation
 from tilewright.progress import checkpoint
 from tilewright.schedule.base import Instance, Schedule, ScheduleProblem
+from tilewright.schedule.check_merges import check_merges
 
 
 def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violation, ...]:
@@ -20,10 +21,12 @@ def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violat
     Checked: subgraphs are split as their outputs and the problem allow, and every instance runs exactly once;
     no instance starts before everything that it reads is finished, the instance before it included where that
     keeps rows for it, where groups of one stage count as unordered; no empty stage or group, no more groups
-    than the machine runs; the stated cost.
+    than the machine runs; stages that merge do so legally; the stated cost.
     """
     form = (*_check_form(problem, schedule), *_check_splits(problem, schedule), *_check_cover(schedule))
-    if any(violation.rule in ("splits", "cover") for violation in form):
+    if not any(violation.rule in ("splits", "cover") for violation in form):
+        form = (*form, *check_merges(problem, schedule))
+    if any(violation.rule in ("splits", "cover", "merge") for violation in form):
         return form
     return (*form, *_check_order(schedule), *_check_quality(problem, schedule))
 
@@ -35,7 +38,7 @@ def _check_form(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violat
         checkpoint()
         if not stage.groups or any(not group.instances for group in stage.groups):
             yield Violation("empty", f"stage {number} is empty or has an empty group")
-        if len(stage.groups) > problem.limits.num_groups:
+        if len(stage.groups) > problem.limits.num_groups and stage.strategy == "parallel":
             yield Violation(
                 "groups", f"stage {number} has {len(stage.groups)} groups of {problem.limits.num_groups}"
             )

@@ -250,6 +250,11 @@ class Backend(Protocol):
         """The partition with what the target decides about it: which subgraphs one kernel computes."""
         ...
 
+    def rewritten(self, partition: Partition, *, progress: Progress | None = None) -> Partition:
+        """A partition of another graph that computes the same, as schedules with merges make: from now on
+        its work is priced as that of the partition before."""
+        ...
+
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
         """Place a program's values in memory; None where there is nothing to place.
 
@@ -396,6 +401,10 @@ class PlainBackend:
     def refine(
         self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
     ) -> Partition:
+        """As it is."""
+        return partition
+
+    def rewritten(self, partition: Partition, *, progress: Progress | None = None) -> Partition:
         """As it is."""
         return partition
 

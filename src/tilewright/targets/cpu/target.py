@@ -409,13 +409,19 @@ class CpuBackend(PlainBackend):
         placed = self._placed[program.schedule]
         return base.Placement(placed.problem, placed.memory)
 
+    def rewritten(self, partition: Partition, *, progress: Progress | None = None) -> Partition:
+        """Lowered, so that it costs what its kernels do."""
+        lowering = self._lowered(partition, progress)
+        self.costs.lowered(partition.subgraphs, lowering.work)
+        return lowering.partition
+
     def _lowered(self, partition: Partition, progress: Progress | None) -> LoweredPartition:
         if partition not in self._kernels:
             self._kernels[partition] = self._lower(partition, progress)
         return self._kernels[partition]
 
     def _lower(self, partition: Partition, progress: Progress | None) -> LoweredPartition:
-        for node in self.graph.nodes:
+        for node in partition.graph.nodes:
             require_supported(self.cpu, node)
         return lower_partition(partition, self.isa, progress, accuracy=self.options.accuracy, fuse=self._fuse)
 
