@@ -44,6 +44,7 @@ SCHEDULERS = _family(
         "depth-or-breadth-first": "instance_orders:DepthOrBreadthFirst",
         "min-delta": "instance_orders:MinDelta",
         "exact-order": "instance_orders:ExactOrder",
+        "ios": "ios.planner:Ios",
         "random": "random:RandomScheduler",
     },
 )

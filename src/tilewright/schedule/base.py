@@ -191,6 +191,10 @@ class ScheduleProblem:
         whole_ones = [s for s in self.partition.subgraphs if s.id not in gone]
         return (*whole_ones, *map(self.merged, merged))
 
+    def stage(self, stage: Stage) -> Estimate:
+        """What a stage of whole subgraphs costs."""
+        return self._stage(stage, whole(self.partition))
+
     def _stage(self, stage: Stage, splits: Sequence[Split]) -> Estimate:
         """Of one stage: instances that are slices cost their share of the whole subgraph."""
         instances = list(stage.instances())

@@ -1,0 +1,188 @@
+"""One block of a network as a search problem: its states, stages and bounds. Operators count from 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tilewright.planning import Budget, Meter
+from tilewright.schedule.ios.costs import AskedCosts, Bounds
+from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
+from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.stages import StageChoice
+
+Strategies = Literal["both", "parallel", "merge"]
+"""What stages may be, apart from one operator alone: the paper's IOS-Both, IOS-Parallel and IOS-Merge."""
+
+# A million transitions take about a second.
+_TRANSITIONS_PER_EVALUATION = 10_000
+
+PAPERS_PRUNING = Pruning(3, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which schedules there are to choose from."""
+
+    strategy: Strategies = "both"
+    grouping: Grouping = "component"
+    pruning: Pruning = PAPERS_PRUNING
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAnswer:
+    """The best stages known, in the order in which they run, and what any cost at least.
+
+    `is_closed`: there are none that cost less, as far as bounds hold.
+    """
+
+    cost_ns: float
+    bound_ns: float
+    stages: tuple[StageChoice, ...]
+    is_closed: bool
+    num_states: int = 0
+    num_transitions: int = 0
+
+
+@dataclass(slots=True)
+class Stop:
+    """When a search ends that has not closed: transitions, stage costs and time."""
+
+    meter: Meter
+    costs: AskedCosts
+    max_transitions: int
+    max_asked: int
+    num_transitions: int = 0
+    was_due: bool = False
+
+    @classmethod
+    def of(cls, budget: Budget, costs: AskedCosts) -> Stop:
+        """An evaluation pays for a schedule: for the costs of as many stages as there are operators."""
+        most = budget.max_evaluations
+        return cls(
+            budget.start(), costs, most * _TRANSITIONS_PER_EVALUATION, most * costs.graph.num_operators
+        )
+
+    def is_due(self, num_transitions: int) -> bool:
+        """Whether to end now; `num_transitions` are those of the running search."""
+        if (
+            self.num_transitions + num_transitions > self.max_transitions
+            or self.costs.num_asked > self.max_asked
+        ):
+            self.was_due = True
+        left_s = self.meter.left_s
+        if left_s is not None and left_s <= 0:
+            self.was_due = self.meter.cut_off = True
+        return self.was_due
+
+
+@dataclass(slots=True)
+class Way:
+    """One way to run an ending as a stage. `ns` is its cost where that is known, else its bound."""
+
+    choice: StageChoice
+    ns: float
+    is_known: bool = False
+
+
+@dataclass(slots=True)
+class Block:
+    """Operators [offset, offset + n) of a network, scheduled on their own.
+
+    `merge_sets` are the sets of operators that may become one, any two or more of each.
+    """
+
+    graph: StageGraph
+    costs: AskedCosts
+    rules: Rules
+    merge_sets: Sequence[int] = ()
+    offset: int = 0
+    _space: EndingSpace = field(init=False)
+    _bounds: Bounds = field(init=False)
+    _merges: dict[int, int] = field(init=False)
+    _ways: dict[int, list[Way]] = field(init=False, default_factory=dict)
+    _rest: dict[int, float] = field(init=False, default_factory=dict)
+    _by_end: list[tuple[float, int]] = field(init=False)
+    _by_depth: list[tuple[int, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        graph, rules = self.graph, self.rules
+        self._space = EndingSpace(graph, rules.grouping, rules.pruning)
+        self._bounds = self.costs.costs.bounds.part(self.offset, self.offset + graph.num_operators)
+        subsets = {} if rules.strategy == "parallel" else dict.fromkeys(_subsets(self.merge_sets))
+        self._merges = {mask: graph.with_readers(mask) for mask in subsets}
+        end_ns: list[float] = []
+        depth: list[int] = []
+        for i, mask in enumerate(graph.predecessors):
+            before = list(bits(mask))
+            end_ns.append(max((end_ns[p] for p in before), default=0.0) + self._bounds.chain_ns[i])
+            depth.append(1 + max((depth[p] for p in before), default=0))
+        self._by_end = sorted(((end, 1 << i) for i, end in enumerate(end_ns)), reverse=True)
+        self._by_depth = sorted(((d, 1 << i) for i, d in enumerate(depth)), reverse=True)
+
+    def endings(self, state: int) -> Iterator[int]:
+        """What the last stage of a state may hold, each set once."""
+        merges = [mask for mask, reach in self._merges.items() if reach & state == mask]
+        if self.rules.strategy == "merge":
+            yield from (1 << i for i in bits(self.graph.sinks(state)))
+            yield from merges
+            return
+        yield from self._space.masks(state)
+        # The others are endings of the pruned space, too.
+        yield from (mask for mask in merges if not self._is_parallel(mask))
+
+    def ways(self, mask: int) -> list[Way]:
+        """The ways to run an ending as one stage."""
+        known = self._ways.get(mask)
+        if known is None:
+            bound_ns = self._bounds.stage_bound_ns(self.graph, mask)
+            known = self._ways[mask] = [Way(choice, bound_ns) for choice in self._choices(mask)]
+        return known
+
+    def cost_ns(self, way: Way) -> float:
+        """What a stage costs, asked for if it is not known."""
+        if not way.is_known:
+            way.ns = self.costs.cost_ns(way.choice.shifted(self.offset))
+            way.is_known = True
+        return way.ns
+
+    def rest_ns(self, state: int) -> float:
+        """What any schedule of a state costs at least. A stage lowers it by no more than its own bound."""
+        known = self._rest.get(state)
+        if known is None:
+            known = self._rest[state] = self._new_rest(state)
+        return known
+
+    def _new_rest(self, state: int) -> float:
+        if not state:
+            return 0.0
+        chain_ns = next(end for end, bit in self._by_end if bit & state)
+        deepest = next(depth for depth, bit in self._by_depth if bit & state)
+        area_ns = sum(self._bounds.area_ns[i] for i in bits(state))
+        size = self.rules.pruning.max_group_size
+        num_stages = 1 if size is None else -(-deepest // size)
+        return num_stages * self._bounds.stage_ns + max(chain_ns, area_ns)
+
+    def _choices(self, mask: int) -> Iterator[StageChoice]:
+        members = tuple(bits(mask))
+        if len(members) == 1:
+            yield StageChoice((members,), "alone")
+            return
+        if self.rules.strategy != "merge" and self._is_parallel(mask):
+            yield StageChoice(tuple(tuple(bits(g)) for g in self.graph.components(mask)), "parallel")
+        if mask in self._merges:
+            yield StageChoice(tuple((i,) for i in members), "merge")
+
+    def _is_parallel(self, mask: int) -> bool:
+        return self._space.allows(self.graph.components(mask))
+
+
+def _subsets(merge_sets: Iterable[int]) -> Iterator[int]:
+    """All sets of two or more operators within one of the given ones."""
+    for whole in merge_sets:
+        subset = whole
+        while subset:
+            if subset & (subset - 1):
+                yield subset
+            subset = (subset - 1) & whole

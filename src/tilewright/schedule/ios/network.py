@@ -1,0 +1,89 @@
+"""A whole network: its blocks one after another, each seeded by a beam and then searched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tilewright.schedule.ios.beam import beam
+from tilewright.schedule.ios.block import Block, BlockAnswer, Rules, Stop
+from tilewright.schedule.ios.blocks import blocks
+from tilewright.schedule.ios.costs import AskedCosts
+from tilewright.schedule.ios.dynamic import dynamic
+from tilewright.schedule.ios.graph import StageGraph
+from tilewright.schedule.ios.search import AStar
+from tilewright.schedule.ios.stages import StageChoice
+
+SearchKind = Literal["a-star", "dynamic", "beam"]
+"""Lazy A*, the paper's dynamic programme, or no more than the beam that seeds both."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkAnswer:
+    """The best schedule known, what any within the same rules costs at least, and how the search ended.
+
+    `holds`: no stage cost less than its bound. `is_closed`: no schedule of the blocks costs less.
+    """
+
+    stages: tuple[StageChoice, ...]
+    cost_ns: float
+    bound_ns: float
+    is_closed: bool
+    holds: bool
+    was_cut_off: bool
+    blocks: tuple[BlockAnswer, ...]
+
+    @property
+    def gap(self) -> float:
+        """How far above its bound the cost lies."""
+        return self.cost_ns / self.bound_ns - 1 if self.bound_ns else float("inf")
+
+    def text(self, unit: str) -> str:
+        """The outcome in words."""
+        if self.is_closed and self.holds:
+            return f"the least of its search space is {self.cost_ns:g} {unit}"
+        words = "estimated to be " if not self.holds else ""
+        return f"at least {self.bound_ns:g} {unit} {words}in its search space, gap {self.gap:.1%}"
+
+
+@dataclass(slots=True)
+class Network:
+    """The blocks of a network under rules, with one memory of stage costs for all."""
+
+    graph: StageGraph
+    costs: AskedCosts
+    rules: Rules
+    max_block_size: int
+    blocks: tuple[Block, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.blocks = tuple(
+            Block(self.graph.slice(span.start, span.stop), self.costs, self.rules, (), span.start)
+            for span in blocks(self.graph, self.max_block_size)
+        )
+
+    def solve(self, kind: SearchKind, beam_width: int, stop: Stop) -> NetworkAnswer:
+        """A beam in every block, so that there is a schedule, then the search in one after the other."""
+        answers = [beam(block, beam_width, stop) for block in self.blocks]
+        if kind != "beam":
+            for number, block in enumerate(self.blocks):
+                answers[number] = self._searched(kind, block, answers[number], stop)
+        stages = tuple(
+            choice.shifted(block.offset)
+            for block, answer in zip(self.blocks, answers, strict=True)
+            for choice in answer.stages
+        )
+        return NetworkAnswer(
+            stages,
+            sum(answer.cost_ns for answer in answers),
+            sum(answer.bound_ns for answer in answers),
+            all(answer.is_closed for answer in answers),
+            self.costs.num_violations == 0,
+            stop.meter.cut_off,
+            tuple(answers),
+        )
+
+    def _searched(self, kind: SearchKind, block: Block, seed: BlockAnswer, stop: Stop) -> BlockAnswer:
+        answer = AStar(block, seed, stop).run() if kind == "a-star" else dynamic(block, stop) or seed
+        stop.num_transitions += answer.num_transitions
+        return answer

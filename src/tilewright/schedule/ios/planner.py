@@ -1,0 +1,86 @@
+"""The scheduler `ios`: blocks, a seed for each, and the search that proves it. Ding et al., MLSys 2021."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilewright.errors import UsageError
+from tilewright.planning import Budget, Provenance, Quality, option
+from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule
+from tilewright.schedule.greedy import Greedy
+from tilewright.schedule.ios.block import Rules, Stop, Strategies
+from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, stage_of
+from tilewright.schedule.ios.endings import Grouping, Pruning
+from tilewright.schedule.ios.graph import StageGraph
+from tilewright.schedule.ios.network import Network, NetworkAnswer, SearchKind
+from tilewright.schedule.sequential import Sequential
+
+
+@dataclass(frozen=True, slots=True)
+class Ios:
+    """The cheapest stages: which subgraphs run side by side, which merge, which run alone (IOS)."""
+
+    strategy: Strategies = option(
+        "both", "What a stage may be beside one subgraph: groups, a merge, or both."
+    )
+    grouping: Grouping = option(
+        "component", "Groups are any connected subgraphs, or those that follow from one, as in the paper."
+    )
+    max_group_size: int = option(3, "Most subgraphs of a group: the paper's r.")
+    max_groups: int = option(8, "Most groups of a stage: the paper's s.")
+    search: SearchKind = option(
+        "a-star", "How to search: with proof, the paper's dynamic programme, or a beam."
+    )
+    beam_width: int = option(4, "States that the beam keeps, which is what the search starts from.")
+    max_block_size: int = option(40, "Blocks of more subgraphs are cut where least crosses.")
+    name: ClassVar[str] = "ios"
+
+    def __post_init__(self) -> None:
+        for field in ("max_group_size", "max_groups", "beam_width", "max_block_size"):
+            if getattr(self, field) < 1:
+                raise UsageError(f"ios: {field}={getattr(self, field)}: expected at least 1.")
+
+    def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
+        """The best schedule within the budget, with its bound; optimal where the search has closed.
+
+        An evaluation pays for pricing a whole schedule: as many stage costs as there are subgraphs.
+        """
+        graph = StageGraph.of_partition(problem.partition)
+        costs = AskedCosts(ModelCosts(problem, graph), graph)
+        pruning = Pruning(self.max_group_size, min(self.max_groups, problem.limits.num_groups))
+        network = Network(graph, costs, Rules(self.strategy, self.grouping, pruning), self.max_block_size)
+        answer = network.solve(self.search, self.beam_width, Stop.of(budget, costs))
+        return self._best(problem, answer, costs)
+
+    def _best(self, problem: ScheduleProblem, answer: NetworkAnswer, costs: AskedCosts) -> Schedule:
+        """The schedule that was found, or a simple one where stages do not add up and that costs less."""
+        note = f"{answer.text('ns')}; {costs.num_asked} stage costs by {problem.cost.source}"
+        provenance = Provenance(self.name, num_evaluations=costs.num_asked, note=note)
+        stages = tuple(stage_of(choice) for choice in answer.stages)
+        schedule = build_schedule(problem, stages, provenance, cut_off=answer.was_cut_off)
+        simple = [planner.solve(problem, Budget(1)) for planner in (Sequential(), Greedy())]
+        best = min([schedule, *simple], key=lambda s: s.quality.cost)
+        if best is not schedule:
+            return replace(
+                best, provenance=replace(provenance, note=f"{note}; {best.provenance.planner} costs less")
+            )
+        return replace(schedule, quality=_quality(problem, schedule.quality, answer))
+
+
+def _quality(problem: ScheduleProblem, quality: Quality, answer: NetworkAnswer) -> Quality:
+    """With the bound of the search, where that is about the cost of the schedule."""
+    is_about_cost = (
+        problem.price is None
+        and problem.objective != "edp"
+        and abs(answer.cost_ns - quality.cost) <= 1e-9 * max(1.0, quality.cost)
+    )
+    if not is_about_cost:
+        return quality
+    return Quality.of(
+        quality.cost,
+        bound=max(quality.bound, min(answer.bound_ns, quality.cost)),
+        unit=quality.unit,
+        cut_off=answer.was_cut_off,
+        is_proven=quality.is_proven and answer.holds,
+    )
