@@ -28,6 +28,7 @@ from tilewright.passes import run_passes
 from tilewright.planning import Budget, Limits
 from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
+from tilewright.targets.cpu.arrange import Barriers, numbered
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.executable import bytes_at
 from tilewright.targets.cpu.isa import isa_by_name
@@ -59,6 +60,7 @@ class Setting:
     threads: int = 2
     passes: bool = True
     seed: int = 0
+    barriers: Barriers = "stages"
 
 
 def random_setting(seed: int) -> Setting:
@@ -72,6 +74,7 @@ def random_setting(seed: int) -> Setting:
         threads=rng.choice((1, 2)),
         passes=rng.random() < 0.7,
         seed=seed,
+        barriers=rng.choice(("stages", "stages", "strict")),
     )
 
 
@@ -98,7 +101,7 @@ def generate(graph: Graph, setting: Setting, cache_dir: Path | None) -> CpuCode:
     options = Options(
         isa=setting.isa, memory=setting.memory, cache_dir=cache_dir, no_cache=cache_dir is None, threads=1
     )
-    return CpuTarget().generate(Program(graph, partition, schedule, options))
+    return CpuTarget(setting.barriers).generate(Program(graph, partition, schedule, options))
 
 
 def run_ordinary(code: CpuCode, feed: Mapping[str, Array], threads: int) -> dict[str, Array]:
@@ -119,10 +122,11 @@ def run_hostile(code: CpuCode, feed: Mapping[str, Array], *, at_end: bool = True
     steps, host_steps, weights = _placed_steps(code)
     callbacks: list[Callable[[Sequence[int]], None]] = [step.callback() for step in host_steps]
     plain: list[Launch | Stage | HostCall] = []
+    step_of = [number for number, _, _ in numbered(code.lowered)]
     for number, step in enumerate(steps):
         plain += [step, HostCall(len(callbacks))]
-        dead = [b for b in problem.buffers if b.last_step == number]
-        alive = [b for b in problem.buffers if b.first_step <= number < b.last_step]
+        dead = [b for b in problem.buffers if step_of[b.last_step] == number]
+        alive = [b for b in problem.buffers if step_of[b.first_step] <= number < step_of[b.last_step]]
         callbacks.append(_poison(plan.offsets, dead, alive))
     main = build_main(plain, code.isa)
     library: JitLibrary = link_main(main, code.kernel_objects, code.isa)

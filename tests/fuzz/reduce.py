@@ -134,6 +134,7 @@ def read_corpus(path: Path) -> tuple[Graph, bool, Setting]:
         threads=int(fields["threads"]),
         passes=fields["passes"] == "True",
         seed=int(fields["seed"]),
+        barriers="strict" if fields.get("barriers") == "strict" else "stages",
     )
     return parse_graph(text), fields["exact"] == "True", setting
 

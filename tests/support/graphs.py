@@ -68,12 +68,12 @@ _UNARY = ("Relu", "Sigmoid", "Softmax", "Transpose")
 _BINARY = ("Add", "Mul", "MatMul")
 
 
-def random_graph(seed: int, num_nodes: int, *, num_inputs: int = 2) -> Graph:
+def random_graph(seed: int, num_nodes: int, *, num_inputs: int = 2, side: int = SIDE) -> Graph:
     """A graph of square matrices in which every result is read or an output."""
     rng = random.Random(seed)
     builder = GraphBuilder(f"random{seed}")
-    values = [builder.input(SIDE, SIDE) for _ in range(num_inputs)]
-    values.append(builder.constant(SIDE, SIDE, value=0.25))
+    values = [builder.input(side, side) for _ in range(num_inputs)]
+    values.append(builder.constant(side, side, value=0.25))
     for _ in range(num_nodes):
         if rng.random() < 0.5:
             values.append(builder.op(rng.choice(_UNARY), rng.choice(values[-6:])))

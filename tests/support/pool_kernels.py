@@ -120,7 +120,61 @@ exit:
 }
 """
 
-KERNELS = {"late": LATE, "count": COUNT, "affine": AFFINE, "own_scratch": OWN_SCRATCH, "busy": BUSY}
+# args[0] = {how many are inside now, the most there ever were}; each stays for some loop iterations.
+INSIDE = """
+define void @inside(ptr %args, i64 %chunk, ptr %scratch) {
+entry:
+  %inside = load ptr, ptr %args
+  %most = getelementptr i64, ptr %inside, i64 1
+  %before = atomicrmw add ptr %inside, i64 1 seq_cst
+  %now = add i64 %before, 1
+  %old = atomicrmw max ptr %most, i64 %now seq_cst
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%i1, %loop]
+  %i1 = add i64 %i, 1
+  store volatile i64 %i1, ptr %scratch
+  %more = icmp ult i64 %i1, 2000
+  br i1 %more, label %loop, label %exit
+exit:
+  %left = atomicrmw sub ptr %inside, i64 1 seq_cst
+  ret void
+}
+"""
+
+# args[1][chunk] = whether the first number of args[0] became other than 0 before patience ended.
+AWAIT = """
+define void @await(ptr %args, i64 %chunk, ptr %scratch) {
+entry:
+  %flag = load ptr, ptr %args
+  %second = getelementptr ptr, ptr %args, i64 1
+  %report = load ptr, ptr %second
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%i1, %loop]
+  %i1 = add i64 %i, 1
+  %value = load atomic volatile i64, ptr %flag seq_cst, align 8
+  %set = icmp ne i64 %value, 0
+  %tired = icmp ugt i64 %i1, 20000000000
+  %stop = or i1 %set, %tired
+  br i1 %stop, label %exit, label %loop
+exit:
+  %to = getelementptr i64, ptr %report, i64 %chunk
+  %set64 = zext i1 %set to i64
+  store i64 %set64, ptr %to
+  ret void
+}
+"""
+
+KERNELS = {
+    "late": LATE,
+    "count": COUNT,
+    "affine": AFFINE,
+    "own_scratch": OWN_SCRATCH,
+    "busy": BUSY,
+    "inside": INSIDE,
+    "await": AWAIT,
+}
 
 
 def executor(

@@ -83,7 +83,7 @@ def export_model(
     else:
         model, options = compilation_request(model, "cpu", shapes, options, settings)
         clock = PhaseClock(options.timeout_s, progress)
-        program = plan(model.graph, options, clock, target=EmittingTarget(record)).program
+        program = plan(model.graph, options, clock, target=EmittingTarget(record=record)).program
         digest = model.sha256
         stem = Path(model.name).stem
     # Measured choices are another machine's.

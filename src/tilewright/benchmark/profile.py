@@ -181,12 +181,7 @@ def profile_program(
     finally:
         executable.close()
     progress("measuring this machine", 0, 1)
-    works = {
-        launch: Work.of(launch, code.lowered)
-        for step in code.lowered.steps
-        if not isinstance(step, HostOperator)
-        for launch in step
-    }
+    works = {launch: Work.of(launch, code.lowered) for launch in code.lowered.launches}
     total_bytes = total_constant_bytes(works.values())
     machine = (
         MachineLimits.measure(num_threads).with_constants(total_bytes)
@@ -197,7 +192,7 @@ def profile_program(
     kernels: list[KernelTime] = []
     seen: set[str] = set()
     for info, step, times in zip(code.steps, code.lowered.steps, samples, strict=True):
-        launches = () if isinstance(step, HostOperator) else step
+        launches = () if isinstance(step, HostOperator) else step.launches
         kernels.append(_kernel_time(info, step, [works[x] for x in launches], times, run_ns, machine, seen))
     total_ns = sum(k.median_ns for k in kernels)
     if total_ns > run_ns:  # medians of parts may add up to more than the median of the whole
@@ -230,7 +225,8 @@ def _kernel_time(
 ) -> KernelTime:
     """One row. `seen` are the constants of earlier steps, which are in a cache by now."""
     median = statistics.median(times)
-    nodes = [step.node] if isinstance(step, HostOperator) else [n for launch in step for n in launch.nodes]
+    launches = () if isinstance(step, HostOperator) else step.launches
+    nodes = [step.node] if isinstance(step, HostOperator) else [n for x in launches for n in x.nodes]
     constants: dict[str, int] = {}
     for work in works:
         constants |= work.constants
@@ -242,7 +238,7 @@ def _kernel_time(
         compute_ns = sum(
             work.product_share * machine.compute_ns(launch.kernel)
             + 1e9 * work.vector_flop / machine.fma_flop_per_s
-            for launch, work in zip(step, works, strict=True)
+            for launch, work in zip(launches, works, strict=True)
         )
         seen |= constants.keys()
     limit_ns = max(compute_ns, memory_ns)

@@ -12,6 +12,7 @@ from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import REPORT_BYTES, Kernel
 from tilewright.targets.cpu.runtime import MainCode
+from tilewright.targets.cpu.stage_ir import GROUP_WORDS, HEAD_WORDS, NUM_LAUNCHES_WORD, STAGE_EXPORT
 from tilewright.targets.cpu.storage import FIRST_CALLER_BASE
 from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
 
@@ -82,6 +83,8 @@ def run_text(
     """IR of `int function(weights, workspace, inputs, outputs)` and of the serial loop behind regions."""
     e = Emitter(attributes=isa.function_attributes)
     _serial_for(e)
+    if STAGE_EXPORT in main.ir_text:
+        _serial_stage(e)
     i32 = vec("i32")
     params = [Param(name, PTR) for name in ("weights", "workspace", "inputs", "outputs")]
     with e.function(function, params, result=i32) as (weights, area, inputs, outputs):
@@ -142,6 +145,25 @@ def _serial_for(e: Emitter) -> None:
             e.line(f"call void {kernel}(ptr {args}, i64 {number}, ptr {scratch})")
 
         e.loop(0, chunks, 1, chunk)
+
+
+def _serial_stage(e: Emitter) -> None:
+    """The stage of a machine with one thread: group after group, launch after launch."""
+    params = [Param(name, PTR) for name in ("pool", "run", "table", "args", "scratch")]
+    with e.function(STAGE_EXPORT, params) as (_, run, table, args, scratch):
+
+        def word(position: Int) -> Val:
+            return e.op(f"zext i32 {e.load(vec('i32'), e.gep(table, e.mul(position, 4)))} to i64", I64)
+
+        chunks_from = e.add(e.mul(word(0), GROUP_WORDS), HEAD_WORDS)
+
+        def launch(number: Int, _: Sequence[Val]) -> None:
+            def chunk(index: Int, _: Sequence[Val]) -> None:
+                e.line(f"call void {run}(ptr {args}, i64 {number}, i64 {index}, ptr {scratch})")
+
+            e.loop(0, word(e.add(chunks_from, number)), 1, chunk)
+
+        e.loop(0, word(NUM_LAUNCHES_WORD), 1, launch)
 
 
 def _resolve(e: Emitter, main: MainCode, bases: Val, args: Val) -> None:

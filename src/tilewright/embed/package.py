@@ -31,7 +31,7 @@ from tilewright.targets.cpu.target import CpuTarget
 class EmittingTarget(CpuTarget):
     """The processor that exported code will run on, for planning."""
 
-    record: Isa
+    record: Isa = field(kw_only=True)
 
     def isa(self, options: Options) -> Isa:
         """What the code may use, which this host need not have."""

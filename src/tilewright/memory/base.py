@@ -47,6 +47,8 @@ class Buffer:
     may_reuse: tuple[str, ...] = ()
     level: int = 0
     read_steps: tuple[int, ...] = ()
+    used: int = 0
+    beside: int = 0
 
     def __post_init__(self) -> None:
         if self.size_bytes < 0 or self.last_step < self.first_step:
@@ -60,8 +62,13 @@ class Buffer:
         return self.last_step - self.first_step + 1
 
     def overlaps(self, other: Buffer) -> bool:
-        """Whether both are live at some step."""
-        return self.first_step <= other.last_step and other.first_step <= self.last_step
+        """Whether both are live at some step, or may be used at the same time."""
+        together = self.first_step <= other.last_step and other.first_step <= self.last_step
+        return together or self.may_meet(other)
+
+    def may_meet(self, other: Buffer) -> bool:
+        """Whether steps that may run at the same time use one and the other."""
+        return bool(self.beside & other.used)
 
     def fits_in_place_of(self, other: Buffer) -> bool:
         """Whether this buffer may be written in place of `other`, from the same offset."""
@@ -70,6 +77,7 @@ class Buffer:
             and other.last_step == self.first_step
             and other.first_step < self.first_step
             and self.size_bytes <= other.size_bytes
+            and not self.may_meet(other)
         )
 
 

@@ -15,9 +15,9 @@ def check_memory(problem: MemoryProblem, plan: MemoryPlan) -> tuple[Violation, .
     """Everything wrong with a plan: nothing, if it is valid.
 
     Checked: every buffer has a level, no further inside than asked for, and an aligned offset in it; no two
-    live at a step share a byte, unless one is written in place of the other as the problem allows; no level
-    has more live than its capacity or a buffer that ends behind it; what the plan says of levels and costs is
-    so, and no bound lies above what the plan needs.
+    live at a step, or used by steps that may run at the same time, share a byte, unless one is written in
+    place of the other as the problem allows; no level has more live than its capacity or a buffer that ends
+    behind it; what the plan says of levels and costs is so, and no bound lies above what the plan needs.
     """
     missing = tuple(_check_names(problem, plan))
     if missing:
@@ -71,6 +71,7 @@ def _is_in_place(plan: MemoryPlan, new: Buffer, old: Buffer) -> bool:
         and plan.levels[new.name] == plan.levels[old.name]
         and plan.offsets[new.name] == plan.offsets[old.name]
         and new.size_bytes <= old.size_bytes
+        and not new.beside & old.used
     )
 
 
@@ -85,6 +86,8 @@ def _check_pairs(problem: MemoryProblem, plan: MemoryPlan, level: int) -> Iterat
     for i, a in enumerate(placed):
         checkpoint()
         together = (first[:i] <= last[i]) & (last[:i] >= first[i])
+        if a.beside:
+            together |= np.array([bool(a.beside & b.used) for b in placed[:i]], bool)
         meet = np.flatnonzero(together & (start[:i] < end[i]) & (end[:i] > start[i]))
         for j in meet.tolist():
             b = placed[j]

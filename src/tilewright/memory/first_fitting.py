@@ -38,7 +38,7 @@ class FirstFitting:
 
     def pack_level(self, buffers: Sequence[Buffer], capacity_bytes: int | None, meter: Meter) -> Packing:
         """The first placement that fits the capacity, else the lowest one."""
-        if count_pairs(buffers) > MAX_PAIRS:
+        if count_pairs(buffers) > MAX_PAIRS and not any(b.beside for b in buffers):
             meter.spend()
             return Packing(in_time_order(buffers), "time")
         search = _Search(Placer(buffers), capacity_bytes, meter)

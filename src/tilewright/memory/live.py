@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tilewright.ir.graph import Value
 from tilewright.ir.in_place import in_place_operands
@@ -23,12 +23,16 @@ def memory_problem(
 ) -> MemoryProblem:
     """One buffer per value that passes between subgraphs, named as the value.
 
-    Graph inputs, graph outputs and constants lie outside the arena. A value lives from the step of the first
-    instance that makes it to that of the last that reads it. `scratch_bytes` by subgraph id adds workspaces,
-    named `scratch:<id>`, that live while their subgraph runs. With `in_place`, a subgraph may write its
-    result in the place of an operand that dies there.
+    Graph inputs, graph outputs and constants lie outside the arena. Every instance is a step. A value lives
+    from that of the first instance that makes it to that of the last that reads it; what instances of
+    different groups of a stage use never shares memory, since these run at the same time. `scratch_bytes` by
+    subgraph id adds workspaces, named `scratch:<id>`, that live while their subgraph runs. With `in_place`, a
+    subgraph may write its result in the place of an operand that dies there.
     """
-    first, last = _steps(schedule)
+    steps = _steps(schedule)
+    first = {subgraph_id: numbers[0] for subgraph_id, numbers in steps.items()}
+    last = {subgraph_id: numbers[-1] for subgraph_id, numbers in steps.items()}
+    uses = _Uses(schedule, steps)
     outside = {*schedule.partition.graph.inputs, *schedule.partition.graph.outputs}
     last_read = _last_reads(schedule, last)
     buffers: list[Buffer] = []
@@ -38,28 +42,65 @@ def memory_problem(
         for value in kept:
             reusable = _reusable(schedule, subgraph, start, last_read, outside) if in_place else ()
             end = last_read[value][0]
-            buffers.append(Buffer(value.name, value.size_bytes, start, end, alignment_bytes, reusable))
+            used, beside = uses.of((subgraph.id, *uses.readers.get(value, ())))
+            buffers.append(
+                Buffer(
+                    value.name,
+                    value.size_bytes,
+                    start,
+                    end,
+                    alignment_bytes,
+                    reusable,
+                    used=used,
+                    beside=beside,
+                )
+            )
         scratch = scratch_bytes.get(subgraph.id, 0)
         if scratch:
             name = f"scratch:{subgraph.id}"
-            buffers.append(Buffer(name, scratch, start, last[subgraph.id], alignment_bytes))
+            used, beside = uses.of((subgraph.id,))
+            end = last[subgraph.id]
+            buffers.append(Buffer(name, scratch, start, end, alignment_bytes, used=used, beside=beside))
     return MemoryProblem(tuple(buffers), (MemoryLevel("arena", capacity_bytes),))
 
 
-def _steps(schedule: Schedule) -> tuple[dict[int, int], dict[int, int]]:
-    """First and last step of every subgraph. Groups side by side share the one step of their stage."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    step = 0
-    for stage in schedule.stages:
-        for instance in stage.instances():
-            first.setdefault(instance.subgraph_id, step)
-            last[instance.subgraph_id] = step
-            if len(stage.groups) == 1:
-                step += 1
-        if len(stage.groups) > 1:
-            step += 1
-    return first, last
+def _steps(schedule: Schedule) -> dict[int, list[int]]:
+    """The steps of every subgraph, in order."""
+    steps: dict[int, list[int]] = {}
+    for number, instance in enumerate(schedule.instances()):
+        steps.setdefault(instance.subgraph_id, []).append(number)
+    return steps
+
+
+class _Uses:
+    """Which steps use something, and which may run at the same time; nothing where none may."""
+
+    def __init__(self, schedule: Schedule, steps: Mapping[int, Sequence[int]]) -> None:
+        self._beside: dict[int, int] = {}
+        self._steps = steps
+        number = 0
+        for stage in schedule.stages:
+            sizes = [len(group.instances) for group in stage.groups]
+            whole = ((1 << sum(sizes)) - 1) << number
+            for size in sizes:
+                others = whole & ~(((1 << size) - 1) << number)
+                if others:
+                    self._beside.update(dict.fromkeys(range(number, number + size), others))
+                number += size
+
+        self.readers: dict[Value, list[int]] = {}
+        for subgraph in schedule.partition.subgraphs:
+            for value in subgraph.inputs:
+                self.readers.setdefault(value, []).append(subgraph.id)
+
+    def of(self, subgraph_ids: Iterable[int]) -> tuple[int, int]:
+        """The steps of some subgraphs, and those beside them, as bit sets."""
+        used = beside = 0
+        if self._beside:
+            for step in (step for subgraph_id in subgraph_ids for step in self._steps[subgraph_id]):
+                used |= 1 << step
+                beside |= self._beside.get(step, 0)
+        return used, beside
 
 
 def _last_reads(schedule: Schedule, last: Mapping[int, int]) -> dict[Value, tuple[int, list[int]]]:

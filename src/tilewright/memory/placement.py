@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import or_
 from typing import Any, Literal
 
 import numpy as np
@@ -34,27 +36,31 @@ class Placer:
     _neighbours: list[list[int]] | None = field(init=False, default=None)
     _first: Array = field(init=False)
     _last: Array = field(init=False)
+    _met: dict[int, Array] = field(init=False)
 
     def __post_init__(self) -> None:
         self.items = _join_chains(self.buffers)
         self._first = np.array([i.first_step for i in self.items], np.int64)
         self._last = np.array([i.last_step for i in self.items], np.int64)
+        self._met = _meetings(self.items)
         self.num_pairs = (sum(map(self.num_neighbours, range(len(self.items))))) // 2
         if self.num_pairs <= MAX_KEPT_PAIRS:
             self._neighbours = [self._overlapping(number).tolist() for number in range(len(self.items))]
 
     def neighbours(self, number: int) -> list[int]:
-        """Items that are live when this one is, in order."""
+        """Items that are live when this one is, or may be, in order."""
         if self._neighbours is not None:
             return self._neighbours[number]
         return [int(n) for n in self._overlapping(number)]
 
     def num_neighbours(self, number: int) -> int:
-        """How many items are live when this one is."""
+        """How many those are."""
         return int(np.count_nonzero(self._is_live_with(number))) - 1
 
     def _is_live_with(self, number: int) -> Mask:
         live: Mask = (self._first <= self._last[number]) & (self._last >= self._first[number])
+        if number in self._met:
+            live[self._met[number]] = True
         return live
 
     def _overlapping(self, number: int) -> Array:
@@ -86,15 +92,18 @@ class Placer:
     def _place_many(self, order: Sequence[int], fit: Fit) -> list[int]:
         """The same for many items at once: those placed are kept sorted, neighbours are picked by masks."""
         offsets = [-1] * len(self.items)
-        placed = np.empty((4, 0), np.int64)  # start, end, first and last step, sorted by start
+        placed = np.empty((5, 0), np.int64)  # start, end, first and last step, number; sorted by start
         for number in order:
             checkpoint()
             item = self.items[number]
-            together = placed[:2, (placed[2] <= item.last_step) & (placed[3] >= item.first_step)]
+            is_live = (placed[2] <= item.last_step) & (placed[3] >= item.first_step)
+            if number in self._met:
+                is_live |= np.isin(placed[4], self._met[number])
+            together = placed[:2, is_live]
             place = _find_gap_of_many(item, together[0], together[1], fit)
             shared = self._shared_offset(item, offsets)
             offsets[number] = place = place if shared is None else min(place, shared)
-            column = (place, place + item.size_bytes, item.first_step, item.last_step)
+            column = (place, place + item.size_bytes, item.first_step, item.last_step, number)
             placed = np.insert(placed, np.searchsorted(placed[0], place), column, axis=1)
         return offsets
 
@@ -144,6 +153,18 @@ class Item:
         self.alignment_bytes = max(b.alignment_bytes for b in self.buffers)
         self.first_step = self.buffers[0].first_step
         self.last_step = self.buffers[-1].last_step
+
+
+def _meetings(items: Sequence[Item]) -> dict[int, Array]:
+    """For items used by steps beside which others may run, the items that those use."""
+    met: dict[int, Array] = {}
+    used = [functools.reduce(or_, (b.used for b in item.buffers)) for item in items]
+    for item in items:
+        beside = functools.reduce(or_, (b.beside for b in item.buffers))
+        if beside:
+            meets = (n for n, steps in enumerate(used) if beside & steps and n != item.number)
+            met[item.number] = np.fromiter(meets, np.int64)
+    return met
 
 
 def _join_chains(buffers: Sequence[Buffer]) -> list[Item]:

@@ -12,7 +12,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lowered import HostOperator
 from tilewright.targets.cpu.target import CpuTarget
 
 
@@ -30,12 +29,7 @@ def convolution(size: int, kernel: int, *, stride: int = 1, pad: int = 0, group:
 def works(graph: Graph) -> list[Work]:
     program = plan(graph, Options(no_cache=True)).program
     lowered = CpuTarget().place(program, host_isa()).lowered
-    return [
-        Work.of(launch, lowered)
-        for step in lowered.steps
-        if not isinstance(step, HostOperator)
-        for launch in step
-    ]
+    return [Work.of(launch, lowered) for launch in lowered.launches]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 from tests.support.graphs import GraphBuilder
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.memory import MemoryProblem, memory_problem
+from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, MemoryProblem, check_memory, memory_problem
 from tilewright.partition import PARTITIONERS, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
 from tilewright.partition.split import WHOLE, Split
@@ -136,15 +138,64 @@ def test_a_chain_of_element_wise_operators_may_stay_in_place() -> None:
     assert reuses(memory_problem(scheduled_as(b.finish(b.op("Softmax", z)), 1, 2, 1))) == {"z": ("y",)}
 
 
-def test_groups_side_by_side_share_one_step() -> None:
-    """Two readers of y at one step: neither may write over it, and all their values live together."""
+def test_what_groups_use_at_the_same_time_overlaps() -> None:
+    """Two readers of y at the same time: neither may write over it, and all their values live together."""
     b = GraphBuilder()
     y = b.op("Softmax", b.input(4, 4), name="y")
     left = b.op("Relu", y, name="left")
     right = b.op("Sigmoid", y, name="right")
     problem = memory_problem(scheduled(b.finish(b.op("MatMul", left, right)), schedule="greedy", groups=2))
-    assert spans(problem) == {"y": (0, 1), "left": (1, 2), "right": (1, 2)}
-    assert reuses(problem) == {}
+    assert spans(problem) == {"y": (0, 2), "left": (1, 3), "right": (2, 3)}
+    buffers = problem.by_name
+    assert all(a.overlaps(b) for a in buffers.values() for b in buffers.values())
+    assert buffers["right"].may_reuse == ("y",)  # in the order of one worker, of which this is not
+    assert not buffers["right"].fits_in_place_of(buffers["y"])
+
+
+def test_a_group_uses_its_dead_buffers_again_but_none_of_another_group() -> None:
+    b = GraphBuilder()
+    x = b.op("Softmax", b.input(4, 4), name="x")
+    ends = []
+    for side in "ab":
+        value = x
+        for number in range(4):
+            value = b.op("Transpose", value, name=f"{side}{number}", perm=(1, 0))
+        ends.append(value)
+    out = b.op("MatMul", *ends)
+    base = scheduled(b.finish(out))
+    chains = tuple(Group(tuple(Instance(i) for i in ids)) for ids in ((1, 2, 3, 4), (5, 6, 7, 8)))
+    stages = (single(0), Stage(chains), single(9))
+    schedule = build_schedule(ScheduleProblem(base.partition, limits=Limits(2)), stages, base.provenance)
+    problem = memory_problem(schedule)
+    buffers = problem.by_name
+    assert not buffers["a0"].overlaps(buffers["a2"])
+    assert not buffers["b0"].overlaps(buffers["b3"])
+    assert all(buffers[f"a{i}"].overlaps(buffers[f"b{j}"]) for i in range(4) for j in range(4))
+    for name in MEMORY_PLANNERS.built_in_names():
+        plan = MEMORY_PLANNERS.get(name).solve(problem, Budget(100))
+        assert isinstance(plan, MemoryPlan)
+        assert not check_memory(problem, plan)
+    best = MEMORY_PLANNERS.get("arena").solve(problem, Budget(100))
+    assert isinstance(best, MemoryPlan)
+    # Two buffers of each group and what both read; with a step for the whole stage there were nine.
+    assert best.peak_bytes == 5 * 64
+
+
+def test_a_plan_in_which_concurrent_groups_share_memory_is_noticed() -> None:
+    b = GraphBuilder()
+    x = b.op("Softmax", b.input(4, 4), name="x")
+    left = b.op("Transpose", b.op("Transpose", x, name="l0", perm=(1, 0)), name="l1", perm=(1, 0))
+    right = b.op("Transpose", b.op("Transpose", x, name="r0", perm=(1, 0)), name="r1", perm=(1, 0))
+    base = scheduled(b.finish(b.op("MatMul", left, right)))
+    groups = tuple(Group((Instance(i), Instance(i + 1))) for i in (1, 3))
+    stages = (single(0), Stage(groups), single(5))
+    problem = memory_problem(
+        build_schedule(ScheduleProblem(base.partition, limits=Limits(2)), stages, base.provenance)
+    )
+    plan = MEMORY_PLANNERS.get("naive").solve(problem, Budget(1))
+    assert isinstance(plan, MemoryPlan)
+    damaged = replace(plan, offsets={**plan.offsets, "r1": plan.offsets["l0"]})
+    assert "overlap" in {violation.rule for violation in check_memory(problem, damaged)}
 
 
 def test_slices_live_from_the_first_to_the_last() -> None:

@@ -21,7 +21,7 @@ def describe_steps(
     count = 0
     for index, step in enumerate(lowered.steps):
         launches: tuple[KernelLaunch | HostOperator, ...] = (
-            (step,) if isinstance(step, HostOperator) else step
+            (step,) if isinstance(step, HostOperator) else step.launches
         )
         kernels = tuple(
             replace(

@@ -63,7 +63,37 @@ class HostOperator:
     reason: str
 
 
-LoweredStep = tuple[KernelLaunch, ...] | HostOperator
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredGroup:
+    """Kernels one after another; no more than `num_cores` threads work on them at a time."""
+
+    launches: tuple[KernelLaunch, ...]
+    num_cores: int | None = None
+
+    @property
+    def estimate_cycles(self) -> float:
+        """Of all its chunks on one core, as far as templates gave estimates."""
+        return sum(launch.kernel.estimate_cycles or 0.0 for launch in self.launches)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredStage:
+    """Groups of kernels that progress independently of each other; the step behind waits for all of them."""
+
+    groups: tuple[LoweredGroup, ...]
+
+    @classmethod
+    def single(cls, launch: KernelLaunch) -> LoweredStage:
+        """One kernel on all cores."""
+        return cls((LoweredGroup((launch,)),))
+
+    @property
+    def launches(self) -> tuple[KernelLaunch, ...]:
+        """All kernels, group by group: an order in which one thread may run them."""
+        return tuple(launch for group in self.groups for launch in group.launches)
+
+
+LoweredStep = LoweredStage | HostOperator
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,10 +144,19 @@ class LoweredModel(LoweredTensors):
     steps: tuple[LoweredStep, ...]
 
     @property
+    def launches(self) -> tuple[KernelLaunch, ...]:
+        """All kernels, step by step."""
+        return tuple(x for step in self.steps if isinstance(step, LoweredStage) for x in step.launches)
+
+    @property
+    def has_concurrency(self) -> bool:
+        """Whether any kernels may run at the same time."""
+        return any(isinstance(step, LoweredStage) and len(step.groups) > 1 for step in self.steps)
+
+    @property
     def reports(self) -> tuple[Reports, ...]:
         """Of all launches, in order."""
-        launches = (launch for step in self.steps if isinstance(step, tuple) for launch in step)
-        return tuple(arg for launch in launches for arg in launch.args if isinstance(arg, Reports))
+        return tuple(arg for launch in self.launches for arg in launch.args if isinstance(arg, Reports))
 
     @property
     def host_operators(self) -> tuple[HostOperator, ...]:

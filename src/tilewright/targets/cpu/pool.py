@@ -27,6 +27,7 @@ from tilewright.targets.cpu import pool_ir
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob, JitLibrary, compile_objects
 from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cpu.stage_ir import STAGE_EXPORT
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class RuntimeCode:
     @property
     def imports(self) -> dict[str, int]:
         """What generated mains link against."""
-        return {"tw_parallel_for": self.library["tw_parallel_for"]}
+        return {name: self.library[name] for name in ("tw_parallel_for", STAGE_EXPORT)}
 
 
 def runtime_code(*, use_futex: bool | None = None, cache: ObjectCache | None = None) -> RuntimeCode:
@@ -142,6 +143,7 @@ class WorkerPool:
         spin_limit = max(1, int(idle_spin_ns / _pause_ns(self.runtime)))
         ctypes.c_int64.from_address(self.address + pool_ir.SPIN_LIMIT).value = spin_limit
         ctypes.c_int64.from_address(self.address + pool_ir.WAIT_LIMIT).value = CALLER_SPINS
+        ctypes.c_int64.from_address(self.address + pool_ir.NUM_THREADS).value = num_threads
         self._lock = threading.Lock()
         self._scratch: list[AlignedBuffer] = []
         self._scratch_bytes = 0

@@ -6,7 +6,8 @@ workers from the high end: with two threads a chunk tends to meet the same core,
 core's cache, in region after region (measured: chains of copies of 32 to 128 KiB chunks run in half the time
 they take when both claim from one end). A successful compare-and-swap claims a chunk *of the published job*:
 function and argument pointers share the word's cache line and are rewritten only after every claimed chunk
-was reported, so a late worker can never run a chunk of a job that is being replaced.
+was reported, so a late worker can never run a chunk of a job that is being replaced. The chunks of a stage
+of several groups are threads that take part in it (`stage_ir`).
 
 Waiting is a spin, with yields in a worker, then a futex. Sleepers announce themselves before they look at the
 word a last time, and publishers look for sleepers after they publish (both sequentially consistent), so no
@@ -18,6 +19,9 @@ from __future__ import annotations
 
 from string import Template
 
+from tilewright.targets.cpu.stage_ir import OFFSETS as STAGE_OFFSETS
+from tilewright.targets.cpu.stage_ir import STAGE_EXPORT, STAGE_IR, UNLIMITED
+
 CHUNK_BITS = 20
 MAX_CHUNKS = (1 << CHUNK_BITS) - 1
 """Largest number of chunks of one region: what fits the claim word."""
@@ -28,7 +32,7 @@ WORD, FUNCTION, ARGUMENTS = 0, 8, 16
 PENDING, CALLER_WAITS = 128, 132
 ASLEEP, WAKE_COUNT = 256, 260
 BUSY, STOP, RUNNING = 384, 388, 392
-SPIN_LIMIT, WAIT_LIMIT = 400, 408
+SPIN_LIMIT, WAIT_LIMIT, NUM_THREADS = 400, 408, 416
 SCRATCH_TABLE = 512
 
 YIELD_MASK = 1023
@@ -39,7 +43,16 @@ slices of it. Measured with regions of 3 us on two cores of which others use one
 6.9 us without, 3.5 us on one thread; on idle cores no difference.
 """
 
-EXPORTS = ("tw_parallel_for", "tw_worker", "tw_run", "tw_fill_args", "tw_stop", "tw_spin", "tw_ticks")
+EXPORTS = (
+    "tw_parallel_for",
+    STAGE_EXPORT,
+    "tw_worker",
+    "tw_run",
+    "tw_fill_args",
+    "tw_stop",
+    "tw_spin",
+    "tw_ticks",
+)
 
 _FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _YIELD_NUMBERS = {"x86_64": 24, "aarch64": 124, "riscv64": 124}
@@ -419,7 +432,9 @@ def pool_ir(triple: str, *, use_futex: bool) -> str:
         "RUNNING": RUNNING,
         "SPIN_LIMIT": SPIN_LIMIT,
         "WAIT_LIMIT": WAIT_LIMIT,
+        "NUM_THREADS": NUM_THREADS,
         "SCRATCH_TABLE": SCRATCH_TABLE,
+        **STAGE_OFFSETS,
     }
     system = (
         Template(_FUTEX).substitute(
@@ -428,7 +443,7 @@ def pool_ir(triple: str, *, use_futex: bool) -> str:
         if use_futex
         else _NO_FUTEX
     )
-    return Template(_IR).substitute(
+    return Template(_IR + STAGE_IR).substitute(
         offsets,
         declare_pause=declare_pause,
         pause=pause,
@@ -440,4 +455,5 @@ def pool_ir(triple: str, *, use_futex: bool) -> str:
         bits=CHUNK_BITS,
         epoch_shift=2 * CHUNK_BITS,
         minus_high=-(1 << CHUNK_BITS),
+        unlimited=UNLIMITED,
     )

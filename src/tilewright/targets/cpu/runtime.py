@@ -35,6 +35,7 @@ from tilewright.targets.cpu.pool import (
     ticks_per_ns,
 )
 from tilewright.targets.cpu.pool_ir import MAX_CHUNKS, tick_counter
+from tilewright.targets.cpu.stage_ir import STAGE_EXPORT, UNLIMITED, stage_table
 
 _RETURN_POLL_S = 0.1
 
@@ -66,20 +67,33 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Launches that do not depend on each other, as one region: threads take chunks of any of them."""
+class LaunchGroup:
+    """Launches one after another, each begun when the one before has ended, by `max_threads` at a time."""
 
     launches: tuple[Launch, ...]
+    max_threads: int | None = None
 
     def __post_init__(self) -> None:
         if not self.launches:
-            raise InternalError("A stage needs at least one launch.")
-        _check_chunks("stage", self.num_chunks)
+            raise InternalError("A group needs at least one launch.")
+        if self.max_threads is not None and not 1 <= self.max_threads <= UNLIMITED:
+            raise InternalError(f"A group on {self.max_threads} threads cannot run.")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Groups that do not depend on each other and progress independently: see `stage_ir`."""
+
+    groups: tuple[LaunchGroup, ...]
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise InternalError("A stage needs at least one group.")
 
     @property
-    def num_chunks(self) -> int:
-        """Chunks of all launches; launch by launch, in order."""
-        return sum(launch.num_chunks for launch in self.launches)
+    def launches(self) -> tuple[Launch, ...]:
+        """Of all groups, group by group."""
+        return tuple(launch for group in self.groups for launch in group.launches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +163,9 @@ class _MainWriter:
             return
         self._stamp(2 * index)
         if isinstance(step, Stage):
-            function = self._stage_function(step)
-            self._lines.append(_call(f"@{function}", "%args", step.num_chunks, "%pool"))
+            function, table = self._stage_function(step), self._stage_table(step)
+            operands = f"ptr %pool, ptr @{function}, ptr @{table}, ptr %args, ptr %scratch"
+            self._lines.append(f"  call void @{STAGE_EXPORT}({operands})")
         elif step.num_chunks == 1:
             self._kernels[step.symbol] = None
             block = self._block(step.args)
@@ -167,6 +182,7 @@ class _MainWriter:
         head = [
             *(f"declare void @{kernel}(ptr, i64, ptr)" for kernel in self._kernels),
             "declare void @tw_parallel_for(ptr, ptr, ptr, i64, ptr)",
+            *([f"declare void @{STAGE_EXPORT}({', '.join(['ptr'] * 5)})"] if self._stage_functions else []),
             *([f"declare i64 @llvm.{self._counter}()"] if self._counter else []),
             *self._stage_functions,
         ]
@@ -193,30 +209,32 @@ class _MainWriter:
         )
 
     def _stage_function(self, stage: Stage) -> str:
-        """A function that runs chunk `i` of a stage: of the launch whose range of chunks holds `i`."""
+        """A function that runs a chunk of one of a stage's launches, which are numbered group by group."""
         name = f"stage_{len(self._stage_functions)}"
-        lines = [f"define internal void @{name}(ptr %args, i64 %chunk, ptr %scratch) nounwind {{", "entry:"]
-        start = 0
-        for position, launch in enumerate(stage.launches):
+        launches = stage.launches
+        cases = " ".join(f"i64 {number}, label %run{number}" for number in range(1, len(launches)))
+        lines = [
+            f"define internal void @{name}(ptr %args, i64 %launch, i64 %chunk, ptr %scratch) nounwind {{",
+            f"  switch i64 %launch, label %run0 [ {cases} ]",
+        ]
+        for number, launch in enumerate(launches):
             self._kernels[launch.symbol] = None
-            end = start + launch.num_chunks
-            is_last = position == len(stage.launches) - 1
-            if not is_last:
-                lines += [
-                    f"  %in{position} = icmp ult i64 %chunk, {end}",
-                    f"  br i1 %in{position}, label %run{position}, label %after{position}",
-                    f"run{position}:",
-                ]
             lines += [
-                f"  %block{position} = getelementptr i8, ptr %args, i64 {self._block_offset(launch.args)}",
-                f"  %chunk{position} = sub i64 %chunk, {start}",
-                f"  call void @{launch.symbol}(ptr %block{position}, i64 %chunk{position}, ptr %scratch)",
+                f"run{number}:",
+                f"  %block{number} = getelementptr i8, ptr %args, i64 {self._block_offset(launch.args)}",
+                f"  call void @{launch.symbol}(ptr %block{number}, i64 %chunk, ptr %scratch)",
                 "  ret void",
             ]
-            if not is_last:
-                lines.append(f"after{position}:")
-            start = end
         self._stage_functions.append("\n".join((*lines, "}")))
+        return name
+
+    def _stage_table(self, stage: Stage) -> str:
+        """The constants that describe a stage."""
+        groups = [([x.num_chunks for x in group.launches], group.max_threads) for group in stage.groups]
+        words = stage_table(groups)
+        name = f"groups_{len(self._stage_functions)}"
+        listed = ", ".join(f"i32 {word}" for word in words)
+        self._stage_functions.append(f"@{name} = internal constant [{len(words)} x i32] [{listed}], align 64")
         return name
 
     def _block(self, args: tuple[ArgRef, ...]) -> str:

@@ -7,7 +7,7 @@ time. It is filed under its kernels, never under one of its products.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -15,7 +15,7 @@ from tilewright.ir.graph import Node
 from tilewright.options import Accuracy
 from tilewright.schedule.base import Schedule
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStep
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage, LoweredStep
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.template import Context
 from tilewright.tuning import NO_CHOICES, Candidate, Choice, Choices, Plan, Site, place_key
@@ -58,7 +58,7 @@ class Sites:
             for node in schedule.partition.subgraphs[instance.subgraph_id].nodes
         }
         groups: dict[int, dict[int, list[KernelLaunch]]] = {}
-        for launch in _launches(plain):
+        for launch in plain.launches:
             if launch.nodes:
                 number, position = stage_of[launch.nodes[0]]
                 groups.setdefault(number, {}).setdefault(position, []).append(launch)
@@ -74,17 +74,17 @@ class Sites:
                 schedule.partition.subgraph_of(launch.nodes[0]).id,
                 launch,
             )
-            for launch in _launches(plain)
+            for launch in plain.launches
             if launch.kernel.signature
         )
         return cls(plain, schedule, stage_of, shared, places)
 
     def site_of(self, step: LoweredStep) -> str:
         """The key of the site whose time a step's is, whatever the choices; empty where it is none's."""
-        if not isinstance(step, tuple) or not step[0].nodes:
+        if not isinstance(step, LoweredStage) or not step.launches[0].nodes:
             return ""
-        number, _ = self.stage_of[step[0].nodes[0]]
-        return self.shared.get(number, step[0].kernel.signature)
+        number, _ = self.stage_of[step.launches[0].nodes[0]]
+        return self.shared.get(number, step.launches[0].kernel.signature)
 
     def all(self, isa: Isa, accuracy: Accuracy) -> tuple[Site, ...]:
         """Every site with another way to do its work, in the order in which they run."""
@@ -150,10 +150,6 @@ class Sites:
         context = Context(isa, product.layouts, accuracy, product.constants)
         ways = product_candidates(product.nest, context)
         return ways[1:]
-
-
-def _launches(lowered: LoweredModel) -> Iterator[KernelLaunch]:
-    return (launch for step in lowered.steps if isinstance(step, tuple) for launch in step)
 
 
 def _group_key(schedule: Schedule, number: int, members: Mapping[int, list[KernelLaunch]]) -> str:

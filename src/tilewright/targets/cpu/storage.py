@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,13 @@ import numpy as np
 from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem, aligned
 from tilewright.parallel import map_on_cores
+from tilewright.targets.cpu.arrange import numbered
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.lowered import (
     HostOperator,
+    KernelLaunch,
     LoweredModel,
-    LoweredStep,
     PackedTensor,
     Reports,
     Storage,
@@ -161,60 +164,83 @@ def caller_homes(lowered: LoweredModel, graph: Graph) -> dict[Tensor, Value]:
 def memory_problem(
     lowered: LoweredModel, graph: Graph, capacity_bytes: int | None = None
 ) -> tuple[MemoryProblem, dict[Tensor, str]]:
-    """Buffers of the arena over the steps of the model, and the buffer name of each tensor."""
+    """Buffers of the arena over the positions of the model, and the buffer name of each tensor.
+
+    Buffers that kernels of different groups of a step use never share memory; a group's own may, once all its
+    kernels are done with one of them.
+    """
     homes = caller_homes(lowered, graph)
-    first: dict[Tensor, int] = {}
-    last: dict[Tensor, int] = {}
-    for number, step in enumerate(lowered.steps):
-        for tensor in _touched(step):
+    work = list(numbered(lowered))
+    uses: dict[Tensor, list[int]] = {}
+    for position, (_, _, launch) in enumerate(work):
+        for tensor in _touched(launch):
             if isinstance(tensor, Value) and tensor.is_constant:
                 continue
             root = lowered.root(tensor)
             if root in homes or (isinstance(root, Value) and root.is_constant):
                 continue
-            first.setdefault(root, number)
-            last[root] = number
-    names = {root: f"{number}:{_name(root)}" for number, root in enumerate(first)}
-    reuse = _reuse(lowered, first, last)
+            uses.setdefault(root, []).append(position)
+    names = {root: f"{number}:{_name(root)}" for number, root in enumerate(uses)}
+    reuse = _reuse(lowered, uses)
+    beside = _beside(lowered)
     buffers = tuple(
         Buffer(
             names[root],
             _size_bytes(lowered, root),
-            first[root],
-            last[root],
+            positions[0],
+            positions[-1],
             may_reuse=tuple(names[r] for r in reuse.get(root, ())),
+            used=_bits(positions) if beside else 0,
+            beside=functools.reduce(or_, (beside.get(p, 0) for p in positions)),
         )
-        for root in first
+        for root, positions in uses.items()
     )
     return MemoryProblem(buffers, (MemoryLevel("arena", capacity_bytes),)), names
 
 
-def _touched(step: LoweredStep) -> Iterable[Tensor]:
-    if isinstance(step, HostOperator):
-        yield from step.node.operands()
-        yield from step.node.results()
+def _beside(lowered: LoweredModel) -> dict[int, int]:
+    """For each position beside which others may run, which these are, as a bit set."""
+    members: dict[tuple[int, int], list[int]] = {}
+    for position, (step, group, _) in enumerate(numbered(lowered)):
+        members.setdefault((step, group), []).append(position)
+    of_step: dict[int, int] = {}
+    for (step, _), positions in members.items():
+        of_step[step] = of_step.get(step, 0) | _bits(positions)
+    beside: dict[int, int] = {}
+    for (step, _), positions in members.items():
+        others = of_step[step] & ~_bits(positions)
+        if others:
+            beside.update(dict.fromkeys(positions, others))
+    return beside
+
+
+def _bits(positions: Iterable[int]) -> int:
+    return functools.reduce(lambda bits, position: bits | 1 << position, positions, 0)
+
+
+def _touched(launch: KernelLaunch | HostOperator) -> Iterable[Tensor]:
+    if isinstance(launch, HostOperator):
+        yield from launch.node.operands()
+        yield from launch.node.results()
     else:
-        for launch in step:
-            yield from launch.reads
-            yield from launch.writes
+        yield from launch.reads
+        yield from launch.writes
 
 
-def _reuse(
-    lowered: LoweredModel, first: Mapping[Tensor, int], last: Mapping[Tensor, int]
-) -> dict[Tensor, list[Tensor]]:
-    """Buffers in whose place a result may be made: read element by element in its step, dead after it."""
+def _reuse(lowered: LoweredModel, uses: Mapping[Tensor, Sequence[int]]) -> dict[Tensor, list[Tensor]]:
+    """Buffers in whose place a result may be made: read element by element where it is made, dead after."""
     result: dict[Tensor, list[Tensor]] = {}
-    for number, step in enumerate(lowered.steps):
-        if isinstance(step, HostOperator) or len(step) != 1:
+    for position, (_, _, launch) in enumerate(numbered(lowered)):
+        if isinstance(launch, HostOperator):
             continue
-        (launch,) = step
         for target in _roots(lowered, launch.writes):
-            if first.get(target) != number:
+            if target not in uses or uses[target][0] != position:
                 continue
             for source in _roots(lowered, launch.may_overwrite):
                 # Another operand that shares the memory might be read at other elements.
                 shared = [t for t in launch.reads if lowered.root(t) == source]
-                if set(shared) <= set(launch.may_overwrite) and last.get(source) == number:
+                is_dead = source in uses and uses[source][-1] == position
+                if is_dead and set(shared) <= set(launch.may_overwrite):
                     result.setdefault(target, []).append(source)
     return result
 

@@ -33,7 +33,7 @@ from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.merge_chains import merge_chains
-from tilewright.planning import Budget, Infeasible, Status
+from tilewright.planning import Budget, Infeasible, Status, option
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
@@ -43,8 +43,9 @@ from tilewright.schedule.base import Schedule, ScheduleProblem
 from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
 from tilewright.targets import base
 from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
-from tilewright.targets.cpu.arrange import arrange
+from tilewright.targets.cpu.arrange import Barriers, arrange, numbered
 from tilewright.targets.cpu.cache import ObjectCache
+from tilewright.targets.cpu.check_places import check_places
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
 from tilewright.targets.cpu.costs import CpuCosts, LaunchCost, clock_ghz
 from tilewright.targets.cpu.describe import describe_steps
@@ -56,7 +57,16 @@ from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, LoweredPartition
 from tilewright.targets.cpu.race import race
-from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, Launch, MainStep, Stage, build_main
+from tilewright.targets.cpu.runtime import (
+    ArgRef,
+    CheckedIndex,
+    HostCall,
+    Launch,
+    LaunchGroup,
+    MainStep,
+    Stage,
+    build_main,
+)
 from tilewright.targets.cpu.storage import (
     FIRST_CALLER_BASE,
     Arrangements,
@@ -116,8 +126,13 @@ class CpuCode:
     @property
     def memory_info(self) -> MemoryInfo:
         """What memory it needs."""
+        step_of = [step for step, _, _ in numbered(self.lowered)]
+        buffers = tuple(
+            replace(b, first_step=step_of[b.first_step], last_step=step_of[b.last_step])
+            for b in self.memory_problem.buffers
+        )
         return MemoryInfo.of(
-            self.memory_problem,
+            replace(self.memory_problem, buffers=buffers),
             self.memory,
             constant_bytes=self.image.constants.size_bytes,
             scratch_bytes=self.image.scratch_bytes,
@@ -151,8 +166,7 @@ class PlacedModel:
     @property
     def kernels(self) -> dict[str, Kernel]:
         """All code that it needs, by symbol."""
-        launches = (launch for step in self.lowered.steps if isinstance(step, tuple) for launch in step)
-        return {k.symbol: k for launch in launches for k in launch.kernel.all_kernels()}
+        return {k.symbol: k for launch in self.lowered.launches for k in launch.kernel.all_kernels()}
 
     @property
     def arena_bytes(self) -> int:
@@ -173,6 +187,10 @@ class PlacedModel:
 @dataclass(frozen=True, slots=True)
 class CpuTarget:
     """Generated code on the processor of this machine."""
+
+    barriers: Barriers = option(
+        "stages", "Where groups of a stage wait: behind the stage, or behind each kernel (strict)."
+    )
 
     name: ClassVar[str] = "cpu"
     is_measurable: ClassVar[bool] = True
@@ -297,12 +315,14 @@ class CpuTarget:
             lowering = lower_partition(
                 program.partition, isa, progress, accuracy=options.accuracy, choices=program.choices
             )
-        lowered = arrange(lowering, program.schedule)
+        lowered = arrange(lowering, program.schedule, self.barriers)
         problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
         plan = MEMORY_PLANNERS.get(program.recipe.memory).solve(problem, options.search_budget)
         if isinstance(plan, Infeasible):
             raise BudgetExceeded(str(plan))
         violations = check_memory(problem, plan)
+        if not violations and lowered.has_concurrency:
+            violations = check_places(lowered, {root: plan.offsets[name] for root, name in names.items()})
         if violations:
             raise InternalError(f"the memory plan is wrong: {violations[0]}")
         bases = {v: FIRST_CALLER_BASE + i for i, v in enumerate(graph.inputs)}
@@ -450,8 +470,13 @@ def _main_steps(lowered: LoweredModel, placement: Placement) -> tuple[list[MainS
             steps.append(HostCall(len(host_steps)))
             host_steps.append(_host_step(step.node, placement))
             continue
-        launches = tuple(_launch(launch, placement) for launch in step)
-        steps.append(launches[0] if len(launches) == 1 else Stage(launches))
+        groups = tuple(
+            LaunchGroup(tuple(_launch(launch, placement) for launch in group.launches), group.num_cores)
+            # Threads begin with the groups in order: the longest first ends the stage soonest.
+            for group in sorted(step.groups, key=lambda group: -group.estimate_cycles)
+        )
+        is_plain = len(step.launches) == 1 and groups[0].max_threads is None
+        steps.append(groups[0].launches[0] if is_plain else Stage(groups))
     return steps, host_steps
 
 

@@ -342,14 +342,14 @@ def test_forms_of_exported_code_suit_the_processor_that_it_is_for(l2_bytes: int,
     chain = Chain(16, (64, 64)).conv(96).conv(0, 3, depthwise=True, stride=2).conv(24)
     chain.graph.outputs = [chain.value]
     isa = replace(isa_by_name("neon"), caches=CacheSizes(l2_bytes=l2_bytes))
-    program = plan(chain.graph, Options(), target=EmittingTarget(isa)).program
+    program = plan(chain.graph, Options(), target=EmittingTarget(record=isa)).program
     assert sum(s.form is not None for s in program.partition.subgraphs) == num_forms
 
 
 def test_edges_within_a_chain_are_explained_with_what_the_chain_saves() -> None:
     chain = Chain(16, (112, 112)).conv(96).conv(0, 3, depthwise=True, stride=2).conv(24)
     chain.graph.outputs = [chain.value]
-    program = plan(chain.graph, Options(), target=EmittingTarget(isa_by_name("avx512"))).program
+    program = plan(chain.graph, Options(), target=EmittingTarget(record=isa_by_name("avx512"))).program
     (form,) = [s.form for s in program.partition.subgraphs if s.form is not None]
     edges = {e.consumer: e for e in explain_program(program, (), (), None).edges if e.code == "blockwise"}
     assert {program.graph.nodes[i].name for i in (2, 4)} == set(edges)

@@ -32,7 +32,7 @@ from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage
 from tilewright.targets.cpu.storage import Weights, caller_homes, memory_problem
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.tuning import Choice
@@ -86,7 +86,7 @@ def lower(net: Net, *outputs: Value, whole: bool = False) -> LoweredModel:
 
 
 def launches(lowered: LoweredModel) -> list[KernelLaunch]:
-    return [launch for step in lowered.steps if isinstance(step, tuple) for launch in step]
+    return list(lowered.launches)
 
 
 def run(net: Net, *outputs: Value, whole: bool = False) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -130,7 +130,7 @@ def test_one_lowering_serves_any_number_of_schedules() -> None:
             id(x) for x in (*lowered.before, *(x for work in lowered.work for x in work), *lowered.after)
         }
     assert len(orders) > 1
-    assert max(len(step) for step in model.steps if isinstance(step, tuple)) > 1
+    assert max(len(step.launches) for step in model.steps if isinstance(step, LoweredStage)) > 1
 
 
 def test_a_schedule_of_another_partition_is_not_arranged() -> None:

@@ -93,7 +93,7 @@ def layers(count: int) -> Graph:
 def test_layers_that_share_code_keep_their_own_weights() -> None:
     graph = layers(4)
     code: Any = compile_graph(graph, Options(no_cache=True, threads=1)).code
-    launches = [launch for step in code.lowered.steps for launch in step]
+    launches = code.lowered.launches
     products = [launch.kernel for launch in launches if launch.kernel.macs]
     assert len(products) == 4
     assert len(set(map(id, products))) == 1

@@ -23,6 +23,7 @@ from tilewright.targets.cpu.runtime import (
     Executor,
     HostCall,
     Launch,
+    LaunchGroup,
     Stage,
     build_main,
     compile_main,
@@ -86,7 +87,9 @@ def test_a_run_returns_only_after_the_slowest_chunk(num_threads: int) -> None:
 def test_a_stage_runs_the_chunks_of_all_its_launches() -> None:
     sizes = (3, 1, 5)
     counts = np.zeros((3, 8), np.int64)
-    stage = Stage(tuple(Launch("count", n, (ArgRef(1, 64 * i),)) for i, n in enumerate(sizes)))
+    stage = Stage(
+        tuple(LaunchGroup((Launch("count", n, (ArgRef(1, 64 * i),)),)) for i, n in enumerate(sizes))
+    )
     run = executor([stage, stage], 3)
     run.run([counts.ctypes.data])
     np.testing.assert_array_equal(counts, 2 * (np.arange(8) < np.array(sizes)[:, None]))

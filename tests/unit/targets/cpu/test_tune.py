@@ -21,7 +21,7 @@ from tilewright.program import Program
 from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStep
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage, LoweredStep
 from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
@@ -54,8 +54,7 @@ def candidates(accuracy: Accuracy = "default") -> dict[str, tuple[Choice, ...]]:
 
 
 def texts(model: LoweredModel) -> dict[str, str]:
-    steps = [step for step in model.steps if isinstance(step, tuple)]
-    return {launch.kernel.signature: launch.kernel.text for step in steps for launch in step}
+    return {launch.kernel.signature: launch.kernel.text for launch in model.launches}
 
 
 def test_the_first_candidate_is_what_the_estimate_chooses() -> None:
@@ -143,7 +142,7 @@ def test_a_stored_plan_decides_kernels_and_the_artifact_keeps_it(cache: Path) ->
     assert compiled.tuning.speedup == 2.0
     assert texts(lowered(choices)) != texts(lowered())
     made = {k.symbol for k in compiled.kernels}
-    assert made == {launch.kernel.symbol for step in lowered(choices).steps for launch in launches_of(step)}
+    assert made == {launch.kernel.symbol for launch in lowered(choices).launches}
     assert any("measured to be the best" in note for k in compiled.kernels for note in k.notes)
     opened = tw.open(compiled.save(cache / "m.tw"))
     assert opened.program.choices == choices
@@ -151,7 +150,7 @@ def test_a_stored_plan_decides_kernels_and_the_artifact_keeps_it(cache: Path) ->
 
 
 def launches_of(step: LoweredStep) -> tuple[KernelLaunch, ...]:
-    return step if isinstance(step, tuple) else ()
+    return step.launches if isinstance(step, LoweredStage) else ()
 
 
 def branches() -> onnx.ModelProto:
