@@ -7,15 +7,14 @@ follows in sequence, with a barrier of all cores after each step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from tilewright.hardware.machine import Machine
-from tilewright.ir.region import Region, union_volume, volume
 from tilewright.targets.npu.events import Run
+from tilewright.targets.npu.lower_bound import lower_bound
 from tilewright.targets.npu.pools import PoolSizes
-from tilewright.targets.npu.ports import DMA, ports_of
+from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.steps import SimulatedStep
 from tilewright.targets.npu.tasks import Overlap, Policy, StepTasks
@@ -109,59 +108,8 @@ def simulate(
         if moved_pj:
             energy_pj[unit] = energy_pj.get(unit, 0.0) + moved_pj
     energy_pj["static"] = static_power_w(machine) * time_s * 1e12
-    on_chip_bytes = _on_chip_bytes(machine) if policy.resident_weights else 0
-    bound_s, bound_by = _lower_bound(steps, ports.main_bytes_per_s, least_seconds or {}, on_chip_bytes)
+    bound_s, bound_by = lower_bound(steps, machine, policy, least_seconds or {})
     macs = sum(work.macs for step in steps for work in step.works)
     return Simulation(
         time_s, busy, account.traffic, energy_pj, macs, runs, steps, residents, bound_s, bound_by
     )
-
-
-def _on_chip_bytes(machine: Machine) -> float:
-    """What all buffers of a cluster hold together."""
-    ports = ports_of(machine)
-    local = ports.local.capacity_bytes
-    shared = 0 if ports.shared is None else ports.shared.capacity_bytes
-    if local is None or shared is None:
-        return inf
-    clusters = 0 if ports.shared is None else machine.num_instances_per_cluster(ports.shared)
-    return local * machine.num_cores_per_cluster + float(shared * clusters)
-
-
-def _lower_bound(
-    steps: Sequence[SimulatedStep],
-    main_bytes_per_s: float,
-    least_seconds: Mapping[str, float],
-    on_chip_bytes: float,
-) -> tuple[float, str]:
-    """What no way to cut, order and place the network goes below: each unit's work on all cores with full
-    tiles; each input, result and weight once over DDR's port, but for weights that may stay on the chip."""
-    seconds: dict[str, float] = {}
-    for step in steps:
-        for work in step.works:
-            seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds
-    for unit, own_s in seconds.items():
-        # Slices may leave out rows between those that they read.
-        seconds[unit] = min(own_s, least_seconds.get(unit, own_s))
-    weights = _bytes_once(
-        (w.name, w.region, w.size_bytes) for s in steps for w in s.weights if w.name is not None
-    )
-    rows = sum(w.size_bytes for s in steps for w in s.weights if w.name is None)
-    inputs = _bytes_once(
-        (x.value, x.region, x.size_bytes) for s in steps for x in s.loads if x.producer is None
-    )
-    results = sum(x.size_bytes for s in steps for x in s.stores if x.is_result)
-    seconds[DMA] = (max(0.0, weights - on_chip_bytes) + rows + inputs + results) / main_bytes_per_s
-    unit = max(seconds, key=lambda name: seconds[name])
-    return seconds[unit], unit
-
-
-def _bytes_once(parts: Iterable[tuple[str, Region, int]]) -> float:
-    """Bytes of all parts of values, by name, region and size, that are read, however often."""
-    regions: dict[str, set[Region]] = {}
-    element_bytes: dict[str, float] = {}
-    for name, region, size in parts:
-        if size:
-            regions.setdefault(name, set()).add(region)
-            element_bytes[name] = size / volume(region)
-    return sum(union_volume(found) * element_bytes[value] for value, found in regions.items())

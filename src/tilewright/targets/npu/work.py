@@ -7,7 +7,7 @@ sums, functions, plain arithmetic, copies. Which unit takes it, how fast and at 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -22,6 +22,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.nest import Access, Indirect, Nest, row_major_address
 from tilewright.ir.region import Region, full_region, volume
+from tilewright.schedule.binding import extents
 from tilewright.targets.npu.ports import CORE_DMA, ports_of
 from tilewright.targets.npu.rates import Rate, Rates
 
@@ -147,7 +148,34 @@ class Works:
         for node in nodes:
             region = regions.get(node.output)
             if region is not None:
-                yield from self.of(node, region, None)
+                yield from self._at_least(node, region)
+
+    def _at_least(self, node: Node, region: Region) -> tuple[UnitWork, ...]:
+        """The work to make a region at least, in whatever boxes it is computed, on however many cores.
+
+        A box fills whole tiles of a matrix unit. Boxes that cover R rows fill at least ceil(R / r) tiles of r
+        rows, for each column. Where columns are one axis (or rows are, with both exchanged), every c-th of C
+        columns is covered, and a box has at most ceil(own columns / c) of these. So all boxes fill at least
+        ceil(R / r) * ceil(C / c) tiles.
+        """
+        works = self.of(node, region, None)
+        task = self._task(node)
+        if not works or task.work is not Work.CONTRACTION or task.shape is None:
+            return works
+        tile = self.rates.of(task.work, task.dtypes, node).unit.tile[:2]
+        if len(tile) < 2:
+            return works
+        lengths = extents(region)
+        over = [
+            _rounded(size, step) / size
+            for axes, step in zip((task.shape.rows, task.shape.columns), tile, strict=True)
+            for size in [prod(lengths[axis] for axis in axes)]
+        ]
+        is_line = any(
+            sum(lengths[a] > 1 for a in axes) <= 1 for axes in (task.shape.rows, task.shape.columns)
+        )
+        times = prod(over) if is_line else max(over)
+        return replace(works[0], seconds=works[0].seconds * times), *works[1:]
 
     def of_movement(
         self, nodes: Sequence[Node], dtype: DType, elements: int, size_bytes: int, num_cores: int
@@ -187,7 +215,7 @@ class Works:
             for kind, axes in (("row", task.shape.rows), ("column", task.shape.columns)):
                 for axis in axes:
                     kinds[axis] = kind
-        return _fewest(tuple(stop - start for start, stop in region), tuple(kinds), tile, num_cores)
+        return _fewest(extents(region), tuple(kinds), tile, num_cores)
 
     def axes_of(self, node: Node) -> tuple[int, ...]:
         """Axes of a result in the order in which they get cores: columns last, which fill a unit's tile."""

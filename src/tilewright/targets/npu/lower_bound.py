@@ -1,0 +1,95 @@
+"""What no plan of a network goes below on a machine, however it is cut, ordered, bound and placed.
+
+Each unit has work that nobody takes from it, and where steps overlap the busiest one decides; where nothing
+overlaps, they follow each other. Before any of that there is a launch. Counted is what every plan has:
+
+* of units that compute, all nodes' work on all cores, products rounded up to whole tiles of the matrix unit;
+* of main memory's port, each input, result and weight once, but for weights that may stay on the chip, and
+  the setup of a transfer for each of them;
+* of the cores' port, the same bytes and all weights, since whatever is used comes to the cores.
+
+Not counted is what some plan avoids, though most do not: second launches, halos, values that leave the chip.
+A bound on what must leave it (live bytes of a cut beyond the capacity, there and back) would not hold: slices
+of the batch need not all be live, and what was dropped can be computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+
+from tilewright.hardware.machine import Machine
+from tilewright.ir.region import Region, union_volume, volume
+from tilewright.targets.npu.ports import CORE_DMA, DMA, Ports, ports_of
+from tilewright.targets.npu.steps import SimulatedStep
+from tilewright.targets.npu.tasks import Policy
+
+
+def lower_bound(
+    steps: Sequence[SimulatedStep], machine: Machine, policy: Policy, least_seconds: Mapping[str, float]
+) -> tuple[float, str]:
+    """Seconds that a cluster needs for the network of some steps at least, and the unit that decides.
+
+    `least_seconds` is what each unit takes at least, however the network is cut. O(steps).
+    """
+    ports = ports_of(machine)
+    seconds: dict[str, float] = {}
+    for step in steps:
+        for work in step.works:
+            seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds
+    for unit, work_s in seconds.items():
+        # Slices may leave out rows between those that they read.
+        seconds[unit] = min(work_s, least_seconds.get(unit, work_s if unit not in (DMA, CORE_DMA) else 0.0))
+    for unit, moving_s in _moving_seconds(steps, machine, ports, policy).items():
+        seconds[unit] = seconds.get(unit, 0.0) + moving_s
+    unit = max(seconds, key=lambda name: seconds[name], default=DMA)
+    is_serial = policy.overlap == "none" and not any(step.kernel for step in steps)
+    busy_s = sum(seconds.values()) if is_serial else seconds.get(unit, 0.0)
+    return machine.overheads.kernel_launch_ns * 1e-9 + busy_s, unit
+
+
+def _moving_seconds(
+    steps: Sequence[SimulatedStep], machine: Machine, ports: Ports, policy: Policy
+) -> dict[str, float]:
+    """Seconds of the two ports for what each plan of the network moves."""
+    weights = _bytes_once(
+        (w.name, w.region, w.size_bytes) for s in steps for w in s.weights if w.name is not None
+    )
+    inputs = _bytes_once(
+        (x.value, x.region, x.size_bytes) for s in steps for x in s.loads if x.producer is None
+    )
+    results = {x.value: x.size_bytes for s in steps for x in s.stores if x.is_result}
+    rows_bytes = sum(w.size_bytes for s in steps for w in s.weights if w.name is None)
+    border_bytes = sum(inputs.values()) + sum(x.size_bytes for s in steps for x in s.stores if x.is_result)
+    weight_bytes = sum(weights.values())
+    stay_bytes = on_chip_bytes(machine) if policy.resident_weights else 0.0
+    from_main = border_bytes + rows_bytes + max(0.0, weight_bytes - stay_bytes)
+    num_transfers = sum(1 for x in (*inputs.values(), *results.values()) if x)
+    if not policy.resident_weights:
+        num_transfers += sum(1 for x in weights.values() if x)
+    found = {DMA: num_transfers * ports.setup_s + from_main / ports.main_bytes_per_s}
+    if ports.shared is not None:
+        found[CORE_DMA] = (border_bytes + rows_bytes + weight_bytes) / ports.local_bytes_per_s
+    return found
+
+
+def on_chip_bytes(machine: Machine) -> float:
+    """What all buffers of a cluster hold together."""
+    ports = ports_of(machine)
+    local = ports.local.capacity_bytes
+    shared = 0 if ports.shared is None else ports.shared.capacity_bytes
+    if local is None or shared is None:
+        return inf
+    clusters = 0 if ports.shared is None else machine.num_instances_per_cluster(ports.shared)
+    return local * machine.num_cores_per_cluster + float(shared * clusters)
+
+
+def _bytes_once(parts: Iterable[tuple[str, Region, int]]) -> dict[str, float]:
+    """Bytes of all parts of values, by name, region and size, that are read, however often; by value."""
+    regions: dict[str, set[Region]] = {}
+    element_bytes: dict[str, float] = {}
+    for name, region, size in parts:
+        if size:
+            regions.setdefault(name, set()).add(region)
+            element_bytes[name] = size / volume(region)
+    return {value: union_volume(found) * element_bytes[value] for value, found in regions.items()}
