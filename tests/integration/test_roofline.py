@@ -29,9 +29,11 @@ STORED: Mapping[str, str] = {
     "ipu-mk2": "float32",
     "jetson-nano": "float32",
     "k80": "float32",
+    "rtx2080ti": "float32",
     "stcp920": "float16",
     "stcp920-paper": "float16",
     "tpu-v4i": "bfloat16",
+    "v100": "float32",
     "zcu102": "int8",
 }
 """As what each machine that runs networks keeps a float32 file's numbers."""

@@ -45,7 +45,8 @@ def lower_bound(
     unit = max(seconds, key=lambda name: seconds[name], default=DMA)
     is_serial = policy.overlap == "none" and not any(step.kernel for step in steps)
     busy_s = sum(seconds.values()) if is_serial else seconds.get(unit, 0.0)
-    return machine.overheads.kernel_launch_ns * 1e-9 + busy_s, unit
+    is_launched = bool(steps) or policy.launches != "each step"
+    return is_launched * machine.overheads.kernel_launch_ns * 1e-9 + busy_s, unit
 
 
 def _moving_seconds(
