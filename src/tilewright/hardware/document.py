@@ -194,7 +194,8 @@ def _value(value: dict[str, Any], parts: dict[str, Any]) -> str:
         return ", ".join(f"`{choice}`" for choice in value.get("enum", [value.get("const")]))
     match value["type"]:
         case "array" if "prefixItems" in value:
-            return f"a list of {len(value['prefixItems'])} texts"
+            words = dict.fromkeys(_value(item, parts) for item in value["prefixItems"])
+            return f"a list of {len(value['prefixItems'])}: {', '.join(words)}"
         case "array":
             return f"a list: {_items(value['items'], parts)}"
         case "object" if "properties" in value:

@@ -316,6 +316,9 @@ class Threads(MachinePart):
     """Bytes of registers of one block; left out: all that the core has."""
     max_shared_bytes_per_block: Bytes | None = None
     """Bytes of shared memory of one block; left out: all that the core has."""
+    block_tiles: tuple[tuple[Count, Count], ...] = ()
+    """Rows and columns of a sum of products that kernels give a block, of which networks take for each kernel
+    the fastest; left out: cores share its work evenly."""
 
 
 Launches = Literal["once", "each subgraph"]
@@ -349,5 +352,7 @@ class Overheads(MachinePart):
     """Start of one kernel."""
     barrier_ns: Nanoseconds = 0.0
     """Meeting of all cores of a cluster, as between two layers of a kernel."""
+    join_ns: Nanoseconds = 0.0
+    """Waiting for several groups of kernels that ran at the same time, before what follows is launched."""
     copy_setup_ns: Nanoseconds = 0.0
     """Start of one transfer of a DMA engine; parts of a tile that are simulated as one count as one."""

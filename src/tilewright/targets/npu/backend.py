@@ -58,7 +58,7 @@ class NpuBackend(PlainBackend):
         self.machine, self.types, self._policy_of = machine, types, policy_of
         self.tiler = tiler_of(machine, mapper)
         self.works = Works(machine, types)
-        self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation)
+        self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation, policy_of(""))
         self.limits = Limits(num_groups=machine.num_cores_per_cluster, memory_bytes=options.max_memory_bytes)
         self._instances: dict[Hashable, InstanceGraph] = {}
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()  # the last ones

@@ -1,9 +1,12 @@
-"""What work costs on a described accelerator: parts of a network are simulated alone."""
+"""What work costs on a described accelerator: parts of a network are simulated alone.
+
+Of kernels that are launched separately each is simulated once; stages of them are timed from its tasks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.cost.base import Estimate, KernelWork
 from tilewright.errors import MachineError
@@ -15,7 +18,8 @@ from tilewright.partition.base import PartitionProblem, Reason, build_partition
 from tilewright.planning import Provenance, Quality, Status
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.targets.npu.ports import ports_of
-from tilewright.targets.npu.simulate import Simulation, static_power_w
+from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, static_power_w
+from tilewright.targets.npu.stage_times import KernelTasks, stage_seconds, tasks_of_kernel
 from tilewright.targets.npu.work import Works
 
 SOURCE = "simulator"
@@ -33,6 +37,15 @@ def estimate_of(simulation: Simulation) -> Estimate:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel that is launched on its own. `energy_pj` is what it takes beside the static power."""
+
+    estimate: Estimate
+    energy_pj: float
+    tasks: KernelTasks
+
+
 Simulate = Callable[[Schedule, bool], Simulation]
 """Simulates a schedule: as the machine runs it, or as kernels that are launched separately."""
 
@@ -45,9 +58,12 @@ class NpuCosts:
     works: Works
     maps: RegionMaps
     simulate: Simulate
+    policy: Policy = GRAPHTURBO
     source: str = SOURCE
     proves_bounds: bool = True
     _known: dict[Hashable, Estimate] = field(init=False, repr=False, default_factory=dict)
+    _kernels: dict[Hashable, _Kernel] = field(init=False, repr=False, default_factory=dict)
+    _structures: dict[KernelWork, Hashable] = field(init=False, repr=False, default_factory=dict)
 
     def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
         """A kernel alone, on no more than so many cores; without a number on as many as help.
@@ -55,7 +71,9 @@ class NpuCosts:
         Raises:
             InfeasibleMapping: it does not fit the machine's main memory.
         """
-        return self._simulated([[work]], num_cores)
+        if self._launches_each or num_cores is not None:
+            return self._launched(work, num_cores).estimate
+        return self._simulated([[work]])
 
     def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
         """Groups that run at the same time, each of them kernel after kernel.
@@ -66,15 +84,47 @@ class NpuCosts:
         Raises:
             InfeasibleMapping: they do not fit the machine's main memory.
         """
-        return self._simulated(groups, None)
+        if self._launches_each:
+            return self._stage_of_launched(groups)
+        return self._simulated(groups)
 
-    def _simulated(self, groups: Sequence[Sequence[KernelWork]], num_cores: int | None) -> Estimate:
-        key = tuple(tuple(map(_structure, group)) for group in groups), num_cores
+    @property
+    def _launches_each(self) -> bool:
+        return self.policy.launches == "each subgraph"
+
+    def _simulated(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
+        """Of kernels that are parts of one program."""
+        key = tuple(tuple(map(self._structure, group)) for group in groups)
         if key not in self._known:
-            # A number of cores means something only to a kernel that is launched on its own.
-            simulation = self.simulate(_alone(groups, num_cores), num_cores is not None)
-            self._known[key] = estimate_of(simulation)
+            self._known[key] = estimate_of(self.simulate(_alone(groups), False))
         return self._known[key]
+
+    def _launched(self, work: KernelWork, num_cores: int | None = None) -> _Kernel:
+        """Of a kernel on its own. Company makes none faster, so its time bounds that of any stage with it."""
+        key = self._structure(work), num_cores
+        if key not in self._kernels:
+            simulation = self.simulate(_alone([[work]], num_cores), True)
+            estimate = estimate_of(simulation)
+            dynamic_pj = sum(pj for what, pj in simulation.energy_pj.items() if what != "static")
+            tasks = tasks_of_kernel(simulation, self.machine, self.policy)
+            bounded = replace(estimate, bound_ns=estimate.time_ns, bound_pj=dynamic_pj)
+            self._kernels[key] = _Kernel(bounded, dynamic_pj, tasks)
+        return self._kernels[key]
+
+    def _stage_of_launched(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
+        kernels = [[self._launched(work) for work in group] for group in groups if group]
+        seconds = stage_seconds([[k.tasks for k in group] for group in kernels], self.machine)
+        dynamic_pj = sum(k.energy_pj for group in kernels for k in group)
+        energy_pj = dynamic_pj + static_power_w(self.machine) * seconds * 1e12
+        longest_ns = max(sum(k.estimate.time_ns for k in group) for group in kernels)
+        least_ns = self.least([work for group in groups for work in group]).bound_ns
+        bound_ns = max(longest_ns, least_ns)
+        return Estimate(max(seconds * 1e9, bound_ns), bound_ns, self.source, energy_pj, dynamic_pj)
+
+    def _structure(self, work: KernelWork) -> Hashable:
+        if work not in self._structures:
+            self._structures[work] = _structure(work)
+        return self._structures[work]
 
     def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
         """A copy between levels at the rate of the slowest part of the way.
@@ -116,7 +166,7 @@ class NpuCosts:
         return Estimate(bound_s * 1e9, bound_s * 1e9, self.source, energy_pj, energy_pj)
 
 
-def _alone(groups: Sequence[Sequence[KernelWork]], num_cores: int | None) -> Schedule:
+def _alone(groups: Sequence[Sequence[KernelWork]], num_cores: int | None = None) -> Schedule:
     """A stage of groups of kernels as a network of their own, in which they run in this order."""
     kernels = [work for group in groups for work in group]
     nodes = [node for work in kernels for node in work.nodes]

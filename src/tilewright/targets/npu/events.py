@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 Priority = tuple[int, int, int]
@@ -35,7 +35,9 @@ class Run:
 
 
 @dataclass(slots=True, eq=False)
-class _Task:
+class Task:
+    """A task under construction: what it waits for, and who waits for it."""
+
     unit: str
     seconds: float
     priority: Priority
@@ -58,7 +60,7 @@ class TaskGraph:
     """
 
     def __init__(self, num_cores: int = 0) -> None:
-        self._tasks: list[_Task] = []
+        self._tasks: list[Task] = []
         self._num_cores = num_cores
         self.end_s = 0.0
 
@@ -75,26 +77,31 @@ class TaskGraph:
         num_cores: int = 0,
     ) -> int:
         """A task that starts when all of `after` have ended and its unit has nothing earlier to do."""
-        return self._add(_Task(unit, seconds, priority, what, size_bytes, name, lane, num_cores), after)
+        return self._add(Task(unit, seconds, priority, what, size_bytes, name, lane, num_cores), after)
 
     def hold(self, num_cores: int, seconds: float, priority: Priority, after: Iterable[int]) -> int:
         """A task that starts when so many cores are free, and keeps them from others until `free`.
 
         Who waits with the least priority gets cores first, whatever others could make of them meanwhile.
         """
-        return self._add(_Task(NOWHERE, seconds, priority, "", 0, "", takes=num_cores), after)
+        return self._add(Task(NOWHERE, seconds, priority, "", 0, "", takes=num_cores), after)
 
     def free(self, num_cores: int, after: Iterable[int]) -> int:
         """A task that ends with the last of some, and gives cores back."""
-        return self._add(_Task(NOWHERE, 0.0, (0, 0, 0), "", 0, "", gives=num_cores), after)
+        return self._add(Task(NOWHERE, 0.0, (0, 0, 0), "", 0, "", gives=num_cores), after)
 
-    def _add(self, task: _Task, after: Iterable[int]) -> int:
+    def _add(self, task: Task, after: Iterable[int]) -> int:
         number = len(self._tasks)
         for earlier in set(after):
             self._tasks[earlier].followers.append(number)
             task.num_waiting += 1
         self._tasks.append(task)
         return number
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The tasks so far, by their numbers."""
+        return self._tasks
 
     @property
     def num_tasks(self) -> int:
@@ -165,7 +172,7 @@ class TaskGraph:
                         ready.append(follower)
 
 
-def _ran(task: _Task, start_s: float, end_s: float) -> Run:
+def _ran(task: Task, start_s: float, end_s: float) -> Run:
     step, tile, _ = task.priority
     return Run(
         task.unit,

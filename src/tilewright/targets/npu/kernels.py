@@ -19,6 +19,7 @@ from tilewright.memory.instances import InstanceStep
 from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents
 from tilewright.schedule.launches import Launch
+from tilewright.targets.npu.blocks import Blocks
 from tilewright.targets.npu.pools import PoolSizes, level_bytes
 from tilewright.targets.npu.work import Works
 
@@ -38,6 +39,16 @@ class Kernel:
     pools: PoolSizes
 
 
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """In how many parts along each axis a result lies in cores, how many cores compute it, and in which
+    blocks of threads, where the machine has such."""
+
+    binding: Binding
+    num_cores: int
+    blocks: Blocks | None
+
+
 class StepCores:
     """How the operators of a kernel's steps are distributed over cores.
 
@@ -47,26 +58,34 @@ class StepCores:
 
     def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works) -> None:
         self._plan, self._bindings, self._works = plan, bindings, works
-        self._leading: dict[tuple[object, ...], tuple[tuple[int, ...], Binding]] = {}
+        self._leading: dict[tuple[object, ...], tuple[tuple[int, ...], Distribution]] = {}
 
-    def of(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> Binding:
-        """The binding of what a node of a step makes of these regions."""
-        shape, binding = self.leading(step, regions)
+    def of(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> Distribution:
+        """How what a node of a step makes of these regions is distributed."""
+        shape, distribution = self.leading(step, regions)
         region = next(regions[v] for v in node.results() if v in regions)
         if extents(region) == shape:
-            return binding
-        return self._works.fewest_cores(node, region, prod(binding))
+            return distribution
+        return self._distribution(node, region, distribution.num_cores)
 
-    def leading(self, step: InstanceStep, regions: Mapping[Value, Region]) -> tuple[tuple[int, ...], Binding]:
-        """Shape and binding of what the operator with the most work makes."""
+    def leading(
+        self, step: InstanceStep, regions: Mapping[Value, Region]
+    ) -> tuple[tuple[int, ...], Distribution]:
+        """Shape of what the operator with the most work makes, and how that is distributed."""
         instance = self._plan.graph.nodes[step.node]
         most = self._bindings.cores_of(step.node)
         made = [(n, regions[v]) for n in step.operators for v in n.results() if v in regions]
         key = (instance.subgraph_id, step.layer, tuple(extents(r) for _, r in made), most)
         if key not in self._leading:
             node, region = max(made, key=lambda pair: self._seconds(*pair))
-            self._leading[key] = extents(region), self._works.fewest_cores(node, region, most)
+            self._leading[key] = extents(region), self._distribution(node, region, most)
         return self._leading[key]
+
+    def _distribution(self, node: Node, region: Region, most: int) -> Distribution:
+        blocks = self._works.blocks(node, region, most)
+        cores = most if blocks is None else blocks.num_cores
+        binding = self._works.fewest_cores(node, region, cores)
+        return Distribution(binding, prod(binding) if blocks is None else cores, blocks)
 
     def most(self, launch: Launch) -> int:
         """How many cores the steps of a kernel fill at most."""
@@ -77,7 +96,7 @@ class StepCores:
                 if step.operators:
                     made = {self._plan.buffers[i].value: self._plan.buffers[i].region for i in step.writes}
                     regions = value_regions(step.operators, made, self._plan.graph.maps)
-                    found.append(prod(self.leading(step, regions)[1]))
+                    found.append(self.leading(step, regions)[1].num_cores)
         return max(found)
 
     def _seconds(self, node: Node, region: Region) -> float:

@@ -211,7 +211,7 @@ class _Lowering:
     def _own_binding(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
         if self.cores is None:
             return ()
-        return self.cores.of(step, next(n for n in step.operators if main in n.results()), regions)
+        return self.cores.of(step, next(n for n in step.operators if main in n.results()), regions).binding
 
     def _num_places(self, x: Load | Store) -> int:
         """What is converted lies in the cores as it comes or goes, and beside that as it is kept."""
@@ -307,7 +307,8 @@ class _Lowering:
             return ()
         region = regions[value]
         if self.cores is not None:
-            return self.works.of(node, region, self.cores.of(step, node, regions))
+            distribution = self.cores.of(step, node, regions)
+            return self.works.of(node, region, distribution.binding, distribution.blocks)
         is_own = own is not None and len(own) == len(region)
         return self.works.of(
             node,
@@ -395,7 +396,7 @@ class _Lowering:
         if value is None:
             return self.num_cores
         if self.cores is not None:
-            binding = self.cores.of(step, node, regions)
+            binding = self.cores.of(step, node, regions).binding
         else:
             binding = self._binding_of(step, node, regions[value])
         shape = self.works.shape(node)

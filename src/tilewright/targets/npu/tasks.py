@@ -70,6 +70,7 @@ class StepTasks:
         self.ports, self.policy, self.account = ports_of(machine), policy, account
         self.barrier_s = machine.overheads.barrier_ns * 1e-9
         self.launch_s = machine.overheads.kernel_launch_ns * 1e-9
+        self.join_s = machine.overheads.join_ns * 1e-9
         self.tasks = TaskGraph(machine.num_cores_per_cluster)
         self.kernel: Kernel | None = None
         self._first = 0  # of the kernel's tasks
@@ -82,8 +83,14 @@ class StepTasks:
 
     def run(self) -> list[Run]:
         """Every unit's work in time."""
-        self._end_kernel()
+        self.end()
         return self.tasks.run()
+
+    def end(self) -> None:
+        """Add what comes after the last step."""
+        self._end_kernel()
+        if len(self._groups) > 1:
+            self._join()
 
     @property
     def share(self) -> float:
@@ -102,7 +109,7 @@ class StepTasks:
         last = self.kernel
         self._end_kernel()
         if last is not None and last.stage != kernel.stage:
-            self._stages = [self.tasks.join(self._groups.values())]
+            self._stages = [self._join()]
             self._groups = {}
         before = self._groups.get(kernel.group)
         gates = self._stages if before is None else [before]
@@ -110,6 +117,13 @@ class StepTasks:
         self._before = [self.tasks.hold(kernel.num_cores, self.launch_s, (number, -2, 0), gates)]
         self.kernel = kernel
         self._open(kernel.pools)
+
+    def _join(self) -> int:
+        """The task after which all groups of this stage have ended, and are known to have."""
+        groups = self._groups.values()
+        if len(groups) == 1 or not self.join_s:
+            return self.tasks.join(groups)
+        return self.tasks.add(NOWHERE, self.join_s, (0, 0, 0), "", groups)
 
     def _end_kernel(self) -> None:
         if self.kernel is not None:

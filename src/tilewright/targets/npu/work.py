@@ -23,6 +23,7 @@ from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.nest import Access, Indirect, Nest, row_major_address
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.schedule.binding import extents
+from tilewright.targets.npu.blocks import Blocks, blocks_of_elements, blocks_of_products
 from tilewright.targets.npu.ports import CORE_DMA, ports_of
 from tilewright.targets.npu.rates import Rate, Rates
 
@@ -83,11 +84,14 @@ class Works:
         self.rates = Rates(machine, types)
         self._tasks: dict[Node, _Task] = {}
 
-    def of(self, node: Node, region: Region, binding: tuple[int, ...] | None) -> tuple[UnitWork, ...]:
+    def of(
+        self, node: Node, region: Region, binding: tuple[int, ...] | None, blocks: Blocks | None = None
+    ) -> tuple[UnitWork, ...]:
         """The work to make a region of a node's result, on cores as bound; none if nothing is computed.
 
         A node that multiplies matrices and does more, as attention does, has a share on each of two units.
-        Without a binding: on all cores, with nothing left over in any tile.
+        Without a binding: on all cores, with nothing left over in any tile. Blocks of threads take the place
+        of the binding.
         """
         task = self._task(node)
         if task.work is Work.MOVEMENT or not volume(region):
@@ -97,13 +101,18 @@ class Works:
         cores: float = self.machine.num_cores_per_cluster
         if binding is not None:
             # The core with the largest part decides.
-            cores = elements / prod(_part(region, binding))
+            cores = elements / prod(_part(region, binding)) if blocks is None else blocks.cores_worth
         rate = self.rates.of(task.work, task.dtypes, node)
         if task.work not in MULTIPLYING:
             return (self._plain(rate, self._operations(node, rate.unit, share, elements), cores),)
         products = task.macs * share
         filled = 1.0
-        if task.work is Work.CONTRACTION and task.shape is not None and binding is not None:
+        if (
+            task.work is Work.CONTRACTION
+            and task.shape is not None
+            and binding is not None
+            and blocks is None
+        ):
             filled = _filled(rate.unit, task.shape, region, binding)
         cycles = products / (rate.of_core * cores * filled)
         pj = products * (rate.unit.mac_pj or 0.0)
@@ -216,6 +225,21 @@ class Works:
                 for axis in axes:
                     kinds[axis] = kind
         return _fewest(extents(region), tuple(kinds), tile, num_cores)
+
+    def blocks(self, node: Node, region: Region, num_cores: int) -> Blocks | None:
+        """How blocks of threads that make a region of a node's result fill cores; None where the machine does
+        not say which blocks there are."""
+        threads = self.machine.threads
+        if threads is None or not threads.block_tiles:
+            return None
+        task, shape = self._task(node), self._task(node).shape
+        if task.work is not Work.CONTRACTION or shape is None:
+            return blocks_of_elements(threads, volume(region), num_cores)
+        sizes = extents(region)
+        rows, columns = (prod(sizes[axis] for axis in axes) for axes in (shape.rows, shape.columns))
+        # What is neither a row nor a column counts products: the heads of attention, the samples of a batch.
+        others = volume(region) // max(1, rows * columns)
+        return blocks_of_products(threads, rows, columns, num_cores, others)
 
     def axes_of(self, node: Node) -> tuple[int, ...]:
         """Axes of a result in the order in which they get cores: columns last, which fill a unit's tile."""
