@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tilewright.errors import InfeasibleMapping, InternalError
+from tilewright.garbage import collected_rarely
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
@@ -139,7 +140,8 @@ def plan_optimised(
     target = target or find_target(options.target)
     backend = target.backend(graph, options)
     asked = Recipe(options.partition, options.schedule, options.memory)
-    best = Planner(graph, target, backend, options, clock).best(asked, portfolio)
+    with collected_rarely():
+        best = Planner(graph, target, backend, options, clock).best(asked, portfolio)
     return Planned(target, best.plan, passes or PassReport(), best.attempts, best.num_untried, backend)
 
 

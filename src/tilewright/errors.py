@@ -87,6 +87,12 @@ class InfeasibleMapping(TilewrightError):
     exit_code = 3
 
 
+class Outclassed(TilewrightError):
+    """A plan that provably costs more than one that there is, so that it is not worked out to the end."""
+
+    exit_code = 3
+
+
 class ArtifactCorrupt(TilewrightError):
     """An artifact whose bytes do not match its manifest, or whose version this release cannot read."""
 

@@ -184,7 +184,7 @@ class SimulatedRecipe(SimulatedNetwork):
 
 @dataclass(frozen=True, slots=True)
 class TriedRecipe:
-    """A plan that was tried; null where it cannot be made."""
+    """A plan that was tried; null where it cannot be made, or is seen to be slower before it is simulated."""
 
     recipe: str
     time_s: float | None = field(metadata=about("Null where another objective than time was asked for."))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tilewright.errors import UsageError
+from tilewright.errors import Outclassed, UsageError
 from tilewright.hardware.capacity import local_capacity_bytes
 from tilewright.ir.graph import Value
 from tilewright.partition.footprint import Footprints, joined, single
@@ -162,7 +162,7 @@ class DepthOrBreadthFirst:
     """GraphTurbo's choice: the cheaper of both orders.
 
     The cost is the problem's. Equals are compared by what overflows the local buffers and by the peak, as the
-    paper's "memory utilisation" is read; depth-first is taken where that is equal too.
+    paper's "memory utilisation" is read; depth-first is taken where that is equal too. The note says which.
     """
 
     split: bool | None = option(
@@ -174,11 +174,18 @@ class DepthOrBreadthFirst:
         """The cheaper of at most two; the budget is not needed."""
         graph = instance_graph(problem.partition, _splits(self.name, problem, self.split), problem.maps)
         demand = demand_of(graph)
-        orders = dict.fromkeys((depth_first(demand), breadth_first(demand)))
-        provenance = Provenance(self.name, num_evaluations=len(orders))
+        orders = {depth_first(demand): DepthFirst.name}
+        orders.setdefault(breadth_first(demand), BreadthFirst.name)
         capacity = _local_capacity_bytes(problem)
-        found = [(schedule_of(problem, graph, order, provenance), order) for order in orders]
-        return min(found, key=lambda s: (s[0].quality.cost, demand.cost_of(s[1], capacity)))[0]
+        priced: list[tuple[Schedule, Order]] = []
+        for number, (order, name) in enumerate(orders.items(), 1):
+            provenance = Provenance(self.name, num_evaluations=len(orders), note=name)
+            try:
+                priced.append((schedule_of(problem, graph, order, provenance), order))
+            except Outclassed:
+                if number == len(orders) and not priced:
+                    raise
+        return min(priced, key=lambda s: (s[0].quality.cost, demand.cost_of(s[1], capacity)))[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 
 from tilewright.cost.base import Estimate
-from tilewright.errors import BudgetExceeded
+from tilewright.errors import BudgetExceeded, Outclassed
 from tilewright.families import MEMORY_PLANNERS
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.element_types import ElementTypes
@@ -64,6 +65,9 @@ class NpuBackend(PlainBackend):
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()  # the last ones
         self._scopes: dict[Hashable, ScopePlan] = {}  # where values lie in all of them, and what they cost
         self._estimates: dict[Hashable, Estimate] = {}
+        self._outclassed: dict[Hashable, Outclassed] = {}
+        self._taken: dict[Recipe, str] = {}  # of two orders that a recipe asks for
+        self._least_s = inf  # of all plans so far that memory is large enough for
         self._peaks: dict[Recipe, tuple[int, int]] = {}  # of the cores' buffers, and of the shared one
 
     @property
@@ -72,12 +76,17 @@ class NpuBackend(PlainBackend):
         return len(self._estimates)
 
     def price(self, recipe: Recipe) -> PriceSchedule:
-        """The simulated time and energy of a whole schedule: units overlap what stages do."""
+        """The simulated time and energy of a whole schedule: units overlap what stages do.
+
+        Where time is the objective, a schedule that is seen to take more than one before is `Outclassed`.
+        """
 
         def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
             provenance = Provenance("to be priced")
             schedule = Schedule(partition, tuple(stages), UNPRICED, provenance, tuple(splits))
-            return self._estimates[self._simulate(schedule, recipe, is_known=True)]
+            is_latency = self.options.objective == "latency"
+            most_s = self._least_s if is_latency else inf
+            return self._estimates[self._simulate(schedule, recipe, is_known=True, most_s=most_s)]
 
         return estimate
 
@@ -90,14 +99,16 @@ class NpuBackend(PlainBackend):
         buffer for values, so that more of it is left for what passes."""
         if not best.memory.startswith(tuple(_SPILLING)):
             return
+        local_peak, shared_peak = self._peaks[best]
         chosen = Spec.parse(best.memory)
         options = dict(chosen.options)
         local = local_capacity_bytes(self.machine)
         shared = shared_capacity_bytes(self.machine) or 0
+        # What helps one order or harms it hardly makes the other one the better.
+        best = replace(best, schedule=self._taken.get(best, best.schedule))
         yield replace(best, execution="" if best.execution else RESIDENT)
         yield replace(best, memory=str(Spec(_SPILLING[chosen.name], chosen.options)))
         # Only a limit below what lies there changes anything.
-        local_peak, shared_peak = self._peaks.get(best, (local, shared))
         limits = [(size, shared) for size in smaller_capacities(local, _COARSE) if size < local_peak]
         limits += [(local, size) for size in smaller_capacities(shared, _COARSE) if size < shared_peak]
         for most in limits:
@@ -119,6 +130,8 @@ class NpuBackend(PlainBackend):
             BudgetExceeded: more lies in main memory than `options.max_memory_bytes`.
         """
         scopes = self._scopes[self._simulate(program.schedule, program.recipe, is_known=True)]
+        if program.recipe.schedule == GRAPHTURBO.schedule:
+            self._taken[program.recipe] = program.schedule.provenance.note
         needed, most = scopes.levels[Scope.MAIN].peak_bytes, self.options.max_memory_bytes
         if most is not None and needed > most:
             raise BudgetExceeded(
@@ -140,8 +153,14 @@ class NpuBackend(PlainBackend):
         """
         return self._plans[self._simulate(schedule, recipe)]
 
-    def _simulate(self, schedule: Schedule, recipe: Recipe, is_known: bool = False) -> Hashable:
-        """The key of a schedule's plan, which is there afterwards; if `is_known`, its cost and places are."""
+    def _simulate(
+        self, schedule: Schedule, recipe: Recipe, is_known: bool = False, most_s: float = inf
+    ) -> Hashable:
+        """The key of a schedule's plan, which is there afterwards; if `is_known`, its cost and places are.
+
+        Raises:
+            Outclassed: it takes more than `most_s`.
+        """
         partition = schedule.partition
         # The same layers in the same slices are the same instances, whatever was planned for.
         layers = tuple(tuple(x.nodes for x in partition.layers_of(s)) for s in partition.subgraphs)
@@ -156,17 +175,27 @@ class NpuBackend(PlainBackend):
         if key in self._plans or (is_known and key in self._estimates):
             self._note_peaks(recipe, self._scopes[key])
             return key
-        planned = simulated_order(
-            instances,
-            order,
-            self.machine,
-            self.types,
-            MEMORY_PLANNERS.get(recipe.memory),
-            policy,
-            self._least_seconds,
-            launches,
-            self.tiler,
-        )
+        if key in self._outclassed and most_s < inf:
+            raise self._outclassed[key]
+        try:
+            planned = simulated_order(
+                instances,
+                order,
+                self.machine,
+                self.types,
+                MEMORY_PLANNERS.get(recipe.memory),
+                policy,
+                self._least_seconds,
+                launches,
+                self.tiler,
+                most_s,
+            )
+        except Outclassed as error:
+            self._outclassed[key] = Outclassed(str(error))
+            raise
+        main_bytes, most_bytes = planned.scopes.levels[Scope.MAIN].peak_bytes, self.options.max_memory_bytes
+        if most_bytes is None or main_bytes <= most_bytes:
+            self._least_s = min(self._least_s, planned.simulation.time_s)
         self._plans[key] = planned
         self._scopes[key] = planned.scopes
         self._note_peaks(recipe, planned.scopes)

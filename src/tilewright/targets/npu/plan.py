@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
+from tilewright.errors import Outclassed
 from tilewright.hardware.element_types import ElementTypes, element_types
 from tilewright.hardware.machine import Machine
 from tilewright.memory.base import MemoryPlanner
@@ -15,6 +17,7 @@ from tilewright.schedule.binding import Bindings, bind
 from tilewright.schedule.instances import InstanceGraph
 from tilewright.schedule.launches import Launch, launches_of
 from tilewright.schedule.scheduled import instances_of
+from tilewright.targets.npu.bounds import steps_s, values_passing_s
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
@@ -73,16 +76,19 @@ def simulated_order(
     least_seconds: Mapping[str, float] | None = None,
     launches: Sequence[Launch] = (),
     tiler: Tiler | None = None,
+    most_s: float = inf,
 ) -> SimulatedPlan:
     """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
     `launches` the kernels in that order of a policy that launches each subgraph, `tiler` whoever tiles steps;
-    None: `tiler_of` the machine.
+    None: `tiler_of` the machine. A plan that is seen to take more than `most_s` is not simulated.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
+        Outclassed: it takes more than `most_s`.
     """
     bindings = bind(instances, order, machine.num_cores_per_cluster, launches)
     scopes = place(instances, order, bindings, machine, memory)
+    _require(values_passing_s(scopes, machine), most_s)
     residents = Residents(pool_sizes(machine, scopes))
     tiler = tiler or tiler_of(machine)
     steps = lower(scopes, bindings, machine, types, residents, tiler)
@@ -90,10 +96,20 @@ def simulated_order(
         weights = ((w.key, w.size_bytes) for step in steps for w in step.weights if w.key is not None)
         residents = choose_residents(tuple(weights), residents.pools)
         steps = lower(scopes, bindings, machine, types, residents, tiler)
+    _require(steps_s(steps, residents.scopes, machine), most_s)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, Works(machine, types))
     simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds)
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation, types)
+
+
+_ROUNDING = 1e-9
+"""By how much, in proportion, sums of the same seconds in another order may differ."""
+
+
+def _require(least_s: float, most_s: float) -> None:
+    if least_s > most_s * (1 + _ROUNDING):
+        raise Outclassed(f"takes {least_s * 1e3:.3f} ms at least, another plan {most_s * 1e3:.3f} ms.")
 
 
 def least_seconds_of(instances: InstanceGraph, works: Works) -> Mapping[str, float]:

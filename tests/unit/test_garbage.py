@@ -1,0 +1,37 @@
+"""The garbage collector runs less often while plans are made, and as before afterwards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tilewright.garbage import collected_rarely
+
+
+@pytest.fixture(autouse=True)
+def _thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_thresholds_come_back_after_the_last_block_and_after_errors() -> None:
+    gc.set_threshold(700, 11, 12)
+    with collected_rarely():
+        inside = gc.get_threshold()
+        assert inside[0] > 700
+        assert inside[1:] == (11, 12)
+        with pytest.raises(ZeroDivisionError), collected_rarely():
+            gc.get_threshold()[0] / 0
+        assert gc.get_threshold() == inside
+    assert gc.get_threshold() == (700, 11, 12)
+
+
+@pytest.mark.parametrize("chosen", [(0, 10, 10), (1 << 30, 10, 10)])
+def test_who_wants_fewer_collections_or_none_is_let_alone(chosen: tuple[int, int, int]) -> None:
+    gc.set_threshold(*chosen)
+    with collected_rarely():
+        assert gc.get_threshold() == chosen
+    assert gc.get_threshold() == chosen
