@@ -27,6 +27,7 @@ PARTITIONERS = _family(
         "none": "none:NonePartitioner",
         "layerwise": "layerwise:Layerwise",
         "graphturbo": "graphturbo:GraphTurbo",
+        "ago": "ago:Ago",
         "random": "random:RandomPartitioner",
     },
 )

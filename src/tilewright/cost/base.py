@@ -149,6 +149,10 @@ class CostModel(Protocol):
         """A kernel alone, on so many cores; None: on all that the machine gives one run."""
         ...
 
+    def fused(self, work: KernelWork) -> Estimate:
+        """A kernel alone that may be computed block by block, where the target can and gains by it."""
+        ...
+
     def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
         """Groups that run at the same time, each of them kernel after kernel."""
         ...

@@ -29,6 +29,10 @@ class Roofline:
         time_ns = max(self._arithmetic_ns(work.nodes), external_bytes(work) / self.bytes_per_ns)
         return Estimate(time_ns + self.launch_ns, time_ns + self.launch_ns, self.source)
 
+    def fused(self, work: KernelWork) -> Estimate:
+        """As any kernel: what lies inside moves nothing."""
+        return self.kernel(work)
+
     def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
         """As long as the longest group."""
         times = [sum(self.kernel(work).time_ns for work in group) for group in groups]

@@ -51,6 +51,7 @@ class Reason(StrEnum):
     OTHER_KERNEL = "other-kernel"
     LIMIT = "limit"
     CYCLE = "cycle"
+    STAGE = "stage"
     CAPACITY = "capacity"
     WEIGHT = "weight"
     COST = "cost"
@@ -97,6 +98,7 @@ _REASON_TEXTS: Mapping[Reason, str] = {
     Reason.OTHER_KERNEL: "the reader was fused into another of its producers",
     Reason.LIMIT: "the kernel would have more operators than allowed",
     Reason.CYCLE: "fusing would make two kernels wait for each other",
+    Reason.STAGE: "only neighbouring stages of the longest path are joined",
     Reason.CAPACITY: "the fused working set does not fit on chip",
     Reason.WEIGHT: "the subgraph would be too heavy to tune",
     Reason.COST: "the parts together cost less than the whole",

@@ -7,17 +7,33 @@ tests are wrong: see the counterexamples in the tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewright.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What lies between two clusters: one on a path of two or more edges, if there is any.
+
+    Otherwise `closed` is all that lies in the order between both and behind the first, or before the last,
+    whichever was known earlier.
+    """
+
+    witness: int | None
+    closed: tuple[int, ...] = ()
+    is_behind_first: bool = True
 
 
 class QuotientGraph:
     """An acyclic graph of clusters, changed only by contraction, with a topological order kept up to date.
 
-    Clusters are named by integers; a merged cluster keeps the smaller of the two names. The order is
-    repaired in the window between the two merged clusters (Pearce and Kelly 2006), so that a query or a
-    merge costs no more than the edges inside that window.
+    Clusters are named by integers; a merged cluster keeps the smaller of the two names. A query or a merge
+    searches the window of the order between two clusters (Pearce and Kelly 2006) from both ends in turn, and
+    stops as soon as one end has no more to visit: only that end is moved. Where one has few edges into the
+    window, as one of many readers of the same value, this costs little however wide the window is.
 
     >>> q = QuotientGraph(3, [(0, 1), (1, 2), (0, 2)])
     >>> q.can_contract(0, 2), q.can_contract(0, 1)
@@ -38,7 +54,7 @@ class QuotientGraph:
         self._predecessors: dict[int, dict[int, None]] = {i: {} for i in range(num_nodes)}
         self._members: dict[int, list[int]] = {i: [i] for i in range(num_nodes)}
         self._cluster = list(range(num_nodes))
-        self._order = list(range(num_nodes))
+        self._order = _Order(num_nodes)
         for u, v in edges:
             if not 0 <= u < v < num_nodes:
                 raise ValueError(f"edge {u}->{v} does not follow the numbering of {num_nodes} nodes")
@@ -62,7 +78,7 @@ class QuotientGraph:
     @property
     def clusters(self) -> tuple[int, ...]:
         """Names of all clusters in a topological order."""
-        return tuple(sorted(self._members, key=self._order.__getitem__))
+        return tuple(sorted(self._members, key=self._order.label))
 
     def members(self, cluster: int) -> tuple[int, ...]:
         """Nodes of a cluster, ascending."""
@@ -80,6 +96,14 @@ class QuotientGraph:
         """Clusters that this one reads from, ascending."""
         return tuple(sorted(self._predecessors[cluster]))
 
+    def each_successor(self, cluster: int) -> Iterable[int]:
+        """The same as `successors` in the order in which they were met, without sorting."""
+        return self._successors[cluster].keys()
+
+    def each_predecessor(self, cluster: int) -> Iterable[int]:
+        """The same as `predecessors` in the order in which they were met, without sorting."""
+        return self._predecessors[cluster].keys()
+
     def stages(self) -> dict[int, int]:
         """For each cluster, how many clusters the longest path that ends in it has (sources: 1). O(edges)."""
         stage: dict[int, int] = {}
@@ -89,19 +113,27 @@ class QuotientGraph:
 
     def can_contract(self, u: int, v: int) -> bool:
         """Whether merging two clusters leaves the graph acyclic. Exact; they need not be adjacent."""
-        return u != v and self.can_contract_all((u, v))
+        return u != v and self.between(u, v) is None
+
+    def between(self, u: int, v: int) -> int | None:
+        """A cluster on a path of two or more edges that joins two clusters; None: merging both is safe.
+
+        The answer stays true until that cluster is merged with one of the two, whatever else is merged.
+        """
+        return self._search(*sorted((u, v), key=self._order.label)).witness
 
     def can_contract_all(self, clusters: Iterable[int]) -> bool:
         """Whether merging all these clusters into one leaves the graph acyclic, i.e. the set is convex."""
         inside = dict.fromkeys(clusters)
         if not inside:
             return True
-        end = max(self._order[c] for c in inside)
+        label = self._order.label
+        end = max(map(label, inside))
         stack = [s for c in inside for s in self._successors[c] if s not in inside]
         seen: set[int] = set()
         while stack:
             outside = stack.pop()
-            if outside in seen or self._order[outside] > end:
+            if outside in seen or label(outside) > end:
                 continue
             seen.add(outside)
             for successor in self._successors[outside]:
@@ -116,10 +148,19 @@ class QuotientGraph:
         Raises:
             ValueError: the merge would make a cycle.
         """
-        if not self.can_contract(u, v):
+        first, last = sorted((u, v), key=self._order.label)
+        search = self._search(first, last)
+        if u == v or search.witness is not None:
             raise ValueError(f"merging clusters {u} and {v} would make a cycle")
-        self._repair_order(u, v)
+        moved = sorted(search.closed, key=self._order.label)
+        if search.is_behind_first:
+            self._order.move_after(last, moved)
+            place = last
+        else:
+            self._order.move_before(first, moved)
+            place = first
         kept, dropped = min(u, v), max(u, v)
+        self._order.replace(place, kept, first if place is last else last)
         for neighbours, opposite in (
             (self._successors, self._predecessors),
             (self._predecessors, self._successors),
@@ -140,7 +181,7 @@ class QuotientGraph:
         Raises:
             ValueError: the set is empty, or merging it would make a cycle.
         """
-        ordered = sorted(dict.fromkeys(clusters), key=self._order.__getitem__)
+        ordered = sorted(dict.fromkeys(clusters), key=self._order.label)
         if not ordered or not self.can_contract_all(ordered):
             raise ValueError(f"clusters {sorted(ordered)} cannot be merged")
         # In topological order each step is safe: a path around it would leave and re-enter the set.
@@ -149,28 +190,112 @@ class QuotientGraph:
             merged = self.contract(merged, cluster)
         return merged
 
-    def _repair_order(self, u: int, v: int) -> None:
-        """Give u and v one place: behind all ancestors, before all descendants, that lie between them."""
-        first, last = sorted((u, v), key=self._order.__getitem__)
-        low, high = self._order[first], self._order[last]
-        after = self._reached(first, self._successors, lambda place: place < high)
-        before = self._reached(last, self._predecessors, lambda place: place > low)
-        places = sorted([low, high, *(self._order[c] for c in (*before, *after))])
-        # One place more than clusters: the two merged ones share a name afterwards.
-        for cluster, place in zip(before, places, strict=False):
-            self._order[cluster] = place
-        self._order[u] = self._order[v] = places[len(before)]
-        for cluster, place in zip(after, places[len(before) + 2 :], strict=True):
-            self._order[cluster] = place
+    def _search(self, first: int, last: int) -> _Search:
+        """From both ends in turn, edge by edge; the edge between both does not count."""
+        label = self._order.label
+        low, high = label(first), label(last)
+        behind, before = _Frontier(first, self._successors), _Frontier(last, self._predecessors)
+        while True:
+            for here, there, end in ((behind, before, last), (before, behind, first)):
+                edge = next(here.edges, None)
+                if edge is None:
+                    return _Search(None, tuple(here.seen), here is behind)
+                source, target = edge
+                if target == end:
+                    if source != here.start:
+                        return _Search(source)
+                elif target not in here.seen and low < label(target) < high:
+                    if target in there.seen:
+                        return _Search(target)
+                    here.visit(target)
 
-    def _reached(
-        self, start: int, edges: dict[int, dict[int, None]], within: Callable[[int], bool]
-    ) -> list[int]:
-        found: dict[int, None] = {}
-        stack = [start]
-        while stack:
-            for neighbour in edges[stack.pop()]:
-                if neighbour not in found and within(self._order[neighbour]):
-                    found[neighbour] = None
-                    stack.append(neighbour)
-        return sorted(found, key=self._order.__getitem__)
+
+class _Frontier:
+    """A search in one direction. `seen` has what was visited but the start; `edges` goes on edge by edge."""
+
+    def __init__(self, start: int, neighbours: Mapping[int, Mapping[int, None]]) -> None:
+        self.start = start
+        self.seen: dict[int, None] = {}
+        self._neighbours = neighbours
+        self._open = [(start, iter(neighbours[start]))]
+        self.edges = self._walk()
+
+    def visit(self, cluster: int) -> None:
+        """Go on from here first."""
+        self.seen[cluster] = None
+        self._open.append((cluster, iter(self._neighbours[cluster])))
+
+    def _walk(self) -> Iterator[tuple[int, int]]:
+        while self._open:
+            source, targets = self._open[-1]
+            target = next(targets, None)
+            if target is None:
+                self._open.pop()
+            else:
+                yield source, target
+
+
+class _Order:
+    """A list whose members can be moved and compared in constant time, by labels with gaps between them."""
+
+    def __init__(self, num_members: int) -> None:
+        # A head and a tail stand at -1 and `num_members`; nothing goes beyond them.
+        self._tail = num_members
+        self._next = {i: i + 1 for i in range(-1, num_members)}
+        self._previous = {i + 1: i for i in range(-1, num_members)}
+        self._label: dict[int, int] = {}
+        self._renumber()
+
+    def label(self, member: int) -> int:
+        """What is smaller for what comes earlier."""
+        return self._label[member]
+
+    def move_after(self, place: int, members: Sequence[int]) -> None:
+        """Put members, in this order, right behind another."""
+        for member in members:
+            self._unlink(member)
+        self._insert(place, members, self._next[place])
+
+    def move_before(self, place: int, members: Sequence[int]) -> None:
+        """Put members, in this order, right before another."""
+        for member in members:
+            self._unlink(member)
+        self._insert(self._previous[place], members, place)
+
+    def replace(self, place: int, name: int, removed: int) -> None:
+        """Remove a member, and call the one at a place by a name that either of the two had."""
+        self._unlink(removed)
+        before, after, label = self._previous[place], self._next[place], self._label[place]
+        self._unlink(place)
+        del self._label[place], self._label[removed]
+        self._label[name] = label
+        self._link(before, name)
+        self._link(name, after)
+
+    def _insert(self, before: int, members: Sequence[int], after: int) -> None:
+        chain = (before, *members, after)
+        for a, b in pairwise(chain):
+            self._link(a, b)
+        low, step = self._label[before], (self._label[after] - self._label[before]) // (len(members) + 1)
+        if step == 0:
+            self._renumber()
+            return
+        for number, member in enumerate(members, start=1):
+            self._label[member] = low + number * step
+
+    def _renumber(self) -> None:
+        member, label = -1, 0
+        self._label[member] = label
+        while member != self._tail:
+            member, label = self._next[member], label + _GAP
+            self._label[member] = label
+
+    def _unlink(self, member: int) -> None:
+        self._link(self._previous[member], self._next[member])
+
+    def _link(self, a: int, b: int) -> None:
+        self._next[a], self._previous[b] = b, a
+
+
+_GAP = 1 << 62
+"""Between neighbours of a new numbering: halved sixty times before the next."""

@@ -21,6 +21,7 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Nest, Opaque, operands_of
 from tilewright.options import Accuracy
 from tilewright.partition.base import Subgraph
+from tilewright.targets.cpu.fused.choose import GroupEstimates
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
 from tilewright.targets.cpu.layouts import assign_layouts
@@ -107,6 +108,7 @@ class CpuCosts:
         self._fuse = fuse
         self._machine = machine
         self._isa = isa
+        self._blocks = GroupEstimates(isa, fuse)
         self._num_cores = num_cores
         self._accuracy = accuracy
         self._clock_ghz = clock_ghz()
@@ -130,6 +132,15 @@ class CpuCosts:
     def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
         """Its launches one after the other, each on all the cores that it is given."""
         return self._steps([self._launches(work)], self._bound_ns(work), num_cores)
+
+    def fused(self, work: KernelWork) -> Estimate:
+        """Less what it saves to compute all block by block, where that is estimated to gain."""
+        apart = self.kernel(work)
+        blocks = self._blocks.of_one(work.nodes, work.outputs)
+        if blocks is None:
+            return apart
+        time_ns = apart.time_ns * (1 - blocks.form.saved_share)
+        return Estimate(time_ns, apart.bound_ns, self.source)
 
     def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
         """Groups share the cores: as long as the longest, or as all work spread over the cores."""

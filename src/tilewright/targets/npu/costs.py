@@ -75,6 +75,14 @@ class NpuCosts:
             return self._launched(work, num_cores).estimate
         return self._simulated([[work]])
 
+    def fused(self, work: KernelWork) -> Estimate:
+        """As any kernel: what lies inside stays on chip as far as it fits.
+
+        Raises:
+            InfeasibleMapping: it does not fit the machine's main memory.
+        """
+        return self.kernel(work)
+
     def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
         """Groups that run at the same time, each of them kernel after kernel.
 

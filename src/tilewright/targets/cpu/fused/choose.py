@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from tilewright.ir.contraction import contractions
 from tilewright.ir.derive import nests_of
 from tilewright.ir.fuse import FusedNodes, NestGroup
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Opaque
 from tilewright.partition.base import Partition
 from tilewright.partition.merge_chains import Chain, is_read_only_by
@@ -70,13 +71,12 @@ def _cut_run(run: Sequence[int], estimates: _ChainEstimates) -> list[Chain]:
 
 
 class _ChainEstimates:
-    """What chains of a partition gain. Equal layers of a network are estimated once."""
+    """What chains of a partition gain."""
 
     def __init__(self, partition: Partition, isa: Isa, fuse: FusedNodes) -> None:
         self._subgraphs = partition.subgraphs
-        self._fuse = fuse
+        self._groups = GroupEstimates(isa, fuse)
         self._isa = isa
-        self._known: dict[Hashable, Estimate | None] = {}
 
     def of(self, ids: Sequence[int]) -> Estimate | None:
         """Of these subgraphs, one after the other; None where no blocks of them can pay."""
@@ -85,9 +85,28 @@ class _ChainEstimates:
         ends = (between[0], between[-1]) if between else ()
         if any(saved_cycles(size, self._isa) < _MIN_SAVED_CYCLES for size in ends):
             return None  # without its first or its last subgraph the chain saves as much
-        if not between and sum(len(contractions(nests_of(node))) for node in subgraphs[0].nodes) < 2:
+        if not between:
+            return self._groups.of_one(subgraphs[0].nodes, subgraphs[0].outputs)
+        return self._groups.of([n for s in subgraphs for n in s.nodes], subgraphs[-1].outputs)
+
+
+class GroupEstimates:
+    """What computing nodes block by block gains. Equal layers of a network are estimated once."""
+
+    def __init__(self, isa: Isa, fuse: FusedNodes) -> None:
+        self._fuse = fuse
+        self._isa = isa
+        self._known: dict[Hashable, Estimate | None] = {}
+
+    def of_one(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> Estimate | None:
+        """Of one subgraph; None where no blocks of it can pay, as where it has less than two products."""
+        if sum(len(contractions(nests_of(node))) for node in nodes) < 2:
             return None
-        group = self._fuse([n for s in subgraphs for n in s.nodes], subgraphs[-1].outputs)
+        return self.of(nodes, outputs)
+
+    def of(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> Estimate | None:
+        """Of any nodes in topological order; None where no blocks of them can pay."""
+        group = self._fuse(nodes, outputs)
         if isinstance(group, Opaque):
             return None
         facts = tuple(nest_facts(nest, {}) for nest in group.nests)
