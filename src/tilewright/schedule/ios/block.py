@@ -15,8 +15,11 @@ from tilewright.schedule.ios.stages import StageChoice
 Strategies = Literal["both", "parallel", "merge"]
 """What stages may be, apart from one operator alone: the paper's IOS-Both, IOS-Parallel and IOS-Merge."""
 
-# A million transitions take about a second.
-_TRANSITIONS_PER_EVALUATION = 10_000
+# A million transitions take about a second, a thousand stage costs of a model as long.
+_TRANSITIONS_PER_EVALUATION = 2000
+_COSTS_PER_EVALUATION = 10
+
+_MAX_MERGED = 6
 
 PAPERS_PRUNING = Pruning(3, 8)
 
@@ -47,34 +50,43 @@ class BlockAnswer:
 
 @dataclass(slots=True)
 class Stop:
-    """When a search ends that has not closed: transitions, stage costs and time."""
+    """When searches end that have not closed: transitions, stage costs and time, shared by them."""
 
     meter: Meter
     costs: AskedCosts
     max_transitions: int
     max_asked: int
     num_transitions: int = 0
-    was_due: bool = False
+    _until: tuple[float, float, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.share(1)
 
     @classmethod
     def of(cls, budget: Budget, costs: AskedCosts) -> Stop:
-        """An evaluation pays for a schedule: for the costs of as many stages as there are operators."""
+        """What a budget pays for: an evaluation for some stage costs, and for more transitions."""
         most = budget.max_evaluations
-        return cls(
-            budget.start(), costs, most * _TRANSITIONS_PER_EVALUATION, most * costs.graph.num_operators
+        return cls(budget.start(), costs, most * _TRANSITIONS_PER_EVALUATION, most * _COSTS_PER_EVALUATION)
+
+    def share(self, num_searches: int) -> None:
+        """From now on the next of so many searches runs, for its share of what is left."""
+        left_s = self.meter.left_s
+        self._until = (
+            self.num_transitions + (self.max_transitions - self.num_transitions) / num_searches,
+            self.costs.num_asked + (self.max_asked - self.costs.num_asked) / num_searches,
+            -float("inf") if left_s is None else left_s * (1 - 1 / num_searches),
         )
 
     def is_due(self, num_transitions: int) -> bool:
-        """Whether to end now; `num_transitions` are those of the running search."""
-        if (
-            self.num_transitions + num_transitions > self.max_transitions
-            or self.costs.num_asked > self.max_asked
-        ):
-            self.was_due = True
+        """Whether the running search, which has made so many transitions, is to end now."""
+        until_transitions, until_asked, until_left_s = self._until
+        if self.num_transitions + num_transitions > until_transitions or self.costs.num_asked > until_asked:
+            return True
         left_s = self.meter.left_s
-        if left_s is not None and left_s <= 0:
-            self.was_due = self.meter.cut_off = True
-        return self.was_due
+        if left_s is None or left_s > until_left_s:
+            return False
+        self.meter.cut_off = True
+        return True
 
 
 @dataclass(slots=True)
@@ -100,6 +112,7 @@ class Block:
     offset: int = 0
     _space: EndingSpace = field(init=False)
     _bounds: Bounds = field(init=False)
+    _least: Bounds = field(init=False)
     _merges: dict[int, int] = field(init=False)
     _ways: dict[int, list[Way]] = field(init=False, default_factory=dict)
     _rest: dict[int, float] = field(init=False, default_factory=dict)
@@ -112,11 +125,12 @@ class Block:
         self._bounds = self.costs.costs.bounds.part(self.offset, self.offset + graph.num_operators)
         subsets = {} if rules.strategy == "parallel" else dict.fromkeys(_subsets(self.merge_sets))
         self._merges = {mask: graph.with_readers(mask) for mask in subsets}
+        self._least = self._with_merges()
         end_ns: list[float] = []
         depth: list[int] = []
         for i, mask in enumerate(graph.predecessors):
             before = list(bits(mask))
-            end_ns.append(max((end_ns[p] for p in before), default=0.0) + self._bounds.chain_ns[i])
+            end_ns.append(max((end_ns[p] for p in before), default=0.0) + self._least.chain_ns[i])
             depth.append(1 + max((depth[p] for p in before), default=0))
         self._by_end = sorted(((end, 1 << i) for i, end in enumerate(end_ns)), reverse=True)
         self._by_depth = sorted(((d, 1 << i) for i, d in enumerate(depth)), reverse=True)
@@ -136,9 +150,28 @@ class Block:
         """The ways to run an ending as one stage."""
         known = self._ways.get(mask)
         if known is None:
-            bound_ns = self._bounds.stage_bound_ns(self.graph, mask)
-            known = self._ways[mask] = [Way(choice, bound_ns) for choice in self._choices(mask)]
+            known = self._ways[mask] = [
+                Way(choice, self._bound_ns(choice, mask)) for choice in self._choices(mask)
+            ]
         return known
+
+    def _bound_ns(self, choice: StageChoice, mask: int) -> float:
+        if choice.strategy == "merge":
+            return self.costs.costs.bound_ns(choice.shifted(self.offset))
+        return self._bounds.stage_bound_ns(self.graph, mask)
+
+    def _with_merges(self) -> Bounds:
+        """What operators add at least to schedules that may merge them: no more than a merged stage takes."""
+        bounds = self._bounds
+        chain_ns, area_ns = list(bounds.chain_ns), list(bounds.area_ns)
+        stage_ns = bounds.stage_ns
+        merged = {mask: self._bound_ns(_merge(mask), mask) for mask in self._merges}
+        stage_ns = min([stage_ns, *merged.values()])
+        for mask, bound_ns in merged.items():
+            for i in bits(mask):
+                chain_ns[i] = min(chain_ns[i], bound_ns - stage_ns)
+                area_ns[i] = min(area_ns[i], (bound_ns - stage_ns) / mask.bit_count())
+        return Bounds(stage_ns, tuple(chain_ns), tuple(area_ns), bounds.in_order)
 
     def cost_ns(self, way: Way) -> float:
         """What a stage costs, asked for if it is not known."""
@@ -159,10 +192,10 @@ class Block:
             return 0.0
         chain_ns = next(end for end, bit in self._by_end if bit & state)
         deepest = next(depth for depth, bit in self._by_depth if bit & state)
-        area_ns = sum(self._bounds.area_ns[i] for i in bits(state))
+        area_ns = sum(self._least.area_ns[i] for i in bits(state))
         size = self.rules.pruning.max_group_size
         num_stages = 1 if size is None else -(-deepest // size)
-        return num_stages * self._bounds.stage_ns + max(chain_ns, area_ns)
+        return num_stages * self._least.stage_ns + max(chain_ns, area_ns)
 
     def _choices(self, mask: int) -> Iterator[StageChoice]:
         members = tuple(bits(mask))
@@ -172,15 +205,25 @@ class Block:
         if self.rules.strategy != "merge" and self._is_parallel(mask):
             yield StageChoice(tuple(tuple(bits(g)) for g in self.graph.components(mask)), "parallel")
         if mask in self._merges:
-            yield StageChoice(tuple((i,) for i in members), "merge")
+            yield _merge(mask)
 
     def _is_parallel(self, mask: int) -> bool:
         return self._space.allows(self.graph.components(mask))
 
 
+def _merge(mask: int) -> StageChoice:
+    return StageChoice(tuple((i,) for i in bits(mask)), "merge")
+
+
 def _subsets(merge_sets: Iterable[int]) -> Iterator[int]:
-    """All sets of two or more operators within one of the given ones."""
+    """All sets of two or more operators within one of the given ones; of many operators, those in a row."""
     for whole in merge_sets:
+        members = [1 << i for i in bits(whole)]
+        if len(members) > _MAX_MERGED:
+            for start in range(len(members)):
+                for stop in range(start + 2, len(members) + 1):
+                    yield sum(members[start:stop])
+            continue
         subset = whole
         while subset:
             if subset & (subset - 1):

@@ -13,6 +13,9 @@ from tilewright.schedule.base import Group, Instance, ScheduleProblem, Stage
 from tilewright.schedule.ios.graph import StageGraph, bits
 from tilewright.schedule.ios.stages import StageChoice, signature
 
+_ROUNDING = 1e-9  # of costs that are sums of floats
+_NUM_SAMPLES = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -60,6 +63,10 @@ class StageCosts(Protocol):
         """Equal for stages that cost the same."""
         ...
 
+    def bound_ns(self, choice: StageChoice) -> float:
+        """What a stage costs at least; asked of many more stages than are priced."""
+        ...
+
     def cost_ns(self, choice: StageChoice) -> float:
         """What a stage costs; may take long."""
         ...
@@ -101,14 +108,10 @@ class AskedCosts:
                     "expected a number that is not negative."
                 )
             self.num_asked += 1
-            if cost < self.bound_ns(choice) * (1 - 1e-9):
+            if cost < self.costs.bound_ns(choice) * (1 - _ROUNDING):
                 self.num_violations += 1
             self._by_choice[choice] = self._by_signature[self.costs.signature(choice)] = cost
         return cost
-
-    def bound_ns(self, choice: StageChoice) -> float:
-        """What it costs at least."""
-        return self.costs.bounds.stage_bound_ns(self.graph, choice.mask)
 
 
 class ModelCosts:
@@ -132,18 +135,60 @@ class ModelCosts:
         estimate = self._problem.stage(stage_of(choice))
         return estimate.cost("energy" if self._problem.objective == "energy" else "latency")
 
+    def bound_ns(self, choice: StageChoice) -> float:
+        """By operators; of a merged stage what the model says of the merged kernel."""
+        if choice.strategy != "merge":
+            return self.bounds.stage_bound_ns(self._graph, choice.mask)
+        if self._problem.objective == "energy":
+            return 0.0
+        merged = self._problem.merged_kernel([i for group in choice.groups for i in group])
+        return merged.bound_ns if self._problem.cost.proves_bounds else merged.time_ns
+
     def _bounds(self) -> Bounds:
         problem, num_operators = self._problem, self._graph.num_operators
         nothing = (0.0,) * num_operators
         if problem.objective == "energy":
             return Bounds(0.0, nothing, nothing)
+        if not problem.cost.proves_bounds:
+            return self._estimated_bounds()
         subgraphs = problem.partition.subgraphs
-        chain_ns = tuple(problem.kernel(i).bound_ns for i in range(num_operators))
         # Shares of a bound on all of them bound some of them only where nothing else goes into it.
         area_ns = tuple(problem.cost.least([s], problem.limits.num_groups).bound_ns for s in subgraphs)
         whole_ns = problem.cost.least(subgraphs, problem.limits.num_groups).bound_ns
-        adds_up = sum(area_ns) <= whole_ns * (1 + 1e-9)
-        return Bounds(0.0, chain_ns, area_ns if adds_up else nothing)
+        if sum(area_ns) > whole_ns * (1 + _ROUNDING):
+            area_ns = nothing
+        return Bounds(0.0, tuple(problem.kernel(i).bound_ns for i in range(num_operators)), area_ns)
+
+    def _estimated_bounds(self) -> Bounds:
+        """Of a model that proves nothing: kernels alone tell more than bounds that are far away.
+
+        Work spreads over the cores as well as the kernel that gains most from them, without what every
+        kernel takes.
+        """
+        problem, subgraphs = self._problem, self._problem.partition.subgraphs
+        least_saved_ns, most_saved_ns = self._saved_ns()
+        alone_ns = [problem.kernel(s.id).time_ns for s in subgraphs]
+        one_core_ns = [problem.cost.kernel(s, 1).time_ns for s in subgraphs]
+        start_ns = min((time for time in one_core_ns if time > 0), default=0.0)
+        gains = [one / alone for one, alone in zip(one_core_ns, alone_ns, strict=True) if alone > 0]
+        num_cores = math.ceil(max(gains, default=1.0))
+        return Bounds(
+            least_saved_ns,
+            tuple(max(0.0, alone - most_saved_ns) for alone in alone_ns),
+            tuple(max(0.0, one - start_ns) / num_cores for one in one_core_ns),
+            in_order=True,
+        )
+
+    def _saved_ns(self) -> tuple[float, float]:
+        """What one stage for two operators that follow each other saves, at least and at most: a sample."""
+        problem, subgraphs = self._problem, self._problem.partition.subgraphs
+        pairs = [(source, i) for i, mask in enumerate(self._graph.predecessors) for source in bits(mask)]
+        step = max(1, len(pairs) // _NUM_SAMPLES)
+        saved = [0.0] if not pairs else []
+        for first, second in pairs[::step]:
+            apart_ns = problem.kernel(first).time_ns + problem.kernel(second).time_ns
+            saved.append(apart_ns - problem.cost.stage([[subgraphs[first], subgraphs[second]]]).time_ns)
+        return max(0.0, min(saved)), max(0.0, *saved)
 
 
 def stage_of(choice: StageChoice) -> Stage:
@@ -153,7 +198,8 @@ def stage_of(choice: StageChoice) -> Stage:
         tuple(
             Group(tuple(Instance(i) for i in group), num_cores)
             for group, num_cores in zip(choice.groups, cores, strict=True)
-        )
+        ),
+        "merge" if choice.strategy == "merge" else "parallel",
     )
 
 

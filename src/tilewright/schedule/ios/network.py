@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,19 +55,28 @@ class Network:
     costs: AskedCosts
     rules: Rules
     max_block_size: int
+    merge_sets: Sequence[int] = ()
     blocks: tuple[Block, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.blocks = tuple(
-            Block(self.graph.slice(span.start, span.stop), self.costs, self.rules, (), span.start)
-            for span in blocks(self.graph, self.max_block_size)
+            self._block(span.start, span.stop) for span in blocks(self.graph, self.max_block_size)
         )
+
+    def _block(self, start: int, stop: int) -> Block:
+        keep = (1 << (stop - start)) - 1
+        merge_sets = [mask >> start & keep for mask in self.merge_sets]
+        return Block(self.graph.slice(start, stop), self.costs, self.rules, merge_sets, start)
 
     def solve(self, kind: SearchKind, beam_width: int, stop: Stop) -> NetworkAnswer:
         """A beam in every block, so that there is a schedule, then the search in one after the other."""
-        answers = [beam(block, beam_width, stop) for block in self.blocks]
+        answers: list[BlockAnswer] = []
+        for number, block in enumerate(self.blocks):
+            stop.share(len(self.blocks) - number)
+            answers.append(beam(block, beam_width, stop))
         if kind != "beam":
             for number, block in enumerate(self.blocks):
+                stop.share(len(self.blocks) - number)
                 answers[number] = self._searched(kind, block, answers[number], stop)
         stages = tuple(
             choice.shifted(block.offset)

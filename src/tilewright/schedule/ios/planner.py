@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.errors import UsageError
+from tilewright.partition.merge_siblings import merge_sets
 from tilewright.planning import Budget, Provenance, Quality, option
 from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule
 from tilewright.schedule.greedy import Greedy
@@ -42,16 +43,20 @@ class Ios:
                 raise UsageError(f"ios: {field}={getattr(self, field)}: expected at least 1.")
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
-        """The best schedule within the budget, with its bound; optimal where the search has closed.
-
-        An evaluation pays for pricing a whole schedule: as many stage costs as there are subgraphs.
-        """
+        """The best schedule within the budget, with its bound; optimal where the search has closed."""
         graph = StageGraph.of_partition(problem.partition)
         costs = AskedCosts(ModelCosts(problem, graph), graph)
         pruning = Pruning(self.max_group_size, min(self.max_groups, problem.limits.num_groups))
-        network = Network(graph, costs, Rules(self.strategy, self.grouping, pruning), self.max_block_size)
+        rules = Rules(self.strategy, self.grouping, pruning)
+        network = Network(graph, costs, rules, self.max_block_size, self._merge_sets(problem))
         answer = network.solve(self.search, self.beam_width, Stop.of(budget, costs))
         return self._best(problem, answer, costs)
+
+    def _merge_sets(self, problem: ScheduleProblem) -> list[int]:
+        if self.strategy == "parallel":
+            return []
+        sets = merge_sets(problem.partition, pads_kernels=problem.pads_kernels)
+        return [sum(1 << i for i in members) for members in sets]
 
     def _best(self, problem: ScheduleProblem, answer: NetworkAnswer, costs: AskedCosts) -> Schedule:
         """The schedule that was found, or a simple one where stages do not add up and that costs less."""

@@ -31,6 +31,10 @@ class SyntheticCosts:
         """No two sets of operators are alike."""
         return choice
 
+    def bound_ns(self, choice: StageChoice) -> float:
+        """By operators."""
+        return self.bounds.stage_bound_ns(self._graph, choice.mask)
+
     def cost_ns(self, choice: StageChoice) -> float:
         """By the rule; whole without noise. A merged stage costs as its operators side by side."""
         bound = self.bounds.stage_bound_ns(self._graph, choice.mask) - _STAGE_NS

@@ -1,0 +1,92 @@
+"""IOS's block graphs as the paper has them: which units merge, what schedules its authors published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from tilewright.errors import UsageError
+from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.stages import StageChoice
+from tilewright.zoo.ios_blocks import Block, Unit, load_blocks
+
+PUBLISHED_NETWORK = "ios_inception_v3"
+
+
+def unit_merge_sets(block: Block) -> tuple[int, ...]:
+    """The sets of units of which any two or more may merge, by the rule of the released code.
+
+    Convolutions without groups of one value, of equal stride and activation, with results of equal extents.
+    """
+    by_kind: dict[tuple[object, ...], int] = {}
+    for number, unit in enumerate(block.units):
+        kind = _merge_kind(unit)
+        if kind is not None:
+            by_kind[kind] = by_kind.get(kind, 0) | 1 << number
+    return tuple(mask for mask in by_kind.values() if mask & (mask - 1))
+
+
+def _merge_kind(unit: Unit) -> tuple[object, ...] | None:
+    if len(unit.steps) != 1 or len(unit.terms) != 1 or len(unit.terms[0]) != 1:
+        return None
+    step = unit.steps[0]
+    if step.kind != "conv" or step.groups != 1:
+        return None
+    return unit.terms[0][0], step.stride, step.relu, unit.out_shape[1:]
+
+
+@cache
+def published_schedules() -> Mapping[str, tuple[tuple[StageChoice, ...], ...]]:
+    """The stages of every block of Inception V3, by what they were found for: a batch size, or a GPU.
+
+    Operator i of a block is its unit i.
+
+    >>> sum(len(stages) for stages in published_schedules()["1"])
+    55
+    """
+    data = resources.files("tilewright.zoo").joinpath("data", "ios_published_inception_v3.json")
+    network = load_blocks(PUBLISHED_NETWORK)
+    return {
+        name: tuple(
+            tuple(_choice(block, stage) for stage in stages)
+            for block, stages in zip(network.blocks, by_block, strict=True)
+        )
+        for name, by_block in json.loads(data.read_text("utf-8"))["schedules"].items()
+    }
+
+
+def _choice(block: Block, stage: Mapping[str, Any]) -> StageChoice:
+    numbers = {unit.id: i for i, unit in enumerate(block.units)}
+    if "merge" in stage:
+        return StageChoice(tuple((numbers[name],) for name in stage["merge"]), "merge")
+    groups = tuple(tuple(numbers[name] for name in group) for group in stage["groups"])
+    return StageChoice(groups, "alone" if sum(map(len, groups)) == 1 else "parallel")
+
+
+def require_valid(graph: StageGraph, stages: Sequence[StageChoice]) -> None:
+    """Checks that stages run every operator once, after all that it reads, in groups without edges between.
+
+    Raises:
+        UsageError: they do not; says which operator.
+    """
+    done = 0
+    for number, choice in enumerate(stages):
+        for group in choice.groups:
+            here = done
+            for i in group:
+                if i >= graph.num_operators or here >> i & 1 or choice.mask & done:
+                    raise UsageError(f"stage {number}: operator {i} is unknown or runs twice.")
+                missing = graph.predecessors[i] & ~here
+                if missing:
+                    names = ", ".join(graph.names[p] for p in bits(missing))
+                    raise UsageError(f"stage {number}: {graph.names[i]!r} runs before {names}.")
+                here |= 1 << i
+        if choice.mask.bit_count() != sum(map(len, choice.groups)):
+            raise UsageError(f"stage {number}: an operator runs twice.")
+        done |= choice.mask
+    if done != graph.everything:
+        names = ", ".join(graph.names[i] for i in bits(graph.everything & ~done))
+        raise UsageError(f"{names} never run.")

@@ -1,0 +1,262 @@
+"""IOS's searches: the dynamic programme, lazy A*, the beam, and the scheduler around them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from tests.support.graphs import random_graph
+
+from tilewright.cost.base import CostModel
+from tilewright.cost.roofline import NOMINAL
+from tilewright.errors import InternalError, UsageError
+from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.partition.layerwise import Layerwise
+from tilewright.planning import UNLIMITED, Budget, Limits, Status
+from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
+from tilewright.schedule.greedy import Greedy
+from tilewright.schedule.ios.beam import beam
+from tilewright.schedule.ios.block import Block, BlockAnswer, Rules, Stop
+from tilewright.schedule.ios.blocks import Span, blocks
+from tilewright.schedule.ios.costs import AskedCosts, StageCosts
+from tilewright.schedule.ios.dynamic import dynamic
+from tilewright.schedule.ios.endings import Pruning
+from tilewright.schedule.ios.graph import StageGraph
+from tilewright.schedule.ios.network import Network
+from tilewright.schedule.ios.paper import (
+    PUBLISHED_NETWORK,
+    published_schedules,
+    require_valid,
+    unit_merge_sets,
+)
+from tilewright.schedule.ios.planner import Ios
+from tilewright.schedule.ios.search import AStar
+from tilewright.schedule.ios.stages import StageChoice
+from tilewright.schedule.ios.synthetic import SyntheticCosts
+from tilewright.schedule.sequential import Sequential
+from tilewright.zoo.ios_blocks import load_blocks
+
+NO_LIMIT = Budget(UNLIMITED)
+
+
+def graph_of(network: str, label: str) -> StageGraph:
+    return StageGraph.of_block(next(b for b in load_blocks(network).blocks if b.label == label))
+
+
+def block_of(graph: StageGraph, costs: StageCosts, rules: Rules | None = None) -> tuple[Block, Stop]:
+    asked = AskedCosts(costs, graph)
+    return Block(graph, asked, rules or Rules("parallel")), Stop.of(NO_LIMIT, asked)
+
+
+def a_star(
+    graph: StageGraph, costs: StageCosts, rules: Rules | None = None
+) -> tuple[BlockAnswer, AskedCosts]:
+    block, stop = block_of(graph, costs, rules)
+    return AStar(block, beam(block, 1, stop), stop).run(), block.costs
+
+
+@pytest.mark.parametrize(
+    ("network", "label", "r", "s", "expected"),
+    [
+        ("ios_inception_v3", "E1", None, None, 39),
+        ("ios_squeezenet", "fire2_proj", None, None, 30),
+        ("ios_inception_v3", "E1", 1, 3, 45),
+        ("ios_nasnet_a", "first1", 1, 3, 59),
+        ("ios_squeezenet", "fire2_proj", 1, 3, 32),
+        ("ios_randwire", "ws32_c616", 1, 3, 122),
+    ],
+)
+def test_whole_optima(network: str, label: str, r: int | None, s: int | None, expected: int) -> None:
+    graph = graph_of(network, label)
+    rules = Rules("parallel", "single-source", Pruning(r, s))
+    block, _ = block_of(graph, SyntheticCosts(graph), rules)
+    answer = dynamic(block)
+    assert answer is not None
+    assert answer.cost_ns == expected == a_star(graph, SyntheticCosts(graph), rules)[0].cost_ns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "label", "expected"), [("ios_nasnet_a", "first1", 43), ("ios_randwire", "ws32_c616", 98)]
+)
+def test_whole_optima_without_pruning(network: str, label: str, expected: int) -> None:
+    graph = graph_of(network, label)
+    block, _ = block_of(graph, SyntheticCosts(graph), Rules("parallel", "single-source", Pruning()))
+    answer = dynamic(block)
+    assert answer is not None
+    assert answer.cost_ns == expected
+
+
+def compare(network: str, label: str, noise: float) -> tuple[int, int]:
+    """Stage costs that both searches ask for, which come to the same cost."""
+    graph = graph_of(network, label)
+    costs = SyntheticCosts(graph, noise)
+    block, _ = block_of(graph, costs)
+    expected = dynamic(block)
+    assert expected is not None
+    answer, asked = a_star(graph, costs)
+    require_valid(graph, answer.stages)
+    assert answer.is_closed
+    assert asked.num_violations == 0
+    assert answer.cost_ns == pytest.approx(expected.cost_ns, rel=1e-12)
+    assert sum(map(asked.cost_ns, answer.stages)) == pytest.approx(answer.cost_ns, rel=1e-12)
+    return block.costs.num_asked, asked.num_asked
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.3])
+@pytest.mark.parametrize(("network", "label"), [("ios_inception_v3", "E1"), ("ios_nasnet_a", "stem1")])
+def test_a_star_equals_the_dynamic_programme_for_a_fifth_of_its_stage_costs(
+    network: str, label: str, noise: float
+) -> None:
+    of_dynamic, of_a_star = compare(network, label, noise)
+    assert 5 * of_a_star <= of_dynamic
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("network", ["ios_inception_v3", "ios_nasnet_a", "ios_randwire", "ios_squeezenet"])
+def test_a_star_equals_the_dynamic_programme_on_every_block(network: str, noise: float) -> None:
+    asked = [compare(network, block.label, noise) for block in load_blocks(network).blocks]
+    assert 5 * sum(a for _, a in asked) <= sum(d for d, _ in asked) or network == "ios_squeezenet"
+
+
+def test_an_interrupted_search_has_a_schedule_and_a_bound() -> None:
+    graph = graph_of("ios_nasnet_a", "first1")
+    costs = AskedCosts(SyntheticCosts(graph, 0.3), graph)
+    whole = Network(graph, costs, Rules("parallel"), 40).solve("a-star", 1, Stop.of(NO_LIMIT, costs))
+    assert whole.is_closed
+    gaps = []
+    for max_asked in (0, 5, 20, 80, 320):
+        costs = AskedCosts(SyntheticCosts(graph, 0.3), graph)
+        stop = Stop(Budget(1).start(), costs, UNLIMITED, max_asked)
+        answer = Network(graph, costs, Rules("parallel"), 40).solve("a-star", 1, stop)
+        require_valid(graph, answer.stages)
+        assert not answer.is_closed
+        assert answer.bound_ns <= whole.cost_ns <= answer.cost_ns
+        gaps.append(answer.gap)
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < gaps[1]
+
+
+def test_a_deadline_holds_and_marks_the_schedule_as_cut_off() -> None:
+    graph = graph_of("ios_randwire", "ws32_c616")
+    costs = AskedCosts(SyntheticCosts(graph, 0.3), graph)
+    now_s = iter(range(1_000_000))
+    stop = Stop(Budget(1, deadline_s=50.0).start(lambda: float(next(now_s))), costs, UNLIMITED, UNLIMITED)
+    answer = Network(graph, costs, Rules("parallel"), 40).solve("a-star", 2, stop)
+    require_valid(graph, answer.stages)
+    assert answer.was_cut_off
+    assert answer.bound_ns <= answer.cost_ns
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+def test_a_cost_that_is_no_number_is_one_error(bad: float) -> None:
+    graph = StageGraph.of_edges(["left", "right"], [])
+
+    class Broken(SyntheticCosts):
+        def cost_ns(self, choice: StageChoice) -> float:
+            return bad if len(choice.groups) == 2 else super().cost_ns(choice)
+
+    with pytest.raises(InternalError, match=r"a stage \(parallel: left \| right\) costs (nan|inf|-1.0) ns"):
+        a_star(graph, Broken(graph))
+
+
+def test_a_cost_below_its_bound_takes_the_certificate_away() -> None:
+    graph = StageGraph.of_edges("abc", ["ab"])
+
+    class Loose(SyntheticCosts):
+        def cost_ns(self, choice: StageChoice) -> float:
+            return super().cost_ns(choice) / 2
+
+    costs = AskedCosts(Loose(graph), graph)
+    answer = Network(graph, costs, Rules("parallel"), 40).solve("a-star", 1, Stop.of(NO_LIMIT, costs))
+    assert not answer.holds
+    assert "estimated" in answer.text("ns")
+
+
+def test_graphs_that_are_none_are_one_error() -> None:
+    with pytest.raises(UsageError, match=r"wait for each other in a cycle: c, b, c"):
+        StageGraph.of_edges("abc", ["ab", "bc", "cb"])
+    with pytest.raises(UsageError, match="edge 'a' to 'z': there is no operator 'z'"):
+        StageGraph.of_edges("a", ["az"])
+    with pytest.raises(UsageError, match="operator 'a' is given twice"):
+        StageGraph.of_edges("aa", [])
+    with pytest.raises(UsageError, match="reads one that does not come before"):
+        StageGraph(("a", "b"), (2, 0))
+    block = load_blocks("ios_squeezenet").blocks[1]
+    broken = type(block)(block.label, block.units, block.edges[1:])
+    with pytest.raises(UsageError, match=r"block 'fire2_proj': 'op4' reads 'op3', but there is no edge"):
+        StageGraph.of_block(broken)
+
+
+def test_blocks_end_at_operators_that_all_others_come_before_or_after() -> None:
+    two_diamonds = StageGraph.of_edges("abcdefg", ["ab", "ac", "bd", "cd", "de", "df", "eg", "fg"])
+    assert blocks(two_diamonds, 40) == (Span(0, 1, True), Span(1, 4, True), Span(4, 7, True))
+    assert [s.stop - s.start for s in blocks(StageGraph(tuple("ab"), (0, 0)), 40)] == [2]
+    wide = StageGraph(tuple(map(str, range(30))), (0,) * 30)
+    assert all(span.stop - span.start <= 12 for span in blocks(wide, 12))
+
+
+def test_published_schedules_are_valid_and_have_the_papers_form() -> None:
+    network = load_blocks(PUBLISHED_NETWORK)
+    totals = {}
+    for name, by_block in published_schedules().items():
+        for block, stages in zip(network.blocks, by_block, strict=True):
+            graph = StageGraph.of_block(block)
+            require_valid(graph, stages)
+            sets = unit_merge_sets(block)
+            for choice in stages:
+                if choice.strategy == "merge":
+                    assert any(choice.mask & members == choice.mask for members in sets)
+        totals[name] = sum(map(len, by_block))
+    assert totals == {"1": 55, "16": 43, "32": 45, "64": 44, "128": 40, "v100": 55, "k80": 46}
+    assert sum(choice.strategy == "merge" for stages in published_schedules()["1"] for choice in stages) == 9
+
+
+def test_invalid_stages_are_named() -> None:
+    graph = StageGraph.of_edges("abc", ["ab"])
+    with pytest.raises(UsageError, match="stage 0: 'b' runs before a"):
+        require_valid(graph, [StageChoice(((1,),), "alone")])
+    with pytest.raises(UsageError, match="b, c never run"):
+        require_valid(graph, [StageChoice(((0,),), "alone")])
+    with pytest.raises(UsageError, match="'b' runs before a"):
+        require_valid(graph, [StageChoice(((0,), (1,), (2,)), "parallel")])
+
+
+def problem_of(seed: int, num_groups: int, cost: CostModel = NOMINAL) -> ScheduleProblem:
+    partition = Layerwise().solve(PartitionProblem(random_graph(seed, 16)), Budget(100))
+    assert isinstance(partition, Partition)
+    return ScheduleProblem(partition, cost=cost, limits=Limits(num_groups))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_scheduler_is_optimal_by_a_model_that_proves_bounds(seed: int) -> None:
+    problem = problem_of(seed, 3)
+    schedule = Ios().solve(problem, NO_LIMIT)
+    assert check_schedule(problem, schedule) == ()
+    assert schedule.quality.status is Status.OPTIMAL
+    assert "the least of its search space" in schedule.provenance.note
+    for planner in (Sequential(), Greedy(), Ios(search="beam"), Ios(max_group_size=1), Ios(strategy="merge")):
+        assert schedule.quality.cost <= planner.solve(problem, NO_LIMIT).quality.cost * (1 + 1e-9)
+    dynamic_schedule = Ios(search="dynamic").solve(problem, NO_LIMIT)
+    assert dynamic_schedule.quality.cost == pytest.approx(schedule.quality.cost, rel=1e-9)
+
+
+def test_estimates_do_not_prove() -> None:
+    unproven = replace(NOMINAL, proves_bounds=False)
+    schedule = Ios().solve(problem_of(1, 3, unproven), NO_LIMIT)
+    assert schedule.quality.status is Status.FEASIBLE
+    assert not schedule.quality.is_proven
+
+
+def test_without_a_budget_there_is_still_a_schedule() -> None:
+    problem = problem_of(2, 3)
+    schedule = Ios().solve(problem, Budget(0))
+    assert check_schedule(problem, schedule) == ()
+    assert schedule.quality.cost <= Greedy().solve(problem, Budget(0)).quality.cost
+
+
+def test_its_options_are_texts_and_are_checked() -> None:
+    member = SCHEDULERS.get("ios{strategy=merge, max_groups=3, search=dynamic}")
+    assert (member.strategy, member.max_groups, member.search) == ("merge", 3, "dynamic")
+    with pytest.raises(UsageError, match="ios: max_groups=0: expected at least 1"):
+        SCHEDULERS.get("ios{max_groups=0}")
