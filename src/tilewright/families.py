@@ -45,6 +45,8 @@ SCHEDULERS = _family(
         "depth-or-breadth-first": "instance_orders:DepthOrBreadthFirst",
         "min-delta": "instance_orders:MinDelta",
         "exact-order": "instance_orders:ExactOrder",
+        "core-groups": "core_orders:CoreGroupsOrder",
+        "core-pipeline": "core_orders:CorePipeline",
         "ios": "ios.planner:Ios",
         "random": "random:RandomScheduler",
     },

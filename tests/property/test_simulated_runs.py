@@ -31,10 +31,11 @@ from tilewright.targets.npu.check_run import check_run
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA
-from tilewright.targets.npu.recipes import GRAPHTURBO, NAMED, Baseline
+from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, NAMED, Baseline
 from tilewright.targets.npu.simulate import Overlap, Policy, simulate
 
 MACHINE = load_preset("stcp920")
+PLAIN_IN_LEVELS = replace(PLAIN_RECIPE, memory=MEMORY)
 WITHOUT_SHARED = load_preset("ipu-mk1")
 
 
@@ -63,11 +64,23 @@ def _next(draw: Draw, b: GraphBuilder, values: Sequence[Value], width: int) -> V
 
 
 def recipes(graph: Graph) -> st.SearchStrategy[Recipe | Baseline]:
-    """The named ones, kernels for each layer, and slices of every sort."""
+    """The named ones, kernels for each layer, slices of every sort, and groups of cores."""
     largest = max(v.size_bytes for v in graph.values())
     sliced = [graphturbo(GraphTurbo(capacity_bytes=int(largest * s), dims="any")) for s in (0.3, 1.0)]
     ways = [Baseline(GRAPHTURBO, way) for way in ("resident_weights=true", "launches=each subgraph")]
-    return st.sampled_from([*NAMED.values(), *ways, PLAIN_RECIPE, *sliced])
+    in_groups = [
+        Baseline(replace(recipe, schedule=order), way)
+        for recipe in (PLAIN_IN_LEVELS, *sliced)
+        for order in (
+            "core-groups{number=2}",
+            "core-groups{number=3, order=depth-first}",
+            "core-pipeline{stages=3}",
+        )
+        for way in ("", "resident_weights=true", "launches=each subgraph")
+    ]
+    return st.one_of(
+        st.sampled_from([*NAMED.values(), *ways, PLAIN_RECIPE, *sliced]), st.sampled_from(in_groups)
+    )
 
 
 @given(data=st.data(), graph=networks(), machine=accelerators())

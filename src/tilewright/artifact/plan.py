@@ -67,6 +67,7 @@ class _PartitionFields:
 class _GroupFields:
     instances: tuple[tuple[int, ...], ...]
     num_cores: int | None
+    first_core: int | None = None  # most have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,8 @@ def _read_sizes(stored: Mapping[str, int] | None, graph: Graph) -> Mapping[str, 
 def _group(group: Group) -> dict[str, Any]:
     """An instance is its subgraph and its index; the index is left out where it is 0."""
     instances = [[i.subgraph_id, i.index] if i.index else [i.subgraph_id] for i in group.instances]
-    return {"instances": instances, "num_cores": group.num_cores}
+    first = {} if group.first_core is None else {"first_core": group.first_core}
+    return {"instances": instances, "num_cores": group.num_cores} | first
 
 
 def _read_group(stored: _GroupFields, splits: Sequence[Split]) -> Group:
@@ -284,7 +286,8 @@ def _read_group(stored: _GroupFields, splits: Sequence[Split]) -> Group:
                 f"{list(numbers[:10])} is no subgraph (of {len(splits)}) with the index of an instance",
                 ".schedule.stages",
             )
-    return Group(tuple(Instance(*numbers) for numbers in stored.instances), stored.num_cores)
+    instances = tuple(Instance(*numbers) for numbers in stored.instances)
+    return Group(instances, stored.num_cores, stored.first_core)
 
 
 def _read_choice(signature: str, document: Mapping[str, str | int]) -> Choice:

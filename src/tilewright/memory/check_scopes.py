@@ -272,6 +272,8 @@ def _check_homes(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
         if launch_of and read.buffer is not None
         if launch_of[plan.buffers[read.buffer].node] != launch_of[step.node]
     }
+    groups = () if bindings.cores is None else bindings.cores.of_nodes
+    crossing = {e.producer for e in plan.graph.edges if groups and groups[e.producer] != groups[e.consumer]}
     for placed, buffer in zip(plan.buffers, plan.timeline.problem.buffers, strict=True):
         home = Scope.LOCAL
         if _is_result(plan, placed) or placed.id in read_elsewhere:
@@ -279,7 +281,8 @@ def _check_homes(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
         elif placed.value in plan.graph.nodes[placed.node].outputs and not placed.is_kept:
             home = bindings.scopes[placed.node]
             if home is Scope.MAIN and not launch_of:
-                home = Scope.LOCAL  # its node makes a result of the network, too
+                # Its node makes a result of the network, too.
+                home = Scope.SHARED if placed.node in crossing else Scope.LOCAL
         if buffer.level != _FROM_INSIDE[home]:
             yield Violation("scope", f"{placed} is asked for in level {buffer.level} instead of {home}")
 
@@ -304,6 +307,13 @@ def _check_reuse(plan: ScopePlan) -> Iterator[Violation]:
                 yield Violation("in-place", f"{new} cannot be written in place of {old}")
 
 
+def _leaves_its_group(plan: ScopePlan, placed: PlacedBuffer, groups: Sequence[int]) -> bool:
+    """Whether a buffer is of a node that makes something for another group of cores."""
+    if placed.is_kept or placed.value not in plan.graph.nodes[placed.node].outputs:
+        return False
+    return any(groups[e.consumer] != groups[placed.node] for e in plan.graph.readers(placed.node))
+
+
 def _check_company(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
     """A buffer has its place as long as it is needed, and of kernels in different groups of a stage, what
     either reads or makes lies nowhere that the other writes."""
@@ -316,8 +326,16 @@ def _check_company(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
     for groups in stages:
         together = [s for steps in groups.values() for s in steps]
         bounds.update(dict.fromkeys(together, (min(together), max(together))))
+    groups_of_nodes = () if bindings.cores is None else bindings.cores.of_nodes
+    running = list(dict.fromkeys(step.node for step in plan.steps))
     for placed, buffer in zip(plan.buffers, plan.timeline.problem.buffers, strict=True):
         first, last = placed.first_step, placed.last_step
+        if groups_of_nodes and _leaves_its_group(plan, placed, groups_of_nodes):
+            # A round of all groups longer, in which they may be at other nodes at the same time.
+            at = running.index(plan.steps[last].node) + len(
+                set(bindings.cores.groups if bindings.cores else ())
+            )
+            last = plan.steps_of(running[min(at, len(running)) - 1])[-1]
         expected = bounds.get(first, (first, first))[0], bounds.get(last, (last, last))[1]
         if (buffer.first_step, buffer.last_step) != expected:
             given = f"{buffer.first_step} to {buffer.last_step}"

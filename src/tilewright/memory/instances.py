@@ -94,7 +94,8 @@ def expand(
     `levels` are those of the scopes. Results of the network live in main memory, to the end; what an instance
     keeps to itself is local. What groups of a stage hold that run at the same time, they hold together: such
     a buffer has its place from the first step of the stage that makes it to the last one of the stage that
-    reads it last.
+    reads it last. What one group of cores makes for another one has its place for a round longer: until as
+    many nodes have run as there are groups, from its last reader on.
     """
     return _Expander(graph, bindings).run(order, tuple(levels))
 
@@ -145,6 +146,7 @@ class _Expander:
         self.layer_regions = LayerRegions(graph.maps)
         self.in_place = graph.partition.in_place
         self.together: Mapping[int, tuple[int, int]] = {}
+        self.behind: Mapping[int, int] = {}  # of steps that groups of cores run: the last one of the round
 
     def run(self, order: Sequence[int], levels: tuple[MemoryLevel, ...]) -> Timeline:
         for place in order:
@@ -155,6 +157,7 @@ class _Expander:
                 self._add_passage(node)
         names = [buffer_name(d.content) for d in self.drafts]
         self.together = self._together()
+        self.behind = self._rounds(order)
         self._keep_between_launches()
         buffers = tuple(self._buffer(number, names) for number in range(len(names)))
         return Timeline(
@@ -253,7 +256,9 @@ class _Expander:
                 scope = Scope.MAIN
             elif scope is Scope.MAIN and not self.bindings.launches:
                 # Its node makes a result of the network too, which is what main memory was meant for.
-                scope = Scope.LOCAL
+                cores = self.bindings.cores
+                is_crossing = cores is not None and node.id in cores.crossing
+                scope = Scope.SHARED if is_crossing else Scope.LOCAL
         size = bytes_made(self.graph, node, value, region)
         self.made[node.id, value] = len(self.drafts)
         content = Content(node.id, value, region)
@@ -291,9 +296,29 @@ class _Expander:
                 stages.setdefault(launch.stage, []).extend(s for n in launch.nodes for s in steps_of[n])
         return {step: (min(steps), max(steps)) for steps in stages.values() for step in steps}
 
+    def _rounds(self, order: Sequence[int]) -> dict[int, int]:
+        """For each step of a program on groups of cores the last step of as many nodes as there are groups,
+        which may run at the same time."""
+        if self.bindings.cores is None:
+            return {}
+        last = {step.node: number for number, step in enumerate(self.steps)}
+        nodes = [node for node in order if node in last]
+        num_groups = len(self.bindings.cores.groups)
+        until = {node: last[nodes[min(i + num_groups, len(nodes)) - 1]] for i, node in enumerate(nodes)}
+        return {number: until[step.node] for number, step in enumerate(self.steps)}
+
+    def _is_crossing(self, draft: _Draft) -> bool:
+        """Whether another group of cores reads a buffer."""
+        cores, content = self.bindings.cores, draft.content
+        if cores is None or content.is_kept or content.node not in cores.crossing:
+            return False
+        return content.value in self.graph.nodes[content.node].outputs
+
     def _buffer(self, number: int, names: Sequence[str]) -> Buffer:
         draft = self.drafts[number]
         first, last = draft.first_step, self._last_step(draft)
+        if self._is_crossing(draft):
+            last = self.behind[last]  # else what others write meanwhile would wait for its reader
         return Buffer(
             names[number],
             draft.size_bytes,
@@ -312,6 +337,7 @@ class _Expander:
         """
         return (
             old.last_read == draft.first_step
+            and not self._is_crossing(old)
             and draft.first_step not in self.together
             and not old.is_result
             and old.size_bytes >= draft.size_bytes

@@ -70,8 +70,9 @@ class _Levels:
             if packing.note and packing.note not in notes:
                 notes.append(packing.note)
         offsets = {b.name: offsets[b.name] for b in self.problem.buffers}
+        levels = {b.name: home for b, home in zip(self.problem.buffers, self.residence.levels, strict=True)}
         provenance = Provenance(name, seed, self.meter.num_evaluations, "; ".join(notes))
-        return self._plan(offsets, provenance)
+        return measured(self.problem, levels, offsets, provenance, cut_off=self.meter.cut_off)
 
     def _pack(self, level: int) -> Packing | Infeasible:
         """Offsets within a level. While there are none that fit, one more buffer leaves."""
@@ -122,39 +123,51 @@ class _Levels:
             self.problem.remedies,
         )
 
-    def _plan(self, offsets: dict[str, int], provenance: Provenance) -> MemoryPlan:
-        problem = self.problem
-        levels = {b.name: level for b, level in zip(problem.buffers, self.residence.levels, strict=True)}
-        in_place_of = _in_place_of(problem, levels, offsets)
-        uses = tuple(self._use(level, levels, offsets, in_place_of) for level in range(len(problem.levels)))
-        if len(uses) == 1:
-            cost_bytes, bound_bytes = uses[0].peak_bytes, uses[0].lower_bound_bytes
-        else:
-            cost_bytes = sum(b.size_bytes for b in problem.buffers if levels[b.name] > b.level)
-            bound_bytes = spill_bound_bytes(problem) if cost_bytes else 0
-        quality = Quality.of(cost_bytes, bound=bound_bytes, unit="bytes", cut_off=self.meter.cut_off)
-        return MemoryPlan(levels, offsets, in_place_of, uses, quality, provenance)
 
-    def _use(
-        self, level: int, levels: dict[str, int], offsets: dict[str, int], in_place_of: dict[str, str]
-    ) -> LevelUse:
-        here: list[Buffer] = []
-        spilled: list[Buffer] = []
-        for buffer in self.problem.buffers:
-            home = levels[buffer.name]
-            if home == level:
-                here.append(buffer)
-            elif buffer.level <= level < home:
-                spilled.append(buffer)
-        return LevelUse(
-            self.problem.levels[level],
-            len(here),
-            max(live_bytes(here, in_place_of), default=0),
-            _peak_bytes(here, offsets),
-            lower_bound_bytes(here),
-            len(spilled),
-            sum(b.size_bytes for b in spilled),
-        )
+def measured(
+    problem: MemoryProblem,
+    levels: dict[str, int],
+    offsets: dict[str, int],
+    provenance: Provenance,
+    *,
+    cut_off: bool = False,
+) -> MemoryPlan:
+    """The plan that puts each buffer, by name, at an offset of a level, with what that uses and costs."""
+    in_place_of = _in_place_of(problem, levels, offsets)
+    uses = tuple(_use(problem, level, levels, offsets, in_place_of) for level in range(len(problem.levels)))
+    if len(uses) == 1:
+        cost_bytes, bound_bytes = uses[0].peak_bytes, uses[0].lower_bound_bytes
+    else:
+        cost_bytes = sum(b.size_bytes for b in problem.buffers if levels[b.name] > b.level)
+        bound_bytes = spill_bound_bytes(problem) if cost_bytes else 0
+    quality = Quality.of(cost_bytes, bound=bound_bytes, unit="bytes", cut_off=cut_off)
+    return MemoryPlan(levels, offsets, in_place_of, uses, quality, provenance)
+
+
+def _use(
+    problem: MemoryProblem,
+    level: int,
+    levels: dict[str, int],
+    offsets: dict[str, int],
+    in_place_of: dict[str, str],
+) -> LevelUse:
+    here: list[Buffer] = []
+    spilled: list[Buffer] = []
+    for buffer in problem.buffers:
+        home = levels[buffer.name]
+        if home == level:
+            here.append(buffer)
+        elif buffer.level <= level < home:
+            spilled.append(buffer)
+    return LevelUse(
+        problem.levels[level],
+        len(here),
+        max(live_bytes(here, in_place_of), default=0),
+        _peak_bytes(here, offsets),
+        lower_bound_bytes(here),
+        len(spilled),
+        sum(b.size_bytes for b in spilled),
+    )
 
 
 def live_bytes(buffers: Sequence[Buffer], in_place_of: Collection[str], num_steps: int = 0) -> list[int]:

@@ -10,12 +10,21 @@ from tilewright.hardware.capacity import local_capacity_bytes, main_capacity_byt
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Value
 from tilewright.ir.region import Region, full_region
-from tilewright.memory.base import LevelUse, MemoryLevel, MemoryPlan, MemoryPlanner
+from tilewright.memory.apart import Space, place_apart
+from tilewright.memory.base import (
+    DEFAULT_ALIGNMENT_BYTES,
+    LevelUse,
+    MemoryLevel,
+    MemoryPlan,
+    MemoryPlanner,
+    aligned,
+)
 from tilewright.memory.instances import SCOPES, Content, InstanceStep, Timeline, buffer_name, expand
 from tilewright.memory.levels import live_bytes
 from tilewright.memory.longest_liveness import LongestLiveness
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.schedule.binding import Bindings, Scope
+from tilewright.schedule.core_groups import CoreGroups
 from tilewright.schedule.instances import InstanceGraph
 
 DEFAULT_PLANNER = "longest-liveness"
@@ -172,19 +181,36 @@ def place(
     """The scope and the offset of every buffer that an order of instances needs on a machine.
 
     A buffer that does not fit its level goes to the next outer one for its whole life; the planner, by
-    default `longest-liveness`, says which.
+    default `longest-liveness`, says which. Groups of cores that work side by side have buffers of their own.
 
     Raises:
         UsageError: the planner's options do not fit the problem.
         InfeasibleMapping: not even main memory is large enough.
     """
     timeline = expand(graph, order, bindings, levels_of(graph, machine))
-    plan = (planner or LongestLiveness()).solve(timeline.problem, budget)
+    planner = planner or LongestLiveness()
+    if bindings.cores is None:
+        plan = planner.solve(timeline.problem, budget)
+    else:
+        groups = [bindings.cores.of_nodes[content.node] for content in timeline.contents]
+        spaces = core_spaces(bindings.cores, machine)
+        plan = place_apart(planner, timeline.problem, groups, spaces, budget)
     if isinstance(plan, Infeasible):
         if plan.level == LEVEL_NAMES[Scope.MAIN]:
             plan = replace(plan, level=f"{machine.outermost.name} of {machine.name!r}")
         raise InfeasibleMapping(str(plan))
     return ScopePlan(timeline, plan)
+
+
+def core_spaces(cores: CoreGroups, machine: Machine) -> tuple[Space, ...]:
+    """Where the buffers of each group of cores lie among those of all cores of a cluster."""
+    of_core_bytes = local_capacity_bytes(machine) // machine.num_cores_per_cluster
+    found = []
+    for group in cores.groups:
+        start = aligned(group.first_core * of_core_bytes, DEFAULT_ALIGNMENT_BYTES)
+        end = (group.first_core + group.num_cores) * of_core_bytes
+        found.append(Space(start, max(0, end - start)))
+    return tuple(found)
 
 
 def levels_of(graph: InstanceGraph, machine: Machine) -> tuple[MemoryLevel, ...]:

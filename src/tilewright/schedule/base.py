@@ -39,10 +39,15 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Instances that run one after another; `num_cores` None leaves their share to the target."""
+    """Instances that run one after another; `num_cores` None leaves their share to the target.
+
+    With a `first_core` they run on that core and those behind it. In one program groups on other cores then
+    work at the same time, whatever stage they are in, as far as what they read allows.
+    """
 
     instances: tuple[Instance, ...]
     num_cores: int | None = None
+    first_core: int | None = None
 
 
 Strategy = Literal["parallel", "merge"]

@@ -17,6 +17,7 @@ from math import isqrt, prod
 from tilewright.ir.graph import Value
 from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region
+from tilewright.schedule.core_groups import CoreGroups
 from tilewright.schedule.instances import Edge, InstanceGraph, InstanceNode, Kind
 from tilewright.schedule.launches import Launch, most_cores
 
@@ -36,7 +37,8 @@ class Bindings:
     """The binding and the scope of every node's buffer, by place, and what readers want of what they read.
 
     `wanted` has an entry for an edge where the reader's binding says something about it. `launches` are the
-    kernels that the machine launches separately; none where one program runs all.
+    kernels that the machine launches separately; none where one program runs all. `cores` are the groups of
+    cores that share the work of one program; None where all cores run every node.
     """
 
     num_cores: int
@@ -44,6 +46,7 @@ class Bindings:
     scopes: tuple[Scope, ...]
     wanted: Mapping[Edge, Binding]
     launches: tuple[Launch, ...] = ()
+    cores: CoreGroups | None = None
     _most_cores: Mapping[int, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +54,8 @@ class Bindings:
 
     def cores_of(self, place: int) -> int:
         """How many cores a node may take."""
+        if self.cores is not None:
+            return self.cores.of(place).num_cores
         return self._most_cores.get(place, self.num_cores)
 
 
@@ -100,22 +105,36 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 
 def bind(
-    graph: InstanceGraph, order: Sequence[int], num_cores: int, launches: Sequence[Launch] = ()
+    graph: InstanceGraph,
+    order: Sequence[int],
+    num_cores: int,
+    launches: Sequence[Launch] = (),
+    cores: CoreGroups | None = None,
 ) -> Bindings:
     """Algorithm 4 on a schedule. Results of the network belong to main memory. O(edges * axes).
 
-    What kernels leave that are launched separately does, too: they agree on no distribution over cores.
+    What kernels leave that are launched separately does, too: they agree on no distribution over cores. What
+    one group of cores makes for another one goes to the shared buffer.
     """
-    return _Binder(graph, num_cores, tuple(launches)).run(order)
+    return _Binder(graph, num_cores, tuple(launches), cores).run(order)
 
 
 class _Binder:
-    def __init__(self, graph: InstanceGraph, num_cores: int, launches: tuple[Launch, ...]) -> None:
+    def __init__(
+        self,
+        graph: InstanceGraph,
+        num_cores: int,
+        launches: tuple[Launch, ...],
+        cores: CoreGroups | None,
+    ) -> None:
         self.graph = graph
-        self.num_cores, self.launches = num_cores, launches
+        self.num_cores, self.launches, self.cores = num_cores, launches, cores
         self.most_cores = most_cores(launches)
+        if cores is not None:
+            self.most_cores = {node.id: cores.of(node.id).num_cores for node in graph.nodes}
         self.bindings: list[Binding | None] = [None] * len(graph.nodes)
-        self.scopes = [Scope.LOCAL] * len(graph.nodes)
+        crossing = frozenset[int]() if cores is None else cores.crossing
+        self.scopes = [Scope.SHARED if n.id in crossing else Scope.LOCAL for n in graph.nodes]
         self.wanted: dict[Edge, Binding] = {}
         self._known: dict[tuple[object, ...], dict[Value, Binding]] = {}
         self._axes: dict[int, tuple[int, ...]] = {}
@@ -132,6 +151,8 @@ class _Binder:
                 binding = demands.get(edge.value)
                 if binding is None or not self._is_valid(binding, edge):
                     continue
+                if self.cores is not None and self.cores.is_crossed(edge):
+                    continue
                 self.wanted[edge] = binding
                 if self.bindings[edge.producer] is None:
                     self.bindings[edge.producer] = binding
@@ -143,7 +164,8 @@ class _Binder:
             if self.launches or any(v in self.graph.results for v in node.outputs):
                 self.scopes[node.id] = Scope.MAIN
         done = [b for b in self.bindings if b is not None]
-        return Bindings(self.num_cores, tuple(done), tuple(self.scopes), self.wanted, self.launches)
+        scopes = tuple(self.scopes)
+        return Bindings(self.num_cores, tuple(done), scopes, self.wanted, self.launches, self.cores)
 
     def _is_valid(self, binding: Binding, edge: Edge) -> bool:
         """Whether it says something, and both the producer's buffer and what is read of it can have it."""

@@ -42,8 +42,9 @@ def check_bindings(graph: InstanceGraph, bindings: Bindings) -> tuple[Violation,
     """Everything wrong with bindings and scopes: nothing, if they are valid.
 
     Checked: one factor per axis, which divides the extent of what is made, all together no more than there
-    are cores; the same of what readers want; a slice that two readers want differently is not local; results
-    of the network and what separate kernels leave lie in main memory, and nothing else does.
+    are cores, or cores of the group that runs it; the same of what readers want; a slice that two readers
+    want differently, or that another group of cores reads, is not local; results of the network and what
+    separate kernels leave lie in main memory, and nothing else does.
     """
     return tuple(_binding_violations(graph, bindings))
 
@@ -51,19 +52,29 @@ def check_bindings(graph: InstanceGraph, bindings: Bindings) -> tuple[Violation,
 def _binding_violations(graph: InstanceGraph, bindings: Bindings) -> Iterator[Violation]:
     for node in graph.nodes:
         binding, scope = bindings.bindings[node.id], bindings.scopes[node.id]
-        if not _deals(node.region, binding, bindings.num_cores):
+        if not _deals(node.region, binding, _most_cores(bindings, node.id)):
             yield Violation("binding", f"{node}: {binding} does not deal out {node.region}")
         leaves = bool(bindings.launches) or any(v in graph.results for v in node.outputs)
         if (scope is Scope.MAIN) != (node.kind is Kind.INSTANCE and leaves):
             yield Violation("scope", f"{node}: lies in {scope}")
         wanted = {bindings.wanted[e] for e in graph.readers(node.id) if e in bindings.wanted}
+        if scope is Scope.LOCAL and bindings.cores is not None:
+            groups = bindings.cores.of_nodes
+            if any(groups[e.consumer] != groups[node.id] for e in graph.readers(node.id)):
+                yield Violation("scope", f"{node}: another group of cores reads it, but it is local")
         if len(wanted) > 1 and scope is Scope.LOCAL:
             yield Violation("scope", f"{node}: its readers want {sorted(wanted)}, but it is local")
     for edge, binding in bindings.wanted.items():
-        if not _deals(edge.region, binding, bindings.num_cores):
+        if not _deals(edge.region, binding, _most_cores(bindings, edge.consumer)):
             yield Violation(
                 "wanted", f"{graph.nodes[edge.consumer]}: {binding} does not deal out {edge.region}"
             )
+
+
+def _most_cores(bindings: Bindings, place: int) -> int:
+    """How many cores may run a node."""
+    cores = bindings.cores
+    return bindings.num_cores if cores is None else cores.groups[cores.of_nodes[place]].num_cores
 
 
 def _deals(region: Region, binding: Sequence[int], num_cores: int) -> bool:

@@ -25,6 +25,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule, Schedule, Stage
 from tilewright.schedule.binding import Scope
+from tilewright.schedule.core_groups import core_groups_of
 from tilewright.schedule.instances import InstanceGraph
 from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
@@ -171,7 +172,8 @@ class NpuBackend(PlainBackend):
         policy = self._policy_of(recipe.execution)
         separate = policy.launches == "each subgraph"
         launches = launches_of(schedule, instances) if separate else ()
-        key = (cut, order, launches, recipe.memory, recipe.execution)
+        cores = None if separate else core_groups_of(schedule, instances, self.machine.num_cores_per_cluster)
+        key = (cut, order, launches, cores, recipe.memory, recipe.execution)
         if key in self._plans or (is_known and key in self._estimates):
             self._note_peaks(recipe, self._scopes[key])
             return key
@@ -189,6 +191,7 @@ class NpuBackend(PlainBackend):
                 launches,
                 self.tiler,
                 most_s,
+                cores,
             )
         except Outclassed as error:
             self._outclassed[key] = Outclassed(str(error))

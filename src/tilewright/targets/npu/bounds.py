@@ -42,14 +42,15 @@ def steps_s(steps: Sequence[SimulatedStep], residents: Mapping[str, Scope], mach
             inner_bytes += passage.moved_bytes
             if weight.key is None:
                 outer_bytes += weight.size_bytes
-            elif weight.key not in residents:
+            elif weight.key not in residents and passage.moved_bytes:
                 fetched[weight.key] = weight.size_bytes
         for passage in (*tiling.loads, *tiling.stores):
             inner_bytes += passage.moved_bytes
             outer_bytes += passage.outer_bytes
         # Kernels that hold other cores run at the same time.
         for work in step.works if step.kernel is None else ():
-            seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds
+            share = 1.0 if step.group is None else step.group.share  # others do as much meanwhile
+            seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds * share
     outer_bytes += sum(fetched.values())
     seconds[DMA] = outer_bytes / ports.main_bytes_per_s
     if ports.shared is not None and not any(step.kernel for step in steps):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from tilewright.hardware.capacity import local_capacity_bytes
 from tilewright.hardware.machine import Level
 from tilewright.ir.region import full_region
 from tilewright.memory.scopes import PlacedBuffer
@@ -40,22 +41,85 @@ def check_levels(trace: Trace) -> Iterator[Violation]:
         if peak > capacity_bytes:
             yield Violation("capacity", f"{level.name}: buffers end at {peak} of {capacity_bytes} bytes")
         stays = list(passing(trace, scope))
+        if scope is Scope.LOCAL and trace.planned.bindings.cores is not None:
+            yield from _check_groups(trace, level)
+            continue
         if any(step.kernel for step in trace.planned.simulation.steps):
             # Each kernel has places of its own while it runs.
             stays += _of_kernels(trace, scope)
             peak = 0
-        most_bytes, at_s = most(stays, trace.tolerance_s)
-        if most_bytes > capacity_bytes - peak:
-            there = [stay for stay in stays if stay.start_s <= at_s < stay.end_s]
-            there.sort(key=lambda stay: -stay.size_bytes)
-            listed = ", ".join(f"{stay.what} {stay.size_bytes}" for stay in there[:4])
-            more = f" and {len(there) - 4} more" if len(there) > 4 else ""
-            yield Violation(
-                "capacity",
-                f"{level.name}: at {at_s * 1e6:.3f} us {most_bytes} bytes pass beside buffers up to {peak} "
-                f"of {capacity_bytes}: {listed}{more}",
-            )
+        yield from _check_passing(trace, level.name, stays, peak, capacity_bytes)
     yield from _check_main(trace)
+
+
+def _check_passing(
+    trace: Trace, name: str, stays: Sequence[Stay], peak: int, capacity_bytes: int
+) -> Iterator[Violation]:
+    most_bytes, at_s = most(stays, trace.tolerance_s)
+    if most_bytes > capacity_bytes - peak:
+        there = [stay for stay in stays if stay.start_s <= at_s < stay.end_s]
+        there.sort(key=lambda stay: -stay.size_bytes)
+        listed = ", ".join(f"{stay.what} {stay.size_bytes}" for stay in there[:4])
+        more = f" and {len(there) - 4} more" if len(there) > 4 else ""
+        yield Violation(
+            "capacity",
+            f"{name}: at {at_s * 1e6:.3f} us {most_bytes} bytes pass beside buffers up to {peak} "
+            f"of {capacity_bytes}: {listed}{more}",
+        )
+
+
+def _check_groups(trace: Trace, level: Level) -> Iterator[Violation]:
+    """Each group of cores has the buffers of its cores: places between those of its first and its last core,
+    and what passes, or is held, beside these."""
+    cores, machine = trace.planned.bindings.cores, trace.machine
+    assert cores is not None
+    assert level.capacity_bytes is not None
+    for_buffers = local_capacity_bytes(machine)
+    residents = trace.planned.simulation.residents
+    stay_bytes = sum(stay.size_bytes for stay in _residents(trace, Scope.LOCAL))
+    for group in cores.groups:
+        first, behind = group.first_core, group.first_core + group.num_cores
+        start = for_buffers // machine.num_cores_per_cluster * first
+        end = for_buffers // machine.num_cores_per_cluster * behind
+        lying = [b for b in trace.planned.scopes.buffers if b.scope is Scope.LOCAL and b.size_bytes]
+        own = [b for b in lying if cores.of_nodes[b.node] == group.number]
+        for buffer in own:
+            if buffer.offset_bytes < start or buffer.end_bytes > end:
+                yield Violation(
+                    "capacity",
+                    f"{level.name}: {buffer} lies from {buffer.offset_bytes} to {buffer.end_bytes}, cores "
+                    f"{first} to {behind - 1} have {start} to {end}",
+                )
+        steps = [n for n in range(len(trace.planned.scopes.steps)) if trace.group_of(n) == group]
+        stays = [stay for number in steps for stay in _in_cores(trace, number)]
+        stays += _held(trace, group.number, steps)
+        if residents.stay or stay_bytes:
+            part_bytes = -(-stay_bytes * group.num_cores // machine.num_cores_per_cluster)
+            stays.append(Stay("residents", 0.0, last_end(trace.runs), part_bytes))
+        extent = max((b.end_bytes for b in own), default=0) - min((b.offset_bytes for b in own), default=0)
+        name = f"{level.name} of cores {first} to {behind - 1}"
+        yield from _check_passing(trace, name, stays, extent, level.capacity_bytes * group.num_cores)
+
+
+def _held(trace: Trace, group: int, steps: Sequence[int]) -> Iterator[Stay]:
+    """Weights that a group of cores holds, in every copy that one of its steps needs: from when they come,
+    or from the beginning, until they are used for the last time, or to the end."""
+    needed: dict[str, int] = {}
+    until: dict[str, float] = {}
+    held = trace.held()
+    stays = trace.planned.simulation.residents.stay
+    for number in steps:
+        for weight in trace.planned.simulation.steps[number].weights:
+            key = weight.key or ""
+            if (group, key) in held:
+                needed[key] = max(needed.get(key, 0), weight.size_bytes * weight.num_copies)
+                until[key] = max(until.get(key, 0.0), last_end(trace.work(number)))
+    for key, size_bytes in needed.items():
+        brought = held[group, key]
+        start_s = 0.0 if brought is None else first_start(trace.of(brought, "weights", name=key))
+        yield Stay(
+            f"{key}, which is held,", start_s, last_end(trace.runs) if stays else until[key], size_bytes
+        )
 
 
 def _check_main(trace: Trace) -> Iterator[Violation]:

@@ -41,6 +41,7 @@ class _Walk:
         self.violations: list[Violation] = []
         self.computed: list[Sequence[float]] = []  # by step and tile: when it is in the cores
         self.stored: list[dict[Scope, Sequence[float]]] = []  # the same: when it is where it belongs
+        self.held = trace.held()
         self.places = _Places(self.scopes.buffers)
         self.moved = self._moved()
         self.moved_at: dict[tuple[int, int], float] = {}  # by reader's node and buffer
@@ -102,7 +103,14 @@ class _Walk:
             regions = [read.region if part is None else part.get(read.value) for part in parts]
             yield read.value.name, self._arrivals(number, step, read, regions)
         for weight in self.lowered[number].weights:
-            key = weight.key or ""
+            key, group = weight.key or "", self.trace.group_of(number)
+            brought = number if group is None else self.held.get((group.number, key), number)
+            if brought is None:
+                continue
+            if brought < number:
+                there_s = last_end(self.trace.of(brought, "weights", name=key))
+                yield f"weight {key}", [there_s] * num_tiles
+                continue
             yield f"weight {key}", ends_until(self.trace.of(number, "weights", name=key), num_tiles)
 
     def _arrivals(

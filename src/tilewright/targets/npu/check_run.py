@@ -66,13 +66,19 @@ def check_run(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]
 
 
 def _check_units(trace: Trace) -> Iterator[Violation]:
-    """Kernels that hold some of the cores have units of their own, all together those of all cores."""
+    """Kernels that hold some of the cores, and groups of cores, have units of their own, all together those
+    of all cores."""
     num_cores = trace.machine.num_cores_per_cluster
     lanes: dict[tuple[str, int | None], list[Run]] = {}
     cores: dict[str, list[tuple[float, int]]] = {}
     for run in trace.runs:
-        kernel = trace.planned.simulation.steps[run.step].kernel
-        lanes.setdefault((run.unit, kernel.number if kernel and run.num_cores else None), []).append(run)
+        kernel, group = trace.planned.simulation.steps[run.step].kernel, trace.group_of(run.step)
+        lane = None if not run.num_cores else group.number if group else kernel.number if kernel else None
+        lanes.setdefault((run.unit, lane), []).append(run)
+        if group is not None and run.unit != DMA and run.num_cores != group.num_cores:
+            yield Violation(
+                "unit", f"{run.unit}: step {run.step} runs on {run.num_cores} of its {group.num_cores} cores"
+            )
         changes = cores.setdefault(run.unit, [])
         changes.append((run.start_s, run.num_cores or num_cores))
         changes.append((run.end_s - trace.tolerance_s, -(run.num_cores or num_cores)))
@@ -95,7 +101,8 @@ def _check_units(trace: Trace) -> Iterator[Violation]:
 def _check_rates(trace: Trace) -> Iterator[Violation]:
     rates = _rates(trace.machine)
     for run in trace.runs:
-        least_s = run.size_bytes / rates[run.unit] if run.size_bytes else 0.0
+        share = run.num_cores / trace.machine.num_cores_per_cluster if run.num_cores else 1.0
+        least_s = run.size_bytes / (rates[run.unit] * share) if run.size_bytes else 0.0
         if (run.end_s - run.start_s) * (1 + _CLOSE) + trace.tolerance_s < least_s:
             yield Violation(
                 "rate",
@@ -138,8 +145,9 @@ def _engine_rate(machine: Machine, inner: Level, outer: Level) -> float:
 def _check_steps(trace: Trace) -> Iterator[Violation]:
     """What each step has to move and to multiply, as the plan has it, and what its runs do."""
     products_per_s = _products_per_s(trace.machine)
+    held = trace.held()
     for number, step in enumerate(trace.planned.scopes.steps):
-        for what, least_bytes, runs in _moves(trace, number, step):
+        for what, least_bytes, runs in _moves(trace, number, step, held):
             moved_bytes = sum(run.size_bytes for run in runs)
             if moved_bytes < least_bytes:
                 yield Violation(
@@ -147,7 +155,7 @@ def _check_steps(trace: Trace) -> Iterator[Violation]:
                 )
         computing = trace.of(number, "compute")
         num_products = _products(trace, step)
-        least_s = num_products / products_per_s if num_products else 0.0
+        least_s = num_products / (products_per_s * trace.share_of(number)) if num_products else 0.0
         spent_s = sum(run.end_s - run.start_s for run in computing)
         if spent_s * (1 + _CLOSE) + trace.tolerance_s < least_s:
             yield Violation(
@@ -166,7 +174,9 @@ def _check_steps(trace: Trace) -> Iterator[Violation]:
                 )
 
 
-def _moves(trace: Trace, number: int, step: InstanceStep) -> Iterator[tuple[str, int, list[Run]]]:
+def _moves(
+    trace: Trace, number: int, step: InstanceStep, held: Mapping[tuple[int, str], int | None]
+) -> Iterator[tuple[str, int, list[Run]]]:
     """What a step has to move: what that is, at least how many bytes, and the runs that do it."""
     graph, buffers = trace.planned.instances, trace.planned.scopes.buffers
     least: Counter[tuple[str, str, str]] = Counter()
@@ -186,7 +196,18 @@ def _moves(trace: Trace, number: int, step: InstanceStep) -> Iterator[tuple[str,
             least["store", DMA, buffer.value.name] += buffer.size_bytes
     for (what, unit, name), least_bytes in least.items():
         yield f"{what} of {name} on {unit}", least_bytes, trace.of(number, what, unit, name)
-    yield "weights", _weight_bytes(trace, step), trace.of(number, "weights")
+    group, there_bytes = trace.group_of(number), 0
+    for weight in trace.planned.simulation.steps[number].weights if group is not None else ():
+        assert group is not None
+        place = group.number, weight.key or ""
+        if place not in held:
+            continue
+        brought = held[place]
+        if brought == number:
+            yield f"weight {weight.key}", weight.size_bytes, trace.of(number, "weights", name=weight.key)
+        else:
+            there_bytes += weight.size_bytes  # which the step that brought it moved
+    yield "weights", max(0, _weight_bytes(trace, step) - there_bytes), trace.of(number, "weights")
 
 
 def _weight_bytes(trace: Trace, step: InstanceStep) -> int:

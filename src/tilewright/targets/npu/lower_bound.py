@@ -6,7 +6,7 @@ overlaps, they follow each other. Before any of that there is a launch. Counted 
 * of units that compute, all nodes' work on all cores, products rounded up to whole tiles of the matrix unit;
 * of main memory's port, each input, result and weight once, but for weights that may stay on the chip, and
   the setup of a transfer for each of them;
-* of the cores' port, the same bytes and all weights, since whatever is used comes to the cores.
+* of the cores' port, the same bytes, since whatever is used comes to the cores, or stays there.
 
 Not counted is what some plan avoids, though most do not: second launches, halos, values that leave the chip.
 A bound on what must leave it (live bytes of a cut beyond the capacity, there and back) would not hold: slices
@@ -36,7 +36,8 @@ def lower_bound(
     seconds: dict[str, float] = {}
     for step in steps:
         for work in step.works:
-            seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds
+            share = 1.0 if step.group is None else step.group.share
+            seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds * share
     for unit, work_s in seconds.items():
         # Slices may leave out rows between those that they read.
         seconds[unit] = min(work_s, least_seconds.get(unit, work_s if unit not in (DMA, CORE_DMA) else 0.0))
@@ -70,7 +71,8 @@ def _moving_seconds(
         num_transfers += sum(1 for x in weights.values() if x)
     found = {DMA: num_transfers * ports.setup_s + from_main / ports.main_bytes_per_s}
     if ports.shared is not None:
-        found[CORE_DMA] = (border_bytes + rows_bytes + weight_bytes) / ports.local_bytes_per_s
+        to_cores = border_bytes + rows_bytes + max(0.0, weight_bytes - stay_bytes)
+        found[CORE_DMA] = to_cores / ports.local_bytes_per_s
     return found
 
 

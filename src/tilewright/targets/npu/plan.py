@@ -14,10 +14,12 @@ from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition.base import Partition
 from tilewright.schedule.base import Schedule
 from tilewright.schedule.binding import Bindings, bind
+from tilewright.schedule.core_groups import CoreGroups, core_groups_of
 from tilewright.schedule.instances import InstanceGraph
 from tilewright.schedule.launches import Launch, launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.npu.bounds import steps_s, values_passing_s
+from tilewright.targets.npu.lower_groups import lower_in_groups
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
@@ -62,8 +64,12 @@ def simulated(
     types = types or element_types(machine)
     instances, order = instances_of(schedule, types)
     policy = policy or Policy(launches=machine.launches)
-    launches = launches_of(schedule, instances) if policy.launches == "each subgraph" else ()
-    return simulated_order(instances, order, machine, types, memory, policy, launches=launches, tiler=tiler)
+    is_launched = policy.launches == "each subgraph"
+    launches = launches_of(schedule, instances) if is_launched else ()
+    cores = None if is_launched else core_groups_of(schedule, instances, machine.num_cores_per_cluster)
+    return simulated_order(
+        instances, order, machine, types, memory, policy, launches=launches, tiler=tiler, cores=cores
+    )
 
 
 def simulated_order(
@@ -77,25 +83,32 @@ def simulated_order(
     launches: Sequence[Launch] = (),
     tiler: Tiler | None = None,
     most_s: float = inf,
+    cores: CoreGroups | None = None,
 ) -> SimulatedPlan:
     """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
     `launches` the kernels in that order of a policy that launches each subgraph, `tiler` whoever tiles steps;
-    None: `tiler_of` the machine. A plan that is seen to take more than `most_s` is not simulated.
+    None: `tiler_of` the machine. A plan that is seen to take more than `most_s` is not simulated. `cores` are
+    the groups of cores that run the nodes of one program.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
         Outclassed: it takes more than `most_s`.
     """
-    bindings = bind(instances, order, machine.num_cores_per_cluster, launches)
+    bindings = bind(instances, order, machine.num_cores_per_cluster, launches, cores)
     scopes = place(instances, order, bindings, machine, memory)
     _require(values_passing_s(scopes, machine), most_s)
     residents = Residents(pool_sizes(machine, scopes))
     tiler = tiler or tiler_of(machine)
-    steps = lower(scopes, bindings, machine, types, residents, tiler)
-    if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
-        weights = ((w.key, w.size_bytes) for step in steps for w in step.weights if w.key is not None)
-        residents = choose_residents(tuple(weights), residents.pools)
+    if cores is None:
         steps = lower(scopes, bindings, machine, types, residents, tiler)
+        if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
+            weights = ((w.key, w.size_bytes) for step in steps for w in step.weights if w.key is not None)
+            residents = choose_residents(tuple(weights), residents.pools)
+            steps = lower(scopes, bindings, machine, types, residents, tiler)
+    else:
+        steps, residents = lower_in_groups(
+            scopes, bindings, machine, types, residents, tiler, stays=policy.resident_weights
+        )
     _require(steps_s(steps, residents.scopes, machine), most_s)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, Works(machine, types))

@@ -20,11 +20,19 @@ _SHARE = 2  # of a pool, one part in so many
 
 @dataclass(frozen=True, slots=True)
 class Residents:
-    """Where weights stay, by their key, and what they leave of the pools."""
+    """Where weights stay, by their key, and what they leave of the pools.
+
+    `local_bytes` of `size_bytes` lie in the cores. `held` are the weights that groups of cores hold, by the
+    group's number, with the bytes that they take there: from the first step that needs them on, or from batch
+    to batch if they `stay`.
+    """
 
     pools: PoolSizes
     scopes: Mapping[str, Scope] = field(default_factory=dict)
     size_bytes: int = 0
+    local_bytes: int = 0
+    held: tuple[Mapping[str, int], ...] = ()
+    stay: bool = False
 
 
 def choose_residents(fetches: Sequence[tuple[str, int]], pools: PoolSizes) -> Residents:
@@ -46,4 +54,4 @@ def choose_residents(fetches: Sequence[tuple[str, int]], pools: PoolSizes) -> Re
             free[level] -= size_bytes[key]
     taken = {scope: sum(size_bytes[key] for key, where in found.items() if where is scope) for scope in free}
     left = PoolSizes(pools.local_bytes - taken[Scope.LOCAL], pools.shared_bytes - taken[Scope.SHARED])
-    return Residents(left, found, sum(taken.values()))
+    return Residents(left, found, sum(taken.values()), taken[Scope.LOCAL])

@@ -8,7 +8,7 @@ follows in sequence, with a barrier of all cores after each step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.hardware.machine import Machine
 from tilewright.targets.npu.events import Run
@@ -87,7 +87,12 @@ def simulate(
     steps, ports = tuple(steps), ports_of(machine)
     account = Account(machine)
     residents = pools if isinstance(pools, Residents) else Residents(pools)
-    last_steps = {w.key: step.number for step in steps for w in step.weights if w.key is not None}
+    last_steps = {
+        w.key: step.number
+        for step in steps
+        for w, passage in zip(step.weights, step.tiling.weights, strict=True)
+        if w.key is not None and passage.moved_bytes  # else it is where it is needed
+    }
     tasks = StepTasks(machine, policy, residents, account, last_steps)
     for step in steps:
         tasks.add(step)
@@ -108,6 +113,8 @@ def simulate(
         if moved_pj:
             energy_pj[unit] = energy_pj.get(unit, 0.0) + moved_pj
     energy_pj["static"] = static_power_w(machine) * time_s * 1e12
+    if residents.scopes or residents.stay:
+        policy = replace(policy, resident_weights=True)
     bound_s, bound_by = lower_bound(steps, machine, policy, least_seconds or {})
     macs = sum(work.macs for step in steps for work in step.works)
     return Simulation(

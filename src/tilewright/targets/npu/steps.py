@@ -17,7 +17,9 @@ from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.schedule.launches import Launch
+from tilewright.targets.npu.groups import StepGroup, bringing
 from tilewright.targets.npu.kernels import Kernel, StepCores, kernel_of
+from tilewright.targets.npu.places import reused_places
 from tilewright.targets.npu.pools import PoolSizes, pool_sizes
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.tile_mapping import tiler_of
@@ -77,7 +79,7 @@ class SimulatedStep:
     """One step with all that takes time. `after` are steps whose places in memory it reuses.
 
     Where kernels are launched separately, `kernel` is the one that it belongs to, `binding` how its main
-    result is distributed over cores.
+    result is distributed over cores. Where groups of cores work side by side, `group` is what runs it.
     """
 
     number: int
@@ -91,6 +93,17 @@ class SimulatedStep:
     after: tuple[int, ...]
     kernel: Kernel | None = None
     binding: Binding = ()
+    group: StepGroup | None = None
+
+    @property
+    def share(self) -> float:
+        """What of the cores runs it."""
+        cores = self.group or self.kernel
+        return 1.0 if cores is None else cores.share
+
+    def holds(self, weight: Weight) -> bool:
+        """Whether the cores that run it keep a weight once they have it."""
+        return self.group is not None and weight.key in self.group.held
 
 
 def lower(
@@ -100,18 +113,20 @@ def lower(
     types: ElementTypes,
     residents: Residents | None = None,
     tiler: Tiler | None = None,
+    groups: Sequence[StepGroup] = (),
 ) -> tuple[SimulatedStep, ...]:
     """The steps of a plan on a machine that keeps elements as `types` say.
 
     `residents` are weights that stay on the chip, and what they leave free; None: there are none. `tiler`
-    says how steps are tiled; None: whoever `tiler_of` the machine is.
+    says how steps are tiled; None: whoever `tiler_of` the machine is. `groups` are those of the bindings'
+    groups of cores.
     O(operators of the layers of all instances).
 
     Raises:
         InfeasibleMapping: what the plan's buffers leave free is too small for any tile of a step.
     """
     residents = residents or Residents(pool_sizes(machine, plan))
-    return _Lowering(plan, bindings, machine, types, residents, tiler or tiler_of(machine)).run()
+    return _Lowering(plan, bindings, machine, types, residents, tiler or tiler_of(machine), groups).run()
 
 
 class _Lowering:
@@ -123,12 +138,16 @@ class _Lowering:
         types: ElementTypes,
         residents: Residents,
         tiler: Tiler,
+        groups: Sequence[StepGroup],
     ) -> None:
         self.plan, self.graph, self.bindings, self.tiler = plan, plan.graph, bindings, tiler
         pools, self.residents = residents.pools, residents.scopes
+        self.groups, self.group = groups, None if not groups else groups[0]
+        # Weights that groups hold, once they have them; those that stay are there from the beginning.
+        self.brought = {(g.number, key) for g in groups for key in g.held if residents.stay}
         self.requests = TileRequests(plan.graph.maps, pools.local_bytes, pools.shared_bytes)
         self.tilings: list[Tiling] = []
-        self.num_cores = machine.num_cores_per_cluster
+        self.num_cores = machine.num_cores_per_cluster  # that a step may take
         self.machine, self.works = machine, Works(machine, types)
         self.kernel: Kernel | None = None
         self.cores = StepCores(plan, bindings, self.works) if bindings.launches else None
@@ -147,16 +166,25 @@ class _Lowering:
         self.known_requests: dict[tuple[object, ...], TileRequest] = {}
         self.requests_by_pools: dict[PoolSizes, dict[tuple[object, ...], TileRequest]] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
-        self.reused = _reused_places(plan)
+        self.reused = reused_places(plan)
 
     def run(self) -> tuple[SimulatedStep, ...]:
         if self.cores is None:
-            return tuple(self._step(number, step) for number, step in enumerate(self.plan.steps))
+            return tuple(self._of_program(number, step) for number, step in enumerate(self.plan.steps))
         return tuple(
             step
             for number, launch in enumerate(self.bindings.launches)
             for step in self._launched(number, launch, self.cores.most(launch))
         )
+
+    def _of_program(self, number: int, step: InstanceStep) -> SimulatedStep:
+        """A step of the one program, on the cores of its group if there are groups."""
+        if self.groups and self.bindings.cores is not None:
+            self.group = self.groups[self.bindings.cores.of_nodes[step.node]]
+            self.num_cores, pools = self.group.num_cores, self.group.pools
+            self.requests = TileRequests(self.plan.graph.maps, pools.local_bytes, pools.shared_bytes)
+            self.known_requests = self.requests_by_pools.setdefault(pools, {})
+        return self._step(number, step)
 
     def _launched(self, number: int, launch: Launch, num_cores: int) -> list[SimulatedStep]:
         """The steps of a kernel; where the buffers of its cores are too small for any tile, on all cores."""
@@ -189,7 +217,7 @@ class _Lowering:
             works = tuple(self._conversions(step))
             return SimulatedStep(
                 number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number],
-                self.kernel,
+                self.kernel, group=self.group,
             )  # fmt: skip
         regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
@@ -205,7 +233,7 @@ class _Lowering:
             number, step.operators[0].name, node.kind,
             (*self._works_of(step, regions, main), *self._conversions(step)), waiting, stores,
             weights, self.tilings[-1], self.reused[number], self.kernel,
-            self._own_binding(step, main, regions),
+            self._own_binding(step, main, regions), self.group,
         )  # fmt: skip
 
     def _own_binding(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
@@ -240,7 +268,11 @@ class _Lowering:
         node = self.graph.nodes[step.node]
         maker = next(n for n in reversed(step.operators) if main in set(n.results()))
         binding = self._own_binding(step, main, regions) or self._binding_of(step, maker, regions[main])
-        needed = [replace(part, is_main=weight.key not in self.residents) for weight, part in weights]
+        held = frozenset[str]() if self.group is None else self.group.held
+        needed = [
+            replace(part, is_main=weight.key not in self.residents, is_local=weight.key in held)
+            for weight, part in weights
+        ]
         read = [self._part(r.value, load.region, load) for r, load in zip(step.reads, loads, strict=True)]
         buffers = [self.plan.buffers[i] for i in step.writes]
         written = [self._part(b.value, b.region, store) for b, store in zip(buffers, stores, strict=True)]
@@ -251,7 +283,18 @@ class _Lowering:
         request = self.known_requests.get(key)
         if request is None:
             request = self.known_requests[key] = self.requests.plain(parts)
-        return self.tiler.tile(request, lambda: self.requests.detailed(request, parts))
+        tiling = self.tiler.tile(request, lambda: self.requests.detailed(request, parts))
+        return self._bringing(tiling, [weight for weight, _ in weights]) if held else tiling
+
+    def _bringing(self, tiling: Tiling, weights: Sequence[Weight]) -> Tiling:
+        """The tiling of the first step of a group that needs weights which it holds from then on."""
+        assert self.group is not None
+        passages = list(tiling.weights)
+        for place, weight in enumerate(weights):
+            if weight.key in self.group.held and (self.group.number, weight.key) not in self.brought:
+                self.brought.add((self.group.number, weight.key))
+                passages[place] = bringing(weight.size_bytes, self.group)
+        return replace(tiling, weights=tuple(passages))
 
     def _part(self, value: Value, region: Region, x: Load | Store) -> Part:
         is_local, is_main = x.scope is Scope.LOCAL, x.scope is Scope.MAIN
@@ -281,7 +324,7 @@ class _Lowering:
         """What a step reads and makes of the network's inputs and results is converted on its way."""
         if self.graph.partition.border_bytes is None:
             return
-        num_cores = None if self.kernel is None else self.kernel.num_cores
+        num_cores = self.num_cores if self.kernel is None else self.kernel.num_cores
         for read in step.reads:
             if read.buffer is None or self._is_result(self.plan.buffers[read.buffer]):
                 yield from self.works.of_conversion(read.value.dtype, read.region, num_cores)
@@ -448,32 +491,3 @@ class _Lowering:
             if need is not None:
                 found = need if found is None else hull(found, need)
         return found
-
-
-def _reused_places(plan: ScopePlan) -> list[tuple[int, ...]]:
-    """For each step those that wrote or read what lay where its own buffers come to lie.
-
-    Every reader counts, not the last one only: steps on different units may end in any order.
-    """
-    after: list[set[int]] = [set() for _ in plan.steps]
-    users = [{buffer.first_step} for buffer in plan.buffers]
-    for number, step in enumerate(plan.steps):
-        for read in step.reads:
-            if read.buffer is not None:
-                users[read.buffer].add(number)
-    for scope in (Scope.LOCAL, Scope.SHARED, Scope.MAIN):
-        own = sorted((p for p in plan.buffers if p.scope is scope), key=lambda p: p.first_step)
-        there: list[PlacedBuffer] = []
-        for buffer in own:
-            if buffer.size_bytes == 0:
-                continue
-            kept = []
-            for other in there:
-                if other.offset_bytes >= buffer.end_bytes or other.end_bytes <= buffer.offset_bytes:
-                    kept.append(other)
-                    continue
-                after[buffer.first_step] |= {u for u in users[other.id] if u < buffer.first_step}
-                if other.offset_bytes < buffer.offset_bytes or other.end_bytes > buffer.end_bytes:
-                    kept.append(other)  # part of it is still to be reused
-            there = [*kept, buffer]
-    return [tuple(sorted(steps)) for steps in after]

@@ -16,6 +16,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import NOWHERE, Run, TaskGraph
+from tilewright.targets.npu.groups import StepGroup
 from tilewright.targets.npu.kernels import Kernel
 from tilewright.targets.npu.pools import Pool, PoolSizes
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
@@ -73,6 +74,11 @@ class StepTasks:
         self.join_s = machine.overheads.join_ns * 1e-9
         self.tasks = TaskGraph(machine.num_cores_per_cluster)
         self.kernel: Kernel | None = None
+        self.group: StepGroup | None = None
+        self._pools: dict[int, tuple[Pool, Pool | None]] = {}  # of each group: in its cores, and beside
+        self.held: dict[
+            tuple[int, str], list[int]
+        ] = {}  # after which weights are in the cores that hold them
         self._first = 0  # of the kernel's tasks
         self._stages: list[int] = []  # after which all of earlier stages have ended
         self._groups: dict[int, int] = {}  # of this stage: after which its kernels so far have ended
@@ -95,7 +101,8 @@ class StepTasks:
     @property
     def share(self) -> float:
         """What of the cores runs the step."""
-        return 1.0 if self.kernel is None else self.kernel.share
+        cores = self.group or self.kernel
+        return 1.0 if cores is None else cores.share
 
     def _open(self, pools: PoolSizes) -> None:
         """Everything that passes from now on passes these pools."""
@@ -103,6 +110,18 @@ class StepTasks:
         self.shared: Pool | None = None
         if self.ports.shared is not None:
             self.shared = Pool(self.tasks, self.ports.shared.name, pools.shared_bytes)
+        self.passing = self.shared  # from which takes what does not stay
+
+    def _enter(self, group: StepGroup) -> None:
+        """What follows is for the cores of a group."""
+        self.group = group
+        if group.number not in self._pools:
+            local, shared = self.ports.local, self.ports.shared
+            passing = None if shared is None else Pool(self.tasks, shared.name, group.pools.shared_bytes)
+            self._pools[group.number] = Pool(self.tasks, local.name, group.pools.local_bytes), passing
+            if shared is not None and len(self._pools) == 1:
+                self.shared = Pool(self.tasks, shared.name, group.common_bytes)
+        self.local, self.passing = self._pools[group.number]
 
     def _start_kernel(self, kernel: Kernel, number: int) -> None:
         """Launch a kernel, of which step `number` is the first."""
@@ -134,6 +153,8 @@ class StepTasks:
         """The tasks of the next step."""
         if step.kernel is not None and step.kernel != self.kernel:
             self._start_kernel(step.kernel, step.number)
+        if step.group is not None:
+            self._enter(step.group)
         first = self.tasks.num_tasks
         _Step(self, step).add()
         is_passed_on = step.kind is not Kind.INSTANCE
@@ -164,7 +185,8 @@ class StepTasks:
         name: str = "",
     ) -> int:
         """A task after others, and after whatever the policy puts before it."""
-        lane, num_cores = (0, 0) if self.kernel is None else (self.kernel.number + 1, self.kernel.num_cores)
+        cores = self.group or self.kernel
+        lane, num_cores = (0, 0) if cores is None else (cores.number + 1, cores.num_cores)
         if unit == DMA:
             lane, num_cores = 0, 0
         task = self.tasks.add(
@@ -191,6 +213,7 @@ class _Step:
     def __init__(self, all_steps: StepTasks, step: SimulatedStep) -> None:
         self.all, self.step, self.tiling = all_steps, step, step.tiling
         self.local, self.shared, self.account = all_steps.local, all_steps.shared, all_steps.account
+        self.passing = all_steps.passing
         self.number, self.num_tiles = step.number, step.tiling.num_tiles
         self.pinned = frozenset(w.key for w in step.weights if w.key is not None)
         self.sources: dict[int, _Source] = {}  # of weights
@@ -208,11 +231,13 @@ class _Step:
         kept: list[int] = []
         for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
             self.sources[place] = self._source(weight, passage)
-            if passage.is_kept:
+            if step.holds(weight):
+                kept += self._held(place, weight, passage)
+            elif passage.is_kept:
                 kept += self._weight(place, weight, passage, -1)
         staying_bytes = self._staying_bytes()
-        if self.shared is not None and staying_bytes:
-            self.staying = self.shared.take(staying_bytes, self.pinned)
+        if self.passing is not None and staying_bytes:
+            self.staying = self.passing.take(staying_bytes, self.pinned)
         for load, passage in zip(step.loads, tiling.loads, strict=True):
             if self._comes_first(load, passage):
                 kept += self._load(load, passage, -1)
@@ -225,8 +250,8 @@ class _Step:
         for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
             self._leave(place, weight, passage)
         self.local.release(self.kept_bytes, ends[-1:])
-        if self.shared is not None:
-            self.shared.release(staying_bytes, [*ends[-1:], *puts[-1:]])
+        if self.passing is not None:
+            self.passing.release(staying_bytes, [*ends[-1:], *puts[-1:]])
         self.all.computed.append(ends)
         self.all.stored.append(puts)
 
@@ -255,7 +280,7 @@ class _Step:
         ready = [*before, *self.places]
         held_bytes = 0
         for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
-            if not passage.is_kept:
+            if not passage.is_kept and not step.holds(weight):
                 ready += self._weight(place, weight, passage, tile)
                 held_bytes += passage.held_bytes
         for load, passage in zip(step.loads, tiling.loads, strict=True):
@@ -328,6 +353,8 @@ class _Step:
             return [self._outer(size_bytes, at, "weights", free, name)]
         if source.ready is None:
             held_bytes = min(passage.outer_held_bytes, -(-size_bytes // _MIN_PARTS))
+            if self.passing is not self.shared and self.passing is not None:
+                held_bytes = min(held_bytes, max(1, self.passing.capacity_bytes // _MAX_PARTS))
             passing = replace(passage, outer_held_bytes=held_bytes)
             return self._through(size_bytes, passing, at, ("fetch", "weights"), name, [], free)
         ready = source.ready
@@ -337,6 +364,14 @@ class _Step:
         self.last_reads[place] = task
         self.shared.read(weight.key, task)
         return [task]
+
+    def _held(self, place: int, weight: Weight, passage: Passage) -> list[int]:
+        """What brings a weight to the cores that hold it, in this step or in an earlier one."""
+        assert self.step.group is not None
+        key = (self.step.group.number, weight.key or "")
+        if passage.moved_bytes:
+            self.all.held[key] = self._weight(place, weight, passage, -1)
+        return self.all.held.get(key, [])
 
     def _outer(
         self, size_bytes: int, at: tuple[int, int, int], what: str, after: Iterable[int], name: str
@@ -381,7 +416,7 @@ class _Step:
     ) -> list[int]:
         """Brings bytes that are `ready` in main memory through the shared buffer, as many at a time as are
         held there, to a place in the cores that is `free`."""
-        assert self.shared is not None
+        assert self.passing is not None
         number, tile, phase = at
         last = [*ready, *free, *self.come.get(name, ())]
         stays = _stays(passage)
@@ -393,14 +428,14 @@ class _Step:
         if tile >= 0:
             come[1] = min(passage.outer_bytes, passage.moved_bytes * (tile + 1) // self.num_tiles)
         for held, part in _parts(come[1] - come[0], passage.outer_held_bytes):
-            taken = self.staying if stays else self.shared.take(held, self.pinned)
+            taken = self.staying if stays else self.passing.take(held, self.pinned)
             self.account.from_main(part)
             there = self._outer(part, (number, tile, phase - 1), what[0], (*taken, *ready), name)
             last = [self._inner(part, at, what[1], (there, *last), name)]
             if stays:
                 self.come[name] = [there]
             else:
-                self.shared.release(held, last)
+                self.passing.release(held, last)
         again = size_bytes - (come[1] - come[0])
         return [self._inner(again, at, what[1], last, name)] if again else last
 
@@ -436,17 +471,17 @@ class _Step:
         self.account.from_cores(size_bytes, outer_bytes)
         if self.shared is None:
             return self._outer(size_bytes, at, "store", [end], store.value)
-        if store.scope is Scope.SHARED:
+        if self.passing is None or store.scope is Scope.SHARED:
             return self._inner(size_bytes, at, "store", [end], store.value)
         task = end
         stays = _stays(passage)
         parts = _parts(outer_bytes, passage.outer_held_bytes)
         for (held, part), inner in zip(parts, _even(size_bytes, len(parts)), strict=True):
-            taken = self.staying if stays else self.shared.take(held, self.pinned)
+            taken = self.staying if stays else self.passing.take(held, self.pinned)
             there = self._inner(inner, at, "store", (end, *taken), store.value)
             task = self._outer(part, (self.number, tile, _STORE + 1), "store", [there], store.value)
             if not stays:
-                self.shared.release(held, [task])
+                self.passing.release(held, [task])
         return task if parts else self._inner(size_bytes, at, "store", [end, *self.staying], store.value)
 
     def _made(self, load: Load, tile: int) -> int | None:

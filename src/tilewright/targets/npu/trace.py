@@ -8,6 +8,7 @@ from math import inf
 
 from tilewright.hardware.machine import Machine
 from tilewright.schedule.binding import Scope
+from tilewright.schedule.core_groups import CoreGroup
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA
@@ -41,6 +42,30 @@ class Trace:
     def engine_of(self, scope: Scope) -> str:
         """What reads and writes buffers outside the cores: those of main memory, or of the shared buffer."""
         return DMA if scope is Scope.MAIN else CORE_DMA
+
+    def group_of(self, step: int) -> CoreGroup | None:
+        """The group of cores that runs a step; None where all cores do."""
+        cores = self.planned.bindings.cores
+        return None if cores is None else cores.groups[cores.of_nodes[self.planned.scopes.steps[step].node]]
+
+    def share_of(self, step: int) -> float:
+        """What of the cores may run a step."""
+        group = self.group_of(step)
+        return 1.0 if group is None else group.num_cores / self.machine.num_cores_per_cluster
+
+    def held(self) -> Mapping[tuple[int, str], int | None]:
+        """The step that brought each weight which a group of cores holds, by the group and the weight's key:
+        the first of the group that brings it. None: it was there before the first step."""
+        residents = self.planned.simulation.residents
+        found: dict[tuple[int, str], int | None] = {}
+        if residents.stay:
+            found |= {(group, key): None for group, keys in enumerate(residents.held) for key in keys}
+        for number, step in enumerate(self.planned.simulation.steps if residents.held else ()):
+            group = self.group_of(number)
+            for key in (weight.key for weight in step.weights):
+                if group is not None and key is not None and key in residents.held[group.number]:
+                    found.setdefault((group.number, key), number)
+        return found
 
     def of(self, step: int, what: str, unit: str | None = None, name: str | None = None) -> list[Run]:
         """The runs of a step that do something, by start; of a unit, of a value or weight."""
