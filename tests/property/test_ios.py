@@ -96,8 +96,15 @@ class DrawnCosts:
         bound = self.bounds.stage_bound_ns(self._graph, choice.mask)
         return bound / 2 if choice.strategy == "merge" else bound
 
+    def with_cores(self, choice: StageChoice) -> tuple[StageChoice, ...]:
+        """In a row, and with a core more for each group."""
+        row = tuple(sorted(i for group in choice.groups for i in group))
+        cores = tuple(range(1, len(choice.groups) + 1))
+        return StageChoice((row,), "parallel"), StageChoice(choice.groups, "parallel", cores)
+
     def cost_ns(self, choice: StageChoice) -> float:
-        return self.bound_ns(choice) * (1 + (choice.mask * 2654435761 + self._salt) % 1009 / 1009)
+        salt = self._salt + 7 * sum(choice.num_cores or (len(choice.groups),))
+        return self.bound_ns(choice) * (1 + (choice.mask * 2654435761 + salt) % 1009 / 1009)
 
 
 @st.composite
@@ -127,7 +134,14 @@ def search(
     return AStar(block, beam(block, width, stop), stop).run(), asked
 
 
-@given(priced(), st.sampled_from(("both", "parallel", "merge")), groupings, prunings, st.integers(1, 4))
+@given(
+    priced(),
+    st.sampled_from(("both", "parallel", "merge")),
+    groupings,
+    prunings,
+    st.integers(1, 4),
+    st.booleans(),
+)
 @settings(max_examples=150, deadline=None)
 def test_a_star_equals_the_dynamic_programme(
     case: tuple[StageGraph, DrawnCosts, tuple[int, ...]],
@@ -135,8 +149,9 @@ def test_a_star_equals_the_dynamic_programme(
     grouping: Grouping,
     pruning: Pruning,
     width: int,
+    is_moldable: bool,
 ) -> None:
-    rules = Rules(strategy, grouping, pruning)
+    rules = Rules(strategy, grouping, pruning, is_moldable)
     expected, asked_of_dynamic = search(case, rules, None)
     answer, asked = search(case, rules, width)
     assert answer.is_closed
@@ -147,6 +162,23 @@ def test_a_star_equals_the_dynamic_programme(
     require_valid(case[0], answer.stages)
     require_valid(case[0], expected.stages)
     assert search(case, rules, width)[0].stages == answer.stages
+
+
+@given(priced(), groupings, prunings)
+@settings(max_examples=80, deadline=None)
+def test_ios_is_the_special_case_in_which_no_cores_are_given_out(
+    case: tuple[StageGraph, DrawnCosts, tuple[int, ...]], grouping: Grouping, pruning: Pruning
+) -> None:
+    plain, _ = search(case, Rules("parallel", grouping, pruning), 2)
+    moldable, _ = search(case, Rules("parallel", grouping, pruning, is_moldable=True), 2)
+    assert moldable.cost_ns <= plain.cost_ns * (1 + 1e-12)
+    graph, costs, merge_sets = case
+    without = type("Without", (DrawnCosts,), {"with_cores": lambda self, choice: ()})
+    twin = without(graph, (), 0, 0)
+    twin.bounds, twin._salt = costs.bounds, costs._salt
+    same, _ = search((graph, twin, merge_sets), Rules("parallel", grouping, pruning, is_moldable=True), 2)
+    assert same.stages == plain.stages
+    assert same.cost_ns == plain.cost_ns
 
 
 @given(priced(), st.integers(0, 12), st.integers(1, 6))

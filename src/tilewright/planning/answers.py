@@ -20,11 +20,12 @@ class Limits:
     """What a plan may not exceed.
 
     `num_groups` is how many groups of a stage run at the same time; `memory_bytes` what values between
-    kernels may take together, None without a limit.
+    kernels may take together, None without a limit; `num_cores` how many cores the groups of a stage share.
     """
 
     num_groups: int = 1
     memory_bytes: int | None = None
+    num_cores: int = 1
 
 
 NO_LIMITS = Limits()

@@ -26,11 +26,12 @@ PAPERS_PRUNING = Pruning(3, 8)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which schedules there are to choose from."""
+    """Which schedules there are to choose from. `is_moldable`: cores may be given out to groups."""
 
     strategy: Strategies = "both"
     grouping: Grouping = "component"
     pruning: Pruning = PAPERS_PRUNING
+    is_moldable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,11 @@ class Block:
             yield StageChoice((members,), "alone")
             return
         if self.rules.strategy != "merge" and self._is_parallel(mask):
-            yield StageChoice(tuple(tuple(bits(g)) for g in self.graph.components(mask)), "parallel")
+            choice = StageChoice(tuple(tuple(bits(g)) for g in self.graph.components(mask)), "parallel")
+            yield choice
+            if self.rules.is_moldable and len(choice.groups) > 1:
+                others = self.costs.costs.with_cores(choice.shifted(self.offset))
+                yield from (other.shifted(-self.offset) for other in others)
         if mask in self._merges:
             yield _merge(mask)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from tilewright.cost.base import KernelWork
 from tilewright.errors import InternalError
 from tilewright.schedule.base import Group, Instance, ScheduleProblem, Stage
 from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.moldable import allocation, core_counts, packing
 from tilewright.schedule.ios.stages import StageChoice, signature
 
 _ROUNDING = 1e-9  # of costs that are sums of floats
@@ -71,6 +72,10 @@ class StageCosts(Protocol):
         """What a stage costs; may take long."""
         ...
 
+    def with_cores(self, choice: StageChoice) -> Iterable[StageChoice]:
+        """Other ways to run the groups of a stage, on cores that are given out to them."""
+        ...
+
 
 @dataclass(slots=True)
 class AskedCosts:
@@ -124,6 +129,7 @@ class ModelCosts:
         self._problem = problem
         self._graph = graph
         self._operators = [_structure(subgraph) for subgraph in problem.partition.subgraphs]
+        self._on_cores: dict[tuple[int, int], float] = {}
         self.bounds = self._bounds()
 
     def signature(self, choice: StageChoice) -> Hashable:
@@ -134,6 +140,32 @@ class ModelCosts:
         """By the model, under the objective; time for the product of time and energy."""
         estimate = self._problem.stage(stage_of(choice))
         return estimate.cost("energy" if self._problem.objective == "energy" else "latency")
+
+    def with_cores(self, choice: StageChoice) -> Iterator[StageChoice]:
+        """All operators in a row on all cores, and groups at the same time on cores by their times."""
+        yield StageChoice((tuple(sorted(i for group in choice.groups for i in group)),), "parallel")
+        num_cores = self._problem.limits.num_cores
+        if len(choice.groups) > num_cores:
+            packed = packing([self._group_ns(group, 1) for group in choice.groups], num_cores)
+            rows = (sorted(i for g in core for i in choice.groups[g]) for core in packed.cores)
+            groups = tuple(sorted(map(tuple, rows)))
+            if len(groups) > 1:
+                yield StageChoice(groups, "parallel", (1,) * len(groups))
+            return
+        counts = core_counts(num_cores)
+        times_ns = [{k: self._group_ns(group, k) for k in counts} for group in choice.groups]
+        given = allocation(times_ns, num_cores)
+        if given is not None:
+            yield StageChoice(choice.groups, "parallel", given.num_cores)
+
+    def _group_ns(self, group: tuple[int, ...], num_cores: int) -> float:
+        return sum(self._kernel_ns(i, num_cores) for i in group)
+
+    def _kernel_ns(self, i: int, num_cores: int) -> float:
+        if (i, num_cores) not in self._on_cores:
+            subgraph = self._problem.partition.subgraphs[i]
+            self._on_cores[i, num_cores] = self._problem.cost.kernel(subgraph, num_cores).time_ns
+        return self._on_cores[i, num_cores]
 
     def bound_ns(self, choice: StageChoice) -> float:
         """By operators; of a merged stage what the model says of the merged kernel."""

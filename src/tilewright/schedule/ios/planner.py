@@ -30,6 +30,7 @@ class Ios:
     )
     max_group_size: int = option(3, "Most subgraphs of a group: the paper's r.")
     max_groups: int = option(8, "Most groups of a stage: the paper's s.")
+    moldable: bool = option(False, "Whether stages may give out cores to groups, or run them in a row.")
     search: SearchKind = option(
         "a-star", "How to search: with proof, the paper's dynamic programme, or a beam."
     )
@@ -47,7 +48,7 @@ class Ios:
         graph = StageGraph.of_partition(problem.partition)
         costs = AskedCosts(ModelCosts(problem, graph), graph)
         pruning = Pruning(self.max_group_size, min(self.max_groups, problem.limits.num_groups))
-        rules = Rules(self.strategy, self.grouping, pruning)
+        rules = Rules(self.strategy, self.grouping, pruning, self.moldable)
         network = Network(graph, costs, rules, self.max_block_size, self._merge_sets(problem))
         answer = network.solve(self.search, self.beam_width, Stop.of(budget, costs))
         return self._best(problem, answer, costs)

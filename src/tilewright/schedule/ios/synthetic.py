@@ -35,6 +35,10 @@ class SyntheticCosts:
         """By operators."""
         return self.bounds.stage_bound_ns(self._graph, choice.mask)
 
+    def with_cores(self, choice: StageChoice) -> tuple[StageChoice, ...]:
+        """None: cores make no difference."""
+        return ()
+
     def cost_ns(self, choice: StageChoice) -> float:
         """By the rule; whole without noise. A merged stage costs as its operators side by side."""
         bound = self.bounds.stage_bound_ns(self._graph, choice.mask) - _STAGE_NS

@@ -33,7 +33,7 @@ from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.merge_chains import merge_chains
-from tilewright.planning import Budget, Infeasible, Status, option
+from tilewright.planning import Budget, Infeasible, Limits, Status, option
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
@@ -354,9 +354,14 @@ class CpuBackend(PlainBackend):
         self._placed: dict[Schedule, PlacedModel] = {}
 
     @cached_property
+    def limits(self) -> Limits:  # type: ignore[override]
+        """The threads of a run are the cores that groups share."""
+        return replace(PlainBackend.limits, num_cores=resolve_threads(self.options.num_threads))
+
+    @cached_property
     def costs(self) -> CpuCosts:  # type: ignore[override]
         """What the templates estimate, on the threads that a run has."""
-        num_cores = resolve_threads(self.options.num_threads)
+        num_cores = self.limits.num_cores
         return CpuCosts(self.graph, self.cpu.machine, self.isa, num_cores, self.options.accuracy, self._fuse)
 
     def refine(

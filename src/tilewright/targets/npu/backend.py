@@ -61,7 +61,8 @@ class NpuBackend(PlainBackend):
         self.tiler = tiler_of(machine, mapper)
         self.works = Works(machine, types)
         self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation, policy_of(""))
-        self.limits = Limits(num_groups=machine.num_cores_per_cluster, memory_bytes=options.max_memory_bytes)
+        num_cores = machine.num_cores_per_cluster
+        self.limits = Limits(num_cores, options.max_memory_bytes, num_cores)
         self._instances: dict[Hashable, InstanceGraph] = {}
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()  # the last ones
         self._scopes: dict[Hashable, ScopePlan] = {}  # where values lie in all of them, and what they cost
