@@ -34,6 +34,17 @@ class MergedPartition:
     ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MergedWork:
+    """Merged operators and the split of their result, in a graph of their own: one kernel, as `KernelWork`.
+
+    What the split makes is written where it belongs, so that it costs nothing.
+    """
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+
+
 def merge_sets(partition: Partition, *, pads_kernels: bool = True) -> tuple[frozenset[int], ...]:
     """The maximal sets of subgraphs that may become one kernel, by their numbers; every subset may, too.
 
@@ -71,8 +82,8 @@ def merged_operators(subgraphs: Sequence[Subgraph], *, pads_kernels: bool = True
     return mergeable([s.nodes for s in subgraphs], pads_kernels=pads_kernels)
 
 
-def merged_work(subgraphs: Sequence[Subgraph], *, pads_kernels: bool = True) -> Subgraph | None:
-    """The merged operator and its results, the parts of it, as a graph of their own that can be priced.
+def merged_work(subgraphs: Sequence[Subgraph], *, pads_kernels: bool = True) -> MergedWork | None:
+    """The merged operator and its results, the parts of it, as work that can be priced.
 
     Concatenated constants have their shapes but no elements. None where the subgraphs do not merge.
     """
@@ -89,7 +100,7 @@ def merged_work(subgraphs: Sequence[Subgraph], *, pads_kernels: bool = True) -> 
     results = [Value(v.name, v.dtype, v.shape) for s in subgraphs for v in s.outputs]
     nodes = operators.build(graph, twin, results, is_priced_only=True)
     graph.outputs = results
-    return make_subgraph(0, nodes, graph)
+    return MergedWork(nodes, tuple(results))
 
 
 def merge_siblings(
@@ -184,7 +195,7 @@ class _Rewriting:
             splits=tuple(
                 WHOLE if place[i] in self.first else old.splits[place[i]] for i in range(len(subgraphs))
             ),
-            layers=None if old.layers is None else tuple(self._layers(place)),
+            layers=tuple(self._layers(place)),
             weighed=None,
         )
 
@@ -200,12 +211,11 @@ class _Rewriting:
 
     def _layers(self, place: Mapping[int, int]) -> Iterable[tuple[Layer, ...]]:
         old, results = self.partition, frozenset(self.graph.outputs)
-        assert old.layers is not None
         for number, nodes in enumerate(self.subgraphs):
             if place[number] in self.first:
-                yield layer_of(nodes[:-1], results), layer_of(nodes[-1:], results)
+                yield (layer_of(nodes, results),)
             else:
                 yield tuple(
                     layer_of([self.readers[n] for n in layer.nodes], results)
-                    for layer in old.layers[place[number]]
+                    for layer in old.layers_of(old.subgraphs[place[number]])
                 )

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from tilewright.cost.base import UNITS, CostModel, Estimate, Objective
+from tilewright.cost.base import UNITS, CostModel, Estimate, KernelWork, Objective
 from tilewright.cost.roofline import NOMINAL
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.region import volume
-from tilewright.partition.base import Partition, Subgraph
-from tilewright.partition.merge_siblings import merge_siblings, merged_work
+from tilewright.partition.base import Partition
+from tilewright.partition.merge_siblings import MergedWork, merge_siblings, merged_work
 from tilewright.partition.split import WHOLE, Split, instance_region
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
 
@@ -121,7 +121,7 @@ class ScheduleProblem:
     maps: RegionMaps | None = None
     pads_kernels: bool = True
     _kernels: dict[int, Estimate] = field(init=False, repr=False, default_factory=dict)
-    _merged: dict[tuple[int, ...], Subgraph] = field(init=False, repr=False, default_factory=dict)
+    _merged: dict[tuple[int, ...], MergedWork] = field(init=False, repr=False, default_factory=dict)
 
     def kernel(self, subgraph_id: int) -> Estimate:
         """What a whole subgraph costs that has the machine to itself."""
@@ -129,7 +129,7 @@ class ScheduleProblem:
             self._kernels[subgraph_id] = self.cost.kernel(self.partition.subgraphs[subgraph_id])
         return self._kernels[subgraph_id]
 
-    def merged(self, subgraph_ids: Sequence[int]) -> Subgraph:
+    def merged(self, subgraph_ids: Sequence[int]) -> MergedWork:
         """The work of subgraphs that one kernel computes.
 
         Raises:
@@ -189,7 +189,7 @@ class ScheduleProblem:
             is_proven=self.cost.proves_bounds,
         )
 
-    def _kernels_of(self, stages: Sequence[Stage]) -> Sequence[Subgraph]:
+    def _kernels_of(self, stages: Sequence[Stage]) -> Sequence[KernelWork]:
         """All that runs, with merged subgraphs as one."""
         merged = [[i.subgraph_id for i in stage.instances()] for stage in stages if merges(stage)]
         gone = {i for ids in merged for i in ids}

@@ -6,10 +6,11 @@ Horizontal fusion of XLA and TensorRT, `CombineParallelConv2D` of TVM; IOS's ope
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilewright.planning import Budget, Provenance, option
+from tilewright.planning.budget import Meter
 from tilewright.progress import checkpoint
 from tilewright.schedule.base import Schedule, ScheduleProblem, Stage, build_schedule, single
 from tilewright.schedule.merge import merge_sets, merge_stage
@@ -23,64 +24,91 @@ class HorizontalFusion:
     name: ClassVar[str] = "horizontal-fusion"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
-        """Each set of siblings is tried as a whole, and without its members in turn while that saves more.
+        """Siblings are tried together, and without members that are better left out.
 
-        A merged stage stands where the first of its subgraphs did.
+        A stage that merges stands where the first of its subgraphs did. Where whole schedules are priced,
+        because stages overlap, a merge must save time of the whole.
         """
-        chosen: dict[int, Stage] = {}
-        gone: set[int] = set()
-        num_asked = 0
+        fusion = _Fusion(problem, self.min_gain, budget.start())
         for siblings in merge_sets(problem.partition, pads_kernels=problem.pads_kernels):
-            merging = _Merging(problem, self.min_gain)
-            for ids in merging.sets(sorted(siblings)):
-                chosen[ids[0]] = merge_stage(ids)
-                gone.update(ids[1:])
-            num_asked += merging.num_asked
-        stages = tuple(
-            chosen.get(s.id) or single(s.id) for s in problem.partition.subgraphs if s.id not in gone
+            checkpoint()
+            fusion.merge(sorted(siblings))
+        merged = sum(map(len, fusion.chosen.values()))
+        provenance = Provenance(
+            self.name,
+            num_evaluations=1 + fusion.meter.num_evaluations,
+            note=f"{len(fusion.chosen)} merges of {merged} subgraphs",
         )
-        note = f"{len(chosen)} merges of {len(chosen) + len(gone)} subgraphs"
-        return build_schedule(problem, stages, Provenance(self.name, num_evaluations=num_asked, note=note))
+        return build_schedule(problem, fusion.stages(), provenance, cut_off=fusion.meter.cut_off)
 
 
 @dataclass(slots=True)
-class _Merging:
-    """Which of a set of siblings merge, by what kernels cost."""
+class _Fusion:
+    """What is merged so far, by the first subgraph of each merge."""
 
     problem: ScheduleProblem
     min_gain: float
-    num_asked: int = 0
+    meter: Meter
+    chosen: dict[int, Sequence[int]] = field(default_factory=dict)
+    cost: float | None = None  # of the whole, where that is priced
 
-    def sets(self, siblings: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Disjoint sets that pay: the best of the nested sets that leave out members one at a time, then the
-        best of the rest."""
+    def merge(self, siblings: Sequence[int]) -> None:
+        """Merge disjoint subsets of siblings as long as one pays."""
         rest = list(siblings)
         while len(rest) > 1:
-            checkpoint()
-            best = self._best(rest)
-            if best is None:
+            saved = {ids: self._saved(ids) for ids in self._nested(rest) if self.meter.spend()}
+            best = max(saved, key=lambda ids: (saved[ids], len(ids)), default=())
+            if not best or not self._pays(best, saved[best]):
+                # Alone a kernel may gain nothing that does gain where stages overlap.
+                whole = tuple(rest)
+                best = whole if best != whole and whole in saved and self._pays_in_whole(whole) else ()
+            if not best:
                 return
-            yield best
+            self.chosen[best[0]] = best
             rest = [i for i in rest if i not in best]
 
-    def _best(self, siblings: Sequence[int]) -> list[int] | None:
-        members = list(siblings)
-        best: tuple[float, list[int]] | None = None
-        while len(members) > 1:
-            saved = self._saved(members)
-            if best is None or saved > best[0]:
-                best = (saved, list(members))
+    def stages(self, candidate: Sequence[int] = ()) -> tuple[Stage, ...]:
+        """The order of the graph with what is merged, and a candidate."""
+        merges = {**self.chosen, **({candidate[0]: candidate} if candidate else {})}
+        gone = {i for ids in merges.values() for i in ids[1:]}
+        return tuple(
+            merge_stage(merges[s.id]) if s.id in merges else single(s.id)
+            for s in self.problem.partition.subgraphs
+            if s.id not in gone
+        )
+
+    def _nested(self, siblings: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """All siblings, then without the one whose absence saves most, and so on to two."""
+        members = tuple(siblings)
+        while True:
+            yield members
             if len(members) == 2:
-                break
-            without = [[i for i in members if i != left_out] for left_out in members]
-            members = max(without, key=self._saved)
-        separate = 0.0 if best is None else sum(map(self._alone, best[1]))
-        return best[1] if best is not None and best[0] > self.min_gain * separate else None
+                return
+            fewer = [tuple(i for i in members if i != left_out) for left_out in members]
+            members = max(fewer, key=self._saved)
 
     def _saved(self, members: Sequence[int]) -> float:
-        self.num_asked += 1
-        merged = self.problem.merged_kernel(members)
-        return sum(map(self._alone, members)) - merged.cost(self.problem.objective)
+        """By how much the kernel costs less than separate ones, each alone on the machine."""
+        objective = self.problem.objective
+        return self._separate(members) - self.problem.merged_kernel(members).cost(objective)
 
-    def _alone(self, subgraph_id: int) -> float:
-        return self.problem.kernel(subgraph_id).cost(self.problem.objective)
+    def _separate(self, members: Sequence[int]) -> float:
+        return sum(self.problem.kernel(i).cost(self.problem.objective) for i in members)
+
+    def _pays(self, members: Sequence[int], saved: float) -> bool:
+        if self.problem.price is not None:
+            return self._pays_in_whole(members)
+        return saved > self.min_gain * self._separate(members)
+
+    def _pays_in_whole(self, members: Sequence[int]) -> bool:
+        """Whether the whole schedule costs less with this merge; if so, that is its cost from now on."""
+        if self.problem.price is None or not self.meter.spend():
+            return False
+        objective = self.problem.objective
+        if self.cost is None:
+            self.cost = self.problem.estimate(self.stages()).cost(objective)
+        cost = self.problem.estimate(self.stages(members)).cost(objective)
+        if self.cost - cost <= self.min_gain * self._separate(members):
+            return False
+        self.cost = cost
+        return True

@@ -32,6 +32,7 @@ from tilewright.targets.cpu.select import product_cycles
 from tilewright.targets.cpu.sharing import make_alias
 from tilewright.targets.cpu.template import START_CYCLES, Context, operand_bytes, transfer_cycles
 from tilewright.targets.cpu.tensors import ModelTensors, Names
+from tilewright.targets.cpu.views import find_views
 from tilewright.tuning import Choice
 
 NOMINAL_CLOCK_HZ = 3.0e9
@@ -216,6 +217,8 @@ class CpuCosts:
         tensors = ModelTensors(self._graph)
         tensors.layouts = assign_layouts([group], frozenset())
         names = Names(tensors, 0, group)
+        # Parts of a result that lie where it does, as those of merged operators, cost nothing.
+        tensors.place(find_views([(group, names.tensor)], tensors.layouts, frozenset(group.inputs)))
         cached = names.cached_constants(self._isa.caches.l2_bytes)
         costs: list[LaunchCost] = []
         others: list[Nest] = []

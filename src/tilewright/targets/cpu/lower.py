@@ -175,11 +175,7 @@ class _Lowering:
                     is_constant = isinstance(tensor, Value) and tensor.is_constant
                     if tensor is not None and (access.view is not None or is_constant):
                         fixed.add(tensor)
-        for tensor, view in find_views(groups, self.tensors.layouts, frozenset(fixed)).items():
-            self.tensors.alias[tensor] = view.parent
-            self.tensors.offsets[tensor] = view.offset
-            order = self.tensors.layout(tensor, len(view.steps)).order
-            self.tensors.layouts[tensor] = Layout(order, view.steps)
+        self.tensors.place(find_views(groups, self.tensors.layouts, frozenset(fixed)))
 
     def _reorder_inputs(self) -> list[KernelLaunch]:
         return [

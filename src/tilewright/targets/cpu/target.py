@@ -406,7 +406,8 @@ class CpuBackend(PlainBackend):
     ) -> Improved:
         """The other recipe instead, if it wins a race of whole models that takes a share of the budget."""
         recipe = PLAIN_RECIPE if best.recipe == _SIDE_BY_SIDE else _SIDE_BY_SIDE
-        if self.options.frozen or self._side_by_side(best.partition) is None:
+        is_rewritten = best.graph is not self.graph
+        if self.options.frozen or is_rewritten or self._side_by_side(best.partition) is None:
             return Improved(best)
         other = make(best.partition, recipe)
         attempts = (Attempt(f"{recipe}, raced", other.schedule.quality.cost),)

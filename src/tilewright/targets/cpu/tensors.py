@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.ir.fuse import NestGroup
@@ -12,6 +12,7 @@ from tilewright.targets.cpu.constant_layouts import arrange_constants, transpose
 from tilewright.targets.cpu.kernel import Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.lowered import PackedTensor, Storage, Table, root_of, root_offset_of
+from tilewright.targets.cpu.views import View
 
 # A constant that so many nodes read is one that steps of time share; what runs between them is small. At
 # batch 1, with 2 MiB of cache, 24-bit weights take 1.3 times as long up to 1 MiB, and as long at 1.6 MiB.
@@ -56,6 +57,13 @@ class ModelTensors:
         """Whether its memory is the caller's already, as an input or an output."""
         given = set(self.graph.outputs) | set(self.graph.inputs)
         return root in given or any(t in given for t in self.alias if self.root(t) == root)
+
+    def place(self, views: Mapping[Tensor, View]) -> None:
+        """From now on these tensors lie in the memory of others."""
+        for tensor, view in views.items():
+            self.alias[tensor] = view.parent
+            self.offsets[tensor] = view.offset
+            self.layouts[tensor] = Layout(self.layout(tensor, len(view.steps)).order, view.steps)
 
     def new_local(self, operand: Operand) -> Tensor:
         """A temporary of no group."""

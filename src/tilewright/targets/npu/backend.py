@@ -122,7 +122,9 @@ class NpuBackend(PlainBackend):
     def improve(
         self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
     ) -> Improved:
-        """Local search over cut points and factors."""
+        """Local search over cut points and factors; none on a graph that merging made."""
+        if best.graph is not self.graph:
+            return Improved(best)
         return search(self.partition_problem, best, make, budget, progress)
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement:

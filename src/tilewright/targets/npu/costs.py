@@ -15,6 +15,8 @@ from tilewright.ir.extract import extract
 from tilewright.ir.graph import Value
 from tilewright.ir.graph_regions import RegionMaps, node_structure
 from tilewright.partition.base import PartitionProblem, Reason, build_partition
+from tilewright.partition.layers import layer_of
+from tilewright.partition.merge_siblings import MergedWork
 from tilewright.planning import Provenance, Quality, Status
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.targets.npu.ports import ports_of
@@ -181,19 +183,32 @@ def _alone(groups: Sequence[Sequence[KernelWork]], num_cores: int | None = None)
     inside = set(nodes)
     read_inside = {v for w in kernels for v in w.outputs if v.users and inside.issuperset(v.users)}
     outputs = [v for w in kernels for v in w.outputs if v not in read_inside]
-    wanted = dict.fromkeys(outputs or kernels[-1].outputs or kernels[-1].nodes[-1].results())
-    graph, twins = extract(nodes, tuple(wanted))
+    results = dict.fromkeys(outputs or kernels[-1].outputs or kernels[-1].nodes[-1].results())
+    graph, twins = extract(nodes, tuple(results))
     problem = PartitionProblem(graph)
     clusters = [[twins[node] for node in work.nodes] for work in kernels]
     partition = build_partition(
         problem, clusters, lambda producer, consumer, value, fused: _REASONS[fused], Provenance(SOURCE)
     )
     ids = {node: subgraph.id for subgraph in partition.subgraphs for node in subgraph.nodes}
+    merged = {ids[cluster[0]] for work, cluster in zip(kernels, clusters, strict=True) if _is_merged(work)}
+    if merged:
+        wanted = frozenset(graph.outputs)
+        layers = tuple(
+            (layer_of(s.nodes, wanted),) if s.id in merged else partition.layers_of(s)
+            for s in partition.subgraphs
+        )
+        partition = replace(partition, layers=layers)
     numbers = iter([ids[cluster[0]] for cluster in clusters])
     stage = Stage(
         tuple(Group(tuple(Instance(next(numbers)) for _ in group), num_cores) for group in groups if group)
     )
     return Schedule(partition, (stage,), UNPRICED, Provenance(SOURCE))
+
+
+def _is_merged(work: KernelWork) -> bool:
+    """Whether a kernel writes the parts of its result where they belong, in one layer."""
+    return isinstance(work, MergedWork)
 
 
 _REASONS = {True: Reason.CLUSTER, False: Reason.NO_FUSION}
@@ -208,4 +223,4 @@ def _structure(work: KernelWork) -> Hashable:
         places = tuple(None if v is None else numbers.setdefault(v, len(numbers)) for v in operands)
         kinds = tuple(None if v is None else (v.dtype, v.is_constant) for v in operands)
         facts.append((node.op_type, node_structure(node), places, kinds))
-    return tuple(facts), tuple(numbers[v] for v in work.outputs if v in numbers)
+    return tuple(facts), tuple(numbers[v] for v in work.outputs if v in numbers), _is_merged(work)
