@@ -209,6 +209,8 @@ class _Merging:
             nests = [_nest(node) for node in column]
             form = _Form(nests[0])
             axis = form.anchor_axis(column[0]) if number == 0 else form.followed_axis(column[0], place, axes)
+            if any(node.output.shape[axis] < 2 for node in column):
+                raise _Refusal  # an axis of one element is not told from one that is broadcast
             dim = form.dim_of(nests[0].write, axis)
             inputs = tuple(
                 _source(operands, form, position, dim, place, axes, widened)

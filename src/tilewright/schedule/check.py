@@ -164,7 +164,11 @@ def _meet(made: Region, read: Region | None) -> bool:
 
 
 def _check_quality(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violation]:
-    cost = problem.estimate(schedule.stages, schedule.splits).cost(problem.objective)
+    try:
+        cost = problem.estimate(schedule.stages, schedule.splits).cost(problem.objective)
+    except ValueError as error:
+        yield Violation("merge", str(error))
+        return
     quality = schedule.quality
     if abs(cost - quality.cost) > 1e-9 * max(1.0, abs(cost)):
         yield Violation("cost", f"stated {quality.cost:g} {quality.unit}, recomputed {cost:g}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Nest
+from tilewright.ir.nest import Affine, Nest
 from tilewright.ir.ops import describe
 from tilewright.ir.ops.convolution import conv_window
 from tilewright.partition.base import Subgraph
@@ -62,33 +62,93 @@ def _difference(first: Subgraph, other: Subgraph, *, pads_kernels: bool) -> str 
         return "have other operators"
     if {id(v) for v in first.inputs} != {id(v) for v in other.inputs}:
         return "read other values"
-    ends = [s.nodes[-1].outputs for s in (first, other)]
-    if len(first.outputs) != 1 or [len(s.outputs) for s in (first, other)] != [len(e) for e in ends]:
+    if any([id(v) for v in s.outputs] != [id(s.nodes[-1].output)] for s in (first, other)):
         return "have other results than that of their last operator"
     twin = {id(v): v for v in first.inputs}
+    # By value of the first, along which axis results lie side by side.
+    axes: dict[int, int] = {}
     for node, match in zip(first.nodes, other.nodes, strict=True):
         is_anchor = node is first.nodes[0]
-        if not _shapes_match(node.output, match.output):
-            return f"make results of which more than one axis differs: {node.name!r} and {match.name!r}"
-        for position, (mine, its) in enumerate(zip(node.inputs, match.inputs, strict=True)):
-            if (mine is None) != (its is None):
-                return f"differ in operand {position} of {node.name!r}"
-            if mine is None or its is None:
-                continue
-            if mine.is_constant != its.is_constant or mine.dtype is not its.dtype:
-                return f"differ in operand {position} of {node.name!r}"
-            if not mine.is_constant and twin.get(id(its)) is not mine:
-                return f"differ in operand {position} of {node.name!r}"
-        twin[id(match.output)] = node.output
         if is_anchor and node.op_type == "Conv":
             fault = _windows_differ(node, match, pads_kernels=pads_kernels)
-            if fault is not None:
-                return fault
-        elif _attributes(node) != _attributes(match):
-            return f"have other attributes: {node.name!r} and {match.name!r}"
-        if not is_anchor and any(nest.reduce_dims for nest in _nests(node)):
-            return f"sum in {node.name!r}, which is not the first operator"
+        else:
+            fault = None if _attributes(node) == _attributes(match) else "have other attributes"
+        fault = fault or _operands_differ(node, match, twin)
+        if fault is not None:
+            return f"{fault}: {node.name!r} and {match.name!r}"
+        nests = _nests(node), _nests(match)
+        if any(len(n) != 1 or (n[0].reduce_dims and not is_anchor) for n in nests):
+            return f"sum in {node.name!r} and {match.name!r}, or compute in several passes"
+        axis = _axis_of_constants(node, nests[0][0]) if is_anchor else _axis_behind(node, nests[0][0], axes)
+        if axis is None or not _lie_side_by_side(node, match, nests[0][0], axis):
+            return f"make results that do not lie side by side: {node.name!r} and {match.name!r}"
+        axes[id(node.output)] = axis
+        twin[id(match.output)] = node.output
     return None
+
+
+def _operands_differ(node: Node, match: Node, twin: dict[int, Value]) -> str | None:
+    for mine, its in zip(node.inputs, match.inputs, strict=True):
+        if (mine is None) != (its is None):
+            return "have other numbers of operands"
+        if mine is None or its is None:
+            continue
+        if mine.is_constant != its.is_constant or mine.dtype is not its.dtype:
+            return "have operands of other kinds"
+        if not mine.is_constant and twin.get(id(its)) is not mine:
+            return "read other values"
+    return None
+
+
+def _axis_of_constants(node: Node, nest: Nest) -> int | None:
+    """The axis of a sum's result along which constants alone differ."""
+    if not nest.reduce_dims:
+        return None
+    for axis, index in enumerate(nest.write.index):
+        dims = set(index.dims()) if isinstance(index, Affine) else set()
+        movers = [node.inputs[a.operand.position] for a in nest.reads if dims & set(a.dims())]
+        if movers and dims and all(v is not None and v.is_constant for v in movers):
+            return axis
+    return None
+
+
+def _axis_behind(node: Node, nest: Nest, axes: dict[int, int]) -> int | None:
+    """The axis of a result that moves with that of the operands made before."""
+    found: set[int] = set()
+    for access in nest.reads:
+        axis = axes.get(id(node.inputs[access.operand.position]))
+        if axis is None:
+            continue
+        if access.view is not None or nest.write.view is not None:
+            return None
+        found.update(i for i, index in enumerate(nest.write.index) if index == access.index[axis])
+    return found.pop() if len(found) == 1 else None
+
+
+def _lie_side_by_side(node: Node, match: Node, nest: Nest, axis: int) -> bool:
+    """Whether results are equal in shape but for an axis of two elements or more, and constants that do not
+    move along it are equal, those that do are in shape but for one axis."""
+    one, two = node.output, match.output
+    if one.dtype is not two.dtype or min(one.shape[axis], two.shape[axis]) < 2:
+        return False
+    if one.shape[:axis] != two.shape[:axis] or one.shape[axis + 1 :] != two.shape[axis + 1 :]:
+        return False
+    index = nest.write.index[axis]
+    for position, (mine, its) in enumerate(zip(node.inputs, match.inputs, strict=True)):
+        if mine is None or its is None or mine.data is None or its.data is None:
+            continue
+        indices = [a.index for a in nest.reads if a.operand.position == position]
+        places = [i for own in indices for i, term in enumerate(own) if term == index]
+        if not places:
+            if mine.data.tobytes() != its.data.tobytes() or mine.shape != its.shape:
+                return False
+        elif node.op_type != "Conv" and [
+            (a, b)
+            for i, (a, b) in enumerate(zip(mine.shape, its.shape, strict=True))
+            if i != places[0] and a != b
+        ]:
+            return False
+    return True
 
 
 def _windows_differ(node: Node, match: Node, *, pads_kernels: bool) -> str | None:
@@ -103,12 +163,6 @@ def _windows_differ(node: Node, match: Node, *, pads_kernels: bool) -> str | Non
     if not pads_kernels and (any(shifts) or one.kernel != two.kernel):
         return "have kernels of several extents, which may not be padded here"
     return None
-
-
-def _shapes_match(one: Value, two: Value) -> bool:
-    if one.dtype is not two.dtype or len(one.shape) != len(two.shape):
-        return False
-    return sum(a != b for a, b in zip(one.shape, two.shape, strict=True)) <= 1
 
 
 def _attributes(node: Node) -> dict[str, str]:

@@ -53,13 +53,13 @@ def test_a_small_kernel_lies_where_the_large_one_has_its_taps() -> None:
     """A stride of 2 over an even extent gives k3p1 and k2p0 equal outputs, but tap 0 of one is tap 1 of the
     other: centring the small kernel would put it at tap 0."""
     b = Siblings(1, 1, 6, 6)
-    large = b.filter(1, (3, 3), (1, 1, 1, 1), (3, 3), strides=(2, 2))
-    small = b.filter(1, (2, 2), (0, 0, 0, 0), (3, 3), strides=(2, 2))
+    large = b.filter(2, (3, 3), (1, 1, 1, 1), (3, 3), strides=(2, 2))
+    small = b.filter(2, (2, 2), (0, 0, 0, 0), (3, 3), strides=(2, 2))
     found = merged(large, small)
     assert found is not None
     weights = found.nodes[0].inputs[1]
     assert not isinstance(weights, int | Value | None)
-    assert np.array_equal(weights.data()[1, 0] != 0, [[False] * 3, [False, True, True], [False, True, True]])
+    assert np.array_equal(weights.data()[2, 0] != 0, [[False] * 3, [False, True, True], [False, True, True]])
     assert merged(large, small, pads_kernels=False) is None
 
 
@@ -89,10 +89,10 @@ def test_other_windows_groups_and_extents_do_not_merge(
 
 def test_dilated_windows_whose_taps_lie_between_each_others_do_not_merge() -> None:
     b = Siblings(1, 1, 9, 9)
-    one = b.filter(1, (2, 2), (1, 1, 1, 1), (9, 9), dilations=(2, 2))
-    two = b.filter(1, (2, 2), (0, 0, 2, 2), (9, 9), dilations=(2, 2))
+    one = b.filter(2, (2, 2), (1, 1, 1, 1), (9, 9), dilations=(2, 2))
+    two = b.filter(2, (2, 2), (0, 0, 2, 2), (9, 9), dilations=(2, 2))
     assert merged(one, two) is None
-    three = b.filter(1, (2, 2), (2, 2, 0, 0), (9, 9), dilations=(2, 2))
+    three = b.filter(2, (2, 2), (2, 2, 0, 0), (9, 9), dilations=(2, 2))
     assert merged(two, three) is not None
 
 
