@@ -171,3 +171,15 @@ class CostModel(Protocol):
         One kernel of all of a graph's nodes bounds every partition of the graph.
         """
         ...
+
+
+@runtime_checkable
+class SharesMachine(Protocol):
+    """A cost model of a machine on which a kernel may keep some cores from others as long as it runs."""
+
+    def occupied_ns(self, work: KernelWork) -> float | None:
+        """A kernel's time times the share of the machine that it keeps from others; None if it keeps none.
+
+        No stage takes less than its kernels occupy together.
+        """
+        ...

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tilewright.cost.base import KernelWork
+from tilewright.cost.base import KernelWork, SharesMachine
 from tilewright.errors import InternalError
 from tilewright.schedule.base import Group, Instance, ScheduleProblem, Stage
 from tilewright.schedule.ios.graph import StageGraph, bits
@@ -128,13 +128,16 @@ class ModelCosts:
     def __init__(self, problem: ScheduleProblem, graph: StageGraph) -> None:
         self._problem = problem
         self._graph = graph
-        self._operators = [_structure(subgraph) for subgraph in problem.partition.subgraphs]
+        numbers: dict[Hashable, int] = {}  # instead of structures, which take long to compare
+        self._operators = [
+            numbers.setdefault(_structure(s), len(numbers)) for s in problem.partition.subgraphs
+        ]
         self._on_cores: dict[tuple[int, int], float] = {}
         self.bounds = self._bounds()
 
     def signature(self, choice: StageChoice) -> Hashable:
-        """Groups by what their kernels do, in any order."""
-        return signature(choice, self._operators, self._graph.predecessors)
+        """Groups by what their kernels do, in their order: the first one may get cores first."""
+        return signature(choice, self._operators, self._graph.predecessors, in_order=True)
 
     def cost_ns(self, choice: StageChoice) -> float:
         """By the model, under the objective; time for the product of time and energy."""
@@ -184,12 +187,17 @@ class ModelCosts:
         if not problem.cost.proves_bounds:
             return self._estimated_bounds()
         subgraphs = problem.partition.subgraphs
+        chain_ns = tuple(problem.kernel(i).bound_ns for i in range(num_operators))
+        if isinstance(problem.cost, SharesMachine):
+            occupied_ns = [problem.cost.occupied_ns(s) for s in subgraphs]
+            if None not in occupied_ns:
+                return Bounds(0.0, chain_ns, tuple(ns or 0.0 for ns in occupied_ns))
         # Shares of a bound on all of them bound some of them only where nothing else goes into it.
         area_ns = tuple(problem.cost.least([s], problem.limits.num_groups).bound_ns for s in subgraphs)
         whole_ns = problem.cost.least(subgraphs, problem.limits.num_groups).bound_ns
         if sum(area_ns) > whole_ns * (1 + _ROUNDING):
             area_ns = nothing
-        return Bounds(0.0, tuple(problem.kernel(i).bound_ns for i in range(num_operators)), area_ns)
+        return Bounds(0.0, chain_ns, area_ns)
 
     def _estimated_bounds(self) -> Bounds:
         """Of a model that proves nothing: kernels alone tell more than bounds that are far away.

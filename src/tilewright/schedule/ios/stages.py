@@ -35,13 +35,20 @@ class StageChoice:
 
 
 def signature(
-    choice: StageChoice, operators: Sequence[Hashable], predecessors: Sequence[int]
+    choice: StageChoice,
+    operators: Sequence[Hashable],
+    predecessors: Sequence[int],
+    *,
+    in_order: bool = False,
 ) -> tuple[Hashable, ...]:
     """What the cost of a stage depends on: its groups in any order, their operators and how these connect.
 
-    `operators[i]` says all that matters of operator i; equal signatures may be priced once.
+    `operators[i]` says all that matters of operator i; equal signatures may be priced once. `in_order`: which
+    group is the first matters, too.
     """
     groups = (_group_signature(group, operators, predecessors) for group in choice.groups)
+    if in_order:
+        return choice.strategy, choice.num_cores, tuple(groups)
     if choice.num_cores is not None:
         return choice.strategy, tuple(sorted(zip(groups, choice.num_cores, strict=True), key=repr))
     return choice.strategy, tuple(sorted(groups, key=repr))

@@ -44,6 +44,7 @@ class _Kernel:
     """A kernel that is launched on its own. `energy_pj` is what it takes beside the static power."""
 
     estimate: Estimate
+    occupied_ns: float
     energy_pj: float
     tasks: KernelTasks
 
@@ -65,7 +66,8 @@ class NpuCosts:
     proves_bounds: bool = True
     _known: dict[Hashable, Estimate] = field(init=False, repr=False, default_factory=dict)
     _kernels: dict[Hashable, _Kernel] = field(init=False, repr=False, default_factory=dict)
-    _structures: dict[KernelWork, Hashable] = field(init=False, repr=False, default_factory=dict)
+    _structures: dict[Hashable, int] = field(init=False, repr=False, default_factory=dict)
+    _numbers: dict[KernelWork, int] = field(init=False, repr=False, default_factory=dict)
 
     def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
         """A kernel alone, on no more than so many cores; without a number on as many as help.
@@ -98,6 +100,14 @@ class NpuCosts:
             return self._stage_of_launched(groups)
         return self._simulated(groups)
 
+    def occupied_ns(self, work: KernelWork) -> float | None:
+        """The share of the cores that a kernel holds of its time; None where kernels are parts of a program.
+
+        Raises:
+            InfeasibleMapping: it does not fit the machine's main memory.
+        """
+        return self._launched(work).occupied_ns if self._launches_each else None
+
     @property
     def _launches_each(self) -> bool:
         return self.policy.launches == "each subgraph"
@@ -118,7 +128,8 @@ class NpuCosts:
             dynamic_pj = sum(pj for what, pj in simulation.energy_pj.items() if what != "static")
             tasks = tasks_of_kernel(simulation, self.machine, self.policy)
             bounded = replace(estimate, bound_ns=estimate.time_ns, bound_pj=dynamic_pj)
-            self._kernels[key] = _Kernel(bounded, dynamic_pj, tasks)
+            share = tasks.num_cores / self.machine.num_cores_per_cluster
+            self._kernels[key] = _Kernel(bounded, estimate.time_ns * share, dynamic_pj, tasks)
         return self._kernels[key]
 
     def _stage_of_launched(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
@@ -127,14 +138,14 @@ class NpuCosts:
         dynamic_pj = sum(k.energy_pj for group in kernels for k in group)
         energy_pj = dynamic_pj + static_power_w(self.machine) * seconds * 1e12
         longest_ns = max(sum(k.estimate.time_ns for k in group) for group in kernels)
-        least_ns = self.least([work for group in groups for work in group]).bound_ns
-        bound_ns = max(longest_ns, least_ns)
+        bound_ns = max(longest_ns, sum(k.occupied_ns for group in kernels for k in group))
         return Estimate(max(seconds * 1e9, bound_ns), bound_ns, self.source, energy_pj, dynamic_pj)
 
-    def _structure(self, work: KernelWork) -> Hashable:
-        if work not in self._structures:
-            self._structures[work] = _structure(work)
-        return self._structures[work]
+    def _structure(self, work: KernelWork) -> int:
+        """A number for all that costs the same."""
+        if work not in self._numbers:
+            self._numbers[work] = self._structures.setdefault(_structure(work), len(self._structures))
+        return self._numbers[work]
 
     def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
         """A copy between levels at the rate of the slowest part of the way.
