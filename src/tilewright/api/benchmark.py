@@ -35,6 +35,7 @@ from tilewright.planning import Budget
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.results import Table, about
+from tilewright.targets import is_cpu
 
 Array = np.ndarray[Any, Any]
 
@@ -163,7 +164,7 @@ def bench(
         )
         split = None
         timing = comparison.contestants[0].timing
-        if measure.gives_advice and timing is not None and subject.target == "cpu":
+        if measure.gives_advice and timing is not None and is_cpu(subject.target):
             profile = profile_program(
                 subject.program, arrays, num_threads=plan.num_threads, duration_s=_PROFILE_S, progress=update
             )

@@ -21,6 +21,7 @@ from tilewright.hardware.probe import num_threads_default
 from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.results import Table, about
+from tilewright.targets import is_cpu
 
 Array = np.ndarray[Any, Any]
 
@@ -116,7 +117,7 @@ def profile_model(
         name, compiled = "model", model
     else:
         name, compiled = Path(model).name, open_or_compile(Path(model), options, progress)
-    if compiled.target != "cpu":
+    if not is_cpu(compiled.target):
         raise UsageError(f"{name}: is made for {compiled.target}; profile measures the cpu target.")
     arrays = feed_of(feed, compiled.get_inputs(), options.seed)
     busy = busy_share()

@@ -174,7 +174,7 @@ def profile_program(
     `limits` gives those of a model whose runs read so many bytes of constants; by default they are measured.
     """
     progress("generating code with time stamps", 0, 1)
-    code = CpuTarget().generate(program, profile=True)
+    code = CpuTarget.named(program.options.target).generate(program, profile=True)
     executable = code.load(num_threads)
     try:
         samples, runs_ns = _measure(executable, feed, duration_s, progress)

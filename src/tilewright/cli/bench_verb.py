@@ -40,9 +40,10 @@ def bench(
     """
     from tilewright.api.benchmark import BenchOptions, bench
     from tilewright.benchmark import Verdict
+    from tilewright.targets import is_cpu
 
     options = flags.options()
-    if options.target != "cpu":
+    if not is_cpu(options.target):
         raise UsageError(f"bench measures the cpu target; leave out --target {options.target}.")
     measure = BenchOptions(
         threads=checked_threads(options.threads),

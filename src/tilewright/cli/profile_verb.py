@@ -41,9 +41,10 @@ def profile(
     from tilewright.api.profiling import profile_model
     from tilewright.benchmark.machine_state import BUSY_SHARE
     from tilewright.files import write_atomically
+    from tilewright.targets import is_cpu
 
     options = flags.options()
-    if options.target != "cpu":
+    if not is_cpu(options.target):
         raise UsageError(f"profile measures the cpu target; leave out --target {options.target}.")
     if trace is not None and trace.suffix != ".json":
         raise UsageError(f"{trace}: give a name that ends in .json.")

@@ -153,8 +153,11 @@ class CostModel(Protocol):
         """A kernel alone that may be computed block by block, where the target can and gains by it."""
         ...
 
-    def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
-        """Groups that run at the same time, each of them kernel after kernel."""
+    def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:
+        """Groups that run at the same time, each of them kernel after kernel.
+
+        Each on so many cores at most; None, or without any given: as many as the target gives it.
+        """
         ...
 
     def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:

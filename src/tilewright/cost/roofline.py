@@ -33,7 +33,7 @@ class Roofline:
         """As any kernel: what lies inside moves nothing."""
         return self.kernel(work)
 
-    def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
+    def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:
         """As long as the longest group."""
         times = [sum(self.kernel(work).time_ns for work in group) for group in groups]
         return Estimate(max(times, default=0.0), max(times, default=0.0), self.source)

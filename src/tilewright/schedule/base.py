@@ -205,16 +205,17 @@ class ScheduleProblem:
         instances = list(stage.instances())
         if merges(stage):
             return self.merged_kernel([i.subgraph_id for i in instances])
-        if len(instances) == 1:
+        if len(instances) == 1 and stage.groups[0].num_cores is None:
             return self._instance(instances[0], splits)
         if all(splits[i.subgraph_id].num_instances == 1 for i in instances):
             subgraphs = self.partition.subgraphs
-            return self.cost.stage([[subgraphs[i.subgraph_id] for i in g.instances] for g in stage.groups])
-        groups = [
+            groups = [[subgraphs[i.subgraph_id] for i in g.instances] for g in stage.groups]
+            return self.cost.stage(groups, [g.num_cores for g in stage.groups])
+        estimates = [
             functools.reduce(Estimate.then, [self._instance(i, splits) for i in g.instances])
             for g in stage.groups
         ]
-        return max(groups, key=lambda estimate: estimate.time_ns)
+        return max(estimates, key=lambda estimate: estimate.time_ns)
 
     def _instance(self, instance: Instance, splits: Sequence[Split]) -> Estimate:
         kernel, split = self.kernel(instance.subgraph_id), splits[instance.subgraph_id]

@@ -32,6 +32,15 @@ def is_machine(text: str) -> bool:
     return name not in TARGETS.built_in_names() and name not in TARGETS.names()
 
 
+def is_cpu(text: str) -> bool:
+    """Whether a text names the processor of this host, whatever options it states.
+
+    >>> is_cpu("cpu{barriers=strict}")
+    True
+    """
+    return Spec.parse(text).name == "cpu"
+
+
 def is_machine_known(text: str) -> bool:
     """Whether the machine that a text names is a preset, or is looked for in a file."""
     from tilewright.hardware.presets import is_file, preset_names

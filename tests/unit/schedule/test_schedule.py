@@ -56,7 +56,7 @@ class Durations:
         time_ns = self.ns[work.nodes[-1].op_type]
         return Estimate(time_ns, time_ns, self.source)
 
-    def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
+    def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:
         time_ns = max(sum(self.kernel(work).time_ns for work in group) for group in groups)
         return Estimate(self.stage_ns or time_ns, 0.0, self.source)
 

@@ -7,7 +7,7 @@ number here is an estimate, bounds too.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.base import Estimate, KernelWork
@@ -21,6 +21,7 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Nest, Opaque, operands_of
 from tilewright.options import Accuracy
 from tilewright.partition.base import Subgraph
+from tilewright.targets.cpu.arrange import Barriers
 from tilewright.targets.cpu.fused.choose import GroupEstimates
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
@@ -30,6 +31,7 @@ from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch
 from tilewright.targets.cpu.repeats import nest_facts
 from tilewright.targets.cpu.select import product_cycles
 from tilewright.targets.cpu.sharing import make_alias
+from tilewright.targets.cpu.stage_times import stage_ns
 from tilewright.targets.cpu.template import START_CYCLES, Context, operand_bytes, transfer_cycles
 from tilewright.targets.cpu.tensors import ModelTensors, Names
 from tilewright.targets.cpu.views import find_views
@@ -86,6 +88,27 @@ class LaunchCost:
         return max(compute_ns, self.memory_bytes / _MEMORY_BYTES_PER_NS) + self.python_ns
 
 
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A launch among those of a stage."""
+
+    cost: LaunchCost
+    clock_ghz: float
+
+    @property
+    def num_chunks(self) -> int:
+        return self.cost.num_chunks
+
+    def alone_ns(self, num_threads: int) -> float:
+        """Threads that share it meet at its end. Operators on the host are told apart."""
+        meeting_ns = _STEP_NS + _BARRIER_NS * (num_threads - 1)
+        return self.cost.time_ns(num_threads, self.clock_ghz) - self.cost.python_ns + meeting_ns
+
+    def bandwidth(self, num_threads: int) -> float:
+        """Its bytes in its time, of what main memory gives."""
+        return self.cost.memory_bytes / _MEMORY_BYTES_PER_NS / self.alone_ns(num_threads)
+
+
 def clock_ghz() -> float:
     """The clock by which cycles become ns."""
     return (nominal_clock_hz() or NOMINAL_CLOCK_HZ) / 1e9
@@ -104,8 +127,10 @@ class CpuCosts:
         num_cores: int,
         accuracy: Accuracy,
         fuse: FusedNodes,
+        barriers: Barriers = "stages",
     ) -> None:
         self._graph = graph
+        self._barriers = barriers
         self._fuse = fuse
         self._machine = machine
         self._isa = isa
@@ -132,7 +157,7 @@ class CpuCosts:
 
     def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
         """Its launches one after the other, each on all the cores that it is given."""
-        return self._steps([self._launches(work)], self._bound_ns(work), num_cores)
+        return self._steps(self._launches(work), self._bound_ns(work), num_cores)
 
     def fused(self, work: KernelWork) -> Estimate:
         """Less what it saves to compute all block by block, where that is estimated to gain."""
@@ -143,10 +168,35 @@ class CpuCosts:
         time_ns = apart.time_ns * (1 - blocks.form.saved_share)
         return Estimate(time_ns, apart.bound_ns, self.source)
 
-    def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
-        """Groups share the cores: as long as the longest, or as all work spread over the cores."""
+    def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:
+        """Groups share the threads as stages run: independently of each other, or in lockstep."""
+        limits = tuple(num_cores) or (None,) * len(groups)
         launches = [[launch for work in group for launch in self._launches(work)] for group in groups]
-        return self._steps(launches, sum(self._bound_ns(work) for group in groups for work in group))
+        bound_ns = sum(self._bound_ns(work) for group in groups for work in group)
+        if len(groups) == 1:
+            return self._steps(launches[0], bound_ns, min(limits[0] or self._num_cores, self._num_cores))
+        total_ns = 0.0
+        for together in self._parts(launches):
+            python_ns = sum(launch.python_ns for group in together for launch in group)
+            members = [(group, n) for group, n in zip(together, limits, strict=True) if group]
+            running = [[_Launched(x, self._clock_ghz) for x in group] for group, _ in members]
+            threads_ns = stage_ns(running, [n for _, n in members], self._num_cores)
+            total_ns += threads_ns + python_ns + _BARRIER_NS * (self._num_cores - 1)
+        return Estimate(total_ns, bound_ns, self.source)
+
+    def _parts(self, groups: Sequence[Sequence[LaunchCost]]) -> Iterator[Sequence[Sequence[LaunchCost]]]:
+        """What runs between barriers: in lockstep one launch of each group, else all up to its next operator
+        on the host, that operator included."""
+        rest = [list(group) for group in groups]
+        while any(rest):
+            part: list[list[LaunchCost]] = []
+            for group in rest:
+                hosts = [n for n, launch in enumerate(group) if launch.python_ns]
+                most = 1 if self._barriers == "strict" else len(group)
+                end = min(most, hosts[0] + 1 if hosts else most)
+                part.append(group[:end])
+                del group[:end]
+            yield part
 
     def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
         """A copy by one core, at the rate of where so much data stays.
@@ -169,17 +219,11 @@ class CpuCosts:
         return _STEP_NS + _BARRIER_NS * ((num_cores or self._num_cores) - 1)
 
     def _steps(
-        self, groups: Sequence[Sequence[LaunchCost]], bound_ns: float, num_cores: int | None = None
+        self, launches: Sequence[LaunchCost], bound_ns: float, num_cores: int | None = None
     ) -> Estimate:
-        """The first launches of all groups together, then the second ones, and so on."""
+        """One launch after the other."""
         cores = num_cores or self._num_cores
-        total_ns = 0.0
-        for position in range(max(map(len, groups), default=0)):
-            together = [group[position] for group in groups if position < len(group)]
-            longest_ns = max(launch.time_ns(cores, self._clock_ghz) for launch in together)
-            shared_ns = sum(launch.time_ns(1, self._clock_ghz) for launch in together) / cores
-            python_ns = sum(launch.python_ns for launch in together)
-            total_ns += max(longest_ns, shared_ns, python_ns) + self._step_ns(cores)
+        total_ns = sum(launch.time_ns(cores, self._clock_ghz) + self._step_ns(cores) for launch in launches)
         return Estimate(total_ns, bound_ns, self.source)
 
     def _launches(self, work: KernelWork) -> tuple[LaunchCost, ...]:

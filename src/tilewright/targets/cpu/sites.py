@@ -7,7 +7,7 @@ time. It is filed under its kernels, never under one of its products.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -62,8 +62,13 @@ class Sites:
             if launch.nodes:
                 number, position = stage_of[launch.nodes[0]]
                 groups.setdefault(number, {}).setdefault(position, []).append(launch)
+        waits: dict[int, list[tuple[int, ...]]] = {}
+        for step in plain.steps:
+            if isinstance(step, LoweredStage) and step.launches[0].nodes:
+                number, _ = stage_of[step.launches[0].nodes[0]]
+                waits.setdefault(number, []).append(tuple(len(group.launches) for group in step.groups))
         shared = {
-            number: _group_key(schedule, number, members)
+            number: _group_key(schedule, number, members, waits[number])
             for number, members in groups.items()
             if len(members) > 1
         }
@@ -152,16 +157,22 @@ class Sites:
         return ways[1:]
 
 
-def _group_key(schedule: Schedule, number: int, members: Mapping[int, list[KernelLaunch]]) -> str:
+def _group_key(
+    schedule: Schedule,
+    number: int,
+    members: Mapping[int, list[KernelLaunch]],
+    waits: Sequence[tuple[int, ...]],
+) -> str:
     """Digest of all that runs in a stage: of each group its cores and its kernels by the estimates.
 
-    A kernel's symbol is a digest of its code.
+    A kernel's symbol is a digest of its code. `waits` are the kernels of each group between barriers.
     """
-    facts = [
+    facts: list[object] = [
         (
             schedule.stages[number].groups[position].num_cores,
             [(x.kernel.signature, x.kernel.symbol, x.kernel.num_chunks) for x in launches],
         )
         for position, launches in sorted(members.items())
     ]
+    facts.append(waits)
     return _GROUP + hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -33,7 +33,8 @@ from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.merge_chains import merge_chains
-from tilewright.planning import Budget, Infeasible, Limits, Status, option
+from tilewright.planning import Budget, Infeasible, Limits, Spec, Status, option
+from tilewright.planning.member_options import with_options
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
@@ -196,6 +197,11 @@ class CpuTarget:
     is_measurable: ClassVar[bool] = True
     runs_slices: ClassVar[bool] = False
     code_store: ClassVar[CpuStore] = CpuStore()
+
+    @classmethod
+    def named(cls, text: str) -> CpuTarget:
+        """The target that a text names, with its options."""
+        return with_options(cls(), Spec.parse(text))
 
     @property
     def machine(self) -> Machine:
@@ -362,7 +368,8 @@ class CpuBackend(PlainBackend):
     def costs(self) -> CpuCosts:  # type: ignore[override]
         """What the templates estimate, on the threads that a run has."""
         num_cores = self.limits.num_cores
-        return CpuCosts(self.graph, self.cpu.machine, self.isa, num_cores, self.options.accuracy, self._fuse)
+        accuracy, barriers = self.options.accuracy, self.cpu.barriers
+        return CpuCosts(self.graph, self.cpu.machine, self.isa, num_cores, accuracy, self._fuse, barriers)
 
     def refine(
         self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None

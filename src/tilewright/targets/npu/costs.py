@@ -87,17 +87,17 @@ class NpuCosts:
         """
         return self.kernel(work)
 
-    def stage(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
+    def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:
         """Groups that run at the same time, each of them kernel after kernel.
 
         Where kernels are launched separately, groups share the cores and main memory; in one program kernels
-        follow each other as listed, and units overlap what they can.
+        follow each other as listed on all cores, and units overlap what they can.
 
         Raises:
             InfeasibleMapping: they do not fit the machine's main memory.
         """
         if self._launches_each:
-            return self._stage_of_launched(groups)
+            return self._stage_of_launched(groups, tuple(num_cores) or (None,) * len(groups))
         return self._simulated(groups)
 
     def occupied_ns(self, work: KernelWork) -> float | None:
@@ -132,8 +132,14 @@ class NpuCosts:
             self._kernels[key] = _Kernel(bounded, estimate.time_ns * share, dynamic_pj, tasks)
         return self._kernels[key]
 
-    def _stage_of_launched(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
-        kernels = [[self._launched(work) for work in group] for group in groups if group]
+    def _stage_of_launched(
+        self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None]
+    ) -> Estimate:
+        kernels = [
+            [self._launched(work, cores) for work in group]
+            for group, cores in zip(groups, num_cores, strict=True)
+            if group
+        ]
         seconds = stage_seconds([[k.tasks for k in group] for group in kernels], self.machine)
         dynamic_pj = sum(k.energy_pj for group in kernels for k in group)
         energy_pj = dynamic_pj + static_power_w(self.machine) * seconds * 1e12

@@ -1,5 +1,7 @@
 """What kernels cost on this processor, by the templates."""
 
+import copy
+
 import pytest
 
 from tilewright import zoo
@@ -70,6 +72,27 @@ def test_groups_share_the_cores(planned: tuple[Program, CpuCosts]) -> None:
     together = costs.stage([[longest], [longest]])
     assert alone.time_ns < together.time_ns <= 2 * alone.time_ns
     assert costs.stage([[longest, longest]]).time_ns == pytest.approx(2 * alone.time_ns)
+
+
+def test_the_order_of_groups_does_not_matter_but_their_cores_do(planned: tuple[Program, CpuCosts]) -> None:
+    program, costs = planned
+    ordered = sorted(program.schedule.partition.subgraphs, key=lambda s: costs.kernel(s).time_ns)
+    short, long = [ordered[-2]], [ordered[-1]]
+    together = costs.stage([short, long])
+    assert costs.stage([long, short]).time_ns == pytest.approx(together.time_ns)
+    assert costs.stage([long, short], [None, None]) == costs.stage([long, short])
+    assert costs.stage([long], [1]).time_ns == costs.kernel(long[0], 1).time_ns
+    assert costs.stage([short, long], [1, 1]).time_ns >= together.time_ns
+
+
+def test_lockstep_waits_where_independent_groups_do_not(planned: tuple[Program, CpuCosts]) -> None:
+    program, costs = planned
+    ordered = sorted(program.schedule.partition.subgraphs, key=lambda s: costs.kernel(s).time_ns)
+    groups = [[ordered[0], ordered[-1]], [ordered[-2], ordered[0]]]
+    cores = [1, 1]
+    lockstep = copy.copy(costs)
+    lockstep._barriers = "strict"
+    assert costs.stage(groups, cores).time_ns < lockstep.stage(groups, cores).time_ns
 
 
 def test_equal_layers_are_estimated_once(
