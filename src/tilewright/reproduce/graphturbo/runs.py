@@ -110,7 +110,7 @@ def outcomes(job: Job) -> dict[str, Outcome]:
 
     graph = load_onnx(zoo.build(job.network, batch=job.batch, **job.size))
     run_passes(graph, disabled=_NOT_IN_RELAY)
-    machine_text = f"{MACHINE}{{dtype={job.dtype}}}"
+    machine_text = f"{MACHINE}{{dtype={job.dtype}, mapper=paper}}"
     known = _recipes()
     found: dict[str, Outcome] = {}
     for recipe in job.recipes:

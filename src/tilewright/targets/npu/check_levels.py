@@ -240,27 +240,35 @@ def _through_shared(trace: Trace, number: int) -> Iterator[Stay]:
     # Several parts of one value may be put together, some of them from the shared buffer.
     also_there = {x.value for x in step.loads if x.scope is Scope.SHARED}
     for (name, what, arriving, leaving), held_bytes in held.items():
-        coming = by_tile(trace.of(number, what, arriving, name))
+        arrivals = trace.of(number, what, arriving, name)
         going = trace.of(number, what, leaving, name)
-        for tile, runs in coming.items():
+        if name not in also_there and _bytes(going) > _bytes(arrivals):
+            yield from _in_turn(f"{name} of step {number}", arrivals, going, held_bytes, False)
+            continue
+        for tile, runs in by_tile(arrivals).items():
             label = f"{name} of step {number}, tile {tile}"
             behind = [run for run in going if tile in (-1, run.tile)]
-            is_once = name in also_there or _bytes(behind) <= _bytes(runs)
-            yield from _in_turn(label, runs, behind, held_bytes, is_once)
+            yield from _in_turn(label, runs, behind, held_bytes, True)
 
 
 def _in_turn(
     what: str, coming: Sequence[Run], going: Sequence[Run], held_bytes: int, is_once: bool
 ) -> Iterator[Stay]:
     """Parts that leave in the order in which they came; of one that stands for several what is held at a
-    time. What does not leave only once lies there until the end."""
+    time. What does not leave only once is read by turns: as much as is held, as often as all of it is, then
+    what comes next."""
     come_bytes = gone_bytes = place = 0
+    all_come, all_gone = _bytes(coming), _bytes(going)
     for run in coming:
         come_bytes += run.size_bytes
-        while place < len(going) and gone_bytes < come_bytes:
+        until = come_bytes
+        if not is_once:
+            block_bytes = held_bytes if run.size_bytes < held_bytes else 1
+            until = all_gone * min(all_come, -(-come_bytes // block_bytes) * block_bytes) // all_come
+        while place < len(going) and gone_bytes < until:
             gone_bytes += going[place].size_bytes
             place += 1
-        last_s = going[place - 1].end_s if is_once and place else last_end(going)
+        last_s = going[place - 1].end_s if place else last_end(going)
         yield Stay(what, run.start_s, max(run.end_s, last_s), min(held_bytes, run.size_bytes))
 
 

@@ -167,30 +167,53 @@ class _Walk:
                 self.fetched[key] = fetches
             if key not in self.residents:
                 weights = self.trace.of(number, "weights", name=key)
-                self._check_flow(number, f"weight {key}", self.fetched.get(key, []), weights)
+                held = sum(
+                    p.outer_held_bytes
+                    for w, p in zip(step.weights, step.tiling.weights, strict=True)
+                    if w.key == key and fetches
+                )
+                self._check_flow(number, f"weight {key}", self.fetched.get(key, []), weights, 0, held)
         inside = Counter[str]()
         for load in step.loads:
             inside[load.value] += load.size_bytes if load.scope is Scope.SHARED else 0
         for name in dict.fromkeys(load.value for load in step.loads if load.scope is Scope.MAIN):
             outer, inner = (self.trace.of(number, "load", unit, name) for unit in (DMA, CORE_DMA))
-            self._check_flow(number, name, outer, inner, inside[name])
+            passages = zip(step.loads, step.tiling.loads, strict=True)
+            held = max(p.outer_held_bytes for x, p in passages if x.value == name)
+            self._check_flow(number, name, outer, inner, inside[name], held)
         for name in (store.value for store in step.stores if store.scope is Scope.MAIN):
             inner, outer = (self.trace.of(number, "store", unit, name) for unit in (CORE_DMA, DMA))
             self._check_flow(number, name, inner, outer)
 
     def _check_flow(
-        self, number: int, what: str, coming: Sequence[Run], going: Sequence[Run], other_bytes: int = 0
+        self,
+        number: int,
+        what: str,
+        coming: Sequence[Run],
+        going: Sequence[Run],
+        other_bytes: int = 0,
+        held_bytes: int = 0,
     ) -> None:
-        """What has come may leave more than once. Of what leaves, `other_bytes` were there."""
+        """What has come may leave more than once: as much as is held, as often as all of it does, before the
+        next is wanted. Of what leaves, `other_bytes` were there."""
         come = sorted((run.end_s, run.size_bytes) for run in coming)
         total_bytes = sum(size_bytes for _, size_bytes in come)
+        all_gone = sum(run.size_bytes for run in going)
+        block_bytes = held_bytes if 0 < held_bytes < total_bytes and not other_bytes else total_bytes
+        if any(run.size_bytes > block_bytes for run in coming):
+            block_bytes = 1  # of a run that stands for several blocks nobody knows which is there
         there_bytes, gone_bytes, place = other_bytes, 0, 0
         for run in going:
             while place < len(come) and come[place][0] <= run.start_s + self.trace.tolerance_s:
                 there_bytes += come[place][1]
                 place += 1
             gone_bytes += run.size_bytes
-            if not come or min(gone_bytes, total_bytes + other_bytes) > there_bytes:
+            wanted_bytes = min(gone_bytes, total_bytes + other_bytes)
+            if block_bytes < total_bytes < all_gone:
+                block = (gone_bytes - 1) * total_bytes // (all_gone * block_bytes)
+                since = gone_bytes - all_gone * block * block_bytes // total_bytes
+                wanted_bytes = min(total_bytes, block * block_bytes + min(block_bytes, since))
+            if not come or wanted_bytes > there_bytes:
                 self._violate(number, f"{what} leaves the shared buffer at {_us(run.start_s)}, too early")
                 return
 

@@ -224,6 +224,7 @@ class _Step:
         self.places = self.freed
         self.last_reads: dict[int, int] = {}
         self.come: dict[str, list[int]] = {}  # what brought the last part of an operand that is read again
+        self.read_there: dict[str, list[int]] = {}  # what read last what came of an operand
         self.staying: list[int] = []  # what waits for the place of operands that are read again
 
     def add(self) -> None:
@@ -355,7 +356,7 @@ class _Step:
             held_bytes = min(passage.outer_held_bytes, -(-size_bytes // _MIN_PARTS))
             if self.passing is not self.shared and self.passing is not None:
                 held_bytes = min(held_bytes, max(1, self.passing.capacity_bytes // _MAX_PARTS))
-            passing = replace(passage, outer_held_bytes=held_bytes)
+            passing = passage if _stays(passage) else replace(passage, outer_held_bytes=held_bytes)
             return self._through(size_bytes, passing, at, ("fetch", "weights"), name, [], free)
         ready = source.ready
         if source.fetches:
@@ -419,25 +420,50 @@ class _Step:
         assert self.passing is not None
         number, tile, phase = at
         last = [*ready, *free, *self.come.get(name, ())]
-        stays = _stays(passage)
-        # What is read again has come before: at first as much comes as is read.
-        come = [
-            min(passage.outer_bytes, end)
-            for end in (passage.moved_bytes * max(0, tile) // self.num_tiles, passage.moved_bytes)
-        ]
-        if tile >= 0:
-            come[1] = min(passage.outer_bytes, passage.moved_bytes * (tile + 1) // self.num_tiles)
+        if _stays(passage):
+            return self._read_again(passage, at, what, name, ready, last)
+        come = [min(passage.outer_bytes, end) for end in self._ends(passage.moved_bytes, tile)]
         for held, part in _parts(come[1] - come[0], passage.outer_held_bytes):
-            taken = self.staying if stays else self.passing.take(held, self.pinned)
+            taken = self.passing.take(held, self.pinned)
             self.account.from_main(part)
             there = self._outer(part, (number, tile, phase - 1), what[0], (*taken, *ready), name)
             last = [self._inner(part, at, what[1], (there, *last), name)]
-            if stays:
-                self.come[name] = [there]
-            else:
-                self.passing.release(held, last)
+            self.passing.release(held, last)
         again = size_bytes - (come[1] - come[0])
         return [self._inner(again, at, what[1], last, name)] if again else last
+
+    def _ends(self, total_bytes: int, tile: int) -> tuple[int, int]:
+        """Where a tile's share of bytes begins and ends; all of them before the first tile."""
+        numbers = (tile, tile + 1) if tile >= 0 else (0, self.num_tiles)
+        first, last = (total_bytes * number // self.num_tiles for number in numbers)
+        return first, last
+
+    def _read_again(
+        self,
+        passage: Passage,
+        at: tuple[int, int, int],
+        what: tuple[str, str],
+        name: str,
+        ready: Sequence[int],
+        last: list[int],
+    ) -> list[int]:
+        """The same of what the shared buffer keeps for tiles to come: what is held there is read as often as
+        it has to be, then the next takes its place."""
+        number, tile, phase = at
+        (come, read), *edges = _blocks(passage, self._ends(passage.moved_bytes, tile), self.num_tiles)
+        for come_end, read_end in edges:
+            taken = self.staying if come % passage.outer_held_bytes or not come else self.read_there[name]
+            if come_end > come:
+                self.account.from_main(come_end - come)
+                before = (*taken, *ready)
+                there = self._outer(come_end - come, (number, tile, phase - 1), what[0], before, name)
+                last = [self._inner(come_end - come, at, what[1], (there, *last), name)]
+                self.come[name] = [there]
+            again = read_end - read - (come_end - come)
+            last = [self._inner(again, at, what[1], last, name)] if again else last
+            self.read_there[name] = last
+            come, read = come_end, read_end
+        return last
 
     def _load(self, load: Load, passage: Passage, tile: int) -> list[int]:
         """What a tile of the step needs of an operand is there; all of it before the first tile."""
@@ -510,3 +536,26 @@ def _parts(size_bytes: int, held_bytes: int) -> list[tuple[int, int]]:
     count = min(_MAX_PARTS, -(-size_bytes // max(1, held_bytes)))
     ends = [size_bytes * i // count for i in range(count + 1)]
     return [(min(held_bytes, stop - start), stop - start) for start, stop in pairwise(ends)]
+
+
+def _blocks(passage: Passage, ends: tuple[int, int], num_tiles: int) -> list[tuple[int, int]]:
+    """How many bytes have come, and how many have been read, where a tile's share of what is read begins and
+    ends and, between, wherever a block of what is held gives way to the next one.
+
+    Blocks come at the speed at which they are first read. Of more blocks than tiles, several come at a time,
+    one behind the other, in not more parts than are simulated.
+    """
+    outer, moved, held = passage.outer_bytes, passage.moved_bytes, passage.outer_held_bytes
+    num_blocks = -(-outer // held)
+    if num_blocks > num_tiles:
+        count = max(1, min(_MAX_PARTS, (ends[1] - ends[0]) * outer // (moved * held)))
+        reads = [ends[0] + (ends[1] - ends[0]) * n // count for n in range(count + 1)]
+        return [(outer * read // moved, read) for read in reads]
+    starts = [-(-moved * min(outer, held * block) // outer) for block in range(num_blocks + 1)]
+
+    def come_at(read: int) -> int:
+        block = min(num_blocks - 1, max(n for n, start in enumerate(starts) if start <= read))
+        return min(outer, held * (block + 1), held * block + read - starts[block])
+
+    edges = [ends[0], *(start for start in starts if ends[0] < start < ends[1]), ends[1]]
+    return [(come_at(edge), edge) for edge in edges]
