@@ -24,8 +24,8 @@ from tilewright.planning.portfolio import Attempt, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
-from tilewright.schedule.base import Schedule, merges
-from tilewright.schedule.merge import apply_merges
+from tilewright.schedule.base import Schedule
+from tilewright.schedule.merge import apply_merges, merge_remarks
 from tilewright.steps import StepInfo, TuningInfo
 from tilewright.targets import find_target
 from tilewright.targets.base import Backend, Code, Target
@@ -216,10 +216,11 @@ class Planner:
         """A partition, ordered and placed as a recipe says."""
         with self.clock.phase("schedule"):
             schedule = self.schedule(partition, recipe)
-            if any(map(merges, schedule.stages)):
+            remarks = merge_remarks(schedule)
+            if remarks:
                 schedule = self.merged(schedule, recipe)
         partition = schedule.partition
-        program = Program(partition.graph, partition, schedule, self.options, recipe=recipe)
+        program = Program(partition.graph, partition, schedule, self.options, remarks=remarks, recipe=recipe)
         with self.clock.phase("place"):
             placement = self.backend.place(program, progress=self.clock.report)
         if placement is None:
@@ -255,9 +256,8 @@ class Planner:
         graph, partition, schedule = apply_merges(self.schedule_problem(schedule.partition, recipe), schedule)
         require_valid(graph, after="merging")
         require_bounded_graph(graph, "merging")
-        partition = self.backend.rewritten(partition, progress=self.clock.report)
         asked = replace(self.backend.partition_problem, graph=graph, known=None)
-        partition = replace(partition, quality=asked.quality_of(partition.subgraphs))
+        partition = self.backend.rewritten(asked, partition, progress=self.clock.report)
         problem = self.schedule_problem(partition, recipe)
         quality = problem.quality_of(schedule.stages, schedule.splits)
         schedule = replace(schedule, partition=partition, quality=quality)

@@ -97,7 +97,8 @@ class Options:
 
     `accuracy`: `strict` computes as the model says: no pass folds one constant into another, products are
     plain dot products in float32, and every product is rounded before it is added to another. `default` may
-    compute sums of products in other ways, within 1e-4 of the exact result (Winograd's, pieces of bfloat16);
+    compute sums of products in other ways, within 1e-4 of the exact result (Winograd's, pieces of bfloat16),
+    and a schedule may merge convolutions whose kernels it pads with zeros, which spreads what is not finite;
     `fast` may also use narrower types.
 
     >>> Options(threads=2).effort

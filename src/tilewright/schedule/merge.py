@@ -23,12 +23,23 @@ from tilewright.schedule.base import (
     without_merges,
 )
 
-__all__ = ["apply_merges", "merge_sets", "merge_stage", "merged_work"]
+__all__ = ["apply_merges", "merge_remarks", "merge_sets", "merge_stage", "merged_work"]
 
 
 def merge_stage(subgraph_ids: Iterable[int]) -> Stage:
     """The stage that computes these subgraphs, whole, as one operator."""
     return Stage(tuple(Group((Instance(i),)) for i in sorted(subgraph_ids)), "merge")
+
+
+def merge_remarks(schedule: Schedule) -> tuple[str, ...]:
+    """A line for each stage that merges: what becomes one kernel."""
+    subgraphs = schedule.partition.subgraphs
+    merged = (
+        [subgraphs[i.subgraph_id].nodes[0].name for i in stage.instances()]
+        for stage in schedule.stages
+        if merges(stage)
+    )
+    return tuple(f"{', '.join(names[:-1])} and {names[-1]} run as one kernel." for names in merged)
 
 
 def apply_merges(problem: ScheduleProblem, schedule: Schedule) -> tuple[Graph, Partition, Schedule]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -250,9 +250,11 @@ class Backend(Protocol):
         """The partition with what the target decides about it: which subgraphs one kernel computes."""
         ...
 
-    def rewritten(self, partition: Partition, *, progress: Progress | None = None) -> Partition:
-        """A partition of another graph that computes the same, as schedules with merges make: from now on
-        its work is priced as that of the partition before."""
+    def rewritten(
+        self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
+    ) -> Partition:
+        """A partition of another graph that computes the same, as merging makes it, with its cost stated
+        anew; from now on its work is priced as that of refined partitions is."""
         ...
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
@@ -404,9 +406,11 @@ class PlainBackend:
         """As it is."""
         return partition
 
-    def rewritten(self, partition: Partition, *, progress: Progress | None = None) -> Partition:
-        """As it is."""
-        return partition
+    def rewritten(
+        self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
+    ) -> Partition:
+        """As it is, with its cost."""
+        return replace(partition, quality=problem.quality_of(partition.subgraphs))
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
         """One arena for the values that pass between subgraphs.

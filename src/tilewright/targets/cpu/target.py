@@ -381,9 +381,15 @@ class CpuBackend(PlainBackend):
         partition = merge_chains(problem, partition, find_chains(partition, self.isa, self._fuse))
         subgraphs = tuple(replace(subgraph) for subgraph in partition.subgraphs)
         partition = replace(partition, subgraphs=subgraphs)
-        lowering = self._lower(partition, progress)
-        self.costs.lowered(subgraphs, lowering.work)
-        quality = problem.quality_of(subgraphs, cut_off=partition.quality.status is Status.CUT_OFF)
+        return self._noted(problem, partition, self._lower(partition, progress))
+
+    def _noted(
+        self, problem: PartitionProblem, partition: Partition, lowering: LoweredPartition
+    ) -> Partition:
+        """The partition at the costs of its kernels, which are remembered."""
+        self.costs.lowered(partition.subgraphs, lowering.work)
+        is_cut_off = partition.quality.status is Status.CUT_OFF
+        quality = problem.quality_of(partition.subgraphs, cut_off=is_cut_off)
         partition = replace(partition, quality=quality)
         self._kernels[partition] = replace(lowering, partition=replace(lowering.partition, quality=quality))
         return partition
@@ -442,11 +448,11 @@ class CpuBackend(PlainBackend):
         placed = self._placed[program.schedule]
         return base.Placement(placed.problem, placed.memory)
 
-    def rewritten(self, partition: Partition, *, progress: Progress | None = None) -> Partition:
+    def rewritten(
+        self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
+    ) -> Partition:
         """Lowered, so that it costs what its kernels do."""
-        lowering = self._lowered(partition, progress)
-        self.costs.lowered(partition.subgraphs, lowering.work)
-        return lowering.partition
+        return self._noted(problem, partition, self._lower(partition, progress))
 
     def _lowered(self, partition: Partition, progress: Progress | None) -> LoweredPartition:
         if partition not in self._kernels:
