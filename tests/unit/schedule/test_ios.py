@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from tests.support.graphs import random_graph
@@ -194,6 +195,25 @@ def test_blocks_end_at_operators_that_all_others_come_before_or_after() -> None:
     assert [s.stop - s.start for s in blocks(StageGraph(tuple("ab"), (0, 0)), 40)] == [2]
     wide = StageGraph(tuple(map(str, range(30))), (0,) * 30)
     assert all(span.stop - span.start <= 12 for span in blocks(wide, 12))
+
+
+def test_stages_may_join_across_blocks() -> None:
+    """In a chain every operator is a block; a stage of three saves two starts of a stage."""
+    names = [str(i) for i in range(7)]
+    graph = StageGraph.of_edges(names, list(pairwise(names)))
+    for size, num_stages in ((1, 7), (2, 4), (3, 3)):
+        costs = AskedCosts(SyntheticCosts(graph), graph)
+        rules = Rules("parallel", "component", Pruning(size, 8))
+        network = Network(graph, costs, rules, 40)
+        assert len(network.blocks) == 7
+        answer = network.solve("a-star", 1, Stop.of(NO_LIMIT, costs))
+        require_valid(graph, answer.stages)
+        assert len(answer.stages) == num_stages
+        assert answer.apart_ns - answer.cost_ns == 2 * (7 - num_stages)
+        expected = dynamic(Block(graph, costs, rules))
+        assert expected is not None
+        assert answer.cost_ns == expected.cost_ns
+        assert answer.bound_ns <= answer.cost_ns
 
 
 def test_published_schedules_are_valid_and_have_the_papers_form() -> None:

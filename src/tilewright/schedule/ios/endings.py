@@ -51,11 +51,6 @@ class EndingSpace:
     pruning: Pruning = Pruning()
     _listed: list[tuple[int, int]] | None = field(init=False, default=None)
 
-    def __post_init__(self) -> None:
-        size = self.pruning.max_group_size
-        if size is not None and size <= _MAX_LISTED_SIZE:
-            self._listed = self._list_groups(size)
-
     def masks(self, state: int) -> Iterator[int]:
         """The endings of a state, each once."""
         most = self.pruning.max_groups or self.graph.num_operators
@@ -73,9 +68,12 @@ class EndingSpace:
 
     def groups(self, state: int) -> list[int]:
         """What may be one group of the last stage of a state, ascending."""
-        if self._listed is not None:
+        size = self.pruning.max_group_size
+        if size is not None and size <= _MAX_LISTED_SIZE:
+            if self._listed is None:
+                self._listed = self._list_groups(size)
             return [group for group, reach in self._listed if reach & state == group]
-        largest = self.pruning.max_group_size or self.graph.num_operators
+        largest = size or self.graph.num_operators
         cones = [1 << i | self.graph.descendants[i] & state for i in bits(state)]
         groups = {cone for cone in cones if cone.bit_count() <= largest}
         if self.grouping == "component":

@@ -61,7 +61,8 @@ class Ios:
 
     def _best(self, problem: ScheduleProblem, answer: NetworkAnswer, costs: AskedCosts) -> Schedule:
         """The schedule that was found, or a simple one where stages do not add up and that costs less."""
-        note = f"{answer.text('ns')}; {costs.num_asked} stage costs by {problem.cost.source}"
+        limits = f"groups of {self.max_group_size}, {self.max_groups} of them"
+        note = f"{answer.text('ns')} ({limits}); {costs.num_asked} stage costs by {problem.cost.source}"
         provenance = Provenance(self.name, num_evaluations=costs.num_asked, note=note)
         stages = tuple(stage_of(choice) for choice in answer.stages)
         schedule = build_schedule(problem, stages, provenance, cut_off=answer.was_cut_off)
