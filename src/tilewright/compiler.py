@@ -269,7 +269,7 @@ class Planner:
     def schedule(self, partition: Partition, recipe: Recipe) -> Schedule:
         """A partition in order."""
         problem = self.schedule_problem(partition, recipe)
-        solution = SCHEDULERS.get(recipe.schedule).solve(problem, self.options.search_budget)
+        solution = SCHEDULERS.get(recipe.schedule).solve(problem, self.options.schedule_budget)
         if isinstance(solution, Infeasible):
             raise InfeasibleMapping(str(solution))
         violations = check_schedule(problem, solution)

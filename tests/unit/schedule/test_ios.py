@@ -149,6 +149,35 @@ def test_a_deadline_holds_and_marks_the_schedule_as_cut_off() -> None:
     assert answer.bound_ns <= answer.cost_ns
 
 
+class Interrupted(SyntheticCosts):
+    """Ctrl-C comes while a stage is measured."""
+
+    def __init__(self, graph: StageGraph, num_answers: int) -> None:
+        super().__init__(graph, 0.3)
+        self.num_left = num_answers
+
+    def cost_ns(self, choice: StageChoice) -> float:
+        self.num_left -= 1
+        if self.num_left == 0:
+            raise KeyboardInterrupt
+        return super().cost_ns(choice)
+
+
+def test_an_interrupt_keeps_what_was_found_before_a_deadline() -> None:
+    graph = graph_of("ios_nasnet_a", "first1")
+    costs = AskedCosts(Interrupted(graph, 50), graph)
+    stop = Stop.of(Budget(1, deadline_s=1000.0), costs)
+    answer = Network(graph, costs, Rules("parallel"), 40).solve("a-star", 1, stop)
+    require_valid(graph, answer.stages)
+    assert answer.was_cut_off
+    assert not answer.is_closed
+    assert costs.num_asked == 49
+    assert answer.cost_ns == pytest.approx(sum(map(costs.cost_ns, answer.stages)), rel=1e-12)
+    costs = AskedCosts(Interrupted(graph, 50), graph)
+    with pytest.raises(KeyboardInterrupt):
+        Network(graph, costs, Rules("parallel"), 40).solve("a-star", 1, Stop.of(NO_LIMIT, costs))
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
 def test_a_cost_that_is_no_number_is_one_error(bad: float) -> None:
     graph = StageGraph.of_edges(["left", "right"], [])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilewright.planning import Budget, Meter
+from tilewright.planning import UNLIMITED, Budget, Meter
 from tilewright.schedule.ios.costs import AskedCosts, Bounds
 from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph, bits
@@ -18,6 +18,8 @@ Strategies = Literal["both", "parallel", "merge"]
 # A million transitions take about a second, a thousand stage costs of a model as long.
 _TRANSITIONS_PER_EVALUATION = 2000
 _COSTS_PER_EVALUATION = 10
+# With a deadline; each that waits takes memory.
+_MAX_TRANSITIONS = 20_000_000
 
 _MAX_MERGED = 6
 
@@ -59,15 +61,22 @@ class Stop:
     max_asked: int
     num_transitions: int = 0
     _until: tuple[float, float, float] = field(init=False)
+    _is_interrupted: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.share(1)
 
     @classmethod
     def of(cls, budget: Budget, costs: AskedCosts) -> Stop:
-        """What a budget pays for: an evaluation for some stage costs, and for more transitions."""
+        """What a budget pays for: time where it has a deadline, else stage costs and transitions."""
         most = budget.max_evaluations
+        if budget.deadline_s is not None:
+            return cls(budget.start(), costs, _MAX_TRANSITIONS, UNLIMITED)
         return cls(budget.start(), costs, most * _TRANSITIONS_PER_EVALUATION, most * _COSTS_PER_EVALUATION)
+
+    def interrupt(self) -> None:
+        """From now on every search is to end."""
+        self.meter.cut_off = self._is_interrupted = True
 
     def share(self, num_searches: int) -> None:
         """From now on the next of so many searches runs, for its share of what is left."""
@@ -80,6 +89,8 @@ class Stop:
 
     def is_due(self, num_transitions: int) -> bool:
         """Whether the running search, which has made so many transitions, is to end now."""
+        if self._is_interrupted:
+            return True
         until_transitions, until_asked, until_left_s = self._until
         if self.num_transitions + num_transitions > until_transitions or self.costs.num_asked > until_asked:
             return True

@@ -79,7 +79,10 @@ class Network:
         return Block(self.graph.slice(start, stop), self.costs, self.rules, merge_sets, start)
 
     def solve(self, kind: SearchKind, beam_width: int, stop: Stop) -> NetworkAnswer:
-        """A beam in every block, so that there is a schedule, then the search in one after the other."""
+        """A beam in every block, so that there is a schedule, then the search in one after the other.
+
+        Where there is a deadline, an interrupt ends the search as the deadline does.
+        """
         answers: list[BlockAnswer] = []
         for number, block in enumerate(self.blocks):
             stop.share(len(self.blocks) - number)
@@ -115,6 +118,13 @@ class Network:
         )
 
     def _searched(self, kind: SearchKind, block: Block, seed: BlockAnswer, stop: Stop) -> BlockAnswer:
-        answer = AStar(block, seed, stop).run() if kind == "a-star" else dynamic(block, stop) or seed
+        search = AStar(block, seed, stop)
+        try:
+            answer = search.run() if kind == "a-star" else dynamic(block, stop) or seed
+        except KeyboardInterrupt:
+            if stop.meter.left_s is None:
+                raise
+            stop.interrupt()
+            answer = search.best_known()
         stop.num_transitions += answer.num_transitions
         return answer

@@ -35,23 +35,24 @@ class AStar:
     _came: dict[int, tuple[int, Way]] = field(init=False, default_factory=dict)
     _closed: set[int] = field(init=False, default_factory=set)
     _serial: int = field(init=False, default=0)
+    _bound_ns: float = field(init=False, default=0.0)
 
     def run(self) -> BlockAnswer:
         """The cheapest schedule, or the best known with its bound where the effort ends before."""
         block, everything = self.block, self.block.graph.everything
-        bound_ns = block.rest_ns(everything)
+        self._bound_ns = block.rest_ns(everything)
         self._reached_ns[everything] = 0.0
-        self._push(bound_ns, everything)
+        self._push(self._bound_ns, everything)
         pops = 0
         while self._heap:
-            bound_ns = max(bound_ns, self._heap[0][0])
-            if bound_ns >= self.incumbent.cost_ns * (1 - _ROUNDING):
+            self._bound_ns = max(self._bound_ns, self._heap[0][0])
+            if self._bound_ns >= self.incumbent.cost_ns * (1 - _ROUNDING):
                 break
             pops += 1
             if pops % _POPS_PER_CHECK == 0:
                 checkpoint()
             if self.stop.is_due(self.num_transitions):
-                return self._answer(bound_ns, is_closed=False)
+                return self.best_known()
             _, _, _, state, way, before = heapq.heappop(self._heap)
             if state in self._closed:
                 continue
@@ -63,6 +64,10 @@ class AStar:
                 self._closed.add(state)
                 self._expand(state)
         return self._answer(self.incumbent.cost_ns, is_closed=True)
+
+    def best_known(self) -> BlockAnswer:
+        """Where the search stands: the incumbent, and what the first in the queue costs at least."""
+        return self._answer(min(self._bound_ns, self.incumbent.cost_ns), is_closed=False)
 
     def _answer(self, bound_ns: float, *, is_closed: bool) -> BlockAnswer:
         best = self.incumbent
