@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from tilewright.partition.base import Partition
 from tilewright.partition.split import Split, split_of
@@ -36,7 +36,10 @@ class CoreGroupsOrder:
     """Equal groups of cores, each of which runs every layer for its share of the instances."""
 
     number: int = option(2, "Into how many groups the cores of a cluster are divided.")
-    order: str = option("breadth-first", "The order within each group: breadth-first or depth-first.")
+    order: Literal["breadth-first", "depth-first"] = option("breadth-first", "The order within each group.")
+    instances: int | None = option(
+        None, "How many instances there are at least, if there are as many samples; none: one for each group."
+    )
     name: ClassVar[str] = "core-groups"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
@@ -45,7 +48,7 @@ class CoreGroupsOrder:
         Where cores are too few for so many groups, or unknown, there are fewer.
         """
         ranges = _core_ranges(problem, self.number)
-        splits = _splits(problem, len(ranges))
+        splits = _splits(problem, max(len(ranges), self.instances or 1))
         graph = instance_graph(problem.partition, splits, problem.maps)
         groups = [_share(graph, node.subgraph_id, node.index, len(ranges)) for node in graph.nodes]
         find = depth_first if self.order == "depth-first" else breadth_first

@@ -26,14 +26,21 @@ from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule, Schedule, Stage
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.core_groups import core_groups_of
-from tilewright.schedule.instances import InstanceGraph
+from tilewright.schedule.instances import InstanceGraph, Kind
 from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBackend, Target
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
-from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, RESIDENT, smaller_capacities, worth_trying
+from tilewright.targets.npu.recipes import (
+    GRAPHTURBO,
+    IN_GROUPS,
+    MEMORY,
+    RESIDENT,
+    smaller_capacities,
+    worth_trying,
+)
 from tilewright.targets.npu.search import search
 from tilewright.targets.npu.simulate import Policy, Simulation
 from tilewright.targets.npu.tile_mapping import MapperName, tiler_of
@@ -70,6 +77,8 @@ class NpuBackend(PlainBackend):
         self._outclassed: dict[Hashable, Outclassed] = {}
         self._taken: dict[Recipe, str] = {}  # of two orders that a recipe asks for
         self._least_s = inf  # of all plans so far that memory is large enough for
+        self._waiting: set[Recipe] = set()  # of programs with few instances, in which all units wait at times
+        self._waiting_keys: set[Hashable] = set()
         self._peaks: dict[Recipe, tuple[int, int]] = {}  # of the cores' buffers, and of the shared one
 
     @property
@@ -98,7 +107,7 @@ class NpuBackend(PlainBackend):
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """Weights that stay on the chip or not, another rule of what leaves a full buffer, and less of each
-        buffer for values, so that more of it is left for what passes."""
+        buffer for values, so that more of it is left for what passes; groups of cores where units wait."""
         if not best.memory.startswith(tuple(_SPILLING)):
             return
         local_peak, shared_peak = self._peaks[best]
@@ -106,10 +115,13 @@ class NpuBackend(PlainBackend):
         options = dict(chosen.options)
         local = local_capacity_bytes(self.machine)
         shared = shared_capacity_bytes(self.machine) or 0
+        is_waiting = best in self._waiting
         # What helps one order or harms it hardly makes the other one the better.
         best = replace(best, schedule=self._taken.get(best, best.schedule))
         yield replace(best, execution="" if best.execution else RESIDENT)
         yield replace(best, memory=str(Spec(_SPILLING[chosen.name], chosen.options)))
+        if is_waiting:
+            yield from (replace(best, schedule=order) for order in IN_GROUPS)
         # Only a limit below what lies there changes anything.
         limits = [(size, shared) for size in smaller_capacities(local, _COARSE) if size < local_peak]
         limits += [(local, size) for size in smaller_capacities(shared, _COARSE) if size < shared_peak]
@@ -179,6 +191,8 @@ class NpuBackend(PlainBackend):
         key = (cut, order, launches, cores, recipe.memory, recipe.execution)
         if key in self._plans or (is_known and key in self._estimates):
             self._note_peaks(recipe, self._scopes[key])
+            if key in self._waiting_keys:
+                self._waiting.add(recipe)
             return key
         if key in self._outclassed and most_s < inf:
             raise self._outclassed[key]
@@ -205,10 +219,22 @@ class NpuBackend(PlainBackend):
         self._plans[key] = planned
         self._scopes[key] = planned.scopes
         self._note_peaks(recipe, planned.scopes)
+        if cores is None and self._waits(planned, policy):
+            self._waiting.add(recipe)
+            self._waiting_keys.add(key)
         self._estimates[key] = estimate_of(planned.simulation)
         while len(self._plans) > _NUM_PLANS_KEPT:
             self._plans.popitem(last=False)
         return key
+
+    def _waits(self, planned: SimulatedPlan, policy: Policy) -> bool:
+        """Whether one program runs subgraphs nearly whole on several cores, and every unit waits at times:
+        more instances are then nothing new, and nothing is faster than a unit that never waits."""
+        if policy.launches != "once" or self.machine.num_cores_per_cluster == 1:
+            return False
+        num_instances = sum(node.kind is Kind.INSTANCE for node in planned.instances.nodes)
+        is_busy = max(planned.simulation.utilization.values(), default=1.0) >= _BUSY
+        return not is_busy and num_instances < _FEW_INSTANCES * len(planned.partition.subgraphs)
 
     def _note_peaks(self, recipe: Recipe, scopes: ScopePlan) -> None:
         levels = scopes.levels
@@ -227,6 +253,9 @@ class NpuBackend(PlainBackend):
 
 _SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}
 """Planners of memory by the other rule of what leaves a full buffer."""
+
+_FEW_INSTANCES, _BUSY = 2, 0.9
+"""Programs on groups of cores are tried where subgraphs have fewer instances, the busiest unit less work."""
 
 _COARSE = (6, 4)
 """Quarters of powers of two that buffers are limited to."""

@@ -85,6 +85,10 @@ plans with double buffering within each step."""
 NAMED: Mapping[str, Baseline] = {"graphturbo": Baseline(GRAPHTURBO), **BASELINES}
 """What has a name: the paper's own and its baselines."""
 
+IN_GROUPS = ("core-groups{number=1, instances=4}", "core-groups{number=4}", "core-pipeline{stages=2}")
+"""Instances, or layers, on groups of cores, which hold weights. A group of all cores runs slices as well, so
+that inputs of the next one come while one is computed."""
+
 RESIDENT = "resident_weights=true"
 """Weights that fit stay on the chip from batch to batch."""
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.support.accelerator import checked, compiled, plan
+from tests.support.accelerator import best_plan, checked, compiled, plan
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_network
 
@@ -135,6 +135,16 @@ def test_weights_that_stay_are_never_fetched() -> None:
     planned = on(machine(384, 1024), graph, "core-pipeline{stages=8, instances=32}", RESIDENT)
     assert not [r for r in planned.simulation.runs if r.what in ("fetch", "weights")]
     assert planned.simulation.time_s <= pipeline().simulation.time_s
+
+
+def test_the_portfolio_tries_groups_only_where_all_units_wait() -> None:
+    graph = load_onnx(build("mobilenet_v2", image=64, batch=16))
+    found = best_plan(graph, load_preset("ipu-mk2"))
+    in_groups = {what: s for what, s in found.tried.items() if "core-" in what and s is not None}
+    others = [s for what, s in found.tried.items() if "core-" not in what and s is not None]
+    assert min(in_groups.values()) < 0.9 * min(others)
+    busy = best_plan(chain(64, 512, 4), STCP920)
+    assert not any("core-" in what for what in busy.tried)
 
 
 def test_an_artifact_names_the_cores() -> None:
