@@ -22,6 +22,7 @@ from tests.support.models import F32, host_net, model, small_net
 
 import tilewright as tw
 from tilewright import zoo
+from tilewright.compiler import plan
 from tilewright.embed import folder, header
 from tilewright.embed.folder import FileToWrite, write_together
 from tilewright.embed.header import header_text
@@ -29,6 +30,7 @@ from tilewright.embed.names import MAX_NAME_CHARS, identifier
 from tilewright.embed.weights import HEADER_BYTES
 from tilewright.ir.dtype import DType
 from tilewright.ir.interpret import run_graph
+from tilewright.options import Options
 from tilewright.targets.cpu.executable import TensorSpec
 from tilewright.targets.cpu.isa import isa_by_name
 
@@ -96,6 +98,17 @@ def test_networks_run_as_programs(name: str, settings: dict[str, int], isa: str,
     build(tmp_path, name, str(CC))
     check_outputs(loaded, feed, run(tmp_path, name, loaded, feed))
     assert made.weights_path.stat().st_size == made.weights_bytes
+
+
+@needs_compiler
+def test_stages_run_as_programs(tmp_path: Path) -> None:
+    """Group after group: a program has one thread."""
+    loaded, feed = network("squeezenet1_1", image=64)
+    program = plan(loaded.graph, Options(schedule="greedy")).program
+    assert any(len(stage.groups) > 1 for stage in program.schedule.stages)
+    tw.export(loaded, tmp_path, name="staged", schedule="greedy")
+    build(tmp_path, "staged", str(CC))
+    check_outputs(loaded, feed, run(tmp_path, "staged", loaded, feed))
 
 
 @needs_arm
