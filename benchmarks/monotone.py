@@ -12,7 +12,6 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +88,13 @@ def measure(machine: Machine, network: str, recipe: str) -> dict[str, Any]:
 
 
 def violations(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Where more of something takes longer than less of it, each step of an axis alone."""
+    """Where more of something takes longer than the best that any less of it takes."""
     for network, axis in dict.fromkeys((r["network"], r["axis"]) for r in rows):
         points = sorted(
             (r for r in rows if (r["network"], r["axis"]) == (network, axis)), key=lambda r: float(r["value"])
         )
-        for less, more in pairwise(points):
+        for place, more in enumerate(points[1:], 1):
+            less = min(points[:place], key=lambda r: float(r["time_ns"]))
             slower = more["time_ns"] / less["time_ns"] - 1
             if slower > TOLERANCE:
                 values = f"{less['value']:g} to {more['value']:g} {AXES[axis][0]}"

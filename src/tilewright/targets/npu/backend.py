@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
@@ -118,18 +118,32 @@ class NpuBackend(PlainBackend):
         is_waiting = best in self._waiting
         # What helps one order or harms it hardly makes the other one the better.
         best = replace(best, schedule=self._taken.get(best, best.schedule))
-        yield replace(best, execution="" if best.execution else RESIDENT)
+        yield from self._resident_or_not(best)
         yield replace(best, memory=str(Spec(_SPILLING[chosen.name], chosen.options)))
         if is_waiting:
             yield from (replace(best, schedule=order) for order in IN_GROUPS)
         # Only a limit below what lies there changes anything.
-        limits = [(size, shared) for size in smaller_capacities(local, _COARSE) if size < local_peak]
-        limits += [(local, size) for size in smaller_capacities(shared, _COARSE) if size < shared_peak]
+        limits = [
+            (size, shared) for size in smaller_capacities(local, _COARSE, _LEAST_SHARE) if size < local_peak
+        ]
+        limits += [
+            (local, size) for size in smaller_capacities(shared, _COARSE, _LEAST_SHARE) if size < shared_peak
+        ]
         for most in limits:
             limited = options | {"most_bytes": "+".join(map(str, most))}
             yield replace(
                 best, memory=MEMORY_PLANNERS.canonical(str(Spec(chosen.name, tuple(limited.items()))))
             )
+
+    def _resident_or_not(self, best: Recipe) -> Iterator[Recipe]:
+        """The same with weights that stay on the chip, or without; and the paper's own with such weights:
+        what is best without them need not be with them. Separate launches leave nothing on the chip."""
+        if self._policy_of("").launches == "each subgraph":
+            return
+        yield replace(best, execution="" if best.execution else RESIDENT)
+        if best.partition != GRAPHTURBO.partition:
+            order = self._taken.get(GRAPHTURBO, GRAPHTURBO.schedule)
+            yield replace(GRAPHTURBO, schedule=order, execution=RESIDENT)
 
     def improve(
         self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
@@ -259,6 +273,9 @@ _FEW_INSTANCES, _BUSY = 2, 0.9
 
 _COARSE = (6, 4)
 """Quarters of powers of two that buffers are limited to."""
+
+_LEAST_SHARE = 4
+"""What of a buffer values keep at least, one part in so many."""
 
 _NUM_PLANS_KEPT = 4
 """Whole plans with all their runs, which take megabytes; of the others the estimates are kept."""

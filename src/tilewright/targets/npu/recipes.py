@@ -144,7 +144,10 @@ def worth_trying(
                     recipe = Recipe(name, order, MEMORY)
                     if name != GRAPHTURBO.partition or order not in _PAPERS_ORDERS:
                         yield recipe
-    for capacity in smaller_capacities(local_bytes):
+    weighed = partition(GRAPHTURBO.partition).weighed
+    # A capacity above what any instance holds cuts nothing.
+    most_bytes = local_bytes if weighed is None else max(weighed.peak_bytes, default=local_bytes)
+    for capacity in smaller_capacities(min(local_bytes, most_bytes)):
         yield Recipe(_graphturbo(f"capacity_bytes={capacity}"), GRAPHTURBO.schedule, MEMORY)
     for name in _WHOLE_PARTITIONS:
         for order in _ORDERS[:1] if name == "graphturbo" else _ORDERS:
@@ -152,17 +155,22 @@ def worth_trying(
     yield Recipe(PLAIN_RECIPE.partition, "greedy", MEMORY)
 
 
-def smaller_capacities(capacity_bytes: int, quarters: Sequence[int] = (7, 6, 5, 4)) -> tuple[int, ...]:
-    """Capacities to plan for instead: so many quarters of powers of two, which larger machines have, too.
+def smaller_capacities(
+    capacity_bytes: int, quarters: Sequence[int] = (7, 5), least_share: int = 8
+) -> tuple[int, ...]:
+    """Capacities to plan for instead, down to a share: so many quarters of powers of two, which larger
+    machines have, too.
 
     A plan for a smaller machine is one for a larger machine, too, and may be better than what is found there.
+    Few for each power of two that reach far, rather than many that do not: of what a smaller machine tries a
+    larger one leaves out the smallest alone.
 
-    >>> [size >> 20 for size in smaller_capacities(8 << 20, (6, 4))]
+    >>> [size >> 20 for size in smaller_capacities(8 << 20, (6, 4), least_share=4)]
     [6, 4, 3, 2]
     """
     powers = (1 << n for n in reversed(range(capacity_bytes.bit_length() - 2)))
     rounded = (power * count for power in powers for count in quarters)
-    return tuple(size for size in rounded if capacity_bytes // 4 <= size < capacity_bytes)
+    return tuple(size for size in rounded if capacity_bytes // least_share <= size < capacity_bytes)
 
 
 def cuts_samples(analysis: Analysis, partition: Partition) -> bool:
