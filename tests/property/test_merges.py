@@ -27,6 +27,7 @@ from tilewright.schedule import ScheduleProblem, check_schedule
 from tilewright.schedule.base import build_schedule, single
 from tilewright.schedule.horizontal_fusion import HorizontalFusion
 from tilewright.schedule.merge import apply_merges, merge_sets, merge_stage
+from tilewright.targets.base import SimulatedCode
 
 ort = pytest.importorskip("onnxruntime")
 Array = np.ndarray[Any, Any]
@@ -208,6 +209,29 @@ def test_merged_kernels_compute_what_onnxruntime_does(make: Any, seed: int) -> N
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     for name, value in zip(model.outputs, session.run(None, feed), strict=True):
         np.testing.assert_allclose(results[name], value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", ["stcp920", "k80"])
+def test_described_machines_write_merged_results_where_they_belong(target: str) -> None:
+    model = Model(2)
+    model.shape = (1, 4, 8, 8)
+    for kernel in (1, 1, 3):
+        weight = model.constant(2 * kernel, 4, kernel, kernel)
+        value = model.op("Conv", "x", weight, pads=[kernel // 2] * 4)
+        model.outputs.append(model.op("Relu", model.op("Conv", value, model.constant(2, 2 * kernel, 1, 1))))
+    graph, feed = load_onnx(model.proto()), model.feed()
+    options = Options(
+        target=target, partition="layerwise", schedule="horizontal-fusion{min_gain=-100}", accuracy="strict"
+    )
+    code = compile_graph(graph, options).code
+    assert isinstance(code, SimulatedCode)
+    steps = code.plan().steps
+    assert not any(step.name.endswith(".results") for step in steps)
+    (merged,) = [step for step in steps if len(step.writes) == 2]
+    assert "+" in merged.name
+    results, expected = code.load(1).run(feed), run_graph(graph, feed)
+    for name, value in expected.items():
+        np.testing.assert_allclose(results[name], value, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
