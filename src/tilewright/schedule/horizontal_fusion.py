@@ -20,7 +20,8 @@ from tilewright.schedule.merge import merge_sets, merge_stage
 class HorizontalFusion:
     """The order of the graph, in which operators of one input become one kernel where that costs less."""
 
-    min_gain: float = option(0.0, "Share of the time of separate kernels that a merge must save.")
+    # Readers of a part of a wider result, and estimates, may be off by as much.
+    min_gain: float = option(0.03, "Share of the time of separate kernels that a merge must save.")
     name: ClassVar[str] = "horizontal-fusion"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
