@@ -7,6 +7,7 @@ tests are wrong: see the counterexamples in the tests.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -197,42 +198,38 @@ class QuotientGraph:
         behind, before = _Frontier(first, self._successors), _Frontier(last, self._predecessors)
         while True:
             for here, there, end in ((behind, before, last), (before, behind, first)):
-                edge = next(here.edges, None)
-                if edge is None:
+                met = next(here.met, None)
+                if met is None:
                     return _Search(None, tuple(here.seen), here is behind)
-                source, target = edge
-                if target == end:
-                    if source != here.start:
-                        return _Search(source)
-                elif target not in here.seen and low < label(target) < high:
-                    if target in there.seen:
-                        return _Search(target)
-                    here.visit(target)
+                if met in here.seen or not low < label(met) < high:
+                    continue
+                # Asked at once, before going deeper: most detours end in what was just met.
+                if met in there.seen or end in here.neighbours[met]:
+                    return _Search(met)
+                here.visit(met)
 
 
 class _Frontier:
-    """A search in one direction. `seen` has what was visited but the start; `edges` goes on edge by edge."""
+    """A search in one direction. `seen` has what was visited but the start; `met` goes on edge by edge."""
 
     def __init__(self, start: int, neighbours: Mapping[int, Mapping[int, None]]) -> None:
-        self.start = start
+        self.neighbours = neighbours
         self.seen: dict[int, None] = {}
-        self._neighbours = neighbours
-        self._open = [(start, iter(neighbours[start]))]
-        self.edges = self._walk()
+        self._open = deque([iter(neighbours[start])])
+        self.met = self._walk()
 
     def visit(self, cluster: int) -> None:
-        """Go on from here first."""
+        """Go on from here, too, after all that was visited before: what is near is met first."""
         self.seen[cluster] = None
-        self._open.append((cluster, iter(self._neighbours[cluster])))
+        self._open.append(iter(self.neighbours[cluster]))
 
-    def _walk(self) -> Iterator[tuple[int, int]]:
+    def _walk(self) -> Iterator[int]:
         while self._open:
-            source, targets = self._open[-1]
-            target = next(targets, None)
-            if target is None:
-                self._open.pop()
+            met = next(self._open[0], None)
+            if met is None:
+                self._open.popleft()
             else:
-                yield source, target
+                yield met
 
 
 class _Order:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 REPRODUCTIONS: Registry[Reproduction] = Registry(
     "paper",
     members={
+        "ago": "tilewright.reproduce.ago.reproduction:Ago",
         "cosa": "tilewright.reproduce.cosa:Cosa",
         "graphturbo": "tilewright.reproduce.graphturbo.reproduction:GraphTurbo",
     },

@@ -3,7 +3,8 @@
 The paper's formula multiplies `log(s)` over the loops, which a single loop of extent 1 would make 0; read as
 `log2(1 + s)` such a loop changes nothing. Operators that sum no products have few schedules worth trying for
 their size, so they count a small share of their product: without that, no choice of the other coefficients
-comes near the distribution of weights that the paper shows.
+comes near the distribution of weights that the paper shows. Loops of a product of matrices that could be one
+are one: its rows weigh the same whether they come as one axis or as a batch of several.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from math import log2, prod
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.derive import nests_of
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Nest
+from tilewright.ir.nest import Access, Affine, Dim, Nest, access_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,52 @@ class WeightRule:
         nests = nests_of(node)
         if not nests:
             return Weight(self.bias)
-        is_complex = [contraction_of(nest) is not None for nest in nests]
-        shares = (1.0 if product else self.simple_share for product in is_complex)
+        is_contraction = [contraction_of(nest) is not None for nest in nests]
         total = sum(
-            share * self.scale * _size(nest) + self.bias for share, nest in zip(shares, nests, strict=True)
+            (1.0 if product else self.simple_share) * self.scale * _size(nest, product) + self.bias
+            for product, nest in zip(is_contraction, nests, strict=True)
         )
-        return Weight(total, int(any(is_complex)))
+        return Weight(total, int(any(is_contraction)))
 
     def of_all(self, nodes: Iterable[Node]) -> Weight:
         """Of several operators, as a subgraph."""
         return sum(map(self.of, nodes), Weight(0.0))
 
 
-def _size(nest: Nest) -> float:
-    return prod(log2(1 + dim.extent) for dim in nest.dims)
+def _size(nest: Nest, is_contraction: bool) -> float:
+    extents = _joined_extents(nest) if is_contraction else [dim.extent for dim in nest.dims]
+    return prod(log2(1 + extent) for extent in extents)
+
+
+def _joined_extents(nest: Nest) -> list[int]:
+    """Extents of the loops, neighbours as one loop where every operand is walked alike by one loop."""
+    joined: list[int] = []
+    before: Dim | None = None
+    for dim in nest.dims:
+        if before is not None and _are_one(nest, before, dim):
+            joined[-1] *= dim.extent
+        else:
+            joined.append(dim.extent)
+        before = dim
+    return joined
+
+
+def _are_one(nest: Nest, outer: Dim, inner: Dim) -> bool:
+    """Whether two loops go through neighbouring axes of all that they move along, row by row."""
+    moved = [
+        a for a in (*nest.reads, nest.write) if {outer.name, inner.name}.intersection(access_dims(nest, a))
+    ]
+    return all(_goes_row_by_row(access, outer, inner) for access in moved)
+
+
+def _goes_row_by_row(access: Access, outer: Dim, inner: Dim) -> bool:
+    rows, elements = (Affine(((dim.name, 1),)) for dim in (outer, inner))
+    if access.fill is not None or rows not in access.index:
+        return False
+    axis = access.index.index(rows)
+    others = (*access.index[:axis], *access.index[axis + 2 :])
+    return (
+        access.index[axis + 1 : axis + 2] == (elements,)
+        and access.shape[axis + 1] == inner.extent
+        and not any(isinstance(i, Affine) and {outer.name, inner.name}.intersection(i.dims()) for i in others)
+    )

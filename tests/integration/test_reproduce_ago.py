@@ -1,0 +1,51 @@
+"""`tilewright reproduce ago`: figure 14 beside the paper's numbers."""
+
+import json
+
+import pytest
+from tests.support.cli import tilewright
+
+from tilewright.cli.schemas import violations
+from tilewright.reproduce.ago.partitions import Weighed
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], str]:
+    page = tmp_path_factory.mktemp("reproduce") / "ago.html"
+    result = tilewright("reproduce", "ago", "--output", str(page), "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out), page.read_text()
+
+
+def test_the_figure_is_there_with_both_graphs(reproduced: tuple[dict[str, object], str]) -> None:
+    document, page = reproduced
+    assert violations(document) == []
+    exhibits = {exhibit["name"]: exhibit for exhibit in document["exhibits"]}  # type: ignore[attr-defined]
+    assert list(exhibits) == ["Choices", "Figure 14"]
+    rows = exhibits["Figure 14"]["rows"]
+    assert len({row[0] for row in rows}) == 2
+    assert len({row[1] for row in rows}) == len(rows) / 2
+    assert page.count("<svg") == 1
+
+
+def test_the_published_rule_comes_near_the_papers_numbers(
+    reproduced: tuple[dict[str, object], str],
+) -> None:
+    exhibits = {exhibit["name"]: exhibit for exhibit in reproduced[0]["exhibits"]}  # type: ignore[attr-defined]
+    figures = {figure["what"]: figure for figure in exhibits["Figure 14"]["figures"]}
+    for what in ("subgraphs", "mean weight"):
+        for who in ("AGO as published", "Relay's rule"):
+            figure = figures[f"{who}: {what}"]
+            assert figure["ours"] == pytest.approx(figure["paper"], rel=0.05)
+    assert figures["AGO as published: Jain index"]["ours"] > 0.5
+    assert figures["Relay's rule: Jain index"]["ours"] < 0.35
+    assert figures["Relay's rule: two and more complex operators"]["ours"] == 0
+
+
+def test_weights_are_counted_by_powers_of_two() -> None:
+    weighed = Weighed((0.5, 1.0, 3.9, 4.0, 19.9, 5000.0), (0, 0, 1, 2, 2, 3))
+    assert weighed.bins(5) == (2, 1, 1, 0, 2)
+    assert weighed.num_trivial == 5
+    assert weighed.num_complicated == 3
+    assert weighed.complex_text() == "2 with 0, 1 with 1, 2 with 2, 1 with 3"
+    assert Weighed((2.0, 2.0), (0, 0)).jain == 1.0
