@@ -87,7 +87,7 @@ class DrawnCosts:
         self._graph = graph
         self._salt = salt
         areas = tuple(time / 3 for time in times)
-        self.bounds = Bounds(float(stage_ns), tuple(map(float, times)), areas, in_order=bool(salt % 2))
+        self.bounds = Bounds(float(stage_ns), tuple(map(float, times)), (areas,), in_order=bool(salt % 2))
 
     def signature(self, choice: StageChoice) -> StageChoice:
         return choice

@@ -180,9 +180,9 @@ class CostModel(Protocol):
 class SharesMachine(Protocol):
     """A cost model of a machine on which a kernel may keep some cores from others as long as it runs."""
 
-    def occupied_ns(self, work: KernelWork) -> float | None:
-        """A kernel's time times the share of the machine that it keeps from others; None if it keeps none.
+    def occupied_ns(self, work: KernelWork) -> tuple[float, ...] | None:
+        """How long a kernel keeps the machine from others: of each resource its time, times the share of it.
 
-        No stage takes less than its kernels occupy together.
+        No stage takes less than its kernels occupy together of any resource. None if they keep nothing.
         """
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilewright.planning import UNLIMITED, Budget, Meter
@@ -175,15 +175,17 @@ class Block:
     def _with_merges(self) -> Bounds:
         """What operators add at least to schedules that may merge them: no more than a merged stage takes."""
         bounds = self._bounds
-        chain_ns, area_ns = list(bounds.chain_ns), list(bounds.area_ns)
+        chain_ns, areas_ns = list(bounds.chain_ns), list(map(list, bounds.areas_ns))
         stage_ns = bounds.stage_ns
         merged = {mask: self._bound_ns(_merge(mask), mask) for mask in self._merges}
         stage_ns = min([stage_ns, *merged.values()])
         for mask, bound_ns in merged.items():
             for i in bits(mask):
                 chain_ns[i] = min(chain_ns[i], bound_ns - stage_ns)
-                area_ns[i] = min(area_ns[i], (bound_ns - stage_ns) / mask.bit_count())
-        return Bounds(stage_ns, tuple(chain_ns), tuple(area_ns), bounds.in_order)
+                for area_ns in areas_ns:
+                    area_ns[i] = min(area_ns[i], (bound_ns - stage_ns) / mask.bit_count())
+        areas = tuple(map(tuple, areas_ns))
+        return replace(bounds, stage_ns=stage_ns, chain_ns=tuple(chain_ns), areas_ns=areas)
 
     def cost_ns(self, way: Way) -> float:
         """What a stage costs, asked for if it is not known."""
@@ -204,7 +206,7 @@ class Block:
             return 0.0
         chain_ns = next(end for end, bit in self._by_end if bit & state)
         deepest = next(depth for depth, bit in self._by_depth if bit & state)
-        area_ns = sum(self._least.area_ns[i] for i in bits(state))
+        area_ns = self._least.area_ns(state)
         size = self.rules.pruning.max_group_size
         num_stages = 1 if size is None else -(-deepest // size)
         return num_stages * self._least.stage_ns + max(chain_ns, area_ns)

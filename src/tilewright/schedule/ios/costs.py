@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tilewright.cost.base import KernelWork, SharesMachine
@@ -23,18 +23,25 @@ class Bounds:
     """What stages take at least, in parts that add up.
 
     A stage takes `stage_ns`, and as long as `chain_ns` of dependent operators (of all operators of a group
-    where `in_order`), or `area_ns` of all its operators together.
+    where `in_order`), or as all its operators together occupy one of the resources that they share:
+    `areas_ns` has for each resource the time of each operator. Several groups take `join_ns` beside that.
     """
 
     stage_ns: float
     chain_ns: tuple[float, ...]
-    area_ns: tuple[float, ...]
+    areas_ns: tuple[tuple[float, ...], ...] = ()
     in_order: bool = False
+    join_ns: float = 0.0
 
     def part(self, start: int, stop: int) -> Bounds:
         """Of the operators [start, stop), numbered from 0."""
-        chain_ns, area_ns = self.chain_ns[start:stop], self.area_ns[start:stop]
-        return Bounds(self.stage_ns, chain_ns, area_ns, self.in_order)
+        areas_ns = tuple(area[start:stop] for area in self.areas_ns)
+        return replace(self, chain_ns=self.chain_ns[start:stop], areas_ns=areas_ns)
+
+    def area_ns(self, mask: int) -> float:
+        """How long a set of operators occupies the resource that it occupies longest."""
+        members = list(bits(mask))
+        return max((sum(area[i] for i in members) for area in self.areas_ns), default=0.0)
 
     def group_ns(self, graph: StageGraph, group: int) -> float:
         """What a group of a stage takes at least, beside `stage_ns`."""
@@ -48,8 +55,10 @@ class Bounds:
 
     def stage_bound_ns(self, graph: StageGraph, mask: int) -> float:
         """What a stage of these operators takes at least."""
-        longest = max(self.group_ns(graph, group) for group in graph.components(mask))
-        return self.stage_ns + max(longest, sum(self.area_ns[i] for i in bits(mask)))
+        groups = graph.components(mask)
+        longest_ns = max(self.group_ns(graph, group) for group in groups)
+        join_ns = self.join_ns if len(groups) > 1 else 0.0
+        return self.stage_ns + join_ns + max(longest_ns, self.area_ns(mask))
 
 
 class StageCosts(Protocol):
@@ -183,21 +192,22 @@ class ModelCosts:
         problem, num_operators = self._problem, self._graph.num_operators
         nothing = (0.0,) * num_operators
         if problem.objective == "energy":
-            return Bounds(0.0, nothing, nothing)
+            return Bounds(0.0, nothing)
         if not problem.cost.proves_bounds:
             return self._estimated_bounds()
         subgraphs = problem.partition.subgraphs
         chain_ns = tuple(problem.kernel(i).bound_ns for i in range(num_operators))
         if isinstance(problem.cost, SharesMachine):
             occupied_ns = [problem.cost.occupied_ns(s) for s in subgraphs]
-            if None not in occupied_ns:
-                return Bounds(0.0, chain_ns, tuple(ns or 0.0 for ns in occupied_ns))
+            each = [occupied for occupied in occupied_ns if occupied is not None]
+            if len(each) == num_operators:
+                join_ns = 0.0 if problem.machine is None else problem.machine.overheads.join_ns
+                return Bounds(0.0, chain_ns, tuple(zip(*each, strict=True)), True, join_ns)
         # Shares of a bound on all of them bound some of them only where nothing else goes into it.
         area_ns = tuple(problem.cost.least([s], problem.limits.num_groups).bound_ns for s in subgraphs)
         whole_ns = problem.cost.least(subgraphs, problem.limits.num_groups).bound_ns
-        if sum(area_ns) > whole_ns * (1 + _ROUNDING):
-            area_ns = nothing
-        return Bounds(0.0, chain_ns, area_ns)
+        adds_up = sum(area_ns) <= whole_ns * (1 + _ROUNDING)
+        return Bounds(0.0, chain_ns, (area_ns,) if adds_up else ())
 
     def _estimated_bounds(self) -> Bounds:
         """Of a model that proves nothing: kernels alone tell more than bounds that are far away.
@@ -215,7 +225,7 @@ class ModelCosts:
         return Bounds(
             least_saved_ns,
             tuple(max(0.0, alone - most_saved_ns) for alone in alone_ns),
-            tuple(max(0.0, one - start_ns) / num_cores for one in one_core_ns),
+            (tuple(max(0.0, one - start_ns) / num_cores for one in one_core_ns),),
             in_order=True,
         )
 

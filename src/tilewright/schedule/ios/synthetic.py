@@ -25,7 +25,7 @@ class SyntheticCosts:
         self._noise = noise
         times = [float(1 + (7 * i + 3) % 11) for i in range(graph.num_operators)]
         areas = tuple(time / _NUM_LANES for time in times)
-        self.bounds = Bounds(_STAGE_NS, tuple(times), areas, in_order=True)
+        self.bounds = Bounds(_STAGE_NS, tuple(times), (areas,), in_order=True)
 
     def signature(self, choice: StageChoice) -> Hashable:
         """No two sets of operators are alike."""

@@ -44,7 +44,7 @@ class _Kernel:
     """A kernel that is launched on its own. `energy_pj` is what it takes beside the static power."""
 
     estimate: Estimate
-    occupied_ns: float
+    occupied_ns: tuple[float, ...]
     energy_pj: float
     tasks: KernelTasks
 
@@ -100,8 +100,10 @@ class NpuCosts:
             return self._stage_of_launched(groups, tuple(num_cores) or (None,) * len(groups))
         return self._simulated(groups)
 
-    def occupied_ns(self, work: KernelWork) -> float | None:
-        """The share of the cores that a kernel holds of its time; None where kernels are parts of a program.
+    def occupied_ns(self, work: KernelWork) -> tuple[float, ...] | None:
+        """Its time, times the share of the cores that it holds; and the time of main memory.
+
+        None where kernels are parts of a program.
 
         Raises:
             InfeasibleMapping: it does not fit the machine's main memory.
@@ -129,7 +131,8 @@ class NpuCosts:
             tasks = tasks_of_kernel(simulation, self.machine, self.policy)
             bounded = replace(estimate, bound_ns=estimate.time_ns, bound_pj=dynamic_pj)
             share = tasks.num_cores / self.machine.num_cores_per_cluster
-            self._kernels[key] = _Kernel(bounded, estimate.time_ns * share, dynamic_pj, tasks)
+            occupied_ns = (estimate.time_ns * share, tasks.main_seconds * 1e9)
+            self._kernels[key] = _Kernel(bounded, occupied_ns, dynamic_pj, tasks)
         return self._kernels[key]
 
     def _stage_of_launched(
@@ -144,7 +147,8 @@ class NpuCosts:
         dynamic_pj = sum(k.energy_pj for group in kernels for k in group)
         energy_pj = dynamic_pj + static_power_w(self.machine) * seconds * 1e12
         longest_ns = max(sum(k.estimate.time_ns for k in group) for group in kernels)
-        bound_ns = max(longest_ns, sum(k.occupied_ns for group in kernels for k in group))
+        occupied_ns = [k.occupied_ns for group in kernels for k in group]
+        bound_ns = max(longest_ns, *map(sum, zip(*occupied_ns, strict=True)))
         return Estimate(max(seconds * 1e9, bound_ns), bound_ns, self.source, energy_pj, dynamic_pj)
 
     def _structure(self, work: KernelWork) -> int:

@@ -43,6 +43,11 @@ class KernelTasks:
     starts: Array
     followers: Array
 
+    @property
+    def main_seconds(self) -> float:
+        """How long it keeps main memory busy."""
+        return float(self.seconds[self.queues == _MAIN].sum())
+
 
 def tasks_of_kernel(simulation: Simulation, machine: Machine, policy: Policy) -> KernelTasks:
     """The tasks of the only kernel of a simulation."""
