@@ -12,7 +12,13 @@ from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import REPORT_BYTES, Kernel
 from tilewright.targets.cpu.runtime import MainCode
-from tilewright.targets.cpu.stage_ir import GROUP_WORDS, HEAD_WORDS, NUM_LAUNCHES_WORD, STAGE_EXPORT
+from tilewright.targets.cpu.stage_ir import (
+    GROUP_WORDS,
+    HEAD_WORDS,
+    LAUNCH_WORDS,
+    NUM_LAUNCHES_WORD,
+    STAGE_EXPORT,
+)
 from tilewright.targets.cpu.storage import FIRST_CALLER_BASE
 from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
 
@@ -161,7 +167,7 @@ def _serial_stage(e: Emitter) -> None:
             def chunk(index: Int, _: Sequence[Val]) -> None:
                 e.line(f"call void {run}(ptr {args}, i64 {number}, i64 {index}, ptr {scratch})")
 
-            e.loop(0, word(e.add(chunks_from, number)), 1, chunk)
+            e.loop(0, word(e.add(chunks_from, e.mul(number, LAUNCH_WORDS))), 1, chunk)
 
         e.loop(0, word(NUM_LAUNCHES_WORD), 1, launch)
 

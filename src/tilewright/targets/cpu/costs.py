@@ -31,7 +31,7 @@ from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch
 from tilewright.targets.cpu.repeats import nest_facts
 from tilewright.targets.cpu.select import product_cycles
 from tilewright.targets.cpu.sharing import make_alias
-from tilewright.targets.cpu.stage_times import stage_ns
+from tilewright.targets.cpu.stage_times import Launched, stage_ns
 from tilewright.targets.cpu.template import START_CYCLES, Context, operand_bytes, transfer_cycles
 from tilewright.targets.cpu.tensors import ModelTensors, Names
 from tilewright.targets.cpu.views import find_views
@@ -87,26 +87,11 @@ class LaunchCost:
         compute_ns = self.cycles * _CYCLES_PER_ESTIMATED * rounds / clock_ghz
         return max(compute_ns, self.memory_bytes / _MEMORY_BYTES_PER_NS) + self.python_ns
 
-
-@dataclass(frozen=True, slots=True)
-class _Launched:
-    """A launch among those of a stage."""
-
-    cost: LaunchCost
-    clock_ghz: float
-
-    @property
-    def num_chunks(self) -> int:
-        return self.cost.num_chunks
-
-    def alone_ns(self, num_threads: int) -> float:
-        """Threads that share it meet at its end. Operators on the host are told apart."""
-        meeting_ns = _STEP_NS + _BARRIER_NS * (num_threads - 1)
-        return self.cost.time_ns(num_threads, self.clock_ghz) - self.cost.python_ns + meeting_ns
-
-    def bandwidth(self, num_threads: int) -> float:
-        """Its bytes in its time, of what main memory gives."""
-        return self.cost.memory_bytes / _MEMORY_BYTES_PER_NS / self.alone_ns(num_threads)
+    def launched(self, clock_ghz: float) -> Launched:
+        """The same among others of a stage; time in Python is told apart."""
+        work_ns = self.time_ns(1, clock_ghz) - self.python_ns
+        share = self.memory_bytes / _MEMORY_BYTES_PER_NS / work_ns if work_ns else 0.0
+        return Launched(work_ns / self.num_chunks, self.num_chunks, _STEP_NS, _BARRIER_NS, share)
 
 
 def clock_ghz() -> float:
@@ -179,7 +164,7 @@ class CpuCosts:
         for together in self._parts(launches):
             python_ns = sum(launch.python_ns for group in together for launch in group)
             members = [(group, n) for group, n in zip(together, limits, strict=True) if group]
-            running = [[_Launched(x, self._clock_ghz) for x in group] for group, _ in members]
+            running = [[x.launched(self._clock_ghz) for x in group] for group, _ in members]
             threads_ns = stage_ns(running, [n for _, n in members], self._num_cores)
             total_ns += threads_ns + python_ns + _BARRIER_NS * (self._num_cores - 1)
         return Estimate(total_ns, bound_ns, self.source)

@@ -55,12 +55,16 @@ class ArgRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """All chunks of one kernel. `inline` keeps them on the calling thread: for work too small to share."""
+    """All chunks of one kernel. `inline` keeps them on the calling thread: for work too small to share.
+
+    `work` is an estimate of all of it in a unit that the launches of a stage share.
+    """
 
     symbol: str
     num_chunks: int
     args: tuple[ArgRef, ...]
     inline: bool = False
+    work: float = 1.0
 
     def __post_init__(self) -> None:
         _check_chunks(self.symbol, self.num_chunks)
@@ -230,8 +234,12 @@ class _MainWriter:
 
     def _stage_table(self, stage: Stage) -> str:
         """The constants that describe a stage."""
-        groups = [([x.num_chunks for x in group.launches], group.max_threads) for group in stage.groups]
-        words = stage_table(groups)
+        words = stage_table(
+            [
+                ([(x.num_chunks, x.work / x.num_chunks) for x in group.launches], group.max_threads)
+                for group in stage.groups
+            ]
+        )
         name = f"groups_{len(self._stage_functions)}"
         listed = ", ".join(f"i32 {word}" for word in words)
         self._stage_functions.append(f"@{name} = internal constant [{len(words)} x i32] [{listed}], align 64")

@@ -27,9 +27,10 @@ of that launch which are not reported as done. Why this is right:
   announce themselves before they compare `progress` a last time. All of these are sequentially consistent.
 
 `active` is how many threads work on a group: no more than its limit. A thread stays with its group as long as
-that has chunks, so that what a kernel leaves in a core's cache is read there; then it goes where fewest work,
-to the first of equals. A group therefore has a thread of its own while there are enough, and idle threads
-help the groups that are left.
+that has chunks, so that what a kernel leaves in a core's cache is read there; then it goes where, by
+estimate, each thread would have most left to do, to the first of equals. So groups of like length have a
+thread of their own, while a long one is shared from its beginning: what is left for the end are the small
+chunks of short groups. Which thread runs what changes no value.
 """
 
 from __future__ import annotations
@@ -42,29 +43,38 @@ UNLIMITED: Final = (1 << 31) - 1
 
 # Words of 32 bits that describe a stage: how many groups there are, how many threads find work at most, how
 # many launches there are; for each group its first launch, its number of launches, its limit; for each launch
-# its chunks.
+# its chunks, the estimated work of one of them, and of all that its group has left behind it.
 HEAD_WORDS: Final = 3
 NUM_LAUNCHES_WORD: Final = 2
 GROUP_WORDS: Final = 3
+LAUNCH_WORDS: Final = 3
+_MAX_WORK: Final = 1 << 30
+
+GroupShape = tuple[Sequence[tuple[int, float]], int | None]
+"""The launches of a group, each its chunks and the work of one of them in any unit, and its limit."""
 
 STAGE_EXPORT = "tw_run_stage"
 
 
-def stage_table(groups: Sequence[tuple[Sequence[int], int | None]]) -> tuple[int, ...]:
-    """What `tw_run_stage` reads of groups: the chunks of their launches, and on how many threads at most.
+def stage_table(groups: Sequence[GroupShape]) -> tuple[int, ...]:
+    """What `tw_run_stage` reads of groups.
 
-    >>> stage_table([((4, 1), None), ((2,), 1)])
-    (2, 5, 3, 0, 2, 2147483647, 2, 1, 1, 4, 1, 2)
+    >>> stage_table([(((4, 1.0), (1, 2.0)), None), (((2, 1.0),), 1)])
+    (2, 5, 3, 0, 2, 2147483647, 2, 1, 1, 4, 178956970, 357913941, 1, 357913941, 0, 2, 178956970, 0)
     """
     limits = [UNLIMITED if limit is None else limit for _, limit in groups]
-    useful = sum(min(max(chunks), limit) for (chunks, _), limit in zip(groups, limits, strict=True))
-    useful = min(useful, UNLIMITED)
+    useful = sum(min(max(n for n, _ in work), most) for (work, _), most in zip(groups, limits, strict=True))
+    longest = max(sum(n * each for n, each in work) for work, _ in groups)
+    scale = _MAX_WORK / longest if longest > 0 else 0.0
     rows: list[int] = []
-    first = 0
-    for (chunks, _), limit in zip(groups, limits, strict=True):
-        rows += (first, len(chunks), limit)
-        first += len(chunks)
-    return (len(groups), useful, first, *rows, *(n for chunks, _ in groups for n in chunks))
+    launches: list[int] = []
+    for (work, _), limit in zip(groups, limits, strict=True):
+        rows += (len(launches) // LAUNCH_WORDS, len(work), limit)
+        left = sum(n * each for n, each in work)
+        for n, each in work:
+            left -= n * each
+            launches += (n, int(scale * each), max(0, int(scale * left)))
+    return (len(groups), min(useful, UNLIMITED), len(launches) // LAUNCH_WORDS, *rows, *launches)
 
 
 # Byte offsets in the state of a stage. Words written by different threads are two cache lines apart.
@@ -83,6 +93,7 @@ OFFSETS = {
     "GROUP_ACTIVE": 12,
     "HEAD_BYTES": 4 * HEAD_WORDS,
     "GROUP_ROW_BYTES": 4 * GROUP_WORDS,
+    "LAUNCH_ROW_BYTES": 4 * LAUNCH_WORDS,
 }
 
 STAGE_IR = """
@@ -103,16 +114,42 @@ exit:
   ret void
 }
 
-define internal i32 @chunks_of(ptr %table, i64 %launch) {
+define internal ptr @launch_row(ptr %table, i64 %launch) {
   %num_groups32 = load i32, ptr %table, align 4
   %num_groups = zext i32 %num_groups32 to i64
   %rows = mul i64 %num_groups, $GROUP_ROW_BYTES
   %from = add i64 %rows, $HEAD_BYTES
-  %index = shl i64 %launch, 2
+  %index = mul i64 %launch, $LAUNCH_ROW_BYTES
   %at = add i64 %from, %index
-  %chunks_at = getelementptr i8, ptr %table, i64 %at
-  %chunks = load i32, ptr %chunks_at, align 4
+  %row = getelementptr i8, ptr %table, i64 %at
+  ret ptr %row
+}
+
+define internal i32 @chunks_of(ptr %table, i64 %launch) {
+  %row = call ptr @launch_row(ptr %table, i64 %launch)
+  %chunks = load i32, ptr %row, align 4
   ret i32 %chunks
+}
+
+; Work that a group has left, by its word: of chunks nobody claimed, and of the launches behind; at least 1.
+define internal i64 @left_of(ptr %table, i64 %first, i64 %word) {
+  %position = lshr i64 %word, $epoch_shift
+  %launch = add i64 %first, %position
+  %row = call ptr @launch_row(ptr %table, i64 %launch)
+  %each_at = getelementptr i8, ptr %row, i64 4
+  %each32 = load i32, ptr %each_at, align 4
+  %each = zext i32 %each32 to i64
+  %behind_at = getelementptr i8, ptr %row, i64 8
+  %behind32 = load i32, ptr %behind_at, align 4
+  %behind = zext i32 %behind32 to i64
+  %low = and i64 %word, $mask
+  %shifted = lshr i64 %word, $bits
+  %high = and i64 %shifted, $mask
+  %num = sub i64 %high, %low
+  %here = mul i64 %num, %each
+  %sum = add i64 %here, %behind
+  %some = add i64 %sum, 1
+  ret i64 %some
 }
 
 ; A thread's part in a stage: claims and runs chunks of any group until all have ended.
@@ -144,7 +181,8 @@ look:
 scan:
   %g = phi i32 [0, %look], [%g1, %next_group]
   %best = phi i32 [-1, %look], [%best1, %next_group]
-  %fewest = phi i32 [$unlimited, %look], [%fewest1, %next_group]
+  %fewest = phi i32 [0, %look], [%fewest1, %next_group]
+  %most = phi i64 [0, %look], [%most1, %next_group]
   %g64 = zext i32 %g to i64
   %at = mul i64 %g64, $GROUP_BYTES
   %group_scanned = getelementptr i8, ptr %groups, i64 %at
@@ -159,14 +197,23 @@ weigh:
   %limit_at = getelementptr i8, ptr %row, i64 8
   %limit = load i32, ptr %limit_at, align 4
   %allowed = icmp ult i32 %active_scanned, %limit
-  %fewer = icmp ult i32 %active_scanned, %fewest
-  %better = and i1 %allowed, %fewer
+  %scanned_first32 = load i32, ptr %row, align 4
+  %scanned_first = zext i32 %scanned_first32 to i64
+  %left_scanned = call i64 @left_of(ptr %table, i64 %scanned_first, i64 %word_scanned)
+  %with_me = add i32 %active_scanned, 1
+  %with_me64 = zext i32 %with_me to i64
+  %share = udiv i64 %left_scanned, %with_me64
+  %share_some = add i64 %share, 1
+  %longer = icmp ugt i64 %share_some, %most
+  %better = and i1 %allowed, %longer
   %best_now = select i1 %better, i32 %g, i32 %best
+  %most_now = select i1 %better, i64 %share_some, i64 %most
   %fewest_now = select i1 %better, i32 %active_scanned, i32 %fewest
   br label %next_group
 next_group:
   %best1 = phi i32 [%best, %scan], [%best_now, %weigh]
   %fewest1 = phi i32 [%fewest, %scan], [%fewest_now, %weigh]
+  %most1 = phi i64 [%most, %scan], [%most_now, %weigh]
   %g1 = add i32 %g, 1
   %more = icmp ult i32 %g1, %num_groups
   br i1 %more, label %scan, label %choose
@@ -257,7 +304,7 @@ finish:
   call void @tell_stage(ptr %state)
   br label %leave
 leave:
-  %left = atomicrmw sub ptr %active, i32 1 seq_cst
+  %was_active = atomicrmw sub ptr %active, i32 1 seq_cst
   %is_limited = icmp ne i32 %b_limit, $unlimited
   br i1 %is_limited, label %give_way, label %look
 give_way:

@@ -1,101 +1,121 @@
-"""How long groups of launches take that share threads: list scheduling, as a stage runs (`stage_ir`).
+"""How long groups of launches take that share threads: a simulation of a stage as it runs (`stage_ir`).
 
-Nothing is measured. Launches progress at a rate that depends on how many threads work on them; threads move
-where a stage lets them, at the instants at which a launch ends.
+Nothing is measured. Threads claim whole chunks by the rule of the generated code, so that what is lost at the
+end, where some threads find no chunk any more, is part of the estimate.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 
-class Work(Protocol):
-    """A launch, as a cost model knows it."""
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A launch among those of a stage: chunks of equal time on a thread that has main memory to itself.
+
+    `start_ns` passes before the first of them begins, `meeting_ns` where threads that shared it meet at its
+    end. `memory_share` is how much of main memory's rate a thread takes meanwhile.
+    """
+
+    chunk_ns: float
+    num_chunks: int = 1
+    start_ns: float = 0.0
+    meeting_ns: float = 0.0
+    memory_share: float = 0.0
 
     @property
-    def num_chunks(self) -> int:
-        """Parts that different threads can take."""
-        ...
-
-    def alone_ns(self, num_threads: int) -> float:
-        """Its time on so many threads, all that belongs to it included, with main memory to itself."""
-        ...
-
-    def bandwidth(self, num_threads: int) -> float:
-        """The share of main memory's rate that it then takes."""
-        ...
+    def work_ns(self) -> float:
+        """Of all chunks."""
+        return self.chunk_ns * self.num_chunks
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Progress:
-    """A group on its way: `left` of its current launch is still to do, 1 before it begins."""
+    """A group on its way. `behind_ns` is the work of the launches behind the current one."""
 
-    work: Sequence[Work]
+    launches: Sequence[Launched]
     limit: int
     position: int = 0
-    left: float = 1.0
+    unclaimed: int = 0
+    running: int = 0
+    ready_ns: float = 0.0
+    behind_ns: float = 0.0
     num_threads: int = 0
+    helpers: set[int] = field(default_factory=set)
 
-    @property
-    def current(self) -> Work:
-        return self.work[self.position]
+    def __post_init__(self) -> None:
+        self.behind_ns = sum(launch.work_ns for launch in self.launches)
+        self.begin(0.0)
 
-    @property
-    def most_threads(self) -> int:
-        """Threads that find a chunk."""
-        return min(self.limit, self.current.num_chunks)
+    def begin(self, now_ns: float) -> None:
+        """The launch at the position can be claimed."""
+        launch = self.launches[self.position]
+        self.ready_ns = now_ns + launch.start_ns
+        self.unclaimed = launch.num_chunks
+        self.behind_ns -= launch.work_ns
+        self.helpers.clear()
+
+    def end_chunk(self, now_ns: float) -> bool:
+        """A thread reports a chunk; whether that ended the launch."""
+        self.running -= 1
+        if self.running or self.unclaimed:
+            return False
+        met_ns = self.launches[self.position].meeting_ns if len(self.helpers) > 1 else 0.0
+        self.position += 1
+        if self.position < len(self.launches):
+            self.begin(now_ns + met_ns)
+        return True
+
+    def share_ns(self) -> float:
+        """Work that one more thread would have here."""
+        here_ns = self.launches[self.position].chunk_ns * self.unclaimed
+        return (here_ns + self.behind_ns) / (self.num_threads + 1)
 
 
-def stage_ns(groups: Sequence[Sequence[Work]], limits: Sequence[int | None], num_threads: int) -> float:
-    """Time from the first chunk to the last, on so many threads.
+def stage_ns(groups: Sequence[Sequence[Launched]], limits: Sequence[int | None], num_threads: int) -> float:
+    """Time from the beginning to the end of the last chunk, on so many threads.
 
-    Each thread stays with its group while that has chunks for it, then goes where fewest work, to the longest
-    group of equals. Launches that together ask for more than main memory gives slow each other down.
-    O(launches * groups).
+    A thread stays with its group while that has chunks, then goes where each thread has most left to do. A
+    chunk in a crowd that asks for more than main memory gives takes longer. O(chunks * groups).
     """
-    waiting = [
-        _Progress(work, num_threads if limit is None else min(limit, num_threads))
-        for work, limit in zip(groups, limits, strict=True)
-        if work
+    tracks = [
+        _Progress(launches, num_threads if limit is None else limit)
+        for launches, limit in zip(groups, limits, strict=True)
+        if launches
     ]
-    waiting.sort(key=lambda group: -sum(x.alone_ns(1) for x in group.work))
+    tracks.sort(key=lambda track: -track.share_ns())
+    home: list[_Progress | None] = [None] * num_threads
+    shares = [0.0] * num_threads
+    free = [(0.0, thread) for thread in range(num_threads)]  # from when on, those that run a chunk included
+    idle: list[int] = []
     now_ns = 0.0
-    while waiting:
-        _distribute(waiting, num_threads)
-        running = [group for group in waiting if group.num_threads]
-        crowd = max(1.0, sum(group.current.bandwidth(group.num_threads) for group in running))
-        paces = [_pace(group, crowd) for group in running]
-        step_ns = min(group.left * pace for group, pace in zip(running, paces, strict=True))
-        now_ns += step_ns
-        for group, pace in zip(running, paces, strict=True):
-            group.left -= step_ns / pace
-            if group.left <= _ROUNDING:
-                group.position += 1
-                group.left = 1.0
-        waiting = [group for group in waiting if group.position < len(group.work)]
+    while free:
+        now_ns, thread = heapq.heappop(free)
+        track = home[thread]
+        if track is not None:
+            shares[thread] = 0.0
+            if track.end_chunk(now_ns):
+                for waiting in idle:
+                    heapq.heappush(free, (now_ns, waiting))
+                idle.clear()
+            if not track.unclaimed:
+                track.num_threads -= 1
+                home[thread] = track = None
+        if track is None:
+            open_tracks = [t for t in tracks if t.unclaimed and t.num_threads < t.limit]
+            if not open_tracks:
+                idle.append(thread)
+                continue
+            home[thread] = track = max(open_tracks, key=_Progress.share_ns)
+            track.num_threads += 1
+        launch = track.launches[track.position]
+        track.unclaimed -= 1
+        track.running += 1
+        track.helpers.add(thread)
+        shares[thread] = launch.memory_share
+        crowd = max(1.0, sum(shares))
+        taken_ns = launch.chunk_ns * (1 + launch.memory_share * (crowd - 1))
+        heapq.heappush(free, (max(now_ns, track.ready_ns) + taken_ns, thread))
     return now_ns
-
-
-_ROUNDING = 1e-9
-
-
-def _pace(group: _Progress, crowd: float) -> float:
-    """Time of its whole launch as things are: what main memory limits takes longer in a crowd."""
-    work, num_threads = group.current, group.num_threads
-    share = work.bandwidth(num_threads)
-    # Of a launch that asks for a share of the rate, that share of its time is spent on memory.
-    return work.alone_ns(num_threads) * (1 + share * (crowd - 1))
-
-
-def _distribute(groups: Sequence[_Progress], num_threads: int) -> None:
-    """Threads that find no chunk in their group leave it; those that are free join where fewest work."""
-    for group in groups:
-        group.num_threads = min(group.num_threads, group.most_threads)
-    free = num_threads - sum(group.num_threads for group in groups)
-    for _ in range(free):
-        open_ones = [group for group in groups if group.num_threads < group.most_threads]
-        if not open_ones:
-            return
-        min(open_ones, key=lambda group: group.num_threads).num_threads += 1

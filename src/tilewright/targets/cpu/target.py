@@ -501,7 +501,8 @@ def _main_steps(lowered: LoweredModel, placement: Placement) -> tuple[list[MainS
 
 def _launch(launch: KernelLaunch, placement: Placement) -> Launch:
     args = tuple(placement.reference(storage) for storage in launch.args)
-    return Launch(launch.kernel.symbol, launch.kernel.num_chunks, args)
+    work = launch.kernel.estimate_cycles or 0.0
+    return Launch(launch.kernel.symbol, launch.kernel.num_chunks, args, work=work)
 
 
 def _host_step(node: Node, placement: Placement) -> HostStep:
