@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tilewright.compiler import compile_graph
+from tilewright.cost.base import Estimate
+from tilewright.errors import Outclassed
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
@@ -22,8 +25,9 @@ from tilewright.partition import PartitionProblem, check_partition
 from tilewright.partition.base import Partition
 from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.merge_siblings import merge_siblings, merged_operators
+from tilewright.partition.split import Split
 from tilewright.planning import Budget, Provenance
-from tilewright.schedule import ScheduleProblem, check_schedule
+from tilewright.schedule import ScheduleProblem, Stage, check_schedule
 from tilewright.schedule.base import build_schedule, single
 from tilewright.schedule.horizontal_fusion import HorizontalFusion
 from tilewright.schedule.merge import apply_merges, merge_sets, merge_stage
@@ -309,3 +313,23 @@ def test_illegal_merges_are_violations() -> None:
     assert rules("v0", "v4") == {"merge"}
     assert rules("v0", "v5") == {"merge"}
     assert rules("v0") == {"merge"}
+
+
+@pytest.mark.parametrize(("saved_ns", "num_stages"), [(100.0, 1), (0.0, 3), (-1.0, 3)])
+def test_where_whole_schedules_are_priced_a_merge_must_save_time_of_the_whole(
+    saved_ns: float, num_stages: int
+) -> None:
+    model = Model(4)
+    model.shape = (4, 8)
+    model.outputs = [model.op("MatMul", "x", model.constant(8, 8)) for _ in range(3)]
+    partition = partition_of(load_onnx(model.proto()))
+
+    def price(priced: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
+        num_merged = len(partition.subgraphs) - len(priced.subgraphs)
+        if num_merged and saved_ns < 0:
+            raise Outclassed("another plan is better")
+        time_ns = 1e6 - saved_ns * num_merged
+        return Estimate(time_ns, 0.0, "stated")
+
+    problem = ScheduleProblem(partition, price=price)
+    assert len(HorizontalFusion(0.0).solve(problem, Budget()).stages) == num_stages

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from tilewright.errors import Outclassed
 from tilewright.planning import Budget, Provenance, option
 from tilewright.planning.budget import Meter
 from tilewright.progress import checkpoint
@@ -108,7 +109,10 @@ class _Fusion:
         objective = self.problem.objective
         if self.cost is None:
             self.cost = self.problem.estimate(self.stages()).cost(objective)
-        cost = self.problem.estimate(self.stages(members)).cost(objective)
+        try:
+            cost = self.problem.estimate(self.stages(members)).cost(objective)
+        except Outclassed:
+            return False
         if self.cost - cost <= self.min_gain * self._separate(members):
             return False
         self.cost = cost
