@@ -35,11 +35,12 @@ class NodeOrigin:
 
 @dataclass(frozen=True, slots=True)
 class OnnxNode:
-    """A node as the model file lists it."""
+    """A node as the model file lists it; `is_named` says whether the name is the file's."""
 
     name: str
     op_type: str
     outputs: tuple[str, ...]
+    is_named: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.api.reproduction import reproduce_paper
     from tilewright.api.session import InferenceSession
     from tilewright.api.simulation import SimulationRequest, SimulationResult, simulate
+    from tilewright.api.stages import ExportedStages, export_stages
     from tilewright.api.support import CheckReport, OperatorSupport, check
     from tilewright.api.tuning import TuneRequest, TuneResult, tune_model
     from tilewright.progress import Progress
@@ -40,6 +41,7 @@ _HOMES = {
     "tilewright.api.reproduction": ("reproduce_paper",),
     "tilewright.api.session": ("InferenceSession",),
     "tilewright.api.simulation": ("SimulationRequest", "SimulationResult", "simulate"),
+    "tilewright.api.stages": ("ExportedStages", "export_stages"),
     "tilewright.api.support": ("CheckReport", "OperatorSupport", "check"),
     "tilewright.api.tuning": ("TuneRequest", "TuneResult", "tune_model"),
     "tilewright.progress": ("Progress",),
@@ -51,6 +53,7 @@ __all__ = [
     "CheckReport",
     "ComparisonResult",
     "Diagnosis",
+    "ExportedStages",
     "InferenceSession",
     "Inspection",
     "MapRequest",
@@ -71,6 +74,7 @@ __all__ = [
     "compile_model",
     "diagnose",
     "export_model",
+    "export_stages",
     "inspect_file",
     "load",
     "map_operators",

@@ -149,7 +149,7 @@ def as_model(model: Model | Source, shapes: Shapes | None) -> Model:
 def _listed(opened: Opened) -> tuple[OnnxNode, ...]:
     """Nodes of the file, named as the frontend names them: by their first result if they have no name."""
     return tuple(
-        OnnxNode(n.name or next(filter(None, n.output), n.op_type), n.op_type, tuple(n.output))
+        OnnxNode(n.name or next(filter(None, n.output), n.op_type), n.op_type, tuple(n.output), bool(n.name))
         for n in opened.model.graph.node
     )
 

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, format_bytes, hint, print_model_document, print_table, progress
+from tilewright.cli.output import (
+    JSON_OPTION,
+    format_bytes,
+    hint,
+    print_model_document,
+    print_result,
+    print_table,
+    progress,
+)
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
 
-FORMATS = ("object",)
+if TYPE_CHECKING:
+    from tilewright.options import Options
+
+FORMATS = ("object", "stages", "ort-partition")
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -22,7 +34,12 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def export(
     model: Path = MODEL,
-    to: str = typer.Option("object", "--to", help="What to write: object (object file, C header, weights)."),
+    to: str = typer.Option(
+        "object",
+        "--to",
+        help="What to write: object (object file, C header, weights), stages (a schedule as JSON), or "
+        "ort-partition (the same for onnxruntime).",
+    ),
     isa: str = typer.Option(
         "host", "--isa", help="Instruction set: host, avx2, avx512, aarch64; none has to be this machine's."
     ),
@@ -35,11 +52,15 @@ def export(
     ),
     shapes: str | None = SHAPES,
     accuracy: str = flag("accuracy"),
+    target: str = flag("target"),
+    schedule: str = flag("schedule"),
+    partition: str = flag("partition"),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Write a model or an artifact as an object file that a C program links, with header and weights.
 
-    The code uses one thread, allocates nothing, and needs neither Python nor this package.
+    The code uses one thread, allocates nothing, and needs neither Python nor this package. With --to stages
+    or ort-partition the stages of a schedule instead, as MODEL.stages.json or MODEL.ort-partition.json.
 
     Example: `tilewright export model.onnx --isa aarch64 -o firmware`.
     """
@@ -49,6 +70,19 @@ def export(
     if to not in FORMATS:
         raise UsageError(f"--to {to}: unknown format; expected {', '.join(FORMATS)}.")
     fixed = parsed_shapes(shapes)
+    planned = {"target": target, "schedule": schedule, "partition": partition}
+    if to != "object":
+        if isa != "host":
+            raise UsageError(f"--isa {isa}: stages hold no code; leave it out.")
+        options = Options(accuracy=accuracy, shapes=fixed, **planned)  # type: ignore[arg-type]  # it checks
+        path = output / f"{name or model.stem}.{to}.json"
+        _export_stages(model, to, path, options, force=force, as_json=as_json)
+        return
+    for what, value in planned.items():
+        if value != getattr(Options(), what):
+            raise UsageError(
+                f"--{what} {value}: an object file leaves no such choice; give it with --to stages."
+            )
     options = Options(accuracy=accuracy, shapes=fixed)  # type: ignore[arg-type]  # it checks
     with progress(f"exporting {model.name}") as update:
         if not is_artifact(model):
@@ -76,3 +110,20 @@ def export(
     print_table(("", ""), rows)
     sources = shlex.join((str(made.example_path), str(made.object_path)))
     hint(f"next: cc -O2 {sources} -o {made.name} -lm")
+
+
+def _export_stages(model: Path, to: str, path: Path, options: Options, *, force: bool, as_json: bool) -> None:
+    import tilewright as tw
+    from tilewright.api import export_stages
+
+    if is_artifact(model):
+        raise UsageError(f"{model}: an artifact is planned already; export the model instead.")
+    if path.exists() and not force:
+        raise UsageError(f"{path}: is there already; --force replaces it.")
+    with progress(f"scheduling {model.name}") as update:
+        loaded = tw.load(model, shapes=options.shapes)
+        made = export_stages(loaded, path, to, options=options, progress=update)  # type: ignore[arg-type]
+    if as_json:
+        print_model_document("export-stages", loaded.sha256, options.target, made)
+    else:
+        print_result(made)

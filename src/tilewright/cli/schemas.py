@@ -57,6 +57,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "bench": (_FACTS, "tilewright.api.benchmark:BenchResult"),
     "profile": (_FACTS, "tilewright.api.profiling:ModelProfile", "tilewright.cli.profile_verb:WrittenTrace"),
     "export": (_FACTS, "tilewright.embed.package:ExportedModel"),
+    "export-stages": (_FACTS, "tilewright.api.stages:ExportedStages"),
     "plan": (_FACTS, "tilewright.api.plans:PlanComparison"),
     "map": ("tilewright.mapping.results:MapResult",),
     "map-evaluate": ("tilewright.mapping.results:MapEvaluation",),

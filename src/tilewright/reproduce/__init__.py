@@ -15,5 +15,6 @@ REPRODUCTIONS: Registry[Reproduction] = Registry(
         "ago": "tilewright.reproduce.ago.reproduction:Ago",
         "cosa": "tilewright.reproduce.cosa:Cosa",
         "graphturbo": "tilewright.reproduce.graphturbo.reproduction:GraphTurbo",
+        "ios": "tilewright.reproduce.ios.reproduction:Ios",
     },
 )

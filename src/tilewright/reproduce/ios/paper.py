@@ -1,0 +1,67 @@
+"""What the paper says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DEVICES = ("v100", "rtx2080ti", "k80")
+"""The machines of its experiments: sections 6 and 7, appendix B, table 3."""
+MAIN_DEVICE = "v100"
+BATCHES = (1, 32, 128)
+"""Of table 3."""
+PRUNINGS = tuple((r, s) for r in (1, 2, 3) for s in (3, 8))
+"""Of figure 9: most operators of a group, most groups of a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network of table 2, and its largest block of table 1 by label: operators, width, search space.
+
+    `pruned_gain` is the gain over the sequential schedule with r = 1 and s = 8 that section 7.1 states.
+    """
+
+    name: str
+    zoo_name: str
+    num_blocks: int
+    num_operators: int
+    unit: str
+    block: str
+    block_operators: int
+    width: int
+    num_transitions: float
+    num_schedules: float
+    pruned_gain: float | None = None
+
+
+NETWORKS = (
+    Network("SqueezeNet", "ios_squeezenet", 10, 50, "Conv-Relu", "fire2_proj", 6, 3, 51, 1.3e2),
+    Network(
+        "Inception V3", "ios_inception_v3", 11, 119, "Conv-Relu", "E1", 11, 6, 4.9e3, 3.8e6, pruned_gain=1.59
+    ),
+    Network("RandWire", "ios_randwire", 3, 120, "Relu-SepConv", "ws32_c616", 33, 8, 1.2e6, 9.2e22),
+    Network(
+        "NasNet", "ios_nasnet_a", 13, 374, "Relu-SepConv", "first1", 18, 8, 3.1e5, 7.2e12, pruned_gain=1.37
+    ),
+)
+"""The quickest first, so that a share of them is a first look."""
+
+TABLE_3_BATCHES: Mapping[tuple[int, int], float] = {
+    (1, 1): 4.03, (1, 32): 4.50, (1, 128): 4.63,
+    (32, 1): 29.21, (32, 32): 27.44, (32, 128): 27.93,
+    (128, 1): 105.98, (128, 32): 103.74, (128, 128): 103.29,
+}  # fmt: skip
+"""Milliseconds of Inception V3 by the batch that it is executed with, then the one it is optimised for."""
+
+TABLE_3_DEVICES: Mapping[tuple[str, str], float] = {
+    ("k80", "k80"): 13.87, ("k80", "v100"): 14.65,
+    ("v100", "k80"): 4.49, ("v100", "v100"): 4.03,
+}  # fmt: skip
+"""The same by devices."""
+
+GAIN_RANGE = (1.1, 1.5)
+"""IOS-Both over the sequential schedule, in section 6 and appendix B."""
+BLOCK_GAINS = (2.3, 1.6)
+"""Of figure 16's blocks the most, and of the whole network."""
+LAST_BLOCK = (1.28, 1.08)
+"""How much faster each schedule of figure 10 is on the batch that it is made for: 1, then 32."""

@@ -1,0 +1,170 @@
+"""The reproduction: what runs, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
+from multiprocessing import get_context
+from typing import Any
+
+from tilewright.reproduce.base import Effort, Exhibit, Update
+from tilewright.reproduce.ios import exhibits
+from tilewright.reproduce.ios.counts import network_counts
+from tilewright.reproduce.ios.measured import Measurements
+from tilewright.reproduce.ios.paper import BATCHES, DEVICES, MAIN_DEVICE, NETWORKS, PRUNINGS, Network
+from tilewright.reproduce.ios.processor import measured as measured_here
+from tilewright.reproduce.ios.runs import (
+    BOTH,
+    SEQUENTIAL,
+    Job,
+    Outcome,
+    Transfer,
+    outcome,
+    transferred,
+)
+
+_OTHER_DEVICE = "k80"
+_PRUNED = ("ios_inception_v3", "ios_nasnet_a")
+_SPECIALISED = "ios_inception_v3"
+_THREADS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Ios:
+    """The reproduction."""
+
+    @property
+    def title(self) -> str:
+        """The paper, for people."""
+        return "IOS: Inter-Operator Scheduler for CNN Acceleration (MLSys 2021)"
+
+    def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
+        """Every exhibit, in the paper's order."""
+        chosen = NETWORKS[: ceil(effort.share * len(NETWORKS))]
+        specialised = next((n for n in chosen if n.zoo_name == _SPECIALISED), chosen[0])
+        with _Work(effort.num_processes, update) as work:
+            for network in chosen:
+                work.add(("counts", network.name), network_counts, network.zoo_name, network.block)
+            for job in _jobs(chosen, specialised):
+                work.add(job, outcome, job)
+            found = work.results()
+            for key, transfer in _transfers(specialised, found).items():
+                work.add(key, transferred, transfer)
+            found |= work.results()
+        # Alone on the processor, so that nothing disturbs what is measured.
+        for threads in _THREADS:
+            for network in chosen:
+                update(f"{network.name} on this processor", 0, 1)
+                found["here", threads, network.name] = measured_here(network.zoo_name, threads)
+        return exhibits.all_of(_measurements(chosen, specialised, found))
+
+
+@dataclass(slots=True)
+class _Work:
+    """Calls that several processes take; each is known by a key."""
+
+    num_processes: int
+    update: Update
+    _calls: dict[Hashable, tuple[Callable[..., Any], tuple[Any, ...]]] = field(
+        init=False, default_factory=dict
+    )
+    _pool: ProcessPoolExecutor | None = field(init=False, default=None)
+
+    def __enter__(self) -> _Work:
+        if self.num_processes > 1:
+            self._pool = ProcessPoolExecutor(self.num_processes, get_context("spawn"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def add(self, key: Hashable, run: Callable[..., Any], *arguments: Any) -> None:
+        self._calls[key] = run, arguments
+
+    def results(self) -> dict[Hashable, Any]:
+        calls, self._calls = self._calls, {}
+        tasks: dict[Hashable, Callable[[], Any]] = {}
+        for key, (run, arguments) in calls.items():
+            if self._pool is None:
+                tasks[key] = partial(run, *arguments)
+            else:
+                tasks[key] = self._pool.submit(run, *arguments).result
+        found: dict[Hashable, Any] = {}
+        for number, (key, result) in enumerate(tasks.items()):
+            self.update(_words(key), number, len(tasks))
+            found[key] = result()
+        return found
+
+
+def _words(key: Hashable) -> str:
+    if isinstance(key, Job):
+        return f"{key.network} on {key.machine} at batch {key.batch}"
+    return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+
+def _jobs(chosen: Sequence[Network], specialised: Network) -> list[Job]:
+    jobs = [_on(network, device) for device in DEVICES for network in chosen]
+    jobs += [_pruned(n, pruning) for n in chosen if n.zoo_name in _PRUNED for pruning in PRUNINGS]
+    jobs += [_at(specialised, batch) for batch in BATCHES]
+    return list(dict.fromkeys(jobs))
+
+
+def _on(network: Network, device: str) -> Job:
+    return Job(network.zoo_name, device, 1)
+
+
+def _pruned(network: Network, pruning: tuple[int, int]) -> Job:
+    return Job(network.zoo_name, MAIN_DEVICE, 1, (SEQUENTIAL, BOTH), pruning)
+
+
+def _at(network: Network, batch: int) -> Job:
+    return Job(network.zoo_name, MAIN_DEVICE, batch, (SEQUENTIAL, BOTH))
+
+
+def _transfers(network: Network, found: Mapping[Hashable, Any]) -> dict[Hashable, Transfer]:
+    """Each schedule of table 3 on all that it is not made for, too."""
+    by_batch = {str(batch): found[_at(network, batch)].schedules[BOTH] for batch in BATCHES}
+    pair = (_OTHER_DEVICE, MAIN_DEVICE)
+    by_device = {device: found[_on(network, device)].schedules[BOTH] for device in pair}
+    transfers: dict[Hashable, Transfer] = {
+        ("batch", batch): Transfer(network.zoo_name, MAIN_DEVICE, batch, by_batch) for batch in BATCHES
+    }
+    return transfers | {
+        ("device", device): Transfer(network.zoo_name, device, 1, by_device) for device in pair
+    }
+
+
+def _measurements(
+    chosen: Sequence[Network], specialised: Network, found: Mapping[Hashable, Any]
+) -> Measurements:
+    schedules: dict[tuple[str, str], Outcome] = {
+        (device, network.name): found[_on(network, device)] for device in DEVICES for network in chosen
+    }
+    return Measurements(
+        chosen,
+        specialised,
+        {network.name: found["counts", network.name] for network in chosen},
+        schedules,
+        {
+            (network.name, pruning): found[_pruned(network, pruning)]
+            for network in chosen
+            if network.zoo_name in _PRUNED
+            for pruning in PRUNINGS
+        },
+        {batch: found[_at(specialised, batch)] for batch in BATCHES},
+        {
+            (batch, int(made_for)): times
+            for batch in BATCHES
+            for made_for, times in found["batch", batch].items()
+        },
+        {
+            (device, made_for): times
+            for device in (_OTHER_DEVICE, MAIN_DEVICE)
+            for made_for, times in found["device", device].items()
+        },
+        {(t, network.name): found["here", t, network.name] for t in _THREADS for network in chosen},
+    )
