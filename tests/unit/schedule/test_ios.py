@@ -7,13 +7,16 @@ from itertools import pairwise
 import pytest
 from tests.support.graphs import random_graph
 
+from tilewright import zoo
+from tilewright.api.models import load
 from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import InternalError, UsageError
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.layerwise import Layerwise
-from tilewright.planning import UNLIMITED, Budget, Limits, Status
+from tilewright.planning import UNLIMITED, Budget, Limits, Provenance, Status
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
+from tilewright.schedule.base import build_schedule
 from tilewright.schedule.greedy import Greedy
 from tilewright.schedule.ios.beam import beam
 from tilewright.schedule.ios.block import Block, BlockAnswer, Rules, Stop
@@ -26,6 +29,7 @@ from tilewright.schedule.ios.network import Network
 from tilewright.schedule.ios.paper import (
     PUBLISHED_NETWORK,
     published_schedules,
+    published_stages,
     require_valid,
     unit_merge_sets,
 )
@@ -259,6 +263,22 @@ def test_published_schedules_are_valid_and_have_the_papers_form() -> None:
         totals[name] = sum(map(len, by_block))
     assert totals == {"1": 55, "16": 43, "32": 45, "64": 44, "128": 40, "v100": 55, "k80": 46}
     assert sum(choice.strategy == "merge" for stages in published_schedules()["1"] for choice in stages) == 9
+
+
+def test_published_schedules_cost_no_less_than_what_the_search_proves() -> None:
+    graph = load(zoo.build(PUBLISHED_NETWORK)).graph
+    partition = Layerwise().solve(PartitionProblem(graph), Budget(100))
+    assert isinstance(partition, Partition)
+    problem = ScheduleProblem(partition, limits=Limits(8))
+    best = Ios().solve(problem, Budget(1000))
+    assert "the least of its search space" in best.provenance.note
+    for name in published_schedules():
+        stages = published_stages(partition, name)
+        schedule = build_schedule(problem, stages, Provenance(f"published for {name}"))
+        assert check_schedule(problem, schedule) == ()
+        assert best.quality.cost <= schedule.quality.cost * (1 + 1e-9)
+    with pytest.raises(UsageError, match="no schedule was published for '2'"):
+        published_stages(partition, "2")
 
 
 def test_invalid_stages_are_named() -> None:

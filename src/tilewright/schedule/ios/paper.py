@@ -9,6 +9,9 @@ from importlib import resources
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.partition.base import Partition
+from tilewright.schedule.base import Stage
+from tilewright.schedule.ios.costs import stage_of
 from tilewright.schedule.ios.graph import StageGraph, bits
 from tilewright.schedule.ios.stages import StageChoice
 from tilewright.zoo.ios_blocks import Block, Unit, load_blocks
@@ -56,6 +59,34 @@ def published_schedules() -> Mapping[str, tuple[tuple[StageChoice, ...], ...]]:
         )
         for name, by_block in json.loads(data.read_text("utf-8"))["schedules"].items()
     }
+
+
+def published_stages(partition: Partition, name: str) -> tuple[Stage, ...]:
+    """One of them as stages of a partition of `ios_inception_v3` whose subgraphs lie in one unit each.
+
+    Raises:
+        UsageError: there is none of this name, or the subgraphs are not such.
+    """
+    schedules = published_schedules()
+    if name not in schedules:
+        raise UsageError(f"no schedule was published for {name!r}; there are {', '.join(schedules)}.")
+    subgraphs_of: dict[str, tuple[int, ...]] = {}
+    for subgraph in partition.subgraphs:
+        # The zoo names a node by its block, its unit and what it does.
+        units = {node.name.split(".")[1] for node in subgraph.nodes if node.name.count(".") > 1}
+        if len(units) != 1:
+            raise UsageError(f"subgraph {subgraph.name!r} is not of one unit of {PUBLISHED_NETWORK}.")
+        unit = units.pop()
+        subgraphs_of[unit] = (*subgraphs_of.get(unit, ()), subgraph.id)
+    stages: list[Stage] = []
+    for block, choices in zip(load_blocks(PUBLISHED_NETWORK).blocks, schedules[name], strict=True):
+        for choice in choices:
+            units_of_groups = ([block.units[i].id for i in group] for group in choice.groups)
+            groups = (tuple(i for u in units for i in subgraphs_of.get(u, ())) for units in units_of_groups)
+            present = tuple(group for group in groups if group)
+            if present:
+                stages.append(stage_of(StageChoice(present, choice.strategy)))
+    return tuple(stages)
 
 
 def _choice(block: Block, stage: Mapping[str, Any]) -> StageChoice:
