@@ -155,8 +155,10 @@ class MergedOperators:
                 return twin[source]
             case Concatenated():
                 # Costs depend on shapes alone: a search that prices many merges copies no weights.
-                data = _without_elements(source) if is_priced_only else source.data()
-                return graph.constant(data, f"{self.name}.{source.values[0].name}")
+                first = source.values[0]
+                data = _placeholder(first, source.shape).data if is_priced_only else source.data()
+                assert data is not None
+                return graph.constant(data, f"{self.name}.{first.name}")
         return None
 
 
@@ -470,17 +472,9 @@ def _window_attributes(
 def _free_sibling(node: Node, widened: Widened) -> Node:
     """A sibling with its kernel in the common window, outside of any graph and without elements."""
     weight = node.require(1)
-    shape = (*weight.shape[:2], *widened.kernel)
-    elements = np.broadcast_to(np.zeros((), weight.dtype.numpy), shape)
-    wide = Value(weight.name, weight.dtype, shape, elements)
-    return Node(
-        node.op_type,
-        [node.inputs[0], wide, *node.inputs[2:]],
-        node.outputs,
-        widened.attributes,
-        name=node.name,
-        opset=node.opset,
-    )
+    wide = _placeholder(weight, (*weight.shape[:2], *widened.kernel))
+    inputs = [node.inputs[0], wide, *node.inputs[2:]]
+    return _like(node, inputs, node.output, widened.attributes)
 
 
 def _free(merged: MergedNode, earlier: Sequence[MergedNode]) -> Node:
@@ -488,26 +482,23 @@ def _free(merged: MergedNode, earlier: Sequence[MergedNode]) -> Node:
     first = merged.siblings[0]
 
     def operand(source: Value | int | Concatenated | None, like: Value | None) -> Value | None:
-        match source:
-            case int():
-                assert like is not None
-                return Value(like.name, like.dtype, earlier[source].shape)
-            case Concatenated():
-                assert like is not None
-                return Value(like.name, like.dtype, source.shape, _without_elements(source))
-        return source
+        if like is None or source is None or isinstance(source, Value):
+            return source if isinstance(source, Value) else None
+        if isinstance(source, Concatenated):
+            return _placeholder(like, source.shape)
+        return Value(like.name, like.dtype, earlier[source].shape)
 
+    inputs = [operand(s, v) for s, v in zip(merged.inputs, first.inputs, strict=True)]
+    output = Value(first.output.name, first.output.dtype, merged.shape)
+    return _like(first, inputs, output, merged.attributes)
+
+
+def _like(node: Node, inputs: Sequence[Value | None], output: Value, attributes: Attributes) -> Node:
     return Node(
-        first.op_type,
-        [operand(s, v) for s, v in zip(merged.inputs, first.inputs, strict=True)],
-        [Value(first.output.name, first.output.dtype, merged.shape)],
-        merged.attributes,
-        name=first.name,
-        domain=first.domain,
-        opset=first.opset,
+        node.op_type, inputs, [output], attributes, name=node.name, domain=node.domain, opset=node.opset
     )
 
 
-def _without_elements(source: Concatenated) -> Array:
-    """An array of the shape and type that takes no memory."""
-    return np.broadcast_to(np.zeros((), source.values[0].dtype.numpy), source.shape)
+def _placeholder(like: Value, shape: tuple[int, ...]) -> Value:
+    """A constant of a shape whose elements take no memory."""
+    return Value(like.name, like.dtype, shape, np.broadcast_to(np.zeros((), like.dtype.numpy), shape))
