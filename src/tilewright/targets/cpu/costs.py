@@ -147,6 +147,8 @@ class CpuCosts:
     def fused(self, work: KernelWork) -> Estimate:
         """Less what it saves to compute all block by block, where that is estimated to gain."""
         apart = self.kernel(work)
+        if isinstance(work, Subgraph) and work in self._lowered:
+            return apart  # as its kernels are
         blocks = self._blocks.of_one(work.nodes, work.outputs)
         if blocks is None:
             return apart

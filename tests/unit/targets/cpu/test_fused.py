@@ -22,7 +22,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem, check_partition
-from tilewright.partition.base import Reason
+from tilewright.partition.base import Reason, make_subgraph
 from tilewright.partition.form import Blocking, Blockwise
 from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.merge_chains import Chain as MergedChain
@@ -344,6 +344,23 @@ def test_forms_of_exported_code_suit_the_processor_that_it_is_for(l2_bytes: int,
     isa = replace(isa_by_name("neon"), caches=CacheSizes(l2_bytes=l2_bytes))
     program = plan(chain.graph, Options(), target=EmittingTarget(record=isa)).program
     assert sum(s.form is not None for s in program.partition.subgraphs) == num_forms
+
+
+@pytest.mark.parametrize(("l2_bytes", "gains"), [(1 << 25, False), (1 << 20, True)])
+def test_the_cost_model_knows_what_blocks_save(l2_bytes: int, gains: bool) -> None:
+    """Where they do, subgraphs are joined for it; what one kernel computes costs what that kernel does."""
+    chain = Chain(16, (64, 64)).conv(96).conv(0, 3, depthwise=True, stride=2).conv(24)
+    chain.graph.outputs = [chain.value]
+    isa = replace(isa_by_name("neon"), caches=CacheSizes(l2_bytes=l2_bytes))
+    planned = plan(chain.graph, Options(partition="ago{threshold=cost}"), target=EmittingTarget(record=isa))
+    costs = planned.backend.partition_problem.cost
+    whole = make_subgraph(0, planned.program.graph.nodes, planned.program.graph)
+    assert (costs.fused(whole).time_ns < costs.kernel(whole).time_ns) == gains
+    subgraphs = planned.program.partition.subgraphs
+    assert (len(subgraphs) == 1) == gains
+    assert [s.form is not None for s in subgraphs] == [gains] * len(subgraphs)
+    for subgraph in subgraphs:
+        assert costs.fused(subgraph) == costs.kernel(subgraph)
 
 
 def test_edges_within_a_chain_are_explained_with_what_the_chain_saves() -> None:
