@@ -31,6 +31,7 @@ from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch
 from tilewright.targets.cpu.repeats import nest_facts
 from tilewright.targets.cpu.select import product_cycles
 from tilewright.targets.cpu.sharing import make_alias
+from tilewright.targets.cpu.stage_ir import NEAR_WORK
 from tilewright.targets.cpu.stage_times import Launched, stage_ns
 from tilewright.targets.cpu.template import START_CYCLES, Context, operand_bytes, transfer_cycles
 from tilewright.targets.cpu.tensors import ModelTensors, Names
@@ -167,7 +168,8 @@ class CpuCosts:
             python_ns = sum(launch.python_ns for group in together for launch in group)
             members = [(group, n) for group, n in zip(together, limits, strict=True) if group]
             running = [[x.launched(self._clock_ghz) for x in group] for group, _ in members]
-            threads_ns = stage_ns(running, [n for _, n in members], self._num_cores)
+            near_ns = NEAR_WORK * _CYCLES_PER_ESTIMATED / self._clock_ghz
+            threads_ns = stage_ns(running, [n for _, n in members], self._num_cores, near_ns)
             total_ns += threads_ns + python_ns + _BARRIER_NS * (self._num_cores - 1)
         return Estimate(total_ns, bound_ns, self.source)
 

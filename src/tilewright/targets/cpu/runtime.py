@@ -57,7 +57,7 @@ class ArgRef(NamedTuple):
 class Launch:
     """All chunks of one kernel. `inline` keeps them on the calling thread: for work too small to share.
 
-    `work` is an estimate of all of it in a unit that the launches of a stage share.
+    `work` are estimated cycles of all of it on one core.
     """
 
     symbol: str

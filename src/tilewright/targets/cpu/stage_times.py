@@ -68,24 +68,32 @@ class _Progress:
             self.begin(now_ns + met_ns)
         return True
 
-    def share_ns(self) -> float:
-        """Work that one more thread would have here."""
-        here_ns = self.launches[self.position].chunk_ns * self.unclaimed
-        return (here_ns + self.behind_ns) / (self.num_threads + 1)
+    def share_ns(self, near_ns: float) -> tuple[bool, float]:
+        """Whether one more thread should help here before all, and the work that it would have."""
+        left_ns = self.launches[self.position].chunk_ns * self.unclaimed + self.behind_ns
+        if self.num_threads and left_ns < near_ns:
+            return True, left_ns
+        return False, left_ns / (self.num_threads + 1)
 
 
-def stage_ns(groups: Sequence[Sequence[Launched]], limits: Sequence[int | None], num_threads: int) -> float:
+def stage_ns(
+    groups: Sequence[Sequence[Launched]],
+    limits: Sequence[int | None],
+    num_threads: int,
+    near_ns: float = 0.0,
+) -> float:
     """Time from the beginning to the end of the last chunk, on so many threads.
 
-    A thread stays with its group while that has chunks, then goes where each thread has most left to do. A
-    chunk in a crowd that asks for more than main memory gives takes longer. O(chunks * groups).
+    A thread stays with its group while that has chunks, then helps one that has less than `near_ns` left, or
+    goes where each thread has most left to do. A chunk in a crowd that asks for more than main memory gives
+    takes longer. O(chunks * groups).
     """
     tracks = [
         _Progress(launches, num_threads if limit is None else limit)
         for launches, limit in zip(groups, limits, strict=True)
         if launches
     ]
-    tracks.sort(key=lambda track: -track.share_ns())
+    tracks.sort(key=lambda track: -track.share_ns(near_ns)[1])
     home: list[_Progress | None] = [None] * num_threads
     shares = [0.0] * num_threads
     free = [(0.0, thread) for thread in range(num_threads)]  # from when on, those that run a chunk included
@@ -108,7 +116,7 @@ def stage_ns(groups: Sequence[Sequence[Launched]], limits: Sequence[int | None],
             if not open_tracks:
                 idle.append(thread)
                 continue
-            home[thread] = track = max(open_tracks, key=_Progress.share_ns)
+            home[thread] = track = max(open_tracks, key=lambda t: t.share_ns(near_ns))
             track.num_threads += 1
         launch = track.launches[track.position]
         track.unclaimed -= 1

@@ -39,6 +39,12 @@ def test_a_long_group_is_shared_from_its_beginning() -> None:
     assert unlimited([[Launched(10.0, 5)], [Launched(1.0, 16)]], 2) == pytest.approx(33.0)
 
 
+def test_small_groups_are_shared_one_after_another() -> None:
+    groups = [[Launched(10.0, 3)], [Launched(10.0, 3)]]
+    assert unlimited(groups, 2) == pytest.approx(30.0)
+    assert stage_ns([[Launched(10.0, 3)], [Launched(1.0, 20)]], [None, None], 2, near_ns=100.0) == 25.0
+
+
 def test_a_limit_keeps_threads_away() -> None:
     long, short = [Launched(1.0, 100)], [Launched(20.0)]
     assert stage_ns([short, long], [None, 1], 2) == pytest.approx(100.0)
