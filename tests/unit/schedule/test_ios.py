@@ -310,6 +310,12 @@ def test_the_scheduler_is_optimal_by_a_model_that_proves_bounds(seed: int) -> No
     assert dynamic_schedule.quality.cost == pytest.approx(schedule.quality.cost, rel=1e-9)
 
 
+def test_merges_alone_run_nothing_at_the_same_time() -> None:
+    problem = problem_of(3, 3)
+    for schedule in (Ios(strategy="merge").solve(problem, b) for b in (NO_LIMIT, Budget(0))):
+        assert all(len(s.groups) == 1 or s.strategy == "merge" for s in schedule.stages)
+
+
 def test_estimates_do_not_prove() -> None:
     unproven = replace(NOMINAL, proves_bounds=False)
     schedule = Ios().solve(problem_of(1, 3, unproven), NO_LIMIT)

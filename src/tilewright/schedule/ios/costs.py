@@ -134,8 +134,9 @@ class ModelCosts:
     Energies add up over stages, but none of the bounds speaks of them, nor of products of energy and time.
     """
 
-    def __init__(self, problem: ScheduleProblem, graph: StageGraph) -> None:
+    def __init__(self, problem: ScheduleProblem, graph: StageGraph, *, is_moldable: bool = False) -> None:
         self._problem = problem
+        self._is_moldable = is_moldable
         self._graph = graph
         numbers: dict[Hashable, int] = {}  # instead of structures, which take long to compare
         self._operators = [
@@ -202,12 +203,27 @@ class ModelCosts:
             each = [occupied for occupied in occupied_ns if occupied is not None]
             if len(each) == num_operators:
                 join_ns = 0.0 if problem.machine is None else problem.machine.overheads.join_ns
-                return Bounds(0.0, chain_ns, tuple(zip(*each, strict=True)), True, join_ns)
+                bounds = Bounds(0.0, chain_ns, tuple(zip(*each, strict=True)), True, join_ns)
+                return self._on_any_cores(bounds) if self._is_moldable else bounds
         # Shares of a bound on all of them bound some of them only where nothing else goes into it.
         area_ns = tuple(problem.cost.least([s], problem.limits.num_groups).bound_ns for s in subgraphs)
         whole_ns = problem.cost.least(subgraphs, problem.limits.num_groups).bound_ns
         adds_up = sum(area_ns) <= whole_ns * (1 + _ROUNDING)
         return Bounds(0.0, chain_ns, (area_ns,) if adds_up else ())
+
+    def _on_any_cores(self, bounds: Bounds) -> Bounds:
+        """Of kernels that may get fewer cores: they may keep these for less time in all.
+
+        The first resource are the cores.
+        """
+        num_cores = self._problem.limits.num_cores
+        chain_ns, area_ns = list(bounds.chain_ns), list(bounds.areas_ns[0])
+        for i in range(len(chain_ns)):
+            for count in core_counts(num_cores):
+                time_ns = self._kernel_ns(i, count)
+                chain_ns[i] = min(chain_ns[i], time_ns)
+                area_ns[i] = min(area_ns[i], time_ns * count / num_cores)
+        return replace(bounds, chain_ns=tuple(chain_ns), areas_ns=(tuple(area_ns), *bounds.areas_ns[1:]))
 
     def _estimated_bounds(self) -> Bounds:
         """Of a model that proves nothing: kernels alone tell more than bounds that are far away.

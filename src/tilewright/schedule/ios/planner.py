@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -46,12 +47,20 @@ class Ios:
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
         """The best schedule within the budget, with its bound; optimal where the search has closed."""
         graph = StageGraph.of_partition(problem.partition)
-        costs = AskedCosts(ModelCosts(problem, graph), graph)
+        costs = AskedCosts(ModelCosts(problem, graph, is_moldable=self.moldable), graph)
         pruning = Pruning(self.max_group_size, min(self.max_groups, problem.limits.num_groups))
         rules = Rules(self.strategy, self.grouping, pruning, self.moldable)
         network = Network(graph, costs, rules, self.max_block_size, self._merge_sets(problem))
         answer = network.solve(self.search, self.beam_width, Stop.of(budget, costs))
         return self._best(problem, answer, costs)
+
+    def _simple(self, problem: ScheduleProblem) -> Iterator[Schedule]:
+        """Simple schedules within the rules, which a search that was cut off may not have reached."""
+        yield Sequential().solve(problem, Budget(1))
+        greedy = Greedy().solve(problem, Budget(1))
+        widest = max((len(stage.groups) for stage in greedy.stages), default=0)
+        if self.strategy != "merge" and widest <= self.max_groups:
+            yield greedy
 
     def _merge_sets(self, problem: ScheduleProblem) -> list[int]:
         if self.strategy == "parallel":
@@ -66,8 +75,7 @@ class Ios:
         provenance = Provenance(self.name, num_evaluations=costs.num_asked, note=note)
         stages = tuple(stage_of(choice) for choice in answer.stages)
         schedule = build_schedule(problem, stages, provenance, cut_off=answer.was_cut_off)
-        simple = [planner.solve(problem, Budget(1)) for planner in (Sequential(), Greedy())]
-        best = min([schedule, *simple], key=lambda s: s.quality.cost)
+        best = min([schedule, *self._simple(problem)], key=lambda s: s.quality.cost)
         if best is not schedule:
             return replace(
                 best, provenance=replace(provenance, note=f"{note}; {best.provenance.planner} costs less")
