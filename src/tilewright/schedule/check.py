@@ -20,8 +20,8 @@ def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violat
 
     Checked: subgraphs are split as their outputs and the problem allow, and every instance runs exactly once;
     no instance starts before everything that it reads is finished, the instance before it included where that
-    keeps rows for it, where groups of one stage count as unordered; no empty stage or group, no more groups
-    than the machine runs; stages that merge do so legally; the stated cost.
+    keeps rows for it, where groups of one stage count as unordered; no empty stage or group, none without a
+    core, no more groups than the machine runs; stages that merge do so legally; the stated cost.
     """
     form = (*_check_form(problem, schedule), *_check_splits(problem, schedule), *_check_cover(schedule))
     if not any(violation.rule in ("splits", "cover") for violation in form):
@@ -38,6 +38,8 @@ def _check_form(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violat
         checkpoint()
         if not stage.groups or any(not group.instances for group in stage.groups):
             yield Violation("empty", f"stage {number} is empty or has an empty group")
+        if any(group.num_cores is not None and group.num_cores < 1 for group in stage.groups):
+            yield Violation("cores", f"stage {number} has a group on no core")
         if len(stage.groups) > problem.limits.num_groups and stage.strategy == "parallel":
             yield Violation(
                 "groups", f"stage {number} has {len(stage.groups)} groups of {problem.limits.num_groups}"

@@ -179,6 +179,8 @@ def test_empty_stages_and_too_many_groups_are_seen(diamond: Partition) -> None:
     problem = ScheduleProblem(diamond, limits=Limits(1))
     assert "empty" in rules(problem, *(single(i) for i in range(4)), Stage(()))
     assert "groups" in rules(problem, single(0), stage((1,), (2,)), single(3))
+    coreless = Stage((Group((Instance(0),), 0),))
+    assert "cores" in rules(problem, coreless, *(single(i) for i in (1, 2, 3)))
 
 
 def test_a_wrong_cost_or_bound_is_seen(diamond: Partition) -> None:
