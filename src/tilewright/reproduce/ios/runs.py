@@ -165,7 +165,7 @@ def _searched(problem: ScheduleProblem, name: str, job: Job) -> tuple[Sequence[S
     from tilewright.schedule.ios.network import Network
 
     graph = StageGraph.of_partition(problem.partition)
-    costs = AskedCosts(ModelCosts(problem, graph), graph)
+    costs = AskedCosts(ModelCosts(problem, graph, is_moldable=name == MOLDABLE), graph)
     strategy = _STRATEGIES[name]
     size, most_groups = job.pruning
     pruning = Pruning(size, min(most_groups, problem.limits.num_groups))
