@@ -126,7 +126,11 @@ def figure_6(measured: Measurements, device: str) -> Exhibit:
             "Inception gains more. "
             "On NasNet some plain convolutions merge, so that IOS-Merge gains a little."
         ),
-        "rtx2080ti": "The paper's figure 14, of which the text says 1.1 to 1.5 times.",
+        "rtx2080ti": (
+            "The paper's figure 14, of which the text says 1.1 to 1.5 times. RandWire and NasNet "
+            "stay below: a "
+            "multiprocessor holds half the threads of a V100's, so that depthwise convolutions fill them all."
+        ),
         "k80": (
             "The paper has no such figure for the K80. Its 13 multiprocessors are full of almost "
             "every kernel, so "

@@ -158,6 +158,7 @@ def _planned(problem: ScheduleProblem, name: str, job: Job) -> Planned:
 def _searched(problem: ScheduleProblem, name: str, job: Job) -> tuple[Sequence[Stage], float, bool, int]:
     from tilewright.partition.merge_siblings import merge_sets
     from tilewright.planning import Budget
+    from tilewright.schedule.base import single
     from tilewright.schedule.ios.block import Rules, Stop
     from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, stage_of
     from tilewright.schedule.ios.endings import Pruning
@@ -176,6 +177,9 @@ def _searched(problem: ScheduleProblem, name: str, job: Job) -> tuple[Sequence[S
     stop = Stop.of(Budget(_EVALUATIONS, job.seconds), costs)
     answer = network.solve("a-star", _BEAM_WIDTH, stop)
     stages = [stage_of(choice) for choice in answer.stages]
+    one_by_one = [single(subgraph.id) for subgraph in problem.partition.subgraphs]
+    if sum(problem.stage(stage).time_ns for stage in one_by_one) < answer.cost_ns:
+        stages = one_by_one  # which a search that did not close may have missed
     return stages, answer.bound_ns, answer.is_closed and answer.holds, costs.num_asked
 
 
