@@ -11,6 +11,9 @@ overlaps, they follow each other. Before any of that there is a launch. Counted 
 Not counted is what some plan avoids, though most do not: second launches, halos, values that leave the chip.
 A bound on what must leave it (live bytes of a cut beyond the capacity, there and back) would not hold: slices
 of the batch need not all be live, and what was dropped can be computed again.
+
+Where a window leaves elements out between those that it reads, whole layers read and compute these,
+and slices of them need not: the bound is that of plans that do as this one does.
 """
 
 from __future__ import annotations
@@ -41,8 +44,9 @@ def lower_bound(
     for unit, work_s in seconds.items():
         # Slices may leave out rows between those that they read.
         seconds[unit] = min(work_s, least_seconds.get(unit, work_s if unit not in (DMA, CORE_DMA) else 0.0))
-    for unit, moving_s in _moving_seconds(steps, machine, ports, policy).items():
-        seconds[unit] = seconds.get(unit, 0.0) + moving_s
+    input_bytes = least_seconds.get(DMA, inf) * ports.main_bytes_per_s
+    for unit, moving_s in _moving_seconds(steps, machine, ports, policy, input_bytes).items():
+        seconds[unit] = moving_s + (seconds.get(unit, 0.0) if unit != DMA else 0.0)
     unit = max(seconds, key=lambda name: seconds[name], default=DMA)
     is_serial = policy.overlap == "none" and not any(step.kernel for step in steps)
     busy_s = sum(seconds.values()) if is_serial else seconds.get(unit, 0.0)
@@ -51,9 +55,9 @@ def lower_bound(
 
 
 def _moving_seconds(
-    steps: Sequence[SimulatedStep], machine: Machine, ports: Ports, policy: Policy
+    steps: Sequence[SimulatedStep], machine: Machine, ports: Ports, policy: Policy, most_input_bytes: float
 ) -> dict[str, float]:
-    """Seconds of the two ports for what each plan of the network moves."""
+    """Seconds of the two ports for what each plan of the network moves, of inputs only what results need."""
     weights = _bytes_once(
         (w.name, w.region, w.size_bytes) for s in steps for w in s.weights if w.name is not None
     )
@@ -62,7 +66,8 @@ def _moving_seconds(
     )
     results = {x.value: x.size_bytes for s in steps for x in s.stores if x.is_result}
     rows_bytes = sum(w.size_bytes for s in steps for w in s.weights if w.name is None)
-    border_bytes = sum(inputs.values()) + sum(x.size_bytes for s in steps for x in s.stores if x.is_result)
+    input_bytes = min(most_input_bytes, sum(inputs.values()))
+    border_bytes = input_bytes + sum(x.size_bytes for s in steps for x in s.stores if x.is_result)
     weight_bytes = sum(weights.values())
     stay_bytes = on_chip_bytes(machine) if policy.resident_weights else 0.0
     from_main = border_bytes + rows_bytes + max(0.0, weight_bytes - stay_bytes)

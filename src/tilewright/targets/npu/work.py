@@ -24,7 +24,7 @@ from tilewright.ir.nest import Access, Indirect, Nest, row_major_address
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.schedule.binding import extents
 from tilewright.targets.npu.blocks import Blocks, blocks_of_elements, blocks_of_products
-from tilewright.targets.npu.ports import CORE_DMA, ports_of
+from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.rates import Rate, Rates
 
 AS_IN_FILE = ElementTypes()
@@ -135,15 +135,21 @@ class Works:
                 self.rates.of(work, dtypes, node)
 
     def least_seconds(self, graph: Graph, maps: RegionMaps, *, converts: bool) -> dict[str, float]:
-        """Seconds that each unit takes at least for a graph's results, however the graph is cut.
+        """Seconds that each unit takes at least for a graph's results, however the graph is cut; the port of
+        main memory, for those parts of the inputs that they need.
 
         `converts`: inputs and results keep the file's types, and are converted on their way.
         """
-        found: dict[str, float] = {}
-        regions = {value: full_region(value.shape) for value in graph.outputs}
+        wanted = {value: full_region(value.shape) for value in graph.outputs}
+        regions = value_regions(graph.nodes, wanted, maps)
+        input_bytes = sum(
+            volume(regions[v]) * (v.dtype if converts else self.types.stored(v.dtype)).size_bytes
+            for v in graph.inputs
+            if v in regions
+        )
+        found = {DMA: input_bytes / self.ports.main_bytes_per_s}
         works = list(self.least(graph.nodes, graph.outputs, maps))
         if converts:
-            regions = value_regions(graph.nodes, regions, maps)
             border = dict.fromkeys((*graph.inputs, *(v for v in graph.outputs if v.producer is not None)))
             works += [w for v in border if v in regions for w in self.of_conversion(v.dtype, regions[v])]
         for work in works:
