@@ -231,7 +231,8 @@ class UnitRun:
 
     `what` is `fetch` (weights towards the shared buffer), `weights` (to the cores), `load`, `move` (between
     cores), `compute` or `store`; `tile` which tile of the step, -1 for what comes before the first. `name` is
-    the value or the weight that moves. `num_cores` is on how many cores it ran; 0: all of the unit.
+    the value or the weight that moves. `num_cores` is on how many cores it ran; 0: all of the unit. `part` is
+    the number of what is loaded among the step's loads.
     """
 
     unit: str
@@ -243,6 +244,7 @@ class UnitRun:
     size_bytes: int = 0
     name: str = ""
     num_cores: int = 0
+    part: int = 0
 
 
 Curve = tuple[tuple[float, int], ...]

@@ -210,13 +210,18 @@ def _in_cores(trace: Trace, number: int) -> Iterator[Stay]:
     step = trace.planned.simulation.steps[number]
     tiling, work = step.tiling, by_tile(trace.work(number))
     done = last_end(chain.from_iterable(work.values()))
-    operands = [(w.key or "", "weights", p) for w, p in zip(step.weights, tiling.weights, strict=True)]
+    coming = [
+        (w.key or "", trace.of(number, "weights", name=w.key or ""), p)
+        for w, p in zip(step.weights, tiling.weights, strict=True)
+    ]
     if step.kind is Kind.INSTANCE:  # else operands are written where the result lies
-        loads = zip(step.loads, tiling.loads, strict=True)
-        operands += [(x.value, "load", p) for x, p in loads if x.scope is not Scope.LOCAL]
-    for name, what, passage in operands:
-        unit = trace.core_engine if what == "load" else None
-        for tile, runs in by_tile(trace.of(number, what, unit, name)).items():
+        coming += [
+            (x.value, trace.of(number, "load", trace.core_engine, x.value, part), p)
+            for part, (x, p) in enumerate(zip(step.loads, tiling.loads, strict=True))
+            if x.scope is not Scope.LOCAL
+        ]
+    for name, arrivals, passage in coming:
+        for tile, runs in by_tile(arrivals).items():
             end = done if tile < 0 or passage.is_kept else last_end(work.get(tile, runs))
             label = f"{name or 'rows of a table'} of step {number}, tile {tile}"
             yield Stay(label, first_start(runs), end, passage.held_bytes)
@@ -230,39 +235,47 @@ def _in_cores(trace: Trace, number: int) -> Iterator[Stay]:
 def _through_shared(trace: Trace, number: int) -> Iterator[Stay]:
     """What passes between main memory and the cores: until the engine behind has taken it away."""
     step = trace.planned.simulation.steps[number]
-    held: dict[tuple[str, str, str, str], int] = {}
-    for load, passage in zip(step.loads, step.tiling.loads, strict=True):
-        if load.scope is Scope.MAIN:
-            held[load.value, "load", DMA, CORE_DMA] = passage.outer_held_bytes
-    for store, passage in zip(step.stores, step.tiling.stores, strict=True):
-        if store.scope is Scope.MAIN:
-            held[store.value, "store", CORE_DMA, DMA] = passage.outer_held_bytes
-    # Several parts of one value may be put together, some of them from the shared buffer.
-    also_there = {x.value for x in step.loads if x.scope is Scope.SHARED}
-    for (name, what, arriving, leaving), held_bytes in held.items():
-        arrivals = trace.of(number, what, arriving, name)
-        going = trace.of(number, what, leaving, name)
-        if name not in also_there and _bytes(going) > _bytes(arrivals):
+    moving = [
+        (load.value, "load", DMA, CORE_DMA, part, passage.outer_held_bytes)
+        for part, (load, passage) in enumerate(zip(step.loads, step.tiling.loads, strict=True))
+        if load.scope is Scope.MAIN
+    ]
+    moving += [
+        (store.value, "store", CORE_DMA, DMA, 0, passage.outer_held_bytes)
+        for store, passage in zip(step.stores, step.tiling.stores, strict=True)
+        if store.scope is Scope.MAIN
+    ]
+    for name, what, arriving, leaving, part, held_bytes in moving:
+        arrivals = trace.of(number, what, arriving, name, part)
+        going = trace.of(number, what, leaving, name, part)
+        if _bytes(going) > _bytes(arrivals):
             yield from _in_turn(f"{name} of step {number}", arrivals, going, held_bytes, False)
             continue
         for tile, runs in by_tile(arrivals).items():
             label = f"{name} of step {number}, tile {tile}"
             behind = [run for run in going if tile in (-1, run.tile)]
-            yield from _in_turn(label, runs, behind, held_bytes, True)
+            yield from _in_turn(label, runs, behind, held_bytes, True, is_sum=what == "store")
 
 
 def _in_turn(
-    what: str, coming: Sequence[Run], going: Sequence[Run], held_bytes: int, is_once: bool
+    what: str,
+    coming: Sequence[Run],
+    going: Sequence[Run],
+    held_bytes: int,
+    is_once: bool,
+    is_sum: bool = False,
 ) -> Iterator[Stay]:
     """Parts that leave in the order in which they came; of one that stands for several what is held at a
     time. What does not leave only once is read by turns: as much as is held, as often as all of it is, then
-    what comes next."""
+    what comes next. Of a sum, which is written there as often as it grows, the same share has left."""
     come_bytes = gone_bytes = place = 0
     all_come, all_gone = _bytes(coming), _bytes(going)
     for run in coming:
         come_bytes += run.size_bytes
         until = come_bytes
-        if not is_once:
+        if is_sum and all_gone < all_come:
+            until = come_bytes * all_gone // all_come
+        elif not is_once:
             block_bytes = held_bytes if run.size_bytes < held_bytes else 1
             until = all_gone * min(all_come, -(-come_bytes // block_bytes) * block_bytes) // all_come
         while place < len(going) and gone_bytes < until:

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.ir.graph import Value
 from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, volume
-from tilewright.memory.instances import InstanceStep, Read
+from tilewright.memory.instances import InstanceStep
 from tilewright.memory.scopes import PlacedBuffer
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Scope, extents, transfers
@@ -99,9 +99,9 @@ class _Walk:
         parts = [self._needs(number, step, written, tile) for tile in range(num_tiles)]
         if any(self._axis(number, buffer) is None for buffer in written):
             parts[-1] = None  # results that tiles do not cut need what they need with the last one
-        for read in step.reads:
+        for place, read in enumerate(step.reads):
             regions = [read.region if part is None else part.get(read.value) for part in parts]
-            yield read.value.name, self._arrivals(number, step, read, regions)
+            yield read.value.name, self._arrivals(number, step, place, regions)
         for weight in self.lowered[number].weights:
             key, group = weight.key or "", self.trace.group_of(number)
             brought = number if group is None else self.held.get((group.number, key), number)
@@ -114,9 +114,10 @@ class _Walk:
             yield f"weight {key}", ends_until(self.trace.of(number, "weights", name=key), num_tiles)
 
     def _arrivals(
-        self, number: int, step: InstanceStep, read: Read, regions: Sequence[Region | None]
+        self, number: int, step: InstanceStep, place: int, regions: Sequence[Region | None]
     ) -> Sequence[float]:
-        """When a value's regions are in the cores."""
+        """When a value's regions are in the cores, as far as a step's read in this place brings them."""
+        read = step.reads[place]
         buffer = None if read.buffer is None else self.scopes.buffers[read.buffer]
         made = [self._made(buffer, region) for region in regions]
         whole = self._made(buffer, read.region)
@@ -131,9 +132,10 @@ class _Walk:
                 self.moved_at[key] = max(whole, last_end(moves))
             return [self.moved_at[key]] * len(made)
         scope = Scope.MAIN if buffer is None else buffer.scope
-        for tile, runs in by_tile(self.trace.of(number, "load", self.trace.engine_of(scope), name)).items():
+        loads = self.trace.of(number, "load", self.trace.engine_of(scope), name, place)
+        for tile, runs in by_tile(loads).items():
             self._expect(runs, whole if tile < 0 else made[tile], number, f"tile {tile} of {name} is loaded")
-        return ends_until(self.trace.of(number, "load", self.trace.core_engine, name), len(made))
+        return ends_until(self.trace.of(number, "load", self.trace.core_engine, name, place), len(made))
 
     def _check_passed_on(self, number: int, step: InstanceStep) -> None:
         """What is put together or copied moves when it has been made; parts of one value by their bytes."""
@@ -172,15 +174,13 @@ class _Walk:
                     for w, p in zip(step.weights, step.tiling.weights, strict=True)
                     if w.key == key and fetches
                 )
-                self._check_flow(number, f"weight {key}", self.fetched.get(key, []), weights, 0, held)
-        inside = Counter[str]()
-        for load in step.loads:
-            inside[load.value] += load.size_bytes if load.scope is Scope.SHARED else 0
-        for name in dict.fromkeys(load.value for load in step.loads if load.scope is Scope.MAIN):
-            outer, inner = (self.trace.of(number, "load", unit, name) for unit in (DMA, CORE_DMA))
-            passages = zip(step.loads, step.tiling.loads, strict=True)
-            held = max(p.outer_held_bytes for x, p in passages if x.value == name)
-            self._check_flow(number, name, outer, inner, inside[name], held)
+                self._check_flow(number, f"weight {key}", self.fetched.get(key, []), weights, held)
+        for part, (load, passage) in enumerate(zip(step.loads, step.tiling.loads, strict=True)):
+            if load.scope is Scope.MAIN:
+                outer, inner = (
+                    self.trace.of(number, "load", unit, load.value, part) for unit in (DMA, CORE_DMA)
+                )
+                self._check_flow(number, load.value, outer, inner, passage.outer_held_bytes)
         for name in (store.value for store in step.stores if store.scope is Scope.MAIN):
             inner, outer = (self.trace.of(number, "store", unit, name) for unit in (CORE_DMA, DMA))
             self._check_flow(number, name, inner, outer)
@@ -191,27 +191,28 @@ class _Walk:
         what: str,
         coming: Sequence[Run],
         going: Sequence[Run],
-        other_bytes: int = 0,
         held_bytes: int = 0,
     ) -> None:
         """What has come may leave more than once: as much as is held, as often as all of it does, before the
-        next is wanted. Of what leaves, `other_bytes` were there."""
+        next is wanted."""
         come = sorted((run.end_s, run.size_bytes) for run in coming)
         total_bytes = sum(size_bytes for _, size_bytes in come)
         all_gone = sum(run.size_bytes for run in going)
-        block_bytes = held_bytes if 0 < held_bytes < total_bytes and not other_bytes else total_bytes
+        block_bytes = held_bytes if 0 < held_bytes < total_bytes else total_bytes
         if any(run.size_bytes > block_bytes for run in coming):
             block_bytes = 1  # of a run that stands for several blocks nobody knows which is there
-        there_bytes, gone_bytes, place = other_bytes, 0, 0
+        there_bytes, gone_bytes, place = 0, 0, 0
         for run in going:
             while place < len(come) and come[place][0] <= run.start_s + self.trace.tolerance_s:
                 there_bytes += come[place][1]
                 place += 1
             gone_bytes += run.size_bytes
-            wanted_bytes = min(gone_bytes, total_bytes + other_bytes)
-            if block_bytes < total_bytes < all_gone:
+            wanted_bytes = min(gone_bytes, total_bytes)
+            if block_bytes == 1 < total_bytes < all_gone:
+                wanted_bytes = gone_bytes * total_bytes // all_gone  # what is begun belongs to the next part
+            elif block_bytes < total_bytes < all_gone:
                 block = (gone_bytes - 1) * total_bytes // (all_gone * block_bytes)
-                since = gone_bytes - all_gone * block * block_bytes // total_bytes
+                since = gone_bytes + -all_gone * block * block_bytes // total_bytes  # from a whole byte on
                 wanted_bytes = min(total_bytes, block * block_bytes + min(block_bytes, since))
             if not come or wanted_bytes > there_bytes:
                 self._violate(number, f"{what} leaves the shared buffer at {_us(run.start_s)}, too early")

@@ -20,7 +20,8 @@ class Run:
     `what` is `fetch` (weights towards the shared buffer), `weights` (to the cores), `load`, `move` (between
     cores), `compute` or `store`. `tile` is -1 for what is brought before the first tile. `name` is the value
     or the weight that moves, `size_bytes` how much of it. `num_cores` is on how many cores it ran; 0: all of
-    the unit.
+    the unit. `part` is the number of what is loaded among the step's loads, of which several may be parts of
+    one value.
     """
 
     unit: str
@@ -32,6 +33,7 @@ class Run:
     size_bytes: int = 0
     name: str = ""
     num_cores: int = 0
+    part: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +48,7 @@ class Task:
     name: str
     lane: int = 0
     num_cores: int = 0
+    part: int = 0
     takes: int = 0
     gives: int = 0
     num_waiting: int = 0
@@ -75,9 +78,10 @@ class TaskGraph:
         name: str = "",
         lane: int = 0,
         num_cores: int = 0,
+        part: int = 0,
     ) -> int:
         """A task that starts when all of `after` have ended and its unit has nothing earlier to do."""
-        return self._add(Task(unit, seconds, priority, what, size_bytes, name, lane, num_cores), after)
+        return self._add(Task(unit, seconds, priority, what, size_bytes, name, lane, num_cores, part), after)
 
     def hold(self, num_cores: int, seconds: float, priority: Priority, after: Iterable[int]) -> int:
         """A task that starts when so many cores are free, and keeps them from others until `free`.
@@ -184,4 +188,5 @@ def _ran(task: Task, start_s: float, end_s: float) -> Run:
         task.size_bytes,
         task.name,
         task.num_cores,
+        task.part,
     )

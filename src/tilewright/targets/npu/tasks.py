@@ -183,6 +183,7 @@ class StepTasks:
         what: str,
         after: Iterable[int],
         name: str = "",
+        part: int = 0,
     ) -> int:
         """A task after others, and after whatever the policy puts before it."""
         cores = self.group or self.kernel
@@ -190,7 +191,7 @@ class StepTasks:
         if unit == DMA:
             lane, num_cores = 0, 0
         task = self.tasks.add(
-            unit, seconds, at, what, (*after, *self._before), size_bytes, name, lane, num_cores
+            unit, seconds, at, what, (*after, *self._before), size_bytes, name, lane, num_cores, part
         )
         if self.policy.overlap == "none":
             self._before = [task]
@@ -223,8 +224,14 @@ class _Step:
         self.freed = [all_steps.tasks.join(earlier)] if earlier else []
         self.places = self.freed
         self.last_reads: dict[int, int] = {}
-        self.come: dict[str, list[int]] = {}  # what brought the last part of an operand that is read again
-        self.read_there: dict[str, list[int]] = {}  # what read last what came of an operand
+        self.come: dict[
+            tuple[str, int], list[int]
+        ] = {}  # what brought the last part of an operand that is read again
+        self.read_there: dict[tuple[str, int], list[int]] = {}  # what read last what came of an operand
+        self.block_free: dict[
+            tuple[str, int], list[int]
+        ] = {}  # the same of the block before the one that comes
+        self.written_there: dict[str, Pool] = {}  # where results are put together that the cores write again
         self.staying: list[int] = []  # what waits for the place of operands that are read again
 
     def add(self) -> None:
@@ -239,9 +246,9 @@ class _Step:
         staying_bytes = self._staying_bytes()
         if self.passing is not None and staying_bytes:
             self.staying = self.passing.take(staying_bytes, self.pinned)
-        for load, passage in zip(step.loads, tiling.loads, strict=True):
+        for part, (load, passage) in enumerate(zip(step.loads, tiling.loads, strict=True)):
             if self._comes_first(load, passage):
-                kept += self._load(load, passage, -1)
+                kept += self._load(part, load, passage, -1)
         ends: list[int] = []
         puts: list[int] = []
         for tile in range(self.num_tiles):
@@ -284,9 +291,9 @@ class _Step:
             if not passage.is_kept and not step.holds(weight):
                 ready += self._weight(place, weight, passage, tile)
                 held_bytes += passage.held_bytes
-        for load, passage in zip(step.loads, tiling.loads, strict=True):
+        for part, (load, passage) in enumerate(zip(step.loads, tiling.loads, strict=True)):
             if not self._comes_first(load, passage):
-                ready += self._load(load, passage, tile)
+                ready += self._load(part, load, passage, tile)
                 held_bytes += passage.held_bytes
         for phase, work in enumerate(step.works):
             seconds = work.seconds / self.num_tiles
@@ -375,18 +382,30 @@ class _Step:
         return self.all.held.get(key, [])
 
     def _outer(
-        self, size_bytes: int, at: tuple[int, int, int], what: str, after: Iterable[int], name: str
+        self,
+        size_bytes: int,
+        at: tuple[int, int, int],
+        what: str,
+        after: Iterable[int],
+        name: str,
+        part: int = 0,
     ) -> int:
         """Bytes pass the port of main memory."""
         seconds = self.all.ports.main_s(size_bytes, self.all.share)
-        return self.all.task(DMA, size_bytes, seconds, at, what, after, name)
+        return self.all.task(DMA, size_bytes, seconds, at, what, after, name, part)
 
     def _inner(
-        self, size_bytes: int, at: tuple[int, int, int], what: str, after: Iterable[int], name: str
+        self,
+        size_bytes: int,
+        at: tuple[int, int, int],
+        what: str,
+        after: Iterable[int],
+        name: str,
+        part: int = 0,
     ) -> int:
         """Bytes pass the port of the cores."""
         seconds = self.all.ports.local_s(size_bytes, self.all.share)
-        return self.all.task(CORE_DMA, size_bytes, seconds, at, what, after, name)
+        return self.all.task(CORE_DMA, size_bytes, seconds, at, what, after, name, part)
 
     def _leave(self, place: int, weight: Weight, passage: Passage) -> None:
         """A weight that was brought to the shared buffer as a whole stays there, or leaves."""
@@ -414,23 +433,24 @@ class _Step:
         name: str,
         ready: Sequence[int],
         free: Sequence[int],
+        part: int = 0,
     ) -> list[int]:
         """Brings bytes that are `ready` in main memory through the shared buffer, as many at a time as are
         held there, to a place in the cores that is `free`."""
         assert self.passing is not None
         number, tile, phase = at
-        last = [*ready, *free, *self.come.get(name, ())]
+        last = [*ready, *free, *self.come.get((name, part), ())]
         if _stays(passage):
-            return self._read_again(passage, at, what, name, ready, last)
+            return self._read_again(passage, at, what, (name, part), ready, last)
         come = [min(passage.outer_bytes, end) for end in self._ends(passage.moved_bytes, tile)]
-        for held, part in _parts(come[1] - come[0], passage.outer_held_bytes):
+        for held, moved in _parts(come[1] - come[0], passage.outer_held_bytes):
             taken = self.passing.take(held, self.pinned)
-            self.account.from_main(part)
-            there = self._outer(part, (number, tile, phase - 1), what[0], (*taken, *ready), name)
-            last = [self._inner(part, at, what[1], (there, *last), name)]
+            self.account.from_main(moved)
+            there = self._outer(moved, (number, tile, phase - 1), what[0], (*taken, *ready), name, part)
+            last = [self._inner(moved, at, what[1], (there, *last), name, part)]
             self.passing.release(held, last)
         again = size_bytes - (come[1] - come[0])
-        return [self._inner(again, at, what[1], last, name)] if again else last
+        return [self._inner(again, at, what[1], last, name, part)] if again else last
 
     def _ends(self, total_bytes: int, tile: int) -> tuple[int, int]:
         """Where a tile's share of bytes begins and ends; all of them before the first tile."""
@@ -443,7 +463,7 @@ class _Step:
         passage: Passage,
         at: tuple[int, int, int],
         what: tuple[str, str],
-        name: str,
+        operand: tuple[str, int],
         ready: Sequence[int],
         last: list[int],
     ) -> list[int]:
@@ -452,20 +472,21 @@ class _Step:
         number, tile, phase = at
         (come, read), *edges = _blocks(passage, self._ends(passage.moved_bytes, tile), self.num_tiles)
         for come_end, read_end in edges:
-            taken = self.staying if come % passage.outer_held_bytes or not come else self.read_there[name]
+            if come and (come % passage.outer_held_bytes == 0 or come_end - come >= passage.outer_held_bytes):
+                self.block_free[operand] = self.read_there[operand]
             if come_end > come:
                 self.account.from_main(come_end - come)
-                before = (*taken, *ready)
-                there = self._outer(come_end - come, (number, tile, phase - 1), what[0], before, name)
-                last = [self._inner(come_end - come, at, what[1], (there, *last), name)]
-                self.come[name] = [there]
+                before = (*self.block_free.get(operand, self.staying), *ready)
+                there = self._outer(come_end - come, (number, tile, phase - 1), what[0], before, *operand)
+                last = [self._inner(come_end - come, at, what[1], (there, *last), *operand)]
+                self.come[operand] = [there]
             again = read_end - read - (come_end - come)
-            last = [self._inner(again, at, what[1], last, name)] if again else last
-            self.read_there[name] = last
+            last = [self._inner(again, at, what[1], last, *operand)] if again else last
+            self.read_there[operand] = last
             come, read = come_end, read_end
         return last
 
-    def _load(self, load: Load, passage: Passage, tile: int) -> list[int]:
+    def _load(self, part: int, load: Load, passage: Passage, tile: int) -> list[int]:
         """What a tile of the step needs of an operand is there; all of it before the first tile."""
         made = self._made(load, tile)
         ready = [] if made is None else [made]
@@ -475,7 +496,7 @@ class _Step:
         if load.scope is Scope.LOCAL:
             moved = self._part(load.size_bytes if is_passed_on else load.moved_bytes, tile)
             self.account.between_cores(moved)
-            return [self._inner(moved, at, "move", (*ready, *free), load.value)] if moved else ready
+            return [self._inner(moved, at, "move", (*ready, *free), load.value, part)] if moved else ready
         if not is_passed_on:
             free = self.local.take(passage.held_bytes)
         if passage.is_kept:
@@ -483,11 +504,11 @@ class _Step:
         size_bytes = self._part(passage.moved_bytes, tile)
         self.account.to_cores(size_bytes)
         if load.scope is Scope.SHARED:
-            return [self._inner(size_bytes, at, "load", (*ready, *free), load.value)]
+            return [self._inner(size_bytes, at, "load", (*ready, *free), load.value, part)]
         if self.shared is None:
             self.account.from_main(size_bytes)
-            return [self._outer(size_bytes, at, "load", (*ready, *free), load.value)]
-        return self._through(size_bytes, passage, at, ("load", "load"), load.value, ready, free)
+            return [self._outer(size_bytes, at, "load", (*ready, *free), load.value, part)]
+        return self._through(size_bytes, passage, at, ("load", "load"), load.value, ready, free, part)
 
     def _store(self, store: Store, passage: Passage, tile: int, end: int) -> int:
         """Takes a tile of a result away from the cores."""
@@ -499,16 +520,22 @@ class _Step:
             return self._outer(size_bytes, at, "store", [end], store.value)
         if self.passing is None or store.scope is Scope.SHARED:
             return self._inner(size_bytes, at, "store", [end], store.value)
+        pool, before = self.passing, [end]
+        if _stays(passage):
+            # What is put together there, or goes on, takes turns in the place that the step holds for it.
+            held_bytes = passage.outer_held_bytes
+            pool = self.written_there.setdefault(store.value, Pool(self.all.tasks, store.value, held_bytes))
+            before += self.staying
         task = end
-        stays = _stays(passage)
-        parts = _parts(outer_bytes, passage.outer_held_bytes)
-        for (held, part), inner in zip(parts, _even(size_bytes, len(parts)), strict=True):
-            taken = self.staying if stays else self.passing.take(held, self.pinned)
-            there = self._inner(inner, at, "store", (end, *taken), store.value)
-            task = self._outer(part, (self.number, tile, _STORE + 1), "store", [there], store.value)
-            if not stays:
-                self.passing.release(held, [task])
-        return task if parts else self._inner(size_bytes, at, "store", [end, *self.staying], store.value)
+        parts = _parts(outer_bytes, passage.outer_held_bytes) or [(0, 0)]
+        for (_, part), inner in zip(parts, _even(size_bytes, len(parts)), strict=True):
+            held = min(passage.outer_held_bytes, inner)
+            taken = pool.take(held, self.pinned)
+            task = self._inner(inner, at, "store", (*before, *taken), store.value)
+            if part:
+                task = self._outer(part, (self.number, tile, _STORE + 1), "store", [task], store.value)
+            pool.release(held, [task])
+        return task
 
     def _made(self, load: Load, tile: int) -> int | None:
         """The task after which what a tile reads is where it lives; None for inputs of the network."""
@@ -542,13 +569,14 @@ def _blocks(passage: Passage, ends: tuple[int, int], num_tiles: int) -> list[tup
     """How many bytes have come, and how many have been read, where a tile's share of what is read begins and
     ends and, between, wherever a block of what is held gives way to the next one.
 
-    Blocks come at the speed at which they are first read. Of more blocks than tiles, several come at a time,
-    one behind the other, in not more parts than are simulated.
+    Blocks come at the speed at which they are first read. Of many more blocks than tiles, several come at a
+    time, one behind the other, in not more parts than are simulated.
     """
     outer, moved, held = passage.outer_bytes, passage.moved_bytes, passage.outer_held_bytes
     num_blocks = -(-outer // held)
-    if num_blocks > num_tiles:
-        count = max(1, min(_MAX_PARTS, (ends[1] - ends[0]) * outer // (moved * held)))
+    if num_blocks > 2 * num_tiles:
+        # Each part is a block at least, so that it comes when the part before has been read.
+        count = max(1, min(_MAX_PARTS, (ends[1] - ends[0]) * outer // (moved * held) - 1))
         reads = [ends[0] + (ends[1] - ends[0]) * n // count for n in range(count + 1)]
         return [(outer * read // moved, read) for read in reads]
     starts = [-(-moved * min(outer, held * block) // outer) for block in range(num_blocks + 1)]

@@ -67,10 +67,22 @@ class Trace:
                     found.setdefault((group.number, key), number)
         return found
 
-    def of(self, step: int, what: str, unit: str | None = None, name: str | None = None) -> list[Run]:
-        """The runs of a step that do something, by start; of a unit, of a value or weight."""
-        runs = self._known.get((step, what), [])
-        return [r for r in runs if (unit is None or r.unit == unit) and (name is None or r.name == name)]
+    def of(
+        self,
+        step: int,
+        what: str,
+        unit: str | None = None,
+        name: str | None = None,
+        part: int | None = None,
+    ) -> list[Run]:
+        """The runs of a step that do something, by start; of a unit, of a value or weight, of a load."""
+        return [
+            r
+            for r in self._known.get((step, what), ())
+            if (unit is None or r.unit == unit)
+            and (name is None or r.name == name)
+            and (part is None or r.part == part)
+        ]
 
     def work(self, step: int) -> list[Run]:
         """What makes the results of a step in the cores: computing; where operands are only put together,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.accelerator import checked
+from tests.support.accelerator import checked, graphturbo, plan
 from tests.support.graphs import GraphBuilder
 
 from tilewright.compiler import plan_optimised
 from tilewright.hardware.presets import load_preset
+from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.recipes import BASELINES
 from tilewright.targets.npu.tasks import _blocks
@@ -57,3 +59,34 @@ def test_weights_that_are_fetched_again_pass_the_shared_buffer_in_turn() -> None
         fetched = sum(r.size_bytes for r in run.runs if r.what == "fetch")
         read = sum(r.size_bytes for r in run.runs if r.what == "weights")
         assert (fetched, read) == (passage.outer_bytes, passage.moved_bytes)
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "local_bytes", "shared_bytes", "slice_bytes", "order"),
+    [
+        # A kept row is there earlier than the rest of the same value, which other runs bring.
+        (32, 32, 59478, 95157, 113481, "breadth-first"),
+        # An operand is read again whose part in the shared buffer is smaller than it is.
+        (16, 16, 2633, 5697, 12698, "depth-first"),
+        (32, 16, 9898, 37214, 32158, "breadth-first"),
+    ],
+)
+def test_parts_of_operands_keep_to_small_buffers(
+    width: int, size: int, local_bytes: int, shared_bytes: int, slice_bytes: int, order: str
+) -> None:
+    b = GraphBuilder()
+    shape = (1, width, size, size)
+    x = skipped = b.op("Relu", b.input(*shape), shape=shape)
+    for _ in range(2):
+        x = b.op("Conv", x, b.constant(width, width, 3, 3), shape=shape, pads=(1, 1, 1, 1))
+    graph = b.finish(b.op("Add", x, skipped, shape=shape))
+    machine = load_preset("a310")
+    assert machine.local is not None
+    assert machine.shared is not None
+    sizes = {machine.local.name: local_bytes, machine.shared.name: shared_bytes}
+    levels = tuple(
+        level.model_copy(update={"capacity_bytes": sizes.get(level.name, level.capacity_bytes), "shares": ()})
+        for level in machine.levels
+    )
+    recipe = graphturbo(GraphTurbo(capacity_bytes=slice_bytes, rows="keep"), order)
+    plan(graph, machine.model_copy(update={"levels": levels}), recipe)
