@@ -141,7 +141,8 @@ def plan_optimised(
     backend = target.backend(graph, options)
     asked = Recipe(options.partition, options.schedule, options.memory)
     with collected_rarely():
-        best = Planner(graph, target, backend, options, clock).best(asked, portfolio)
+        planner = Planner(graph, target, backend, options, clock, only_better=asked == LEFT_OPEN)
+    best = planner.best(asked, portfolio)
     return Planned(target, best.plan, passes or PassReport(), best.attempts, best.num_untried, backend)
 
 
@@ -160,16 +161,27 @@ def optimise(graph: Graph, options: Options) -> tuple[Graph, PassReport]:
 
 
 class Planner:
-    """Plans of one graph on one target. What recipes have in common is done once."""
+    """Plans of one graph on one target. What recipes have in common is done once.
+
+    `only_better`: only the best plan is wanted, so what is seen to be worse need not be priced.
+    """
 
     def __init__(
-        self, graph: Graph, target: Target, backend: Backend, options: Options, clock: PhaseClock
+        self,
+        graph: Graph,
+        target: Target,
+        backend: Backend,
+        options: Options,
+        clock: PhaseClock,
+        *,
+        only_better: bool = False,
     ) -> None:
         self.graph = graph
         self.target = target
         self.backend = backend
         self.options = options
         self.clock = clock
+        self.only_better = only_better
         self._partitions: dict[str, Partition] = {}
 
     def best(self, asked: Recipe, portfolio: Budget = WHOLE_PORTFOLIO) -> Best[Program]:
@@ -286,7 +298,7 @@ class Planner:
             objective=self.options.objective,
             limits=self.backend.limits,
             seed=self.options.seed,
-            price=self.backend.price(recipe),
+            price=self.backend.price(recipe, only_better=self.only_better),
             allows_slices=self.target.runs_slices,
             maps=self.backend.partition_problem.analysis.maps,
             pads_kernels=self.options.accuracy != "strict",

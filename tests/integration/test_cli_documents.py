@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "bench": ("bench", "small.tw", "--duration", "0.05", "--warmup", "0", "--no-advice"),
     "profile": ("profile", "small.tw", "--duration", "0.05", "--threads", "1"),
     "export": ("export", "small.tw"),
+    "export-stages": ("export", "small.onnx", "--to", "stages"),
     "plan": ("plan", "small.onnx", "-t", "cpu,stcp920", "--schedule", "sequential,depth-first{split=true}"),
     "map": ("map", "small.onnx", "--mapper", "cosa", "--noc"),
     "map-evaluate": ("map", "--evaluate", CASES, "--noc"),

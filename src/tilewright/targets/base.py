@@ -213,8 +213,11 @@ class Backend(Protocol):
         """What a schedule may not exceed."""
         ...
 
-    def price(self, recipe: Recipe) -> PriceSchedule | None:
-        """What whole schedules cost that are placed as a recipe says; None where stages add up."""
+    def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule | None:
+        """What whole schedules cost that are placed as a recipe says; None where stages add up.
+
+        With `only_better`, one that is worse than another before may be refused as `Outclassed` instead.
+        """
         ...
 
     @property
@@ -368,7 +371,7 @@ class PlainBackend:
         self.target, self.graph, self.options = target, graph, options
         self.analysis = Analysis(graph)
 
-    def price(self, recipe: Recipe) -> PriceSchedule | None:
+    def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule | None:
         """Stages add up."""
         return None
 

@@ -86,17 +86,18 @@ class NpuBackend(PlainBackend):
         """How many plans that differ were simulated."""
         return len(self._estimates)
 
-    def price(self, recipe: Recipe) -> PriceSchedule:
+    def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule:
         """The simulated time and energy of a whole schedule: units overlap what stages do.
 
-        Where time is the objective, a schedule that is seen to take more than one before is `Outclassed`.
+        With `only_better`, where time is the objective, a schedule that is seen to take more than one before
+        is `Outclassed`.
         """
 
         def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
             provenance = Provenance("to be priced")
             schedule = Schedule(partition, tuple(stages), UNPRICED, provenance, tuple(splits))
             is_latency = self.options.objective == "latency"
-            most_s = self._least_s if is_latency else inf
+            most_s = self._least_s if only_better and is_latency else inf
             return self._estimates[self._simulate(schedule, recipe, is_known=True, most_s=most_s)]
 
         return estimate
