@@ -341,10 +341,14 @@ def tiling_of(
 ) -> Tiling:
     """A tiling from the passages of all operands, in their order.
 
-    Where one simulated tile stands for several, it has the places of two: one is used, the next one arrives.
+    Where one simulated tile stands for several, it has the places of two, as far as the operand has so much:
+    one is used, the next one arrives.
     """
     if num_tiles > MAX_TILES and sum(_AHEAD * p.held_bytes for p in passages) <= request.local_bytes:
-        passages = [p if p.is_kept else replace(p, held_bytes=_AHEAD * p.held_bytes) for p in passages]
+        passages = [
+            p if p.is_kept else replace(p, held_bytes=min(_AHEAD * p.held_bytes, x.size_bytes * x.num_copies))
+            for p, x in zip(passages, request.operands, strict=True)
+        ]
     first, second = len(request.weights), len(request.weights) + len(request.loads)
     return Tiling(
         axis,
