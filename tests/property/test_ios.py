@@ -87,13 +87,14 @@ class DrawnCosts:
         self._graph = graph
         self._salt = salt
         areas = tuple(time / 3 for time in times)
-        self.bounds = Bounds(float(stage_ns), tuple(map(float, times)), (areas,), in_order=bool(salt % 2))
+        chain, join_ns = tuple(map(float, times)), float(salt % 3 * 4)
+        self.bounds = Bounds(float(stage_ns), chain, (areas,), in_order=bool(salt % 2), join_ns=join_ns)
 
     def signature(self, choice: StageChoice) -> StageChoice:
         return choice
 
     def bound_ns(self, choice: StageChoice) -> float:
-        bound = self.bounds.stage_bound_ns(self._graph, choice.mask)
+        bound = self.bounds.stage_bound_ns(self._graph, choice)
         return bound / 2 if choice.strategy == "merge" else bound
 
     def with_cores(self, choice: StageChoice) -> tuple[StageChoice, ...]:

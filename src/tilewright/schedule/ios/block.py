@@ -162,22 +162,20 @@ class Block:
         """The ways to run an ending as one stage."""
         known = self._ways.get(mask)
         if known is None:
-            known = self._ways[mask] = [
-                Way(choice, self._bound_ns(choice, mask)) for choice in self._choices(mask)
-            ]
+            known = self._ways[mask] = [Way(choice, self._bound_ns(choice)) for choice in self._choices(mask)]
         return known
 
-    def _bound_ns(self, choice: StageChoice, mask: int) -> float:
+    def _bound_ns(self, choice: StageChoice) -> float:
         if choice.strategy == "merge":
             return self.costs.costs.bound_ns(choice.shifted(self.offset))
-        return self._bounds.stage_bound_ns(self.graph, mask)
+        return self._bounds.stage_bound_ns(self.graph, choice)
 
     def _with_merges(self) -> Bounds:
         """What operators add at least to schedules that may merge them: no more than a merged stage takes."""
         bounds = self._bounds
         chain_ns, areas_ns = list(bounds.chain_ns), list(map(list, bounds.areas_ns))
         stage_ns = bounds.stage_ns
-        merged = {mask: self._bound_ns(_merge(mask), mask) for mask in self._merges}
+        merged = {mask: self._bound_ns(_merge(mask)) for mask in self._merges}
         stage_ns = min([stage_ns, *merged.values()])
         for mask, bound_ns in merged.items():
             for i in bits(mask):

@@ -53,11 +53,11 @@ class Bounds:
             end[i] = before + self.chain_ns[i]
         return max(end.values())
 
-    def stage_bound_ns(self, graph: StageGraph, mask: int) -> float:
-        """What a stage of these operators takes at least."""
-        groups = graph.components(mask)
-        longest_ns = max(self.group_ns(graph, group) for group in groups)
-        join_ns = self.join_ns if len(groups) > 1 else 0.0
+    def stage_bound_ns(self, graph: StageGraph, choice: StageChoice) -> float:
+        """What a stage that does not merge takes at least."""
+        mask = choice.mask
+        longest_ns = max(self.group_ns(graph, part) for part in graph.components(mask))
+        join_ns = self.join_ns if len(choice.groups) > 1 else 0.0
         return self.stage_ns + join_ns + max(longest_ns, self.area_ns(mask))
 
 
@@ -183,7 +183,7 @@ class ModelCosts:
     def bound_ns(self, choice: StageChoice) -> float:
         """By operators; of a merged stage what the model says of the merged kernel."""
         if choice.strategy != "merge":
-            return self.bounds.stage_bound_ns(self._graph, choice.mask)
+            return self.bounds.stage_bound_ns(self._graph, choice)
         if self._problem.objective == "energy":
             return 0.0
         merged = self._problem.merged_kernel([i for group in choice.groups for i in group])

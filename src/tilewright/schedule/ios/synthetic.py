@@ -33,7 +33,7 @@ class SyntheticCosts:
 
     def bound_ns(self, choice: StageChoice) -> float:
         """By operators."""
-        return self.bounds.stage_bound_ns(self._graph, choice.mask)
+        return self.bounds.stage_bound_ns(self._graph, choice)
 
     def with_cores(self, choice: StageChoice) -> tuple[StageChoice, ...]:
         """None: cores make no difference."""
@@ -41,7 +41,7 @@ class SyntheticCosts:
 
     def cost_ns(self, choice: StageChoice) -> float:
         """By the rule; whole without noise. A merged stage costs as its operators side by side."""
-        bound = self.bounds.stage_bound_ns(self._graph, choice.mask) - _STAGE_NS
+        bound = self.bounds.stage_bound_ns(self._graph, choice) - _STAGE_NS
         whole = _STAGE_NS - (-bound // 1)
         if not self._noise:
             return whole

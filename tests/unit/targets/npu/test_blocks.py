@@ -18,6 +18,10 @@ from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, Partition
 from tilewright.partition.base import Subgraph
 from tilewright.planning import Budget
+from tilewright.schedule import ScheduleProblem
+from tilewright.schedule.ios.costs import ModelCosts
+from tilewright.schedule.ios.graph import StageGraph
+from tilewright.schedule.ios.stages import StageChoice
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.blocks import blocks_of_elements, blocks_of_products
 from tilewright.targets.npu.costs import NpuCosts, _alone
@@ -151,6 +155,20 @@ def test_stages_are_timed_as_they_are_simulated() -> None:
         assert found.time_ns == pytest.approx(simulated.time_s * 1e9, rel=1e-12)
         assert found.energy_pj == pytest.approx(sum(simulated.energy_pj.values()))
         assert found.bound_ns <= found.time_ns
+
+
+@pytest.mark.parametrize("join_ns", [0.0, 60_000.0])
+def test_no_way_to_run_a_stage_costs_less_than_its_bound(join_ns: float) -> None:
+    overheads = V100.overheads.model_copy(update={"join_ns": join_ns})
+    backend = products(QUARTER, (64, 32), (512, 96), machine=V100.model_copy(update={"overheads": overheads}))
+    partition = PARTITIONERS.get("none").solve(backend.partition_problem, Budget())
+    assert isinstance(partition, Partition)
+    problem = ScheduleProblem(partition, machine=backend.machine, cost=backend.costs, limits=backend.limits)
+    costs = ModelCosts(problem, StageGraph.of_partition(partition), is_moldable=True)
+    for groups in (((0,), (1,)), ((0,), (1,), (2,))):
+        at_once = StageChoice(groups, "parallel")
+        for choice in (at_once, *costs.with_cores(at_once)):
+            assert costs.bound_ns(choice) <= costs.cost_ns(choice) * (1 + 1e-9), choice
 
 
 def test_each_kernel_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
