@@ -75,9 +75,8 @@ class EdgeStory:
     def of(cls, decision: EdgeDecision, partition: Partition) -> EdgeStory:
         """The decision of a partition in plain values."""
         reason, text = decision.reason, decision.reason.text
-        form = partition.subgraph_of(decision.producer).form
-        if reason is Reason.BLOCKWISE and form is not None:
-            text += f"; {form}"
+        if reason is Reason.BLOCKWISE:
+            text += f"; {partition.kernel_of(decision.producer)}"
         return cls(
             decision.producer.name,
             decision.consumer.name,

@@ -3,7 +3,8 @@ the account that the program gives of itself is true."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +20,8 @@ from tilewright.ir.graph import Attribute, Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, PartitionProblem, check_partition
-from tilewright.partition.base import Partition, Reason
-from tilewright.partition.form import Blocking, Blockwise
+from tilewright.partition.base import Partition, Reason, make_subgraph
+from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.merge_chains import Chain, is_read_only_by, merge_chains
 from tilewright.partition.random import RandomPartitioner
 from tilewright.planning import Budget, Infeasible, Limits
@@ -93,6 +94,28 @@ def branches(draw: Draw) -> Graph:
     return Branches(draw).build()
 
 
+def draw_form(draw: Draw, graph: Graph, nodes: Sequence[Node]) -> Form:
+    """A cut of nodes in topological order into kernels, each of them in any blocks, or in none."""
+    num_cuts = draw(st.integers(0, min(2, len(nodes) - 1)))
+    places = st.integers(1, max(1, len(nodes) - 1))
+    cuts = sorted(draw(st.sets(places, min_size=num_cuts, max_size=num_cuts)))
+    kernels: list[KernelForm] = []
+    for start, stop in itertools.pairwise((0, *cuts, len(nodes))):
+        results = make_subgraph(0, nodes[start:stop], graph).outputs
+        kernel = KernelForm(tuple(range(start, stop)))
+        if results and 0 not in results[-1].shape and draw(st.integers(0, 3)):
+            kernel = replace(kernel, blocking=draw_blocking(draw, results[-1].shape), saved_share=0.5)
+        kernels.append(kernel)
+    return Form(tuple(kernels))
+
+
+def draw_blocking(draw: Draw, shape: tuple[int, ...]) -> Blocking:
+    block = tuple(draw(st.integers(max(1, e // 4), e)) for e in shape)
+    if len(block) == 4 and draw(st.booleans()):
+        block = (1, shape[1], block[2], shape[3])
+    return Blocking(block, draw(st.integers(1, 3)))
+
+
 def draw_chains(draw: Draw, partition: Partition) -> list[Chain]:
     """Any chains of subgraphs of which each makes what only the next reads, in any blocks."""
     before: dict[int, list[int]] = {}
@@ -111,11 +134,8 @@ def draw_chains(draw: Draw, partition: Partition) -> list[Chain]:
             if ids[0] in before:
                 ids.insert(0, draw(st.sampled_from(before[ids[0]])))
         taken.update(ids)
-        block = tuple(draw(st.integers(max(1, e // 4), e)) for e in shapes[0])
-        if len(block) == 4 and draw(st.booleans()):
-            block = (1, shapes[0][1], block[2], shapes[0][3])
-        blocking = Blocking(block, draw(st.integers(1, 3)))
-        chains.append(Chain(tuple(ids), Blockwise(blocking, 0.5)))
+        nodes = [node for i in ids for node in partition.subgraphs[i].nodes]
+        chains.append(Chain(tuple(ids), draw_form(draw, partition.graph, nodes)))
     return chains
 
 
@@ -153,7 +173,7 @@ def planned(draw: Draw, graphs: st.SearchStrategy[Graph]) -> Planned:
 
 
 def check(one: Planned, seed: int) -> int:
-    """Everything that is claimed; returns how many subgraphs one kernel computed block by block.
+    """Everything that is claimed; returns how many subgraphs were computed block by block.
 
     The schedule that was drawn and another one share the kernels.
     """
@@ -162,21 +182,25 @@ def check(one: Planned, seed: int) -> int:
     check_account(program.partition, lowering)
     for schedule in (program.schedule, RandomScheduler(seed).solve(problem, Budget())):
         check_values(CpuTarget().generate(replace(program, schedule=schedule), lowering=lowering), seed)
-    return sum(s.form is not None for s in lowering.partition.subgraphs)
+    return sum(s.form is not None and s.form.is_blockwise for s in lowering.partition.subgraphs)
 
 
 def check_account(before: Partition, lowering: LoweredPartition) -> None:
-    """Forms are there where one kernel computes a subgraph block by block, and reasons fit them."""
+    """Forms are there where one kernel computes several nodes block by block, and reasons fit them."""
     account = lowering.partition
     assert check_partition(PartitionProblem(before.graph), account) == ()
     for subgraph, work in zip(account.subgraphs, lowering.work, strict=True):
-        templates = [x.kernel.template for x in work if isinstance(x, KernelLaunch)]
-        assert (templates == ["fused"]) == (subgraph.form is not None), (subgraph, templates)
-        assert subgraph.form in (before.subgraphs[subgraph.id].form, None)
+        made = [x.nodes for x in work if isinstance(x, KernelLaunch) and x.kernel.template == "fused"]
+        blockwise = [k for k in subgraph.kernels if k.blocking is not None]
+        assert made == [tuple(subgraph.nodes[p] for p in kernel.nodes) for kernel in blockwise]
+        asked = before.subgraphs[subgraph.id].kernels
+        assert [k.nodes for k in subgraph.kernels] == [k.nodes for k in asked]
+        assert all(k in asked for k in blockwise)
     for decision in account.decisions:
-        form = account.subgraph_of(decision.producer).form
-        assert decision.reason is not Reason.BLOCKWISE or form is not None
-        assert decision.reason is not Reason.SEPARATE or form is None
+        kernel = account.kernel_of(decision.producer)
+        is_within = kernel == account.kernel_of(decision.consumer) and kernel.blocking is not None
+        assert decision.reason is not Reason.BLOCKWISE or is_within
+        assert decision.reason is not Reason.SEPARATE or not is_within
 
 
 def check_values(code: CpuCode, seed: int) -> None:

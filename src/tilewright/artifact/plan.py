@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,8 @@ from tilewright.fields import FieldError, decoded
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
-from tilewright.partition.form import MAX_BLOCKS, Blocking, Blockwise
+from tilewright.partition.check_forms import form_violations
+from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.layers import Layer, layer_of
 from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planning import Provenance, Quality
@@ -50,12 +51,28 @@ def encode_plan(program: Program) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class _KernelFields:
+    nodes: tuple[int, ...]
+    block: tuple[int, ...] | None = None
+    strip: int = 1
+    saved_share: float = 0.0
+    choices: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _FormFields:
+    subgraph: int
+    kernels: tuple[_KernelFields, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _PartitionFields:
     subgraphs: tuple[tuple[int, ...], ...]
     decisions: tuple[tuple[int, int, str, Reason], ...]
     quality: Quality
     provenance: Provenance
-    forms: tuple[tuple[int, tuple[int, ...], int, float], ...] = ()  # the first artifacts have none
+    kernels: tuple[_FormFields, ...] = ()
+    forms: tuple[tuple[int, tuple[int, ...], int, float], ...] = ()  # in older artifacts: of whole subgraphs
     splits: tuple[tuple[int, ...], ...] = ()
     keeps_rows: tuple[int, ...] = ()
     layers: tuple[tuple[tuple[int, ...], ...], ...] | None = None
@@ -112,11 +129,8 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
         make_subgraph(i, [node(p) for p in members], graph)
         for i, members in enumerate(stored.partition.subgraphs)
     ]
-    for number, block, strip, saved_share in stored.partition.forms:
-        if number >= len(subgraphs):
-            raise FieldError(f"subgraph {number} of {len(subgraphs)}", ".partition.forms")
-        form = Blockwise(Blocking(block, strip), saved_share)
-        _require_fitting(form.blocking, subgraphs[number])
+    for number, form in _read_forms(stored.partition, subgraphs):
+        _require_fitting(form, subgraphs[number], graph)
         subgraphs[number] = replace(subgraphs[number], form=form)
     partition = Partition(
         graph,
@@ -150,22 +164,47 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
 
 
 def _forms(partition: Partition) -> dict[str, Any]:
-    """Subgraph, block, strip and saved share of what is computed block by block, where anything is."""
+    """The kernels of each subgraph that has a form, where any has one."""
     forms = [
-        [s.id, list(s.form.blocking.block), s.form.blocking.strip, s.form.saved_share]
+        {"subgraph": s.id, "kernels": [_kernel(kernel) for kernel in s.form.kernels]}
         for s in partition.subgraphs
         if s.form is not None
     ]
-    return {"forms": forms} if forms else {}
+    return {"kernels": forms} if forms else {}
 
 
-def _require_fitting(blocking: Blocking, subgraph: Subgraph) -> None:
-    """That blocks are of the subgraph's only result: code is generated from them."""
-    shapes = [v.shape for v in subgraph.outputs]
-    fits = len(shapes) == 1 and len(shapes[0]) == len(blocking.block) and blocking.strip > 0
-    fits = fits and all(0 < size <= extent for size, extent in zip(blocking.block, shapes[0], strict=True))
-    if not fits or blocking.num_blocks(shapes[0]) > MAX_BLOCKS:
-        raise FieldError(f"{str(blocking)[:80]} is no blocking of results {shapes}", ".partition.forms")
+def _kernel(kernel: KernelForm) -> dict[str, Any]:
+    fields: dict[str, Any] = {"nodes": list(kernel.nodes)}
+    if kernel.blocking is not None:
+        fields |= {"block": list(kernel.blocking.block), "strip": kernel.blocking.strip}
+        fields["saved_share"] = kernel.saved_share
+    if kernel.choices:
+        fields["choices"] = {signature: choice.to_json() for signature, choice in kernel.choices}
+    return fields
+
+
+def _read_forms(stored: _PartitionFields, subgraphs: Sequence[Subgraph]) -> Iterator[tuple[int, Form]]:
+    where = ".partition.kernels" if stored.kernels else ".partition.forms"
+    for number in (*(form.subgraph for form in stored.kernels), *(form[0] for form in stored.forms)):
+        if number >= len(subgraphs):
+            raise FieldError(f"subgraph {number} of {len(subgraphs)}", where)
+    for fields in stored.kernels:
+        yield fields.subgraph, Form(tuple(map(_read_kernel, fields.kernels)))
+    for number, block, strip, saved_share in stored.forms:
+        yield number, Form.whole(len(subgraphs[number].nodes), Blocking(block, strip), saved_share)
+
+
+def _read_kernel(stored: _KernelFields) -> KernelForm:
+    blocking = None if stored.block is None else Blocking(stored.block, stored.strip)
+    choices = ((s, _read_choice(s, choice, ".partition.kernels")) for s, choice in stored.choices.items())
+    return KernelForm(stored.nodes, blocking, stored.saved_share, tuple(choices))
+
+
+def _require_fitting(form: Form, subgraph: Subgraph, graph: Graph) -> None:
+    """That code can be generated from a form."""
+    said = next(form_violations(graph, replace(subgraph, form=form)), None)
+    if said is not None:
+        raise FieldError(said[:200], ".partition.kernels")
 
 
 def _quality(quality: Quality) -> dict[str, Any]:
@@ -290,8 +329,8 @@ def _read_group(stored: _GroupFields, splits: Sequence[Split]) -> Group:
     return Group(instances, stored.num_cores, stored.first_core)
 
 
-def _read_choice(signature: str, document: Mapping[str, str | int]) -> Choice:
+def _read_choice(signature: str, document: Mapping[str, str | int], where: str = "") -> Choice:
     choice = Choice.from_json(document)
     if choice is None:
-        raise FieldError("is no choice of a template", f".choices.{signature[:40]}")
+        raise FieldError("is no choice of a template", f"{where}.choices.{signature[:40]}")
     return choice

@@ -18,7 +18,7 @@ from tilewright.cost.roofline import NOMINAL
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, volume
 from tilewright.partition.analysis import Analysis
-from tilewright.partition.form import Blockwise
+from tilewright.partition.form import Form, KernelForm
 from tilewright.partition.layers import Layer, layers_within
 from tilewright.partition.split import WHOLE, Split, WeighedSplits
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
@@ -128,7 +128,7 @@ class Subgraph:
 
     `nodes` are in topological order. `inputs` are the values read from outside, `constants` the
     initializers read, `outputs` the results needed outside or by the user; each once, in order of first use.
-    `form` says whether one kernel computes it block by block; None leaves the kernels to the target.
+    `form` is its cut into kernels; None leaves it to the target, which compiles the nodes together.
     """
 
     id: int
@@ -136,7 +136,7 @@ class Subgraph:
     inputs: tuple[Value, ...]
     constants: tuple[Value, ...]
     outputs: tuple[Value, ...]
-    form: Blockwise | None = None
+    form: Form | None = None
 
     @property
     def name(self) -> str:
@@ -144,6 +144,11 @@ class Subgraph:
         shown = [n.op_type for n in self.nodes[:4]]
         more = f"+{len(self.nodes) - 4}" if len(self.nodes) > 4 else ""
         return f"{'_'.join(shown)}{more}:{self.nodes[-1].name}"
+
+    @property
+    def kernels(self) -> tuple[KernelForm, ...]:
+        """The cut into kernels: without a form one for all nodes."""
+        return (self.form or Form.whole(len(self.nodes))).kernels
 
     @property
     def external_bytes(self) -> int:
@@ -191,6 +196,12 @@ class Partition:
     def is_split(self) -> bool:
         """Whether some subgraph may run as several instances."""
         return any(split.num_instances > 1 for split in self.splits)
+
+    def kernel_of(self, node: Node) -> KernelForm:
+        """The kernel of a node, as the form of its subgraph cuts that."""
+        subgraph = self._home[node]
+        position = subgraph.nodes.index(node)
+        return next(kernel for kernel in subgraph.kernels if position in kernel.nodes)
 
     def layers_of(self, subgraph: Subgraph) -> tuple[Layer, ...]:
         """The layers of a subgraph in the order in which its instances run them."""

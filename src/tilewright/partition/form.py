@@ -1,17 +1,18 @@
-"""In which form a subgraph is compiled: one kernel after another, or block by block in one kernel.
+"""In which form a subgraph is compiled: its cut into kernels, and how each of them computes its operators.
 
-Several operators computed block by block in one kernel leave what lies between them in the cache. Which
-subgraphs are compiled so is a decision of the partition, made by the target that will compile it.
+Several operators computed block by block in one kernel leave what lies between them in the cache. How a
+subgraph is cut is a decision of the partition, made by the target that will compile it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 from tilewright.ir.region import Region
+from tilewright.planning.choice import Choice
 
 MAX_BLOCKS = 1 << 16
 """Of one kernel, which has a table with a row for each."""
@@ -61,14 +62,71 @@ class Blocking:
 
 
 @dataclass(frozen=True, slots=True)
-class Blockwise:
-    """One kernel computes the only result of a subgraph block by block.
+class KernelForm:
+    """Nodes of a subgraph that are compiled together: their loop nests are composed first.
 
-    `saved_share` is the estimated share of the time of separate kernels that this saves.
+    `nodes` are their positions among the subgraph's, ascending. With a `blocking` one kernel computes all of
+    them block by block of the last of their results, and `saved_share` is the estimated share of the time of
+    separate kernels that this saves. `choices` say how to make products among them, by signature.
     """
 
-    blocking: Blocking
-    saved_share: float
+    nodes: tuple[int, ...]
+    blocking: Blocking | None = None
+    saved_share: float = 0.0
+    choices: tuple[tuple[str, Choice], ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it leaves everything to the target."""
+        return self.blocking is None and not self.choices
 
     def __str__(self) -> str:
+        if self.blocking is None:
+            return "compiled as its loop nests compose"
         return f"estimated to save {self.saved_share:.0%} of the time of separate kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The cut of a subgraph into kernels, in an order in which they can run; each of its nodes is in one."""
+
+    kernels: tuple[KernelForm, ...]
+
+    @classmethod
+    def whole(cls, num_nodes: int, blocking: Blocking | None = None, saved_share: float = 0.0) -> Form:
+        """All nodes of a subgraph compiled together.
+
+        >>> Form.whole(3).is_plain, Form.whole(3).is_blockwise
+        (True, False)
+        """
+        return cls((KernelForm(tuple(range(num_nodes)), blocking, saved_share),))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says no more than that a subgraph's nodes are compiled together, as without a form."""
+        return len(self.kernels) == 1 and self.kernels[0].is_plain
+
+    @property
+    def is_blockwise(self) -> bool:
+        """Whether some kernel computes several operators block by block."""
+        return any(kernel.blocking is not None for kernel in self.kernels)
+
+    def kernel_numbers(self) -> dict[int, int]:
+        """Of each node, by its position: the number of its kernel."""
+        return {node: number for number, kernel in enumerate(self.kernels) for node in kernel.nodes}
+
+
+def chained(forms: Iterable[tuple[Form | None, int]]) -> Form:
+    """The form of subgraphs that become one in this order: each one's form, and how many nodes it has.
+
+    >>> chained([(None, 2), (Form.whole(1), 1)]).kernels
+    (KernelForm(nodes=(0, 1), blocking=None, saved_share=0.0, choices=()), KernelForm(nodes=(2,), \
+blocking=None, saved_share=0.0, choices=()))
+    """
+    kernels: list[KernelForm] = []
+    first = 0
+    for form, num_nodes in forms:
+        for kernel in (form or Form.whole(num_nodes)).kernels:
+            kernels.append(replace(kernel, nodes=tuple(first + node for node in kernel.nodes)))
+        first += num_nodes
+    return Form(tuple(kernels))

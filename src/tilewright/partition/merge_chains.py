@@ -1,9 +1,9 @@
-"""Chains of subgraphs become one subgraph each, to be compiled block by block."""
+"""Chains of subgraphs become one subgraph each, whose kernels a form says."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.ir.graph import Node
@@ -15,7 +15,7 @@ from tilewright.partition.base import (
     Subgraph,
     make_subgraph,
 )
-from tilewright.partition.form import Blockwise
+from tilewright.partition.form import Form, KernelForm
 from tilewright.partition.layers import Layer
 from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Status
@@ -23,10 +23,13 @@ from tilewright.planning import Status
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Subgraphs of which each makes what only the next reads, or a single one; in topological order."""
+    """Subgraphs of which each makes what only the next reads, or a single one; in topological order.
+
+    `form` is that of the subgraph that they become, whose nodes are theirs one after the other.
+    """
 
     subgraph_ids: tuple[int, ...]
-    form: Blockwise
+    form: Form
 
 
 def is_read_only_by(partition: Partition, first: int, second: int) -> bool:
@@ -43,7 +46,8 @@ def is_read_only_by(partition: Partition, first: int, second: int) -> bool:
 def merge_chains(problem: PartitionProblem, partition: Partition, chains: Iterable[Chain]) -> Partition:
     """The partition with each chain as one subgraph, in the place of the chain's last one.
 
-    The decisions of edges that were cut within a chain become `Reason.BLOCKWISE`; a chain runs whole.
+    The decisions of edges that were cut become `Reason.BLOCKWISE` where one kernel computes both ends of them
+    block by block, `Reason.SEPARATE` where they lie between kernels of a chain; a chain runs whole.
 
     Raises:
         ValueError: the subgraphs of a chain do not follow one another.
@@ -69,11 +73,14 @@ def merge_chains(problem: PartitionProblem, partition: Partition, chains: Iterab
         merged = make_subgraph(len(subgraphs), nodes, partition.graph)
         subgraphs.append(replace(merged, form=subgraph.form if chain is None else chain.form))
     home = {node: s.id for s in subgraphs for node in s.nodes}
+    kernel_of = {
+        s.nodes[position]: kernel for s in subgraphs for kernel in s.kernels for position in kernel.nodes
+    }
     cut_off = partition.quality.status is Status.CUT_OFF
     return replace(
         partition,
         subgraphs=tuple(subgraphs),
-        decisions=tuple(_decision(d, home) for d in partition.decisions),
+        decisions=tuple(_decision(d, home, kernel_of) for d in partition.decisions),
         quality=problem.quality_of(subgraphs, cut_off=cut_off),
         splits=tuple(splits),
         layers=None if partition.layers is None else tuple(layers),
@@ -81,7 +88,15 @@ def merge_chains(problem: PartitionProblem, partition: Partition, chains: Iterab
     )
 
 
-def _decision(decision: EdgeDecision, home: dict[Node, int]) -> EdgeDecision:
-    if decision.reason.is_fused or home[decision.producer] != home[decision.consumer]:
+def _decision(
+    decision: EdgeDecision, home: Mapping[Node, int], kernel_of: Mapping[Node, KernelForm]
+) -> EdgeDecision:
+    producer, consumer = decision.producer, decision.consumer
+    if home[producer] != home[consumer]:
         return decision
-    return replace(decision, reason=Reason.BLOCKWISE)
+    if kernel_of[producer] is not kernel_of[consumer]:
+        return replace(decision, reason=Reason.SEPARATE)
+    if decision.reason.is_fused:
+        return decision
+    is_blockwise = kernel_of[producer].blocking is not None
+    return replace(decision, reason=Reason.BLOCKWISE if is_blockwise else Reason.CLUSTER)

@@ -1,10 +1,10 @@
 """Measured selection: what can be chosen, how it is searched, and where the findings are kept."""
 
+from tilewright.planning.choice import Choice
 from tilewright.tuning.choice import (
     NO_CHOICES,
     PLAIN,
     Candidate,
-    Choice,
     Choices,
     Plan,
     choices_by_subgraph,

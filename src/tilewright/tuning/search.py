@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tilewright.planning import Meter
-from tilewright.tuning.choice import PLAIN, Candidate, Choice, Plan
+from tilewright.planning.choice import Choice
+from tilewright.tuning.choice import PLAIN, Candidate, Plan
 from tilewright.tuning.database import Trial, TunedPlan
 
 # To be tried again a candidate must win by this much, and to be taken by this much the second time.

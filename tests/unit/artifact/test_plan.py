@@ -11,12 +11,13 @@ from tests.support.graphs import GraphBuilder
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem
-from tilewright.partition.form import Blocking, Blockwise
+from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.merge_chains import Chain, merge_chains
 from tilewright.partition.split import WHOLE
 from tilewright.planning import Budget
+from tilewright.planning.choice import Choice
 from tilewright.program import Program
 from tilewright.schedule import ScheduleProblem
 from tilewright.schedule.instance_orders import DepthFirst
@@ -93,7 +94,7 @@ def blockwise_program() -> Program:
     x = b.input(1, 4, 8, 8)
     graph = b.finish(b.op("Conv", x, b.constant(4, 4, 3, 3), pads=(1,) * 4))
     problem = PartitionProblem(graph)
-    chain = Chain((0,), Blockwise(Blocking((1, 4, 2, 8), 2), 0.25))
+    chain = Chain((0,), Form.whole(1, Blocking((1, 4, 2, 8), 2), 0.25))
     partition = merge_chains(problem, Layerwise().solve(problem, Budget()), [chain])
     schedule = DepthFirst().solve(ScheduleProblem(partition), Budget())
     return Program(graph, partition, schedule, Options())
@@ -103,24 +104,55 @@ def test_forms_are_read_as_they_were_written() -> None:
     program = blockwise_program()
     document = json.loads(json.dumps(encode_plan(program)))
     read = decode_plan(document, program.graph, program.options)
-    assert [s.form for s in read.partition.subgraphs] == [Blockwise(Blocking((1, 4, 2, 8), 2), 0.25)]
-    assert "forms" not in encode_plan(split_program())["partition"]
+    assert [s.form for s in read.partition.subgraphs] == [Form.whole(1, Blocking((1, 4, 2, 8), 2), 0.25)]
+    assert "kernels" not in encode_plan(split_program())["partition"]
+
+
+def test_every_kernel_of_a_form_is_written() -> None:
+    b = GraphBuilder()
+    x = b.input(1, 4, 8, 8)
+    hidden = b.op("Conv", x, b.constant(4, 4, 3, 3), pads=(1,) * 4)
+    graph = b.finish(b.op("Relu", b.op("Conv", hidden, b.constant(4, 4, 1, 1))))
+    choice = ("8f00", Choice.of("contraction", rows=4))
+    kernels = (KernelForm((0,), choices=(choice,)), KernelForm((1, 2), Blocking((1, 4, 2, 8)), 0.5))
+    problem = PartitionProblem(graph)
+    partition = merge_chains(problem, Layerwise().solve(problem, Budget()), [Chain((0, 1), Form(kernels))])
+    schedule = DepthFirst().solve(ScheduleProblem(partition), Budget())
+    document = json.loads(json.dumps(encode_plan(Program(graph, partition, schedule, Options()))))
+    read = decode_plan(document, graph, Options())
+    assert [s.form for s in read.partition.subgraphs] == [Form(kernels)]
+    reasons = [str(decision.reason) for decision in read.partition.decisions]
+    assert reasons == ["separate", "epilogue"]
+
+
+def test_forms_of_older_artifacts_are_of_whole_subgraphs() -> None:
+    program = blockwise_program()
+    document = json.loads(json.dumps(encode_plan(program)))
+    del document["partition"]["kernels"]
+    document["partition"]["forms"] = [[0, [1, 4, 2, 8], 2, 0.25]]
+    read = decode_plan(document, program.graph, program.options)
+    assert [s.form for s in read.partition.subgraphs] == [s.form for s in program.partition.subgraphs]
 
 
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ([1, [1, 4, 2, 8], 2, 0.25], "subgraph 1 of 1"),
-        ([0, [1, 4, 2], 2, 0.25], "no blocking of results"),
-        ([0, [1, 4, 9, 8], 2, 0.25], "no blocking of results"),
-        ([0, [1, 4, 0, 8], 2, 0.25], "no blocking of results"),
-        ([0, [1, 4, 2, 8], 0, 0.25], "no blocking of results"),
-        ([0, [1, 4, 2, 8], 2, "much"], "forms"),
+        ({"subgraph": 1}, "subgraph 1 of 1"),
+        ({"nodes": [1]}, "no positions of 1 nodes"),
+        ({"nodes": []}, "no positions of 1 nodes"),
+        ({"block": [1, 4, 2]}, "no blocking of results"),
+        ({"block": [1, 4, 9, 8]}, "no blocking of results"),
+        ({"block": [1, 4, 0, 8]}, "no blocking of results"),
+        ({"strip": 0}, "no blocking of results"),
+        ({"saved_share": "much"}, "kernels"),
+        ({"choices": {"8f00": {"rows": 4}}}, "no choice of a template"),
     ],
 )
-def test_forms_that_do_not_fit_are_refused(form: list[object], said: str) -> None:
+def test_forms_that_do_not_fit_are_refused(form: dict[str, object], said: str) -> None:
     program = blockwise_program()
     document = json.loads(json.dumps(encode_plan(program)))
-    document["partition"]["forms"] = [form]
+    (stored,) = document["partition"]["kernels"]
+    stored["subgraph"] = form.pop("subgraph", 0)
+    stored["kernels"][0] |= form
     with pytest.raises(ValueError, match=said):
         decode_plan(document, program.graph, program.options)

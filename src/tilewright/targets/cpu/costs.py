@@ -153,7 +153,7 @@ class CpuCosts:
         blocks = self._blocks.of_one(work.nodes, work.outputs)
         if blocks is None:
             return apart
-        time_ns = apart.time_ns * (1 - blocks.form.saved_share)
+        time_ns = apart.time_ns * (1 - blocks.saved_share)
         return Estimate(time_ns, apart.bound_ns, self.source)
 
     def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:

@@ -16,8 +16,8 @@ from tilewright.ir.fuse import FusedNodes, NestGroup
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, affine
 from tilewright.options import Accuracy
-from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph
-from tilewright.partition.form import Blocking
+from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
+from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.progress import Progress, checkpoint
 from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.fused import lower_fused
@@ -60,12 +60,12 @@ def lower_partition(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
-    """A subgraph's work, or that of one of its nodes: nests, or a node for the host."""
+    """What is lowered together: the nests of a kernel of a form, or of one node, or a node for the host."""
 
     index: int
     work: NestGroup | HostOperator
     nodes: tuple[Node, ...]
-    blocking: Blocking | None = None  # of one fused kernel
+    form: KernelForm
 
 
 class _Lowering:
@@ -83,7 +83,7 @@ class _Lowering:
         self.tensors = ModelTensors(self.graph)
         self.units: list[_Unit] = []
         self.repeats = Repeats()
-        self.declined: set[int] = set()
+        self.declined: set[tuple[int, KernelForm]] = set()  # with the number of the subgraph
         self.separate: set[Value] = set()
 
     def run(self, progress: Progress) -> LoweredPartition:
@@ -109,26 +109,37 @@ class _Lowering:
         )
 
     def _units(self, subgraph: Subgraph) -> list[_Unit]:
-        fused = self.fuse(subgraph.nodes, subgraph.outputs)
-        if not isinstance(fused, Opaque):
-            blocking = None if subgraph.form is None else subgraph.form.blocking
-            return [self._unit(fused, subgraph.nodes, blocking)]
-        self.separate.update(v for node in subgraph.nodes for v in node.results())
+        """One for each kernel of the form; one for each node of a kernel whose nodes do not compose."""
+        kernels = subgraph.kernels
+        if len(kernels) == 1:
+            return self._units_of(kernels[0], subgraph.nodes, subgraph.outputs)
         units: list[_Unit] = []
-        for node in subgraph.nodes:
-            own = self.fuse((node,), tuple(node.results()))
-            work = HostOperator(node, own.reason) if isinstance(own, Opaque) else own
-            units.append(self._unit(work, (node,)))
+        for kernel in kernels:
+            nodes = tuple(subgraph.nodes[position] for position in kernel.nodes)
+            outputs = make_subgraph(0, nodes, self.graph).outputs
+            self.separate.update(outputs)
+            units += self._units_of(kernel, nodes, outputs)
         return units
 
-    def _unit(
-        self, work: NestGroup | HostOperator, nodes: tuple[Node, ...], blocking: Blocking | None = None
-    ) -> _Unit:
+    def _units_of(self, form: KernelForm, nodes: tuple[Node, ...], outputs: tuple[Value, ...]) -> list[_Unit]:
+        fused = self.fuse(nodes, outputs)
+        if not isinstance(fused, Opaque):
+            return [self._unit(fused, nodes, form)]
+        self.separate.update(v for node in nodes for v in node.results())
+        self._decline(form, nodes)
+        units: list[_Unit] = []
+        for node in nodes:
+            alone = self.fuse((node,), tuple(node.results()))
+            work = HostOperator(node, alone.reason) if isinstance(alone, Opaque) else alone
+            units.append(self._unit(work, (node,), replace(form, blocking=None)))
+        return units
+
+    def _unit(self, work: NestGroup | HostOperator, nodes: tuple[Node, ...], form: KernelForm) -> _Unit:
         if isinstance(work, NestGroup):
             require_bounded_nests(work.nests, work.inputs, work.outputs, "fusion")
             if self.accuracy == "strict":
                 work = replace(work, nests=tuple(map(round_products, work.nests)))
-        self.units.append(_Unit(len(self.units), work, nodes, blocking))
+        self.units.append(_Unit(len(self.units), work, nodes, form))
         return self.units[-1]
 
     # Layouts.
@@ -217,7 +228,7 @@ class _Lowering:
             return [unit.work]
         group = unit.work
         names = Names(self.tensors, unit.index, group)
-        fused = None if unit.blocking is None else self._fused(group, unit.blocking, names)
+        fused = None if unit.form.blocking is None else self._fused(group, unit.form.blocking, names)
         if fused is not None:
             return [self._launch(fused, names, unit, group.nests)]
         launches: list[KernelLaunch] = []
@@ -236,13 +247,17 @@ class _Lowering:
         """Take note of what several kernels took part in, and of blocks that could not be made."""
         group = unit.work
         assert isinstance(group, NestGroup)
-        if unit.blocking is not None:
-            self.declined.add(self.partition.subgraph_of(unit.nodes[0]).id)
+        self._decline(unit.form, unit.nodes)
         written = {t for launch in launches for t in launch.writes}
         for tensor in (t for launch in launches for t in launch.reads if t not in launch.writes):
             if tensor in written:
                 value = tensor if isinstance(tensor, Value) else _held(group, tensor[1])
                 self.separate.update(v for v in [value] if v is not None)
+
+    def _decline(self, form: KernelForm, nodes: Sequence[Node]) -> None:
+        """Take note of blocks that are not made."""
+        if form.blocking is not None:
+            self.declined.add((self.partition.subgraph_of(nodes[0]).id, form))
 
     def _fused(self, group: NestGroup, blocking: Blocking, names: Names) -> Kernel | None:
         """One kernel that computes the group block by block, if there is one."""
@@ -254,11 +269,12 @@ class _Lowering:
         return None if isinstance(kernel, Declined) else kernel
 
     def _local_choices(self, unit: _Unit) -> Mapping[str, Choice]:
-        """Choices for this place of a product alone."""
-        if not self.choices_by_subgraph:
-            return NO_CHOICES
-        subgraph = self.partition.subgraph_of(unit.nodes[0])
-        return self.choices_by_subgraph.get(subgraph.id, NO_CHOICES)
+        """Choices for products of this unit alone: those of its form, and before them measured ones."""
+        measured: Choices = NO_CHOICES
+        if self.choices_by_subgraph:
+            subgraph = self.partition.subgraph_of(unit.nodes[0])
+            measured = self.choices_by_subgraph.get(subgraph.id, NO_CHOICES)
+        return {**dict(unit.form.choices), **measured} if unit.form.choices else measured
 
     def _segments(
         self, group: NestGroup, names: Names, choices: Choices
@@ -403,29 +419,49 @@ def _held(group: NestGroup, position: int) -> Value | None:
     return group.local_values[position] if position < len(group.local_values) else None
 
 
-def _as_lowered(partition: Partition, declined: Set[int], separate: Set[Value]) -> Partition:
+def _as_lowered(
+    partition: Partition, declined: Set[tuple[int, KernelForm]], separate: Set[Value]
+) -> Partition:
     """The partition with what really became of its forms and edges.
 
-    `declined` are subgraphs that no kernel computes block by block after all, `separate` values that lie
-    between kernels of one subgraph.
+    `declined` are kernels that are not computed block by block after all, `separate` values that lie between
+    kernels of one subgraph.
     """
-
-    def reason(decision: EdgeDecision) -> Reason:
-        if not decision.reason.is_fused:
-            return decision.reason
-        subgraph = partition.subgraph_of(decision.producer)
-        if decision.value in separate and (subgraph.form is None or subgraph.id in declined):
-            return Reason.SEPARATE
-        is_composed = decision.reason is Reason.BLOCKWISE and subgraph.id in declined
-        return Reason.CLUSTER if is_composed else decision.reason
-
     if not declined and not separate:
         return partition
-    return replace(
-        partition,
-        subgraphs=tuple(replace(s, form=None) if s.id in declined else s for s in partition.subgraphs),
-        decisions=tuple(replace(d, reason=reason(d)) for d in partition.decisions),
+    subgraphs = tuple(_formed(subgraph, declined) for subgraph in partition.subgraphs)
+    blockwise = {
+        subgraph.nodes[position]: kernel
+        for subgraph in subgraphs
+        for kernel in subgraph.kernels
+        if kernel.blocking is not None
+        for position in kernel.nodes
+    }
+
+    def reason(decision: EdgeDecision) -> Reason:
+        kernel = blockwise.get(decision.producer)
+        is_within = kernel is not None and kernel is blockwise.get(decision.consumer)
+        if is_within or not decision.reason.is_fused:
+            return decision.reason
+        if decision.value in separate:
+            return Reason.SEPARATE
+        return Reason.CLUSTER if decision.reason is Reason.BLOCKWISE else decision.reason
+
+    decisions = tuple(replace(d, reason=reason(d)) for d in partition.decisions)
+    return replace(partition, subgraphs=subgraphs, decisions=decisions)
+
+
+def _formed(subgraph: Subgraph, declined: Set[tuple[int, KernelForm]]) -> Subgraph:
+    """The subgraph without the blocks that could not be made."""
+    refused = [kernel for kernel in subgraph.kernels if (subgraph.id, kernel) in declined]
+    if not refused:
+        return subgraph
+    plain = (
+        replace(kernel, blocking=None, saved_share=0.0) if kernel in refused else kernel
+        for kernel in subgraph.kernels
     )
+    form = Form(tuple(plain))
+    return replace(subgraph, form=None if form.is_plain else form)
 
 
 _EMPTY = NestGroup((), (), (), (), ())

@@ -14,7 +14,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
-from tilewright.partition.form import Blocking, Blockwise
+from tilewright.partition.form import Blocking, Form
 from tilewright.planning import Limits, Provenance
 from tilewright.program import Program
 from tilewright.schedule import ScheduleProblem
@@ -132,7 +132,7 @@ def test_positions_number_all_that_runs_group_by_group(barriers: Barriers) -> No
 def test_kernels_of_several_operators_run_in_groups(barriers: Barriers) -> None:
     graph = graph_of(BRANCHES, v=(32, 16, 3, 3), w=(16, 32, 3, 3))
     partition = partition_of(graph, 3, 3)
-    form = Blockwise(Blocking((1, 16, 4, 16)), 0.25)
+    form = Form.whole(3, Blocking((1, 16, 4, 16)), 0.25)
     partition = replace(
         partition,
         subgraphs=tuple(replace(s, form=form) for s in partition.subgraphs),

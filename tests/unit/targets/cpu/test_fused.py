@@ -23,7 +23,7 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem, check_partition
 from tilewright.partition.base import Reason, make_subgraph
-from tilewright.partition.form import Blocking, Blockwise
+from tilewright.partition.form import Blocking, Form
 from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.merge_chains import Chain as MergedChain
 from tilewright.partition.merge_chains import merge_chains
@@ -332,7 +332,7 @@ def test_only_subgraphs_that_follow_one_another_are_merged() -> None:
     chain.graph.outputs = [chain.value]
     problem = PartitionProblem(chain.graph)
     partition = Layerwise().solve(problem, Budget())
-    form = Blockwise(Blocking((1, 16, 4, 8)), 0.5)
+    form = Form.whole(4, Blocking((1, 16, 4, 8)), 0.5)
     with pytest.raises(ValueError, match="do not follow one another"):
         merge_chains(problem, partition, [MergedChain((0, 2), form)])
 
@@ -368,11 +368,12 @@ def test_edges_within_a_chain_are_explained_with_what_the_chain_saves() -> None:
     chain.graph.outputs = [chain.value]
     program = plan(chain.graph, Options(), target=EmittingTarget(record=isa_by_name("avx512"))).program
     (form,) = [s.form for s in program.partition.subgraphs if s.form is not None]
+    share = form.kernels[0].saved_share
     edges = {e.consumer: e for e in explain_program(program, (), (), None).edges if e.code == "blockwise"}
     assert {program.graph.nodes[i].name for i in (2, 4)} == set(edges)
     for edge in edges.values():
         assert edge.is_fused
-        assert edge.text.endswith(f"estimated to save {form.saved_share:.0%} of the time of separate kernels")
+        assert edge.text.endswith(f"estimated to save {share:.0%} of the time of separate kernels")
 
 
 def test_equal_chains_are_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:

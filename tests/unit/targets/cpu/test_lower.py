@@ -19,7 +19,7 @@ from tilewright.memory.base import MemoryPlan
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem
 from tilewright.partition.base import Reason
-from tilewright.partition.form import Blocking, Blockwise
+from tilewright.partition.form import Blocking, Form
 from tilewright.partition.none import NonePartitioner
 from tilewright.partition.random import RandomPartitioner
 from tilewright.planning import Budget, Limits
@@ -148,7 +148,7 @@ def blockwise(size: int) -> tuple[Net, Program]:
     middle = net.op("Relu", [net.conv(net.input(1, 16, size, size), 32)], (1, 32, size, size))
     end = net.op("Sigmoid", [net.conv(middle, 16)], (1, 16, size, size))
     one = program(net, end, whole=True)
-    form = Blockwise(Blocking((1, 16, 4, size)), 0.25)
+    form = Form.whole(len(one.partition.subgraphs[0].nodes), Blocking((1, 16, 4, size)), 0.25)
     (whole,) = one.partition.subgraphs
     decisions = tuple(replace(d, reason=Reason.BLOCKWISE) for d in one.partition.decisions)
     partition = replace(one.partition, subgraphs=(replace(whole, form=form),), decisions=decisions)

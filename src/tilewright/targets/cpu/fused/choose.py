@@ -13,6 +13,7 @@ from tilewright.ir.fuse import FusedNodes, NestGroup
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Opaque
 from tilewright.partition.base import Partition
+from tilewright.partition.form import Form
 from tilewright.partition.merge_chains import Chain, is_read_only_by
 from tilewright.targets.cpu.fused.estimate import Estimate, Work, saved_cycles
 from tilewright.targets.cpu.isa import Isa
@@ -65,7 +66,8 @@ def _cut_run(run: Sequence[int], estimates: _ChainEstimates) -> list[Chain]:
             estimate = estimates.of(ids)
             rest_gain, rest = best[len(run) - 1 - last]
             if estimate is not None and estimate.gain + rest_gain > most[0]:
-                most = (estimate.gain + rest_gain, [Chain(ids, estimate.form), *rest])
+                chain = Chain(ids, estimates.form(ids, estimate))
+                most = (estimate.gain + rest_gain, [chain, *rest])
         best.append(most)
     return best[-1][1]
 
@@ -88,6 +90,11 @@ class _ChainEstimates:
         if not between:
             return self._groups.of_one(subgraphs[0].nodes, subgraphs[0].outputs)
         return self._groups.of([n for s in subgraphs for n in s.nodes], subgraphs[-1].outputs)
+
+    def form(self, ids: Sequence[int], estimate: Estimate) -> Form:
+        """That of the subgraph that these become."""
+        num_nodes = sum(len(self._subgraphs[i].nodes) for i in ids)
+        return Form.whole(num_nodes, estimate.blocking, estimate.saved_share)
 
 
 class GroupEstimates:

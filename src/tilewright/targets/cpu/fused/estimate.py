@@ -17,7 +17,7 @@ from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Affine, Nest, operands_of
 from tilewright.ir.region import Region, dim_intervals, full_region, intersect, volume
 from tilewright.ir.restrict import missing, windows_of
-from tilewright.partition.form import MAX_BLOCKS, Blocking, Blockwise
+from tilewright.partition.form import MAX_BLOCKS, Blocking
 from tilewright.targets.cpu.fused.blocks import RESULT, passed_on
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import OperandKey
@@ -68,9 +68,9 @@ class Estimate:
         return net if certain else 0.0
 
     @property
-    def form(self) -> Blockwise:
-        """What a partition records of it."""
-        return Blockwise(self.blocking, self.gain / self.total)
+    def saved_share(self) -> float:
+        """The gain as a share of the time of separate kernels."""
+        return self.gain / self.total
 
 
 def saved_cycles(size_bytes: int, isa: Isa) -> float:
