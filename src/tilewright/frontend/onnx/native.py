@@ -21,16 +21,10 @@ import atexit
 import contextlib
 import logging
 import os
-import select
-import signal
-import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from itertools import accumulate
 from pathlib import Path
 
 from onnx import onnx_cpp2py_export
@@ -45,6 +39,7 @@ from tilewright.frontend.onnx.limits import (
     MAX_NATIVE_CALL_S,
     NATIVE_BYTES_PER_BYTE,
 )
+from tilewright.worker_process import NoWorker, WorkerDied, WorkerProcess, can_start
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +61,6 @@ _OF_ONE_NODE = frozenset({"infer_outputs", "composed_body"})
 
 class NativeError(Exception):
     """onnx's C++ does not like what it was given; the message is its own."""
-
-
-class _Died(Exception):
-    """The worker ended before it answered."""
 
 
 class Session:
@@ -137,7 +128,7 @@ class Session:
                 raise ModelRejected(
                     f"{what} takes longer than {allowed_s:.0f} s on it; check its attributes."
                 ) from None
-            except _Died as death:
+            except WorkerDied as death:
                 self._replace_worker()
                 raise ModelRejected(
                     f"{what} crashed on it ({death}); its attributes or operands are out of range."
@@ -208,119 +199,19 @@ def warm_up() -> None:
         _give_back(worker)
 
 
-class _Worker:
-    """A process that answers one request at a time."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._write_to, self._read_from = process.stdin.fileno(), process.stdout.fileno()
-        os.set_blocking(self._write_to, False)
-        os.set_blocking(self._read_from, False)
-        self._state = "starting"
-
-    def is_ready(self) -> bool:
-        """Whether it came up, which this waits for."""
-        if self._state == "starting":
-            self._state = "broken"
-            with contextlib.suppress(OSError, _Died):
-                if self._read_texts(time.monotonic() + _START_S) == [b"ready"]:
-                    self._state = "idle"
-        return self._state == "idle"
-
-    def is_usable(self) -> bool:
-        """Whether another request may be sent, now or when it is up."""
-        return self._state != "broken" and self._process.poll() is None
-
-    def ask(self, texts: Sequence[bytes], timeout_s: float) -> list[bytes]:
-        """Its answer; a worker that gives none is ended."""
-        # Until the answer is read whole: an exception on the way, Ctrl-C too, leaves half of it in the pipe.
-        self._state = "broken"
-        deadline_s = time.monotonic() + timeout_s
-        try:
-            head = struct.pack(f"<I{len(texts)}Q", len(texts), *map(len, texts))
-            self._write(b"".join([head, *texts]), deadline_s)
-            answer = self._read_texts(deadline_s)
-        except (BrokenPipeError, _Died):
-            raise _Died(self._cause_of_death()) from None
-        self._state = "idle"
-        return answer
-
-    def end(self) -> None:
-        """Kill it, which it is fit for: it holds nothing. Leaves neither zombie nor open files."""
-        self._state = "broken"
-        self._process.kill()
-        self._process.wait()
-        self._close()
-
-    def forget(self) -> None:
-        """In a forked child: the worker is the parent's."""
-        self._state = "broken"
-        self._process.returncode = 0
-        self._close()
-
-    def _close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
-
-    def _cause_of_death(self) -> str:
-        status = self._process.wait()
-        if status >= 0:
-            return f"it ended with status {status}"
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-status).name
-        return f"signal {-status}"
-
-    def _write(self, data: bytes, deadline_s: float) -> None:
-        rest = memoryview(data)
-        while rest:
-            self._wait(self._write_to, select.POLLOUT, deadline_s)
-            with contextlib.suppress(BlockingIOError):
-                rest = rest[os.write(self._write_to, rest) :]
-
-    def _read_texts(self, deadline_s: float) -> list[bytes]:
-        (count,) = struct.unpack("<I", self._read(4, deadline_s))
-        sizes = struct.unpack(f"<{count}Q", self._read(8 * count, deadline_s))
-        whole = self._read(sum(sizes), deadline_s)
-        ends = accumulate(sizes)
-        return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-
-    def _read(self, count: int, deadline_s: float) -> bytes:
-        parts: list[bytes] = []
-        while count:
-            self._wait(self._read_from, select.POLLIN, deadline_s)
-            with contextlib.suppress(BlockingIOError):
-                part = os.read(self._read_from, min(count, 1 << 20))
-                if not part:
-                    raise _Died
-                parts.append(part)
-                count -= len(part)
-        return b"".join(parts)
-
-    @staticmethod
-    def _wait(descriptor: int, event: int, deadline_s: float) -> None:
-        poll = select.poll()
-        poll.register(descriptor, event)
-        if not poll.poll(max(deadline_s - time.monotonic(), 0.0) * 1000):
-            raise TimeoutError
-
-
 class _Idle:
     """Workers between imports: one is kept, for as long as this process lives."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.workers: list[_Worker] = []
+        self.workers: list[WorkerProcess] = []
         self.num_kept = 1
 
 
 _IDLE = _Idle()
 
 
-def _borrow() -> _Worker | None:
+def _borrow() -> WorkerProcess | None:
     """An idle worker or a new one, None where none can be started."""
     with _IDLE.lock:
         worker = _IDLE.workers.pop() if _IDLE.workers else None
@@ -331,7 +222,7 @@ def _borrow() -> _Worker | None:
     return _start()
 
 
-def _give_back(worker: _Worker) -> None:
+def _give_back(worker: WorkerProcess) -> None:
     if worker.is_usable():
         with _IDLE.lock:
             if len(_IDLE.workers) < _IDLE.num_kept:
@@ -340,20 +231,13 @@ def _give_back(worker: _Worker) -> None:
     worker.end()
 
 
-def _start() -> _Worker | None:
+def _start() -> WorkerProcess | None:
     extension, script = onnx_cpp2py_export.__file__, native_worker.__file__
-    # Another program that embeds Python is no interpreter that takes a script.
-    is_python = Path(sys.executable or "").name.lower().startswith(("python", "pypy"))
-    if not is_python or not hasattr(select, "poll") or not Path(script).is_file():
+    if not can_start() or not Path(script).is_file():
         return None
-    command = [sys.executable, "-I", "-S", script, extension]
     try:
-        return _Worker(
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=os.path.sep, bufsize=0
-            )
-        )
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return WorkerProcess(["-I", "-S", script, extension], start_s=_START_S)
+    except NoWorker as error:
         logger.warning("no worker process could be started (%s): models are checked in this process", error)
         return None
 
@@ -370,12 +254,9 @@ def _end_idle() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The parent's workers stay the parent's: two who ask one worker would get each other's answers."""
-    workers = _IDLE.workers
+    """The parent's workers stay the parent's, who are forgotten where processes are started."""
     _IDLE.__init__()  # type: ignore[misc]  # another thread may hold the lock, and is not here
     _CURRENT.set(None)
-    for worker in workers:
-        worker.forget()
 
 
 atexit.register(_end_idle)

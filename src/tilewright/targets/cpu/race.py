@@ -30,11 +30,12 @@ def race(
     while len(samples[0]) < least or (len(samples[0]) < most and time.perf_counter() - started < seconds):
         for executable, times in zip(executables, samples, strict=True):
             executable.run(feed)
-            times.append(min(_time_ns(executable, feed) for _ in range(BLOCK_RUNS - 1)))
+            times.append(min(time_ns(executable, feed) for _ in range(BLOCK_RUNS - 1)))
     return samples
 
 
-def _time_ns(executable: CpuExecutable, feed: Mapping[str, Array]) -> float:
+def time_ns(executable: CpuExecutable, feed: Mapping[str, Array]) -> float:
+    """What one run takes."""
     start_ns = time.perf_counter_ns()
     executable.run(feed)
     return float(time.perf_counter_ns() - start_ns)

@@ -17,6 +17,7 @@ from onnx.parser import parse_model
 
 from tilewright.errors import ModelRejected
 from tilewright.frontend.onnx import load_onnx, native
+from tilewright.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes as Linux has them")
 
@@ -135,8 +136,8 @@ def test_a_worker_that_was_killed_while_idle_is_replaced() -> None:
 
 def test_equal_calls_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
-    ask = native._Worker.ask
-    monkeypatch.setattr(native._Worker, "ask", lambda self, t, s: asked.append(t[0]) or ask(self, t, s))
+    ask = WorkerProcess.ask
+    monkeypatch.setattr(WorkerProcess, "ask", lambda self, t, s: asked.append(t[0]) or ask(self, t, s))
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { %s }'
     chain = " ".join(f"v{i} = Relu(v{i - 1})" for i in range(1, 50)).replace("v0", "x").replace("v49", "y")
     load_onnx(parse_model(text % chain))

@@ -1,0 +1,127 @@
+"""This processor's code on its way to a process that measures it, and in that process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.files import Bytes
+from tilewright.hardware.probe import resolve_threads
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph
+from tilewright.targets.cpu.executable import CpuExecutable, TensorSpec
+from tilewright.targets.cpu.race import time_ns
+from tilewright.targets.cpu.stored import CpuStore, GeneratedCode
+from tilewright.tuning.measuring import RunTime, serve
+from tilewright.tuning.workers import LocalMeasuringPool, PackedCode
+
+Array = np.ndarray[Any, Any]
+
+
+def measuring_pool() -> LocalMeasuringPool:
+    """A process that measures what `packed` gives."""
+    return LocalMeasuringPool(__name__)
+
+
+def packed(code: GeneratedCode) -> PackedCode:
+    """Code as it travels.
+
+    Raises:
+        UsageError: operators run in Python, or outputs are constants, which only the program has.
+    """
+    image = code.image
+    if image.host_steps:
+        node = image.host_steps[0].node
+        raise UsageError(
+            f"{node.op_type} {node.name!r} runs in Python: only models whose operators are all generated "
+            "code are measured in another process."
+        )
+    constant = next((n for n, source in image.passthrough.items() if not isinstance(source, str)), None)
+    if constant is not None:
+        raise UsageError(f"output {constant!r} is a constant, which no measurement is about.")
+    stored = CpuStore().pack(code)
+    facts = {
+        "tables": dict(stored.facts),
+        "made_for": dict(stored.made_for),
+        "num_threads": resolve_threads(code.program.options.num_threads),
+    }
+    return PackedCode(facts, stored.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """See `StoredParts`: what came through the pipe."""
+
+    facts: Any
+    data: Mapping[str, bytes]
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self._specs("inputs")
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self._specs("outputs")
+
+    def _specs(self, key: str) -> tuple[TensorSpec, ...]:
+        return tuple(
+            TensorSpec(entry["name"], DType[entry["dtype"].upper()], tuple(entry["shape"]))
+            for entry in self.facts[key]
+        )
+
+    def graph(self) -> Graph:
+        raise UsageError("the program did not travel with its code.")
+
+    def size_bytes(self, name: str) -> int:
+        return len(self.data[name])
+
+    def read(self, name: str) -> bytes:
+        return self.data[name]
+
+    def read_into(self, name: str, target: Bytes) -> None:
+        memoryview(target)[:] = self.data[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """See `Contestant`."""
+
+    executable: CpuExecutable
+    has_stamps: bool
+
+    def run(self, feed: Mapping[str, Array]) -> Mapping[str, Array]:
+        return self.executable.run(feed)
+
+    def time(self, feed: Mapping[str, Array]) -> RunTime:
+        if not self.has_stamps:
+            return RunTime(time_ns(self.executable, feed))
+        steps = self.executable.run_profiled(feed)
+        first, last = steps[0], steps[-1]
+        whole_ns = last.start_ns + last.duration_ns - first.start_ns
+        return RunTime(whole_ns, tuple(step.duration_ns for step in steps))
+
+    def close(self) -> None:
+        self.executable.close()
+
+
+def load(facts: Mapping[str, Any], parts: Mapping[str, bytes]) -> _Loaded:
+    """Make code run in this process.
+
+    Raises:
+        UsageError: it is not for this processor.
+        ValueError: its tables do not fit each other.
+    """
+    store = CpuStore()
+    refusal = store.refusal(facts["made_for"])
+    if refusal is not None:
+        raise UsageError(refusal)
+    image = store.unpack(_Parts(facts["tables"], parts))
+    return _Loaded(image.load(facts["num_threads"]), image.main.profile)
+
+
+if __name__ == "__main__":
+    serve(load)

@@ -1,0 +1,237 @@
+"""A process that answers one request at a time, which may crash or hang without harm to this one.
+
+Request and answer are a number of texts, the length of each, and the texts: nothing is unpickled. Whoever
+asks says how long the answer may take. A process that gives none in time, or that ends, is not asked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+READY = b"ready"
+"""What a process says first, when it can be asked."""
+
+_PIECE_BYTES = 1 << 20
+
+
+class WorkerDied(Exception):
+    """The process ended before it answered; the message says how."""
+
+
+class NoWorker(Exception):
+    """No process could be started here; the message says why."""
+
+
+class WorkerProcess:
+    """See above. A process that says nothing for `start_s` after it was started does not work."""
+
+    def __init__(
+        self, command: Sequence[str], *, start_s: float, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it, which takes it some time: see `is_ready`.
+
+        Raises:
+            NoWorker: the system starts none.
+        """
+        if not can_start():
+            raise NoWorker("this is no Python interpreter that can be started again")
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=os.path.sep,
+                env=None if environment is None else dict(environment),
+                bufsize=0,
+            )
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            raise NoWorker(str(error)) from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._write_to, self._read_from = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._write_to, False)
+        os.set_blocking(self._read_from, False)
+        self._state = "starting"
+        self._started_s, self._start_s = time.monotonic(), start_s
+        _running.add(self)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    def is_ready(self) -> bool:
+        """Whether it came up, which this waits for."""
+        if self._state == "starting":
+            self._state = "broken"
+            with contextlib.suppress(OSError, WorkerDied):
+                if self._read_texts(self._started_s + self._start_s) == [READY]:
+                    self._state = "idle"
+        return self._state == "idle"
+
+    def is_usable(self) -> bool:
+        """Whether another request may be sent, now or when it is up."""
+        return self._state != "broken" and self._process.poll() is None
+
+    def ask(self, texts: Sequence[bytes | memoryview], timeout_s: float) -> list[bytes]:
+        """Its answer; a process that gives none is not asked again.
+
+        Raises:
+            WorkerDied: it ended instead.
+            TimeoutError: there is no answer after so many seconds.
+        """
+        # Until the answer is read whole: an exception on the way, Ctrl-C too, leaves half of it in the pipe.
+        self._state = "broken"
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            for piece in (_head(texts), *texts):
+                self._write(piece, deadline_s)
+            answer = self._read_texts(deadline_s)
+        except (BrokenPipeError, WorkerDied):
+            raise WorkerDied(self._cause_of_death()) from None
+        self._state = "idle"
+        return answer
+
+    def end(self) -> None:
+        """Kill it, which it is fit for: it holds nothing. Leaves neither zombie nor open files."""
+        self._state = "broken"
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def forget(self) -> None:
+        """In a forked child: the process is the parent's."""
+        self._state = "broken"
+        self._process.returncode = 0
+        self._close()
+
+    def _close(self) -> None:
+        _running.discard(self)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+    def _cause_of_death(self) -> str:
+        status = self._process.wait()
+        if status >= 0:
+            return f"it ended with status {status}"
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-status).name
+        return f"signal {-status}"
+
+    def _write(self, data: bytes | memoryview, deadline_s: float) -> None:
+        rest = memoryview(data).cast("B")
+        while rest:
+            self._wait(self._write_to, select.POLLOUT, deadline_s)
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(self._write_to, rest[:_PIECE_BYTES]) :]
+
+    def _read_texts(self, deadline_s: float) -> list[bytes]:
+        (count,) = struct.unpack("<I", self._read(4, deadline_s))
+        sizes = struct.unpack(f"<{count}Q", self._read(8 * count, deadline_s))
+        whole = self._read(sum(sizes), deadline_s)
+        ends = accumulate(sizes)
+        return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+    def _read(self, count: int, deadline_s: float) -> bytes:
+        parts: list[bytes] = []
+        while count:
+            self._wait(self._read_from, select.POLLIN, deadline_s)
+            with contextlib.suppress(BlockingIOError):
+                part = os.read(self._read_from, min(count, _PIECE_BYTES))
+                if not part:
+                    raise WorkerDied
+                parts.append(part)
+                count -= len(part)
+        return b"".join(parts)
+
+    @staticmethod
+    def _wait(descriptor: int, event: int, deadline_s: float) -> None:
+        poll = select.poll()
+        poll.register(descriptor, event)
+        if not poll.poll(max(deadline_s - time.monotonic(), 0.0) * 1000):
+            raise TimeoutError
+
+
+def can_start() -> bool:
+    """Whether this is an interpreter that can be started again: no other program that embeds Python."""
+    is_python = Path(sys.executable or "").name.lower().startswith(("python", "pypy"))
+    return is_python and hasattr(select, "poll")
+
+
+def module_command(module: str) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of a process that runs a module of this package.
+
+    The working directory must not decide which modules it imports.
+    """
+    package_root = str(Path(__file__).resolve().parents[1])
+    search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
+    return ["-m", module], {**os.environ, "PYTHONPATH": search_path, "PYTHONSAFEPATH": "1"}
+
+
+def read_texts(descriptor: int) -> list[bytes] | None:
+    """In the process: the next request; None when nobody asks any more."""
+    head = _read_all(descriptor, 4)
+    if head is None:
+        return None
+    (count,) = struct.unpack("<I", head)
+    lengths = _read_all(descriptor, 8 * count)
+    if lengths is None:
+        return None
+    texts: list[bytes] = []
+    for size in struct.unpack(f"<{count}Q", lengths):
+        text = _read_all(descriptor, size)
+        if text is None:
+            return None
+        texts.append(text)
+    return texts
+
+
+def write_texts(descriptor: int, texts: Sequence[bytes]) -> None:
+    """In the process: an answer."""
+    for piece in (_head(texts), *texts):
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+
+def _head(texts: Sequence[bytes | memoryview]) -> bytes:
+    sizes = (text.nbytes if isinstance(text, memoryview) else len(text) for text in texts)
+    return struct.pack(f"<I{len(texts)}Q", len(texts), *sizes)
+
+
+def _read_all(descriptor: int, count: int) -> bytes | None:
+    parts: list[bytes] = []
+    while count:
+        part = os.read(descriptor, min(count, _PIECE_BYTES))
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+_running: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """The parent's processes stay the parent's: two who ask one would get each other's answers."""
+    for process in list(_running):
+        process.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

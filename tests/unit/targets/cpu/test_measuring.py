@@ -1,0 +1,110 @@
+"""Real code in the process that measures, and code that crashes, hangs or computes something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import onnx.parser
+import pytest
+from tests.support.models import small_net
+
+import tilewright as tw
+from tilewright.compiler import plan
+from tilewright.errors import UsageError
+from tilewright.ir.interpret import run_graph
+from tilewright.options import Options
+from tilewright.targets.cpu.codegen import compile_object
+from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cpu.measuring import measuring_pool, packed
+from tilewright.targets.cpu.target import CpuCode, CpuTarget
+from tilewright.targets.cpu.tune import random_feed
+from tilewright.tuning.workers import Effort, Failed, LocalMeasuringPool, Measured, MeasureRequest, PackedCode
+
+EFFORT = Effort(min_rounds=2, max_rounds=2)
+PROGRAM = plan(tw.load(small_net(channels=8, size=12)).graph, Options(threads=2)).program
+FEED = random_feed(PROGRAM)
+EXPECTED = run_graph(PROGRAM.graph, FEED)
+
+
+@pytest.fixture(scope="module")
+def code() -> CpuCode:
+    return CpuTarget().generate(PROGRAM, profile=True)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[LocalMeasuringPool]:
+    with measuring_pool() as opened:
+        yield opened
+
+
+def request(
+    candidate: PackedCode, baseline: PackedCode | None = None, limit_s: float = 60.0
+) -> MeasureRequest:
+    return MeasureRequest(candidate, FEED, EXPECTED, 1e-4, baseline, EFFORT, limit_s)
+
+
+def with_body(code: CpuCode, body: str) -> PackedCode:
+    """The code with another body in its first kernel."""
+    symbol = code.image.main.kernel_symbols[0]
+    (place,) = [i for i, k in enumerate({k.symbol: k for k in _kernels(code)}) if k == symbol]
+    text = f"define void @{symbol}(ptr %args, i64 %chunk, ptr %scratch) {{\n{body}\n}}\n"
+    objects = list(code.image.objects)
+    objects[place] = compile_object(text, host_isa())
+    return packed(replace(code, image=replace(code.image, objects=tuple(objects))))
+
+
+def _kernels(code: CpuCode) -> list:
+    return [k for launch in code.lowered.launches for k in launch.kernel.all_kernels()]
+
+
+def test_code_is_measured_with_its_steps_beside_code_without(code: CpuCode, pool: LocalMeasuringPool) -> None:
+    plain = packed(CpuTarget().generate(PROGRAM))
+    (result,) = pool.measure([request(packed(code), plain)])
+    assert isinstance(result, Measured)
+    assert result.baseline is not None
+    assert len(result.candidate.whole_ns) == len(result.baseline.whole_ns) > 0
+    assert {len(steps) for steps in result.candidate.steps_ns} == {len(code.lowered.steps)}
+    assert {len(steps) for steps in result.baseline.steps_ns} == {0}
+    assert min(result.candidate.whole_ns + result.baseline.whole_ns) > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "limit_s"),
+    [
+        ("store i8 1, ptr null\nret void", "crashed", 60.0),
+        ("entry:\n  br label %loop\nloop:\n  br label %loop", "hung", 1.0),
+        ("ret void", "wrong-values", 60.0),
+    ],
+)
+def test_code_that_goes_wrong_is_told(
+    body: str, reason: str, limit_s: float, code: CpuCode, pool: LocalMeasuringPool
+) -> None:
+    failed, after = pool.measure(
+        [request(with_body(code, body), packed(code), limit_s), request(packed(code))]
+    )
+    assert isinstance(failed, Failed)
+    assert failed.reason == reason
+    assert isinstance(after, Measured)
+
+
+def test_code_of_another_processor_is_declined(code: CpuCode, pool: LocalMeasuringPool) -> None:
+    image = replace(code.image, isa_fingerprint="0123")
+    (result,) = pool.measure([request(packed(replace(code, image=image)))])
+    assert isinstance(result, Failed)
+    assert result.reason == "declined"
+    assert "another processor" in result.detail
+
+
+def test_operators_in_python_stay_in_this_process() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2,2] x) => (float[] y) { y = Det(x) }'
+    program = plan(tw.load(onnx.parser.parse_model(text)).graph, Options()).program
+    with pytest.raises(UsageError, match=r"Det '.*' runs in Python"):
+        packed(CpuTarget().generate(program))
+
+
+def test_outputs_that_are_constants_are_none_to_measure(code: CpuCode) -> None:
+    image = replace(code.image, passthrough={"y": np.zeros(2)})
+    with pytest.raises(UsageError, match="output 'y' is a constant"):
+        packed(replace(code, image=image))
