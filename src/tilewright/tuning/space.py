@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 
 class Form(Protocol):
@@ -22,7 +22,7 @@ class Form(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def to_json(self) -> object:
+    def to_json(self) -> Mapping[str, Any]:
         """Plain values, from which `FormSpace.read` makes it again."""
         ...
 

@@ -17,7 +17,7 @@ from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, Reason, check_partition
-from tilewright.partition.ago import Ago, has_settled, join, split
+from tilewright.partition.ago import Ago, join, split
 from tilewright.partition.ago.clusters import Accept, Clustering
 from tilewright.partition.ago.limits import WeightLimit
 from tilewright.partition.ago.stages import Stages
@@ -291,14 +291,6 @@ def test_mini_subgraphs_have_one_complex_operator_each() -> None:
     minis = split(graph, whole, 500.0)
     assert [sum(n.op_type == "Conv" for n in mini.nodes) for mini in minis] == [1, 1]
     assert join(graph, minis[::-1]).nodes == whole.nodes
-
-
-def test_tuning_has_settled_when_the_last_candidates_bring_little() -> None:
-    assert not has_settled([], window=2)
-    assert not has_settled([3.0, 2.0], window=2)
-    assert not has_settled([3.0, 2.0, 1.0], window=1)
-    assert has_settled([3.0, 2.0, 1.99, 2.5], window=2)
-    assert not has_settled([3.0, 2.0, 1.99, 2.5], window=2, share=0.001)
 
 
 # MobileViT-S, as in Figure 14

@@ -8,6 +8,6 @@ is too much to join, `reform.py` takes subgraphs apart for the tuner and puts th
 from __future__ import annotations
 
 from tilewright.partition.ago.planner import Ago
-from tilewright.partition.ago.reform import has_settled, join, split
+from tilewright.partition.ago.reform import join, split
 
-__all__ = ["Ago", "has_settled", "join", "split"]
+__all__ = ["Ago", "join", "split"]

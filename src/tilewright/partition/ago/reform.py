@@ -54,14 +54,3 @@ def join(graph: Graph, minis: Sequence[Subgraph], number: int = 0) -> Subgraph:
     position = {node: i for i, node in enumerate(graph.nodes)}
     nodes: list[Node] = [node for mini in minis for node in mini.nodes]
     return make_subgraph(number, sorted(nodes, key=position.__getitem__), graph)
-
-
-def has_settled(costs: Sequence[float], window: int, share: float = 0.02) -> bool:
-    """Whether the best of the costs found in turn became less than `share` better over the last `window`.
-
-    >>> has_settled([9.0, 5.0, 4.99, 5.2, 4.98], window=3), has_settled([9.0, 5.0, 4.0], window=1)
-    (True, False)
-    """
-    if len(costs) <= window:
-        return False
-    return min(costs) > (1 - share) * min(costs[:-window])

@@ -1,0 +1,438 @@
+"""Divide and conquer over the subgraphs of a model (AGO, section V): parts are tuned first, then the whole.
+
+SPLIT takes each subgraph apart into parts of at most one complex operator. All parts of all subgraphs are
+searched at the same time, as one run of the model measures a form of each. When the parts of a subgraph have
+settled, JOIN composes what was best of each, and the search of the whole begins there. Without the reformer
+wholes are searched from the start.
+
+As candidates are many and measurements are noisy, what seems best is built anew, all together, and must win
+again; then whole models race. A plan that won its race is stored at once: what is best so far can be used at
+any time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic
+
+from tilewright.planning import Meter
+from tilewright.tuning.evolution import DEFAULT_EVOLUTION, Evolution, EvolutionOptions
+from tilewright.tuning.form_plan import (
+    Failure,
+    Findings,
+    FormBench,
+    FormOutcome,
+    FormSite,
+    FormTrial,
+    KernelTimes,
+    Listener,
+    Paired,
+    SiteReport,
+    TunedForms,
+)
+from tilewright.tuning.search import is_faster, typical
+from tilewright.tuning.space import FormSpace, FormT, Part
+
+# To be built again a form must be faster by this much, and to be taken by this much the second time.
+_MARGIN = 0.03
+_CONFIRMED_MARGIN = 0.015
+_NUM_CONFIRMATIONS = 2
+_NUM_RACES = 3
+# A subgraph with a smaller share of the model's time is not worth a measurement.
+_MIN_SHARE = 0.004
+# A plan is confirmed and raced once it promises to be faster than the last one by this much ...
+_CHECKPOINT_GAIN = 0.02
+# ... and searching took so many times what that takes: more each time.
+_CHECKPOINT_RATIO = 1.5
+# What confirming and racing takes, in measurements of one plan.
+_END_PLANS = 6
+
+Choice = dict[str, FormT]
+"""A form for each of some spaces, by their keys: what one run measures."""
+
+
+@dataclass(slots=True, eq=False)
+class _Subgraph(Generic[FormT]):
+    """A site and how far its search is: in its parts, or as a whole."""
+
+    site: FormSite[FormT]
+    parts: tuple[Part[FormT], ...]  # none: it is searched as a whole
+    plain_ns: float
+
+    @property
+    def space(self) -> FormSpace[FormT]:
+        return self.site.space
+
+    @property
+    def spaces(self) -> list[FormSpace[FormT]]:
+        """The spaces that are searched now, each once."""
+        return list({p.space.key: p.space for p in self.parts}.values()) if self.parts else [self.space]
+
+    def form(self, choice: Mapping[str, FormT]) -> FormT:
+        """Its form where the spaces that are searched now have these."""
+        if not self.parts:
+            return choice[self.space.key] if self.space.key in choice else self.space.initial()
+        return self.space.join(
+            [choice[p.space.key] if p.space.key in choice else p.space.initial() for p in self.parts]
+        )
+
+    def places(self, key: str) -> list[tuple[int, ...] | None]:
+        """Where a space of this key lies in it: positions of operators, None for all of them."""
+        if not self.parts:
+            return [None] if key == self.space.key else []
+        return [part.positions for part in self.parts if part.space.key == key]
+
+
+@dataclass(slots=True, eq=False)
+class Reformer(Generic[FormT]):
+    """One search; `run` it once."""
+
+    sites: Sequence[FormSite[FormT]]
+    bench: FormBench[FormT]
+    meter: Meter
+    listener: Listener[FormT]
+    findings: Findings[FormT] = field(default_factory=Findings)
+    seed: int = 0
+    splits: bool = True
+    options: EvolutionOptions = DEFAULT_EVOLUTION
+    clock: Callable[[], float] = time.monotonic
+    _subgraphs: list[_Subgraph[FormT]] = field(default_factory=list)
+    _evolutions: dict[str, Evolution[FormT]] = field(default_factory=dict)
+    _num_parts: dict[str, int] = field(default_factory=dict)
+    _num_measured: dict[str, int] = field(default_factory=dict)
+    _verdicts: dict[str, str] = field(default_factory=dict)
+    _total_ns: float = 0.0
+    _plan: TunedForms[FormT] = field(default_factory=lambda: TunedForms({}))
+    _raced: Mapping[str, FormT] = field(default_factory=dict)  # by the last plan that was not stored
+    _stored_ratio: float = 1.0
+    _checkpoint_ratio: float = _CHECKPOINT_RATIO
+    _searched_s: float = 0.0  # since the last checkpoint
+    _plan_s: float = 0.0  # what a plan took in the last measurement
+    _least_s: float = math.inf  # and in the quickest, when its kernels were compiled already
+
+    def run(self) -> FormOutcome[FormT]:
+        """The whole search; an interrupt ends it with the plan that was stored last."""
+        is_interrupted = False
+        try:
+            self._begin()
+            while self._round():
+                self._join_settled()
+                if self._is_due():
+                    self._checkpoint()
+            self._checkpoint()
+        except KeyboardInterrupt:
+            is_interrupted = True
+        plan = replace(self._plan, is_complete=self._is_settled and not is_interrupted)
+        num_priced = sum(evolution.num_priced for evolution in self._evolutions.values())
+        return FormOutcome(
+            plan,
+            tuple(map(self._report, self._subgraphs)),
+            sum(self._num_measured.values()),
+            num_priced,
+            is_interrupted,
+        )
+
+    # Rounds.
+
+    def _begin(self) -> None:
+        """Measure the untuned plan, and take apart the subgraphs that are worth it."""
+        start_s = self.clock()
+        times = self.bench.profile({})
+        self._note_time(start_s, num_plans=1)
+        if isinstance(times, Failure):
+            return
+        by_site = {key: typical(_summed(kernels.values())) for key, kernels in times.items() if kernels}
+        self._total_ns = sum(by_site.values())
+        for site in self.sites:
+            plain_ns = by_site.get(site.key, 0.0)
+            if plain_ns < _MIN_SHARE * self._total_ns or not plain_ns:
+                continue
+            parts = site.space.split() if self.splits else ()
+            self._num_parts[site.key] = max(1, len(parts))
+            self._subgraphs.append(_Subgraph(site, parts if len(parts) > 1 else (), plain_ns))
+        apart = {s.site.key: s.form({}) for s in self._subgraphs if s.parts}
+        if apart and isinstance(self.bench.profile(apart), Failure):
+            for subgraph in self._subgraphs:  # not all parts can be computed alone
+                subgraph.parts = ()
+        if self.findings.plan is not None and self.findings.plan.forms:
+            self._plan = self.findings.plan
+            self._stored_ratio = self._plan.tuned_ns / self._plan.plain_ns
+
+    def _round(self) -> bool:
+        """Measure some forms of every space that has not settled; False at the end of budget or search."""
+        start_s = self.clock()
+        kept_s = _END_PLANS * self._least_s if self._promise() < 1 - _CONFIRMED_MARGIN else 0.0
+        num_plans = min(self.bench.max_plans - 1, self._num_affordable(kept_s) - 1)
+        if num_plans < 1:
+            self.meter.cut_off = True
+            return False
+        choices = self._choices(num_plans)
+        if not choices:
+            return False
+        self._tell()
+        self._measure(choices)
+        self._searched_s += self.clock() - start_s
+        return True
+
+    def _choices(self, num_plans: int) -> list[Choice[FormT]]:
+        """What to measure: in each plan a new form of every space that has not settled."""
+        choices: list[Choice[FormT]] = [{} for _ in range(num_plans)]
+        for space in self._searched_spaces():
+            evolution = self._evolution(space)
+            if evolution.has_settled:
+                continue
+            for choice, form in zip(choices, evolution.propose(num_plans), strict=False):
+                if self.meter.spend():
+                    choice[space.key] = form
+        return [choice for choice in choices if choice]
+
+    def _measure(self, choices: Sequence[Choice[FormT]]) -> None:
+        """Measure choices beside what they are compared with; a plan that fails is halved to find out why."""
+        reference, *plans = (
+            {s.site.key: s.form(choice) for s in self._subgraphs} for choice in ({}, *choices)
+        )
+        trials: list[FormTrial[FormT]] = []
+        again: list[Choice[FormT]] = []
+        for choice, times in zip(choices, self._compared(reference, plans), strict=True):
+            if not isinstance(times, Failure):
+                trials += self._trials(choice, times)
+            elif len(choice) == 1:
+                ((key, form),) = choice.items()
+                features = self._evolutions[key].space.features(form)
+                trials.append(FormTrial(key, form, 0.0, 0.0, features, times))
+            else:
+                again += _halves(choice)
+        self._take_note(trials)
+        for start in range(0, len(again), self.bench.max_plans - 1):
+            if self._num_affordable(0.0) > 1:
+                self._measure(again[start : start + self.bench.max_plans - 1])
+
+    def _trials(self, choice: Choice[FormT], times: Paired) -> Iterator[FormTrial[FormT]]:
+        for key, form in choice.items():
+            time_ns, plain_ns = self._time_of(key, times.plan), self._time_of(key, times.reference)
+            if time_ns and plain_ns:
+                yield FormTrial(key, form, time_ns, plain_ns, self._evolutions[key].space.features(form))
+
+    def _time_of(self, key: str, times: KernelTimes) -> float:
+        """Typical time of a space's kernels at all its places; 0 where they have none."""
+        samples = [
+            kernel
+            for subgraph in self._subgraphs
+            for positions in subgraph.places(key)
+            for position, kernel in times.get(subgraph.site.key, {}).items()
+            if positions is None or position in positions
+        ]
+        return typical(_summed(samples)) if samples else 0.0
+
+    def _take_note(self, trials: Sequence[FormTrial[FormT]]) -> None:
+        outcomes: dict[str, dict[FormT, float | None]] = {}
+        for trial in trials:
+            outcomes.setdefault(trial.key, {})[trial.form] = trial.ratio
+            self._num_measured[trial.key] = self._num_measured.get(trial.key, 0) + 1
+        for key, found in outcomes.items():
+            self._evolutions[key].observe(found)
+        self.listener.record(trials)
+
+    # Parts and wholes.
+
+    def _searched_spaces(self) -> list[FormSpace[FormT]]:
+        return list({space.key: space for s in self._subgraphs for space in s.spaces}.values())
+
+    def _evolution(self, space: FormSpace[FormT]) -> Evolution[FormT]:
+        if space.key not in self._evolutions:
+            known = self.findings.trials(space)
+            self._evolutions[space.key] = Evolution(space, self.seed, known=known, options=self.options)
+        return self._evolutions[space.key]
+
+    def _join_settled(self) -> None:
+        """Subgraphs whose parts have settled go on as a whole, from what was best of each part."""
+        for subgraph in self._subgraphs:
+            if subgraph.parts and all(self._evolution(space).has_settled for space in subgraph.spaces):
+                joined = self._joined(subgraph)
+                subgraph.parts = ()
+                self._evolution(subgraph.space).start_with(joined)
+
+    def _joined(self, subgraph: _Subgraph[FormT]) -> FormT:
+        return subgraph.form({s.key: self._evolution(s).best[0] for s in subgraph.spaces})
+
+    @property
+    def _is_settled(self) -> bool:
+        return all(not s.parts and self._evolution(s.space).has_settled for s in self._subgraphs)
+
+    # The best so far.
+
+    def _promising(self, subgraph: _Subgraph[FormT]) -> tuple[FormT, float] | None:
+        """The form of a subgraph that promises most, and what it promises; None without a gain."""
+        initial = subgraph.space.initial()
+        offers: list[tuple[FormT, float]] = []
+        whole = self._evolutions.get(subgraph.space.key)
+        if whole is not None:
+            offers.append(whole.best)
+        if subgraph.parts:
+            joined = self._joined(subgraph)
+            if whole is None or not whole.knows(joined):
+                ratios = [self._evolution(part.space).best[1] for part in subgraph.parts]
+                offers.append((joined, sum(ratios) / len(ratios)))
+        offers = [(form, ratio) for form, ratio in offers if form != initial and ratio < 1 - _MARGIN]
+        return min(offers, key=lambda offer: offer[1], default=None)
+
+    def _promise(self) -> float:
+        """The time of the most promising plan over that of the untuned one, as far as kernels tell."""
+        if not self._total_ns:
+            return 1.0
+        saved_ns = sum(
+            s.plain_ns * (1 - offer[1]) for s in self._subgraphs if (offer := self._promising(s)) is not None
+        )
+        return 1 - saved_ns / self._total_ns
+
+    def _is_due(self) -> bool:
+        promises = self._promise() < self._stored_ratio * (1 - _CHECKPOINT_GAIN)
+        return promises and self._searched_s > self._checkpoint_ratio * _END_PLANS * self._least_s
+
+    def _checkpoint(self) -> None:
+        """Confirm what promises most, let it race, and store it if it wins."""
+        self._searched_s = 0.0
+        self._checkpoint_ratio += _CHECKPOINT_RATIO
+        forms = self._confirmed()
+        if forms and forms not in (self._plan.forms, self._raced):
+            self._race(forms)
+        self._stored_ratio = min(self._stored_ratio, self._promise())
+
+    def _confirmed(self) -> dict[str, FormT]:
+        """Forms that win again when they are built anew, together."""
+        confirmed: dict[str, FormT] = {}
+        for attempt in range(_NUM_CONFIRMATIONS):
+            forms = dict(confirmed)
+            for s in self._subgraphs:
+                offer = self._promising(s)
+                if s.site.key not in forms and offer is not None:
+                    forms[s.site.key] = offer[0]
+            if forms == confirmed:
+                return confirmed
+            if self.meter.left_s is not None and self.meter.left_s < self._least_s:
+                self.meter.cut_off = True
+                return confirmed
+            self.listener.report("measure the best again", attempt, _NUM_CONFIRMATIONS)
+            (times,) = self._compared({}, [forms])
+            if isinstance(times, Failure):
+                return confirmed
+            confirmed = self._won_again(forms, times)
+        return confirmed
+
+    def _won_again(self, forms: Mapping[str, FormT], times: Paired) -> dict[str, FormT]:
+        trials: list[FormTrial[FormT]] = []
+        for s in self._subgraphs:
+            if s.site.key in forms:
+                form = forms[s.site.key]
+                time_ns, plain_ns = (
+                    typical(_summed(run[s.site.key].values())) for run in (times.plan, times.reference)
+                )
+                self._evolution(s.space)
+                trials.append(FormTrial(s.site.key, form, time_ns, plain_ns, s.space.features(form)))
+        self._take_note(trials)
+        won: dict[str, FormT] = {}
+        for trial in trials:
+            ratio = trial.time_ns / trial.plain_ns
+            self._verdicts[trial.key] = f"built anew it took {ratio:.2f} of the time"
+            if ratio < 1 - _CONFIRMED_MARGIN:
+                won[trial.key] = trial.form
+        return won
+
+    def _race(self, forms: Mapping[str, FormT]) -> None:
+        """Whole models: the new plan must beat the untuned one, and the one that is stored."""
+        incumbent = self._plan.forms
+        plans: list[Mapping[str, FormT]] = [{}, forms, *([incumbent] if incumbent else [])]
+        samples: list[list[float]] = [[] for _ in plans]
+        for attempt in range(_NUM_RACES):
+            self.listener.report("compare whole models", attempt, _NUM_RACES)
+            start_s = self.clock()
+            for so_far, more in zip(samples, self.bench.race(plans), strict=True):
+                so_far += more
+            left_s = self.meter.left_s
+            plain, new, *_ = samples
+            is_clear = is_faster(new, plain) or is_faster(plain, new)
+            if is_clear or (left_s is not None and left_s < self.clock() - start_s):
+                break
+        wins = is_faster(new, plain) and (not incumbent or typical(new) < typical(samples[2]))
+        if wins:
+            self._plan = TunedForms(dict(forms), typical(plain), typical(new))
+            self.listener.store(self._plan)
+            return
+        self._raced = forms
+        if not incumbent:
+            self._plan = TunedForms({}, typical(plain), typical(new))
+
+    # Time, and what people read.
+
+    def _compared(
+        self, reference: Mapping[str, FormT], plans: Sequence[Mapping[str, FormT]]
+    ) -> Sequence[Paired | Failure]:
+        start_s = self.clock()
+        results = self.bench.compare(reference, plans)
+        self._note_time(start_s, num_plans=1 + len(plans))
+        return results
+
+    def _note_time(self, start_s: float, *, num_plans: int) -> None:
+        self._plan_s = (self.clock() - start_s) / num_plans
+        self._least_s = min(self._least_s, self._plan_s)
+
+    def _num_affordable(self, kept_s: float) -> int:
+        """How many plans can be measured if so much time is kept."""
+        left_s = self.meter.left_s
+        if left_s is None or self._plan_s <= 0:
+            return self.bench.max_plans
+        return max(0, int((left_s - kept_s) / self._plan_s))
+
+    def _tell(self) -> None:
+        num_settled = sum(not s.parts and self._evolution(s.space).has_settled for s in self._subgraphs)
+        left_s = self.meter.left_s
+        left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
+        total = len(self._subgraphs)
+        gain = 1 / self._promise()
+        text = f"tune subgraphs: {num_settled} of {total} done, best so far {gain:.2f} x untuned{left}"
+        self.listener.report(text, num_settled, total)
+
+    def _report(self, subgraph: _Subgraph[FormT]) -> SiteReport[FormT]:
+        site, whole = subgraph.site, self._evolutions.get(subgraph.space.key)
+        keys = {site.key, *(part.space.key for part in site.space.split())} if self.splits else {site.key}
+        searches = [self._evolutions[key] for key in sorted(keys) if key in self._evolutions]
+        form = self._plan.forms.get(site.key)
+        best, ratio = (site.space.initial(), 1.0) if whole is None else whole.best
+        if form is not None and whole is not None:
+            best, ratio = form, whole.ratio(form) or ratio
+        return SiteReport(
+            key=site.key,
+            nodes=site.nodes,
+            num_parts=self._num_parts[site.key],
+            num_priced=sum(search.num_priced for search in searches),
+            num_measured=sum(self._num_measured.get(key, 0) for key in keys),
+            num_failed=sum(search.num_failed for search in searches),
+            plain_ns=subgraph.plain_ns,
+            ratio=ratio,
+            form=form,
+            best=str(best),
+            why=self._why(site.key, form, whole),
+        )
+
+    def _why(self, key: str, form: FormT | None, whole: Evolution[FormT] | None) -> str:
+        """Why a site has the form that it has."""
+        if form is not None:
+            origin = "" if whole is None else whole.origins.get(form, "")
+            return "; ".join(x for x in (origin, self._verdicts.get(key, ""), "the race was won") if x)
+        if key in self._verdicts:
+            return f"{self._verdicts[key]}: not enough, or the race of whole models was not won"
+        return "nothing measured was faster than the estimates' choice by enough"
+
+
+def _summed(samples: Iterable[Sequence[float]]) -> list[float]:
+    """Several kernels' times as one, run by run."""
+    return [sum(run) for run in zip(*samples, strict=True)]
+
+
+def _halves(choice: Choice[FormT]) -> list[Choice[FormT]]:
+    items = list(choice.items())
+    middle = len(items) // 2
+    return [dict(items[:middle]), dict(items[middle:])]

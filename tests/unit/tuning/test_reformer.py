@@ -1,0 +1,233 @@
+"""Parts first, then wholes; what wins twice and the race is kept; failures are found out and never chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.support.form_spaces import ChainForm, ChainSpace
+
+from tilewright.planning import UNLIMITED, Budget
+from tilewright.tuning.form_plan import (
+    Failure,
+    Findings,
+    FormOutcome,
+    FormSite,
+    FormTrial,
+    KernelTimes,
+    Listener,
+    Paired,
+    TunedForms,
+)
+from tilewright.tuning.reformer import Reformer
+
+LONG, SHORT, TINY = ChainSpace((4, 4, 32, 16)), ChainSpace((16,)), ChainSpace((2,), "tiny")
+SITES = tuple(FormSite(space, (f"node of {space.key}",)) for space in (LONG, SHORT, TINY))
+SCALE = {LONG.key: 1.0, SHORT.key: 1.0, TINY.key: 0.001}
+HARD = FormSite(ChainSpace((4, 32, 8, 16, 2, 4, 16, 8), "hard", is_blind=True))
+NO_DEADLINE_SOON = Budget(UNLIMITED, 400.0)
+Plan = Mapping[str, ChainForm]
+Sites = Sequence[FormSite[ChainForm]]
+
+
+def chain_of(site: FormSite[ChainForm]) -> ChainSpace:
+    assert isinstance(site.space, ChainSpace)
+    return site.space
+
+
+def never(key: str, form: ChainForm) -> bool:
+    return False
+
+
+@dataclass
+class Bench:
+    """Times by the spaces' formula; a clock that advances by a second for each plan measured."""
+
+    max_plans: int = 4
+    fails: Callable[[str, ChainForm], bool] = never
+    race_factor: float = 1.0
+    now_s: float = 0.0
+    interrupt_at_s: float = float("inf")
+    sites: Sites = SITES
+
+    def profile(self, plan: Plan) -> KernelTimes | Failure:
+        self.now_s += 1
+        return self._times(plan)
+
+    def compare(self, reference: Plan, plans: Sequence[Plan]) -> Sequence[Paired | Failure]:
+        if self.now_s >= self.interrupt_at_s:
+            raise KeyboardInterrupt
+        self.now_s += 1 + len(plans)
+        beside = self._times(reference)
+        assert not isinstance(beside, Failure)
+        found = map(self._times, plans)
+        return [times if isinstance(times, Failure) else Paired(times, beside) for times in found]
+
+    def race(self, plans: Sequence[Plan]) -> Sequence[Sequence[float]]:
+        self.now_s += len(plans)
+        return [
+            [self._total(plan) * (self.race_factor if plan else 1.0) + number for number in range(9)]
+            for plan in plans
+        ]
+
+    def _total(self, plan: Plan) -> float:
+        return sum(
+            SCALE.get(space.key, 1.0) * space.time_ns(plan.get(space.key, space.initial()))
+            for space in map(chain_of, self.sites)
+        )
+
+    def _times(self, plan: Plan) -> KernelTimes | Failure:
+        if any(self.fails(key, form) for key, form in plan.items()):
+            return Failure("crashed", "SIGSEGV")
+        times: dict[str, dict[int, list[float]]] = {}
+        for space in map(chain_of, self.sites):
+            form, first = plan.get(space.key, space.initial()), 0
+            kernels: dict[int, list[float]] = {}
+            for last in range(len(form.sizes)):
+                if last == len(form.sizes) - 1 or form.cuts[last]:
+                    part = ChainForm(form.sizes[first : last + 1], form.cuts[first:last])
+                    ns = ChainSpace(space.best_sizes[first : last + 1]).time_ns(part)
+                    kernels[first] = [SCALE.get(space.key, 1.0) * ns] * 5
+                    first = last + 1
+            times[space.key] = kernels
+        return times
+
+
+@dataclass
+class Told:
+    trials: list[FormTrial[ChainForm]] = field(default_factory=list)
+    stored: list[TunedForms[ChainForm]] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
+
+
+def run(
+    bench: Bench,
+    budget: Budget = NO_DEADLINE_SOON,
+    *,
+    splits: bool = True,
+    findings: Findings[ChainForm] | None = None,
+    seed: int = 0,
+) -> tuple[FormOutcome[ChainForm], Told]:
+    told = Told()
+    listener = Listener(
+        told.trials.extend, told.stored.append, lambda what, done, total: told.reports.append(what)
+    )
+    reformer = Reformer(
+        bench.sites,
+        bench,
+        budget.start(lambda: bench.now_s),
+        listener,
+        findings or Findings(),
+        seed=seed,
+        splits=splits,
+        clock=lambda: bench.now_s,
+    )
+    return reformer.run(), told
+
+
+def speedup(plan: TunedForms[ChainForm]) -> float:
+    return plan.plain_ns / plan.tuned_ns if plan.forms else 1.0
+
+
+def test_parts_are_tuned_before_their_whole_begins_with_what_was_best() -> None:
+    bench = Bench()
+    outcome, told = run(bench)
+    keys = [trial.key for trial in told.trials]
+    parts = {part.space.key for part in LONG.split()}
+    first_whole = keys.index(LONG.key)
+    assert parts <= set(keys[:first_whole])
+    joined = told.trials[first_whole].form
+    assert joined.sizes == LONG.best_sizes, "each part had found its best size"
+    assert dict(outcome.plan.forms)[LONG.key].cuts[0] is False, "fusing the equal ones was found by the whole"
+    assert dict(outcome.plan.forms)[SHORT.key].sizes == (16,)
+    assert outcome.plan.is_complete
+    assert TINY.key not in keys, "it takes no time"
+    assert told.stored[-1].forms == outcome.plan.forms
+
+
+def test_the_reformer_needs_less_than_a_search_of_wholes() -> None:
+    budget = Budget(UNLIMITED, 60.0)
+    with_parts, wholes = (
+        [speedup(run(Bench(sites=(HARD,)), budget, seed=seed, splits=splits)[0].plan) for seed in range(4)]
+        for splits in (True, False)
+    )
+    assert min(with_parts) > max(wholes)
+
+
+def test_equal_parts_are_measured_once_for_all_their_places() -> None:
+    _, told = run(Bench())
+    four = ChainSpace((4,)).key
+    assert LONG.split()[0].space.key == LONG.split()[1].space.key == four
+    forms = [trial.form for trial in told.trials if trial.key == four]
+    assert len(forms) == len(set(forms))
+    times = {trial.form: trial.plain_ns for trial in told.trials if trial.key == four}
+    assert set(times.values()) == {2 * ChainSpace((4,)).time_ns(ChainSpace((4,)).initial())}
+
+
+def test_a_plan_that_fails_is_halved_until_the_guilty_form_is_known() -> None:
+    def fails(key: str, form: ChainForm) -> bool:
+        return key == SHORT.key and form.sizes == (16,)
+
+    outcome, told = run(Bench(fails=fails))
+    failed = [trial for trial in told.trials if trial.failure is not None]
+    assert [(t.key, t.form.sizes, t.failure) for t in failed] == [
+        (SHORT.key, (16,), Failure("crashed", "SIGSEGV"))
+    ]
+    assert outcome.plan.forms[SHORT.key].sizes in {(8,), (32,)}, "the best of those that work"
+    assert LONG.key in outcome.plan.forms, "the others of its plans were measured"
+    report = next(site for site in outcome.sites if site.key == SHORT.key)
+    assert report.num_failed == 1
+
+
+def test_the_untuned_plan_stays_unless_the_race_is_won() -> None:
+    outcome, told = run(Bench(race_factor=2.0))
+    assert outcome.plan.forms == {}
+    assert told.stored == []
+    assert all(site.form is None for site in outcome.sites)
+
+
+def test_what_is_best_so_far_is_stored_on_the_way_and_survives_an_interrupt() -> None:
+    bench = Bench(interrupt_at_s=35.0)
+    outcome, told = run(bench)
+    assert outcome.is_interrupted
+    assert told.stored
+    assert outcome.plan.forms == told.stored[-1].forms
+    assert not outcome.plan.is_complete
+
+
+def test_the_deadline_is_kept() -> None:
+    for deadline_s in (2.0, 10.0, 30.0, 100.0):
+        bench = Bench()
+        run(bench, Budget(UNLIMITED, deadline_s))
+        assert bench.now_s <= deadline_s + 4
+
+
+def test_trials_are_counted_against_the_budget() -> None:
+    outcome, told = run(Bench(), Budget(10))
+    confirmations = 2 * 2
+    assert len(told.trials) <= 10 + confirmations
+    assert outcome.num_trials == len(told.trials)
+
+
+def test_a_later_search_goes_on_where_this_one_ended() -> None:
+    first, told = run(Bench(), Budget(20))
+
+    def known(space: object) -> Mapping[ChainForm, float | None]:
+        key = space.key  # type: ignore[attr-defined]
+        return {t.form: t.ratio for t in told.trials if t.key == key}
+
+    _, again = run(Bench(), findings=Findings(known, first.plan if first.plan.forms else None))
+    before = {(t.key, t.form) for t in told.trials}
+    measured = [(t.key, t.form) for t in again.trials]
+    repeated = [pair for pair in measured if pair in before]
+    assert len(repeated) <= 4, "only what is confirmed is measured again"
+
+
+def test_a_seed_and_measurements_decide_everything() -> None:
+    one, two = (run(Bench(), Budget(60), seed=7)[1] for _ in range(2))
+    assert one.trials == two.trials
+
+
+def test_progress_says_how_far_it_is_and_what_it_brought() -> None:
+    _, told = run(Bench())
+    assert any("of 2 done" in text and "x untuned" in text and "s left" in text for text in told.reports)
