@@ -11,6 +11,7 @@ from tilewright.tuning.choice import (
     place_key,
 )
 from tilewright.tuning.database import Trial, TunedPlan, TuningDatabase
+from tilewright.tuning.observation import Failure, FailureReason, Observation, PlanContext, Provenance
 from tilewright.tuning.search import Bench, Outcome, Site, search
 
 __all__ = [
@@ -20,8 +21,13 @@ __all__ = [
     "Candidate",
     "Choice",
     "Choices",
+    "Failure",
+    "FailureReason",
+    "Observation",
     "Outcome",
     "Plan",
+    "PlanContext",
+    "Provenance",
     "Site",
     "Trial",
     "TunedPlan",

@@ -1,63 +1,38 @@
-"""What tuning found out, in one SQLite file: never a reason to fail, and safe to share between processes.
+"""What tuning found out: what each candidate of a site took, which failed, and the plans of whole models.
 
-`trials` holds measurements of single sites, `plans` the candidates that made a whole model faster. A site is
-what was measured: a product in a step of its own, or a group of kernels that share steps. Both are filed
-under a *context*, the digest of everything else that decides a measurement (instruction set, toolchain,
-version, accuracy, threads, and the version of these rows: those of another are not found). Each row carries
-a digest with the key of the cache (`private_files`): a row that was not written here counts as absent, and a
-file that SQLite cannot read, or whose tables are others, is set aside with one warning and begun again. A
-file that other users may have written is not opened.
+A *site* is what was measured: a product in a step of its own, a group of kernels that share steps, or a
+subgraph, by its signature. All is filed under a *context* (`PlanContext`), by its key. Who searches writes
+a batch at a time, so that what ends a search loses no more than the batch in flight. An observation that
+was imported is a *hint*: it says what to measure first, and is never chosen by itself. A candidate that
+failed is not chosen either, whatever times it had.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hmac
 import json
-import logging
 import math
-import os
-import re
-import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.errors import UsageError
 from tilewright.planning import Budget
-from tilewright.printable import printable
-from tilewright.private_files import (
-    DATABASE,
-    NotPrivate,
-    PrivateFolder,
-    key_mark,
-    keyed_digest,
-    record_key,
-    warn_once,
-)
+from tilewright.private_files import DATABASE
 from tilewright.results import about
 from tilewright.tuning.choice import Candidate, Plan
-
-logger = logging.getLogger(__name__)
+from tilewright.tuning.observation import Failure, JsonObject, Observation, PlanContext, parsed
+from tilewright.tuning.schema import KEYS, measurement_of
+from tilewright.tuning.store import Change, Row, Store
 
 FORMAT_VERSION = 2
-"""Of the rows. It is part of every context."""
-MAX_FILE_BYTES = 256 << 20
-_BUSY_TIMEOUT_S = 20.0
-_STEPS_BETWEEN_LOOKS = 100_000
-_MAX_LOOKS = 10_000
-"""A query takes at most 10⁹ of SQLite's steps: a damaged index may be a ring."""
-_SCHEMA = (
-    "CREATE TABLE trials (context TEXT NOT NULL, site TEXT NOT NULL, choice TEXT NOT NULL, "
-    "body TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (context, site, choice)) WITHOUT ROWID",
-    "CREATE TABLE plans (context TEXT NOT NULL, model TEXT NOT NULL, "
-    "body TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (context, model)) WITHOUT ROWID",
-)
+"""Of what candidates and sites mean. It is part of every context."""
+_ROW = "context, site, candidate, body, digest"
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to do a site's work, measured in context: its time, and that of the plain way beside it."""
+    """Choices for a site's products, measured in context: their time, and that of the plain way beside it."""
 
     candidate: Candidate
     time_ns: float
@@ -73,8 +48,9 @@ class Trial:
 class TunedPlan:
     """The outcome of tuning a model: the candidates that won (none if the plain plan did), and both times.
 
-    `is_complete`: every candidate was measured, so that searching again finds nothing new. `budget` is what
-    the search might spend.
+    `candidates` are choices of products, `forms` those of subgraphs, both by site. `is_complete`: every
+    candidate was measured, so that searching again finds nothing new. `budget` is what the search might
+    spend, `search` its name, `model` the model's.
     """
 
     candidates: Plan
@@ -82,6 +58,10 @@ class TunedPlan:
     tuned_ns: float
     is_complete: bool
     budget: Budget = field(default_factory=lambda: Budget(0))
+    forms: Mapping[str, JsonObject] = field(default_factory=dict)
+    search: str = "flat"
+    model: str = ""
+    tuned_at_s: float = 0.0
 
     def satisfies(self, budget: Budget) -> bool:
         """Whether a search with this budget has nothing to add: it would spend no more than the last did."""
@@ -91,6 +71,49 @@ class TunedPlan:
             wanted_s <= last_s and budget.max_evaluations <= self.budget.max_evaluations
         )
 
+    def to_json(self) -> JsonObject:
+        """Plain values."""
+        candidates = {site: candidate.to_json() for site, candidate in sorted(self.candidates.items())}
+        return {
+            "candidates": candidates,
+            "forms": dict(sorted(self.forms.items())),
+            "plain_ns": self.plain_ns,
+            "tuned_ns": self.tuned_ns,
+            "is_complete": self.is_complete,
+            "max_trials": self.budget.max_evaluations,
+            "deadline_s": self.budget.deadline_s,
+            "search": self.search,
+            "model": self.model,
+            "tuned_at_s": self.tuned_at_s,
+        }
+
+    @classmethod
+    def from_json(cls, document: object) -> TunedPlan | None:
+        """What `to_json` gave, also before there were forms; None for anything else."""
+        if not isinstance(document, Mapping):
+            return None
+        try:
+            stored = {site: Candidate.from_json(entry) for site, entry in document["candidates"].items()}
+            candidates = {site: candidate for site, candidate in stored.items() if candidate is not None}
+            forms = document.get("forms", {})
+            deadline_s = document["deadline_s"]
+            plain_ns, tuned_ns = float(document["plain_ns"]), float(document["tuned_ns"])
+            plan = cls(
+                candidates,
+                plain_ns,
+                tuned_ns,
+                bool(document["is_complete"]),
+                Budget(int(document["max_trials"]), None if deadline_s is None else float(deadline_s)),
+                {str(site): dict(form) for site, form in forms.items()},
+                str(document.get("search", "flat")),
+                str(document.get("model", "")),
+                float(document.get("tuned_at_s", 0.0)),
+            )
+        except (AttributeError, KeyError, OverflowError, TypeError, UsageError, ValueError):
+            return None
+        is_whole = len(candidates) == len(stored) and all(0 <= t < math.inf for t in (plain_ns, tuned_ns))
+        return plan if is_whole else None
+
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSummary:
@@ -98,259 +121,213 @@ class DatabaseSummary:
 
     path: Path | None
     num_plans: int = field(metadata=about("Models that were tuned."))
-    num_trials: int = field(metadata=about("Measurements of single kernels."))
+    num_trials: int = field(metadata=about("Measurements of single kernels or subgraphs."))
+    num_failures: int = field(metadata=about("Candidates that crashed, hung, or gave wrong values."))
     size_bytes: int
 
 
 class TuningDatabase:
-    """Findings of earlier searches; `path=None` remembers nothing.
-
-    Every call opens its own connection, so that threads, forks and other processes need no care.
-    """
+    """Findings of earlier searches; `path=None` remembers nothing."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self._folder = None if path is None else PrivateFolder(path.parent)
-        self._has_warned = False
+        self.store = Store(path)
 
     @classmethod
     def in_folder(cls, folder: Path | None) -> TuningDatabase:
         """The database of a cache folder."""
         return cls(None if folder is None else folder / DATABASE)
 
-    def trials(self, context: str, site: str) -> tuple[Trial, ...]:
-        """What was measured for a site, in order of the candidates' text."""
-        rows = self._read(
-            "SELECT context, site, choice, body, digest FROM trials WHERE context = ? AND site = ? "
-            "ORDER BY choice",
-            (context, site),
+    @property
+    def path(self) -> Path | None:
+        """The file; None if nothing is remembered."""
+        return self.store.path
+
+    def record(
+        self,
+        context: PlanContext,
+        outcomes: Sequence[Observation | Failure],
+        names: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Keep a batch, whole or not at all; True if it is kept. `names` says what sites are called.
+
+        A later observation of the same candidate replaces the earlier one.
+        """
+        observations = [o for o in outcomes if isinstance(o, Observation)]
+        failures = [o for o in outcomes if isinstance(o, Failure)]
+        return self.store.write(
+            ("INSERT OR REPLACE INTO observations VALUES (?, ?, ?, ?, ?)", self._rows(context, observations)),
+            ("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?)", self._rows(context, failures)),
+            self._subjects("site", names or {}),
+            self._described(context),
         )
-        return tuple(trial for row in rows if (trial := self._trial(row)) is not None)
 
-    def record(self, context: str, found: Sequence[tuple[str, Trial]]) -> None:
-        """Keep measurements: (site, trial). A later one of the same candidate replaces the earlier."""
-        rows = []
-        for site, trial in found:
-            candidate = json.dumps(trial.candidate.to_json())
-            body = json.dumps({"time_ns": trial.time_ns, "plain_ns": trial.plain_ns})
-            digest = self._digest("trials", context, site, candidate, body)
-            rows.append((context, site, candidate, body, digest))
-        self._write("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?)", rows)
+    def observations(self, context: PlanContext, site: str) -> tuple[Observation, ...]:
+        """What was measured here of a site, or is trusted, without candidates that failed; fastest first."""
+        failed = {failure.candidate_key for failure in self.failures(context, site)}
+        there = self._observations("context = ? AND site = ?", (context.key, site))
+        usable = (o for _, o in there if not o.is_hint and o.candidate_key not in failed)
+        return tuple(sorted(usable, key=lambda o: (o.ratio, o.candidate_key)))
 
-    def plan(self, context: str, model: str) -> TunedPlan | None:
-        """The plan found for a model."""
-        rows = self._read(
-            "SELECT context, model, body, digest FROM plans WHERE context = ? AND model = ?", (context, model)
+    def best(self, context: PlanContext, site: str) -> Observation | None:
+        """The candidate of a site with the least time over its baseline's."""
+        return next(iter(self.observations(context, site)), None)
+
+    def failures(self, context: PlanContext, site: str) -> tuple[Failure, ...]:
+        """Candidates of a site that failed here, by digest."""
+        rows = self.store.read(
+            f"SELECT {_ROW} FROM failures WHERE context = ? AND site = ? ORDER BY candidate",
+            (context.key, site),
+        )
+        return tuple(failure for row in rows if (failure := self._failure(row)) is not None)
+
+    def hints(self, context: PlanContext, site: str) -> tuple[Observation, ...]:
+        """What was seen of a site elsewhere: by others, or in another context here; the most promising first.
+
+        Each candidate once, and none that is measured or failed here.
+        """
+        known = {o.candidate_key for o in self.observations(context, site)}
+        known |= {failure.candidate_key for failure in self.failures(context, site)}
+        best: dict[str, Observation] = {}
+        for _, seen in self._observations("site = ?", (site,)):
+            key = seen.candidate_key
+            if key not in known and (key not in best or seen.ratio < best[key].ratio):
+                best[key] = seen
+        return tuple(sorted(best.values(), key=lambda o: (o.ratio, o.candidate_key)))
+
+    def all_observations(self, feature_set: str | None = None) -> Iterator[tuple[PlanContext, Observation]]:
+        """Everything that was measured, hints too, in a fixed order; only with these features if named."""
+        contexts = self.contexts()
+        for key, seen in self._observations("1", ()):
+            if key in contexts and feature_set in (None, seen.feature_set):
+                yield contexts[key], seen
+
+    def contexts(self) -> Mapping[str, PlanContext]:
+        """Every context that is described, by key."""
+        described = (PlanContext.from_json(parsed(body)) for body in self.subjects("context").values())
+        return {context.key: context for context in described if context is not None}
+
+    def subjects(self, kind: str) -> Mapping[str, str]:
+        """What is said of things of a kind, by key: of a context its JSON, of a site its name."""
+        rows = self.store.read("SELECT kind, name, body, digest FROM subjects WHERE kind = ?", (kind,))
+        return {str(row[1]): str(row[2]) for row in rows if self.store.is_intact("subjects", row)}
+
+    def trials(self, context: PlanContext, site: str) -> tuple[Trial, ...]:
+        """Observations of a site whose candidates are choices of products, in order of their text."""
+        return tuple(
+            sorted(
+                (
+                    Trial(candidate, seen.time_ns, seen.baseline_ns)
+                    for seen in self.observations(context, site)
+                    if (candidate := Candidate.from_json(seen.candidate)) is not None
+                ),
+                key=lambda trial: json.dumps(trial.candidate.to_json()),
+            )
+        )
+
+    def record_trials(self, context: PlanContext, trials: Sequence[tuple[str, Trial]]) -> bool:
+        """Keep a batch of trials by site, as `record`."""
+        now_s = time.time()
+        observations = [
+            Observation(site, trial.candidate.to_json(), measurement_of(trial.time_ns), trial.plain_ns, now_s)
+            for site, trial in trials
+        ]
+        return self.record(context, observations)
+
+    def plan(self, context: PlanContext, model: str) -> TunedPlan | None:
+        """The plan found for a model, by the digest of its sites."""
+        rows = self.store.read(
+            "SELECT context, model, body, digest FROM plans WHERE context = ? AND model = ?",
+            (context.key, model),
         )
         return self._plan(rows[0]) if rows else None
 
-    def store_plan(self, context: str, model: str, plan: TunedPlan) -> None:
-        """Keep the plan of a model, in place of an earlier one."""
-        body = json.dumps(
-            {
-                "candidates": {
-                    site: candidate.to_json() for site, candidate in sorted(plan.candidates.items())
-                },
-                "plain_ns": plan.plain_ns,
-                "tuned_ns": plan.tuned_ns,
-                "is_complete": plan.is_complete,
-                "max_trials": plan.budget.max_evaluations,
-                "deadline_s": plan.budget.deadline_s,
-            }
+    def store_plan(self, context: PlanContext, model: str, plan: TunedPlan) -> bool:
+        """Keep the plan of a model, in place of an earlier one; True if it is kept."""
+        row = self.store.sealed("plans", context.key, model, json.dumps(plan.to_json()))
+        return self.store.write(
+            ("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?)", [row]), self._described(context)
         )
-        row = (context, model, body, self._digest("plans", context, model, body))
-        self._write("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?)", [row])
 
     def summary(self) -> DatabaseSummary:
         """Counts of what is stored."""
         counts = [
-            self._read(f"SELECT count(*) FROM {table}", ())  # names are constants
-            for table in ("plans", "trials")
+            self.store.read(f"SELECT count(*) FROM {table}")  # names are constants
+            for table in ("plans", "observations", "failures")
         ]
-        plans, trials = (int(str(rows[0][0])) if rows else 0 for rows in counts)
-        size_bytes = 0
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                size_bytes = self.path.stat().st_size
-        return DatabaseSummary(self.path, plans, trials, size_bytes)
+        plans, trials, failures = (int(str(rows[0][0])) if rows else 0 for rows in counts)
+        return DatabaseSummary(self.path, plans, trials, failures, self.store.size_bytes)
 
     def verify(self) -> int:
         """Remove damaged rows, and say how many there were; those of another key or version go uncounted."""
-        trials = self._read("SELECT context, site, choice, body, digest FROM trials", ())
-        plans = self._read("SELECT context, model, body, digest FROM plans", ())
-        bad_trials = [row for row in trials if self._trial(row) is None]
-        bad_plans = [row for row in plans if self._plan(row) is None]
-        self._write(
-            "DELETE FROM trials WHERE context = ? AND site = ? AND choice = ?", [r[:3] for r in bad_trials]
-        )
-        self._write("DELETE FROM plans WHERE context = ? AND model = ?", [r[:2] for r in bad_plans])
-        mark, mark_of_another = self._digest().partition(":")[0], re.compile("[0-9a-f]{16}:[0-9a-f]{64}")
-        bad_rows = [("trials", row) for row in bad_trials] + [("plans", row) for row in bad_plans]
-        digests = [str(row[-1]) for table, row in bad_rows if not self._is_intact(table, row)]
-        return sum(d.startswith(mark) or not mark_of_another.fullmatch(d) for d in digests)
+        num_damaged = 0
+        for table, keys in KEYS.items():
+            rows = self.store.read(f"SELECT {', '.join(keys)}, body, digest FROM {table}")
+            bad = [row for row in rows if not self._is_readable(table, row)]
+            where = " AND ".join(f"{key} = ?" for key in keys)
+            removal: Change = (f"DELETE FROM {table} WHERE {where}", [row[: len(keys)] for row in bad])
+            self.store.write(removal, grows=False)
+            num_damaged += sum(
+                self.store.is_damaged(row) for row in bad if not self.store.is_intact(table, row)
+            )
+        return num_damaged
 
     def clear(self) -> int:
-        """Forget everything; returns how many rows that were."""
+        """Forget everything; returns how many findings that were."""
         held = self.summary()
-        for table in ("plans", "trials"):
-            self._write(f"DELETE FROM {table}", [()])  # names are constants
-        return held.num_plans + held.num_trials
+        self.store.write(*((f"DELETE FROM {table}", [()]) for table in KEYS), grows=False)
+        self.store.compact()
+        return held.num_plans + held.num_trials + held.num_failures
 
-    def _read(self, query: str, values: tuple[str, ...]) -> list[tuple[object, ...]]:
-        if self.path is None or not self._is_usable(self.path, create=False):
-            return []
-        with self._guarded(self.path), self._connect(self.path) as connection:
-            return connection.execute(query, values).fetchall()
-        return []
+    def _rows(self, context: PlanContext, outcomes: Sequence[Observation] | Sequence[Failure]) -> list[Row]:
+        key = context.key
+        return [
+            self.store.sealed(
+                "observations" if isinstance(outcome, Observation) else "failures",
+                key,
+                outcome.site,
+                outcome.candidate_key,
+                json.dumps(outcome.to_json()),
+            )
+            for outcome in outcomes
+        ]
 
-    def _write(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        if self.path is None or not rows:
-            return
-        for _ in range(2):  # again after a damaged file was set aside
-            if not self._is_usable(self.path, create=True):
-                return
-            with self._guarded(self.path), self._connect(self.path) as connection:
-                connection.executemany(statement, rows)
-                return
+    def _described(self, context: PlanContext) -> Change:
+        return self._subjects("context", {context.key: json.dumps(context.to_json())})
 
-    @contextlib.contextmanager
-    def _connect(self, path: Path) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
-        looks = iter(range(_MAX_LOOKS))
-        connection.set_progress_handler(lambda: next(looks, None) is None, _STEPS_BETWEEN_LOOKS)
-        try:
-            connection.execute("PRAGMA trusted_schema = OFF")
-            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                with contextlib.suppress(sqlite3.OperationalError):  # another process is just doing it
-                    connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            with connection:
-                found = connection.execute("SELECT sql FROM sqlite_schema ORDER BY name").fetchmany(3)
-                if not found:
-                    for statement in _SCHEMA:
-                        connection.execute(statement.replace("TABLE", "TABLE IF NOT EXISTS", 1))
-                elif found != [(statement,) for statement in sorted(_SCHEMA)]:
-                    raise sqlite3.DatabaseError("its tables are not those of this version")
-                yield connection
-        finally:
-            connection.close()
+    def _subjects(self, kind: str, bodies: Mapping[str, str]) -> Change:
+        rows = [self.store.sealed("subjects", kind, name, body) for name, body in bodies.items()]
+        return "INSERT OR REPLACE INTO subjects VALUES (?, ?, ?, ?)", rows
 
-    @contextlib.contextmanager
-    def _guarded(self, path: Path) -> Iterator[None]:
-        """A file that is none of SQLite's is set aside; a disk that does not play along is gone without."""
-        before = _file_number(path)
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            self._warn(f"cannot use the tuning database {path} ({error}); going on without it")
-        except sqlite3.DatabaseError as error:
-            # Another process may have begun it anew already: only the file that was read is set aside.
-            if before is not None and _file_number(path) == before:
-                self._set_aside(path, error)
-        except OSError as error:
-            reason = error.strerror or error
-            self._warn(f"cannot use the tuning database {path} ({reason}); going on without it")
+    def _observations(self, condition: str, values: tuple[str, ...]) -> Iterator[tuple[str, Observation]]:
+        """Observations with the keys of their contexts; the condition is a constant."""
+        query = f"SELECT {_ROW} FROM observations WHERE {condition} ORDER BY context, site, candidate"
+        for row in self.store.read(query, values):
+            observation = self._observation(row)
+            if observation is not None:
+                yield str(row[0]), observation
 
-    def _set_aside(self, path: Path, error: sqlite3.DatabaseError) -> None:
-        aside = path.with_name(path.name + ".damaged")
-        self._warn(f"the tuning database {path} is damaged ({error}): moved to {aside.name} and begun anew")
-        with contextlib.suppress(OSError):
-            os.replace(path, aside)
-        for suffix in ("-wal", "-shm"):
-            with contextlib.suppress(OSError):
-                path.with_name(path.name + suffix).unlink()
+    def _observation(self, row: Row) -> Observation | None:
+        """A row of `observations`; None if it is damaged or of another version."""
+        if not self.store.is_intact("observations", row):
+            return None
+        return Observation.from_json(str(row[1]), parsed(str(row[3])))
 
-    def _is_usable(self, path: Path, *, create: bool) -> bool:
-        """Whether the file, with SQLite's two beside it, is there and only this user can have written it.
+    def _failure(self, row: Row) -> Failure | None:
+        """A row of `failures`; None if it is damaged or of another version."""
+        if not self.store.is_intact("failures", row):
+            return None
+        return Failure.from_json(str(row[1]), parsed(str(row[3])))
 
-        As nobody else may change the folder either, it is still so when SQLite opens it by name. `create`
-        makes it, empty, so that its mode does not depend on the umask; SQLite gives that mode to the others.
-        """
-        assert self._folder is not None
-        try:
-            is_there = self._folder.check(path.name, max_bytes=MAX_FILE_BYTES)
-            for suffix in ("-wal", "-shm"):
-                self._folder.check(path.name + suffix, max_bytes=MAX_FILE_BYTES)
-            if not is_there and create:
-                with contextlib.suppress(FileExistsError):
-                    self._folder.write(b"", path.name, replace=False)
-            return is_there or create
-        except NotPrivate as problem:
-            warn_once(problem)
-        except OSError as error:
-            reason = error.strerror or error
-            self._warn(f"cannot use the tuning database {path} ({reason}); going on without it")
-        return False
-
-    def _digest(self, *parts: str) -> str:
-        """Keyed digest of a row; nothing where there is no key, which no row has."""
-        key = None if self._folder is None else record_key(self._folder, create=True)
-        if key is None:
-            return ""
-        digest = keyed_digest(key, b"tuning", *(part.encode() for part in parts))
-        return f"{key_mark(key).hex()}:{digest.hex()}"
-
-    def _is_intact(self, table: str, row: tuple[object, ...]) -> bool:
-        """Whether the row is as it was written here."""
-        *parts, digest = (str(x) for x in row)
-        expected = self._digest(table, *parts)
-        return bool(expected) and hmac.compare_digest(expected.encode(), digest.encode())
-
-    def _trial(self, row: tuple[object, ...]) -> Trial | None:
-        """A row of `trials`; None if it is damaged or of another version."""
-        return _trial([str(x) for x in row[:-1]]) if self._is_intact("trials", row) else None
-
-    def _plan(self, row: tuple[object, ...]) -> TunedPlan | None:
+    def _plan(self, row: Row) -> TunedPlan | None:
         """A row of `plans`; None if it is damaged or of another version."""
-        return _plan([str(x) for x in row[:-1]]) if self._is_intact("plans", row) else None
+        return TunedPlan.from_json(parsed(str(row[2]))) if self.store.is_intact("plans", row) else None
 
-    def _warn(self, message: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning("%s", printable(message))
-
-
-def _file_number(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
-
-
-def _trial(parts: Sequence[str]) -> Trial | None:
-    """What the columns of a row of `trials` say."""
-    candidate, body = Candidate.from_json(_loads(parts[2])), _loads(parts[3])
-    if candidate is None or not isinstance(body, dict):
-        return None
-    times = [body.get(name) for name in ("time_ns", "plain_ns")]
-    if not all(isinstance(t, int | float) and t > 0 for t in times):
-        return None
-    return Trial(candidate, *map(float, times))  # type: ignore[arg-type]  # numbers, as just checked
-
-
-def _plan(parts: Sequence[str]) -> TunedPlan | None:
-    """What the columns of a row of `plans` say."""
-    body = _loads(parts[2])
-    if not isinstance(body, dict):
-        return None
-    try:
-        stored = {site: Candidate.from_json(document) for site, document in body["candidates"].items()}
-        candidates = {site: candidate for site, candidate in stored.items() if candidate is not None}
-        deadline_s = body["deadline_s"]
-        plan = TunedPlan(
-            candidates,
-            float(body["plain_ns"]),
-            float(body["tuned_ns"]),
-            bool(body["is_complete"]),
-            Budget(int(body["max_trials"]), None if deadline_s is None else float(deadline_s)),
-        )
-    except (AttributeError, KeyError, TypeError, UsageError, ValueError):
-        return None
-    return plan if len(candidates) == len(stored) else None
-
-
-def _loads(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
+    def _is_readable(self, table: str, row: Row) -> bool:
+        match table:
+            case "observations":
+                return self._observation(row) is not None
+            case "failures":
+                return self._failure(row) is not None
+            case "plans":
+                return self._plan(row) is not None
+        return self.store.is_intact(table, row)

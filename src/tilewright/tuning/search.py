@@ -80,7 +80,7 @@ class Outcome:
     is_interrupted: bool = False
 
 
-Record = Callable[[Sequence[tuple[str, Trial]]], None]
+Record = Callable[[Sequence[tuple[str, Trial]]], object]
 Report = Callable[[str, int, int], None]
 
 

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tilewright.cost.base import Measurement
 from tilewright.planning import Budget
-from tilewright.tuning import Candidate, Choice, Trial, TunedPlan, TuningDatabase
+from tilewright.tuning import (
+    Candidate,
+    Choice,
+    Failure,
+    FailureReason,
+    Observation,
+    PlanContext,
+    Provenance,
+    Trial,
+    TunedPlan,
+    TuningDatabase,
+)
+from tilewright.tuning.observation import Source
+from tilewright.tuning.schema import OLDEST_TABLES
 
 DIRECT = Candidate.of({"8f": Choice.of("contraction", rows=8)})
 FAST = Candidate.of({"8f": Choice.of("winograd", tile=4)})
 TRIAL = Trial(FAST, 80.0, 100.0)
+CONTEXT = PlanContext("1.0", "avx512", "32K", "llvm", "fast", 2, processor="a processor")
+ELSEWHERE = replace(CONTEXT, num_threads=1)
 PLAN = TunedPlan({"site": FAST}, 1000.0, 900.0, is_complete=True, budget=Budget.parse("30s"))
 
 
@@ -29,20 +47,20 @@ def same(a: TunedPlan | None, b: TunedPlan | None) -> bool:
 
 
 def test_findings_are_read_back_by_another_reader(database: TuningDatabase) -> None:
-    database.record("context", [("site", TRIAL), ("site", Trial(DIRECT, 99.0, 100.0)), ("other", TRIAL)])
-    database.store_plan("context", "model", PLAN)
+    database.record_trials(CONTEXT, [("site", TRIAL), ("site", Trial(DIRECT, 99.0, 100.0)), ("other", TRIAL)])
+    database.store_plan(CONTEXT, "model", PLAN)
     again = TuningDatabase(database.path)
-    assert set(again.trials("context", "site")) == {TRIAL, Trial(DIRECT, 99.0, 100.0)}
-    assert same(again.plan("context", "model"), PLAN)
-    assert again.trials("elsewhere", "site") == ()
-    assert again.plan("context", "another") is None
+    assert set(again.trials(CONTEXT, "site")) == {TRIAL, Trial(DIRECT, 99.0, 100.0)}
+    assert same(again.plan(CONTEXT, "model"), PLAN)
+    assert again.trials(ELSEWHERE, "site") == ()
+    assert again.plan(CONTEXT, "another") is None
 
 
 def test_a_later_finding_replaces_the_earlier(database: TuningDatabase) -> None:
     later = Trial(FAST, 120.0, 100.0)
-    database.record("context", [("site", TRIAL)])
-    database.record("context", [("site", later)])
-    assert database.trials("context", "site") == (later,)
+    database.record_trials(CONTEXT, [("site", TRIAL)])
+    database.record_trials(CONTEXT, [("site", later)])
+    assert database.trials(CONTEXT, "site") == (later,)
 
 
 @pytest.mark.parametrize(
@@ -65,19 +83,19 @@ def test_a_plan_satisfies_budgets_up_to_its_own(last: str, wanted: str, satisfie
 
 def test_it_counts_and_forgets(database: TuningDatabase) -> None:
     assert database.clear() == 0
-    database.record("context", [("site", TRIAL)])
-    database.store_plan("context", "model", PLAN)
+    database.record_trials(CONTEXT, [("site", TRIAL)])
+    database.store_plan(CONTEXT, "model", PLAN)
     held = database.summary()
     assert (held.num_plans, held.num_trials) == (1, 1)
     assert held.size_bytes > 0
     assert database.clear() == 2
-    assert database.plan("context", "model") is None
+    assert database.plan(CONTEXT, "model") is None
 
 
 def test_without_a_folder_nothing_is_remembered() -> None:
     database = TuningDatabase.in_folder(None)
-    database.store_plan("context", "model", PLAN)
-    assert database.plan("context", "model") is None
+    database.store_plan(CONTEXT, "model", PLAN)
+    assert database.plan(CONTEXT, "model") is None
     assert database.summary().num_plans == 0
 
 
@@ -91,31 +109,155 @@ def test_without_a_folder_nothing_is_remembered() -> None:
     ],
 )
 def test_a_damaged_row_is_a_miss_and_verify_removes_it(database: TuningDatabase, change: str) -> None:
-    database.record("context", [("site", Trial(FAST, 99.0, 100.0))])
-    database.store_plan("context", "model", PLAN)
+    database.record_trials(CONTEXT, [("site", Trial(FAST, 99.0, 100.0))])
+    database.store_plan(CONTEXT, "model", PLAN)
     assert database.path is not None
     with sqlite3.connect(database.path) as connection:
-        for table in ("plans", "trials"):
+        for table in ("plans", "observations"):
             connection.execute(change.format(table=table).replace("NULL ||", "'' ||"))
     connection.close()
-    assert database.trials("context", "site") == ()
-    assert database.plan("context", "model") is None
+    assert database.trials(CONTEXT, "site") == ()
+    assert database.plan(CONTEXT, "model") is None
     assert database.verify() == 2
     assert database.summary().num_trials == 0
 
 
-def test_rows_of_another_version_are_not_read_and_not_called_damaged(database: TuningDatabase) -> None:
-    database.store_plan("context", "model", PLAN)  # a file and its key
-    choice, body = '{"template": "winograd", "tile": 4}', '{"time_ns": 80.0, "plain_ns": 100.0}'
-    row = ("context", "site", choice, body)
+FORM = {"kernels": [{"nodes": [0, 1], "blocking": {"rows": 4}}]}
+
+
+def seen(candidate: object = FORM, time_ns: float = 80.0, **facts: object) -> Observation:
+    assert isinstance(candidate, dict)
+    samples = [time_ns, time_ns * 1.1, time_ns * 1.2]
+    return Observation("group", candidate, Measurement.of(samples, "3 runs"), 100.0, 1.7e9, **facts)  # type: ignore[arg-type]
+
+
+def test_observations_are_read_back_as_they_were_recorded(database: TuningDatabase) -> None:
+    whole = seen(
+        features={"flop": 1e9, "bytes": 3.0},
+        feature_set="cpu-nests-1",
+        provenance=Provenance(host="node2", calibrated_at_s=1.7e9),
+    )
+    assert database.record(CONTEXT, [whole], names={"group": "conv + relu"})
+    again = TuningDatabase(database.path)
+    assert again.observations(CONTEXT, "group") == (whole,)
+    assert again.observations(ELSEWHERE, "group") == ()
+    assert again.contexts() == {CONTEXT.key: CONTEXT}
+    assert again.subjects("site") == {"group": "conv + relu"}
+    assert list(again.all_observations("cpu-nests-1")) == [(CONTEXT, whole)]
+    assert list(again.all_observations("cpu-nests-2")) == []
+
+
+def test_the_best_is_the_fastest_beside_its_baseline_that_never_failed(database: TuningDatabase) -> None:
+    slow, fast, wrong = (seen({"rows": n}, time_ns) for n, time_ns in ((1, 90.0), (2, 80.0), (4, 20.0)))
+    failure = Failure("group", {"rows": 4}, FailureReason.WRONG_VALUES, "off by 3", 1.7e9)
+    database.record(CONTEXT, [slow, wrong, fast, failure])
+    assert database.best(CONTEXT, "group") == fast
+    assert database.observations(CONTEXT, "group") == (fast, slow)
+    assert database.failures(CONTEXT, "group") == (failure,)
+    assert database.best(CONTEXT, "another") is None
+    database.record(CONTEXT, [seen({"rows": 2}, 95.0)])
+    assert database.best(CONTEXT, "group") == slow, "a later observation replaces the earlier"
+
+
+def test_what_was_seen_elsewhere_is_a_hint_and_never_the_best(database: TuningDatabase) -> None:
+    imported = seen({"rows": 8}, 10.0, provenance=Provenance(Source.IMPORTED, "elsewhere"))
+    other = seen({"rows": 2}, 50.0)
+    database.record(CONTEXT, [imported, seen({"rows": 4}, 99.0)])
+    database.record(ELSEWHERE, [other, seen({"rows": 4}, 1.0), seen({"rows": 8}, 70.0)])
+    assert database.best(CONTEXT, "group") == seen({"rows": 4}, 99.0)
+    assert database.hints(CONTEXT, "group") == (imported, other)
+    trusted = seen({"rows": 8}, 10.0, provenance=Provenance(Source.TRUSTED, "elsewhere"))
+    database.record(CONTEXT, [trusted])
+    assert database.best(CONTEXT, "group") == trusted
+
+
+def test_a_context_is_known_by_all_but_the_name_of_the_processor() -> None:
+    other = replace(CONTEXT, processor="another")
+    assert other.key == CONTEXT.key
+    assert not other.is_like(CONTEXT)
+    changes = [{"num_threads": 3}, {"machine": "avx2"}, {"surroundings": "a plan"}, {"format_version": 3}]
+    assert len({CONTEXT.key, *(replace(CONTEXT, **change).key for change in changes)}) == 5  # type: ignore[arg-type]
+    assert PlanContext.from_json(CONTEXT.to_json()) == CONTEXT
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"candidate": []},
+        {"candidate": {}},
+        {"candidate": {"a": "x" * 300_000}},
+        {"measured": None},
+        {"measured": {"median_ns": 1, "low_ns": 2, "high_ns": 3, "count": 1, "context": ""}},
+        {"measured": {"median_ns": 2, "low_ns": -1, "high_ns": 3, "count": 1, "context": ""}},
+        {"measured": {"median_ns": 2, "low_ns": 1, "high_ns": 1e300, "count": 1, "context": ""}},
+        {"measured": {"median_ns": 2, "low_ns": 1, "high_ns": 3, "count": True, "context": ""}},
+        {"baseline_ns": 0},
+        {"baseline_ns": float("nan")},
+        {"baseline_ns": "100"},
+        {"measured_at_s": -1},
+        {"features": {"a": float("inf")}},
+        {"features": {"a": "1"}},
+        {"features": {str(n): 1 for n in range(2000)}},
+        {"feature_set": 1},
+        {"source": "myself"},
+        {"source": ["measured"]},
+        {"host": None},
+        {"calibrated_at_s": "now"},
+    ],
+)
+def test_an_observation_of_other_types_or_sizes_is_none(change: dict[str, object]) -> None:
+    document = seen().to_json()
+    assert Observation.from_json("group", document) == seen()
+    assert Observation.from_json("group", {**document, **change}) is None
+
+
+def _oldest(path: Path, digest_of: Callable[..., str]) -> None:
+    """A file as the first version wrote it: one trial, one plan."""
+    choice = '{"8f": {"template": "winograd", "tile": 4}}'
+    trial = (CONTEXT.key, "site", choice, '{"time_ns": 80.0, "plain_ns": 100.0}')
+    body = {"candidates": {"site": FAST.to_json()}, "plain_ns": 1000.0, "tuned_ns": 900.0}
+    body |= {"is_complete": True, "max_trials": PLAN.budget.max_evaluations, "deadline_s": 30.0}
+    plan = (CONTEXT.key, "model", json.dumps(body))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        for statement in OLDEST_TABLES:
+            connection.execute(statement)
+        connection.execute("INSERT INTO trials VALUES (?, ?, ?, ?, ?)", (*trial, digest_of("trials", *trial)))
+        connection.execute("INSERT INTO plans VALUES (?, ?, ?, ?)", (*plan, digest_of("plans", *plan)))
+    connection.close()
+
+
+def test_a_file_of_the_first_version_is_taken_over(
+    database: TuningDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert database.path is not None
+    database.path.parent.mkdir(mode=0o700)
+    database.path.touch(mode=0o600)
+    _oldest(database.path, database.store._digest)
+    assert database.trials(CONTEXT, "site") == (TRIAL,)
+    assert same(database.plan(CONTEXT, "model"), PLAN)
+    database.record(CONTEXT, [seen()])
+    assert (database.summary().num_plans, database.summary().num_trials) == (1, 2)
+    assert database.verify() == 0
+    assert not caplog.records
+
+
+def test_a_file_of_a_later_version_is_left_alone(
+    database: TuningDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.store_plan(CONTEXT, "model", PLAN)
     assert database.path is not None
     with sqlite3.connect(database.path) as connection:
-        digest = database._digest("trials", *row)
-        connection.execute("INSERT INTO trials VALUES (?, ?, ?, ?, ?)", (*row, digest))
+        connection.execute("PRAGMA user_version = 4")
+        connection.execute("CREATE TABLE more (x)")
     connection.close()
-    assert database.trials("context", "site") == ()
-    assert database.verify() == 0
-    assert (database.summary().num_plans, database.summary().num_trials) == (1, 0)
+    with caplog.at_level(logging.WARNING, logger="tilewright"):
+        assert database.plan(CONTEXT, "model") is None
+        assert not database.store_plan(CONTEXT, "model", PLAN)
+    assert [r.message.count("later version") for r in caplog.records] == [1]
+    with sqlite3.connect(database.path) as connection:
+        assert connection.execute("SELECT count(*) FROM plans").fetchone() == (1,)
+    connection.close()
 
 
 def test_a_file_that_is_no_database_is_set_aside_with_one_warning(
@@ -125,15 +267,15 @@ def test_a_file_that_is_no_database_is_set_aside_with_one_warning(
     database.path.parent.mkdir()
     database.path.write_bytes(b"no database at all" * 100)
     with caplog.at_level(logging.WARNING, logger="tilewright"):
-        assert database.plan("context", "model") is None
-        database.store_plan("context", "model", PLAN)
-    assert same(database.plan("context", "model"), PLAN)
+        assert database.plan(CONTEXT, "model") is None
+        database.store_plan(CONTEXT, "model", PLAN)
+    assert same(database.plan(CONTEXT, "model"), PLAN)
     assert [r.message.count("damaged") > 0 for r in caplog.records] == [True]
     assert database.path.with_name("tuning.db.damaged").read_bytes().startswith(b"no database")
 
 
 def test_a_truncated_or_scribbled_file_never_raises(database: TuningDatabase) -> None:
-    database.record("context", [(f"site{i}", TRIAL) for i in range(200)])
+    database.record_trials(CONTEXT, [(f"site{i}", TRIAL) for i in range(200)])
     assert database.path is not None
     with sqlite3.connect(database.path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -143,9 +285,9 @@ def test_a_truncated_or_scribbled_file_never_raises(database: TuningDatabase) ->
         scribbled = whole[:at] + b"\xff" * 64 + whole[at + 64 :]
         for content in (whole[:at], scribbled):
             database.path.write_bytes(content)
-            TuningDatabase(database.path).trials("context", "site7")
-            TuningDatabase(database.path).record("context", [("site7", TRIAL)])
-            assert set(TuningDatabase(database.path).trials("context", "site7")) <= {TRIAL}
+            TuningDatabase(database.path).trials(CONTEXT, "site7")
+            TuningDatabase(database.path).record_trials(CONTEXT, [("site7", TRIAL)])
+            assert set(TuningDatabase(database.path).trials(CONTEXT, "site7")) <= {TRIAL}
 
 
 def test_a_disk_that_cannot_be_written_is_one_warning(
@@ -154,16 +296,16 @@ def test_a_disk_that_cannot_be_written_is_one_warning(
     (tmp_path / "file").write_text("")
     database = TuningDatabase.in_folder(tmp_path / "file")
     with caplog.at_level(logging.WARNING, logger="tilewright"):
-        database.store_plan("context", "model", PLAN)
-        database.record("context", [("site", TRIAL)])
+        database.store_plan(CONTEXT, "model", PLAN)
+        database.record_trials(CONTEXT, [("site", TRIAL)])
     assert len(caplog.records) == 1
 
 
 def _write_many(path: str, writer: int) -> None:
     database = TuningDatabase(Path(path))
     for i in range(10):
-        database.record("context", [(f"site{writer}.{i}", TRIAL)])
-        database.store_plan("context", "model", PLAN)
+        database.record_trials(CONTEXT, [(f"site{writer}.{i}", TRIAL)])
+        database.store_plan(CONTEXT, "model", PLAN)
 
 
 def test_processes_share_it(tmp_path: Path) -> None:
@@ -179,4 +321,4 @@ def test_processes_share_it(tmp_path: Path) -> None:
         assert writer.exitcode == 0
     database = TuningDatabase(path)
     assert database.summary().num_trials == 40
-    assert same(database.plan("context", "model"), PLAN)
+    assert same(database.plan(CONTEXT, "model"), PLAN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import tempfile
 import time
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp, UsageError
-from tilewright.hardware.probe import resolve_threads
+from tilewright.hardware.probe import cpu_name, resolve_threads
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
@@ -30,6 +29,7 @@ from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.storage import Arrangements
 from tilewright.tuning import Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search
 from tilewright.tuning.database import FORMAT_VERSION
+from tilewright.tuning.observation import PlanContext
 from tilewright.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -160,17 +160,19 @@ class Tuner:
         return self.plain.program
 
     @property
-    def context(self) -> str:
-        """Digest of everything but the model that decides a measurement."""
+    def context(self) -> PlanContext:
+        """Everything but the model that decides a measurement."""
         options = self.program.options
-        threads = resolve_threads(options.num_threads)
-        facts = (
-            FORMAT_VERSION,
-            __version__,
-            self.plain.isa.fingerprint,
-            asdict(self.plain.isa.caches),
+        return PlanContext(
+            version=__version__,
+            machine=self.plain.isa.fingerprint,
+            caches=str(asdict(self.plain.isa.caches)),
+            toolchain=toolchain_version(),
+            accuracy=str(options.accuracy),
+            num_threads=resolve_threads(options.num_threads),
+            processor=cpu_name(),
+            format_version=FORMAT_VERSION,
         )
-        return _digest(*facts, toolchain_version(), options.accuracy, threads)
 
     @property
     def model(self) -> str:
@@ -204,7 +206,7 @@ class Tuner:
                 sites,
                 ModelBench(self.target, quiet, self.sites, feed, self.plain.weight_bytes),
                 budget.start(),
-                record=lambda trials: database.record(context, trials),
+                record=lambda trials: database.record_trials(context, trials),
                 report=lambda what, done, total: progress(what, done, total),
                 known=known,
             )
@@ -218,7 +220,8 @@ class Tuner:
             if earlier is not None:
                 outcome = replace(outcome, plan=earlier)
         else:
-            database.store_plan(context, self.model, outcome.plan)
+            plan = replace(outcome.plan, model=program.graph.name, tuned_at_s=time.time())
+            database.store_plan(context, self.model, plan)
         return self._info(outcome, sites)
 
     def describe(self, plan: TunedPlan) -> TuningInfo:
@@ -306,7 +309,3 @@ def random_feed(program: Program, largest_integer: int = 1) -> dict[str, Array]:
         else:
             feed[value.name] = rng.integers(0, largest_integer + 1, value.shape).astype(value.dtype.numpy)
     return feed
-
-
-def _digest(*facts: object) -> str:
-    return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()
