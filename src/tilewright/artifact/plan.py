@@ -165,22 +165,8 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
 
 def _forms(partition: Partition) -> dict[str, Any]:
     """The kernels of each subgraph that has a form, where any has one."""
-    forms = [
-        {"subgraph": s.id, "kernels": [_kernel(kernel) for kernel in s.form.kernels]}
-        for s in partition.subgraphs
-        if s.form is not None
-    ]
+    forms = [{"subgraph": s.id, **s.form.to_json()} for s in partition.subgraphs if s.form is not None]
     return {"kernels": forms} if forms else {}
-
-
-def _kernel(kernel: KernelForm) -> dict[str, Any]:
-    fields: dict[str, Any] = {"nodes": list(kernel.nodes)}
-    if kernel.blocking is not None:
-        fields |= {"block": list(kernel.blocking.block), "strip": kernel.blocking.strip}
-        fields["saved_share"] = kernel.saved_share
-    if kernel.choices:
-        fields["choices"] = {signature: choice.to_json() for signature, choice in kernel.choices}
-    return fields
 
 
 def _read_forms(stored: _PartitionFields, subgraphs: Sequence[Subgraph]) -> Iterator[tuple[int, Form]]:

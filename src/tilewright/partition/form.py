@@ -6,10 +6,11 @@ subgraph is cut is a decision of the partition, made by the target that will com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import Any, TypeGuard
 
 from tilewright.ir.region import Region
 from tilewright.planning.choice import Choice
@@ -80,6 +81,34 @@ class KernelForm:
         """Whether it leaves everything to the target."""
         return self.blocking is None and not self.choices
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        fields: dict[str, Any] = {"nodes": list(self.nodes)}
+        if self.blocking is not None:
+            fields |= {"block": list(self.blocking.block), "strip": self.blocking.strip}
+            fields["saved_share"] = self.saved_share
+        if self.choices:
+            fields["choices"] = {signature: choice.to_json() for signature, choice in self.choices}
+        return fields
+
+    @classmethod
+    def from_json(cls, document: object) -> KernelForm | None:
+        """What `to_json` gave; None for anything else."""
+        if not isinstance(document, Mapping):
+            return None
+        nodes, block, strip = document.get("nodes"), document.get("block"), document.get("strip", 1)
+        saved_share, named = document.get("saved_share", 0.0), document.get("choices", {})
+        if not _are_numbers(nodes) or not _are_numbers([strip]) or not isinstance(named, Mapping):
+            return None
+        if not isinstance(saved_share, int | float) or not (block is None or _are_numbers(block)):
+            return None
+        choices = {str(signature): Choice.from_json(entry) for signature, entry in named.items()}
+        if None in choices.values():
+            return None
+        blocking = None if block is None else Blocking(tuple(block), strip)
+        known = tuple((signature, choice) for signature, choice in choices.items() if choice is not None)
+        return cls(tuple(nodes), blocking, float(saved_share), known)
+
     def __str__(self) -> str:
         if self.blocking is None:
             return "compiled as its loop nests compose"
@@ -111,6 +140,23 @@ class Form:
         """Whether some kernel computes several operators block by block."""
         return any(kernel.blocking is not None for kernel in self.kernels)
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"kernels": [kernel.to_json() for kernel in self.kernels]}
+
+    @classmethod
+    def from_json(cls, document: object) -> Form | None:
+        """What `to_json` gave; None for anything else. Whether it fits a subgraph is `check_forms`' business.
+
+        >>> Form.from_json(Form.whole(3).to_json()) == Form.whole(3)
+        True
+        """
+        if not isinstance(document, Mapping) or not isinstance(document.get("kernels"), list):
+            return None
+        kernels = [KernelForm.from_json(entry) for entry in document["kernels"]]
+        known = tuple(kernel for kernel in kernels if kernel is not None)
+        return cls(known) if known and len(known) == len(kernels) else None
+
     def kernel_numbers(self) -> dict[int, int]:
         """Of each node, by its position: the number of its kernel."""
         return {node: number for number, kernel in enumerate(self.kernels) for node in kernel.nodes}
@@ -130,3 +176,7 @@ blocking=None, saved_share=0.0, choices=()))
             kernels.append(replace(kernel, nodes=tuple(first + node for node in kernel.nodes)))
         first += num_nodes
     return Form(tuple(kernels))
+
+
+def _are_numbers(values: object) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
