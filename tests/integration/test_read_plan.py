@@ -48,6 +48,23 @@ def test_a_plan_that_the_verb_prints_is_in_order(tmp_path: Path) -> None:
     assert said == f"{len(plan['steps'])} steps, {len(plan['buffers'])} buffers, 0 problems\n"
 
 
+@pytest.mark.parametrize("order", ["core-groups{number=4}", "core-pipeline{stages=4}"])
+def test_steps_name_their_group_of_cores(order: str, tmp_path: Path) -> None:
+    model = tw.zoo.build("squeezenet1_1", image=64, batch=4)
+    result = tw.simulate(
+        model, "stcp920{resident_weights=true}", partition="layerwise", schedule=order
+    ).to_json()
+    code, _, wrong = read(result, tmp_path)
+    assert (code, wrong) == (0, "")
+    steps = result["plan"]["steps"]
+    assert {(s["cores"]["first_core"], s["cores"]["num_cores"]) for s in steps} == {
+        (c, 2) for c in (0, 2, 4, 6)
+    }
+    weights = [weight for step in steps for weight in step["weights"]]
+    assert any(weight["resident_in"] == "LB" for weight in weights)
+    assert all(weight["fetch_s"] is None for weight in weights if weight["resident_in"] == "LB")
+
+
 def over_another(plan: Plan) -> None:
     """A buffer that lies alone is moved to where another one is live."""
     for b in plan["buffers"]:

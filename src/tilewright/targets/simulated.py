@@ -192,12 +192,23 @@ class PlannedTiles:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedCores:
+    """A group of neighbouring cores of a cluster."""
+
+    first_core: int
+    num_cores: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedStep:
     """A layer of an instance, or what a concatenation, copy or redistribution moves."""
 
     number: int
     name: str
     instance: int
+    cores: PlannedCores | None = field(
+        metadata=about("The group of cores that runs it; null: all cores, or those that its kernel is given.")
+    )
     operators: tuple[str, ...] = field(metadata=about("In their order; none of one that only moves buffers."))
     reads: tuple[PlannedRead, ...]
     writes: tuple[int, ...] = field(metadata=about("The buffers that it makes."))

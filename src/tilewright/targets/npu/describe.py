@@ -14,11 +14,13 @@ from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA
-from tilewright.targets.npu.steps import Load, SimulatedStep
+from tilewright.targets.npu.residents import Residents
+from tilewright.targets.npu.steps import Load, SimulatedStep, Weight
 from tilewright.targets.npu.tiles import Passage, Tiling
 from tilewright.targets.simulated import (
     NetworkPlan,
     PlannedBuffer,
+    PlannedCores,
     PlannedInstance,
     PlannedLevel,
     PlannedPassage,
@@ -159,11 +161,14 @@ def _buffer(
 
 
 def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> PlannedStep:
-    placed, residents = planned.scopes.steps[step.number], planned.simulation.residents.scopes
+    placed, residents = planned.scopes.steps[step.number], planned.simulation.residents
+    cores = planned.bindings.cores
+    group = None if cores is None else cores.of(placed.node)
     return PlannedStep(
         number=step.number,
         name=step.name,
         instance=placed.node,
+        cores=None if group is None else PlannedCores(group.first_core, group.num_cores),
         operators=tuple(operator.name for operator in placed.operators),
         reads=tuple(
             PlannedRead(read.value.name, read.region, read.buffer, _awaited(load, planned))
@@ -176,7 +181,7 @@ def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> Pla
                 w.region,
                 w.size_bytes,
                 times.fetches_s.get(w.key or ""),
-                None if w.key is None or w.key not in residents else str(residents[w.key]),
+                _home(w, step, residents),
             )
             for w in step.weights
         ),
@@ -186,6 +191,14 @@ def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> Pla
         start_s=times.start_s,
         end_s=times.end_s,
     )
+
+
+def _home(weight: Weight, step: SimulatedStep, residents: Residents) -> str | None:
+    """The level where a weight stays from batch to batch."""
+    if residents.stay and step.holds(weight):
+        return str(Scope.LOCAL)
+    scope = None if weight.key is None else residents.scopes.get(weight.key)
+    return None if scope is None else str(scope)
 
 
 def _awaited(load: Load, planned: SimulatedPlan) -> tuple[int, ...]:
