@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from tests.hostile import artifacts
 from tests.support.models import feed_for, host_net, mixed_outputs, small_net
 
@@ -372,6 +373,35 @@ def test_a_field_that_does_not_fit_is_named(words: str, path: Path, tmp_path: Pa
     message = refusal(rewritten(path, tmp_path / "bad.tw", lambda manifest, members: FIELDS[words](manifest)))
     assert words in message
     assert "manifest.json: " in message
+
+
+@pytest.mark.parametrize(
+    ("stated", "forged", "words"),
+    [
+        ("%h: float32", "%h: int64", "MatMul 'h': Y cannot be a tensor(int64)"),
+        ("%k: int64[1] = [3]", "%k: float32[1] = [3.0]", "TopK 'v': K cannot be a tensor(float)"),
+        ("TopK(%h, %k)", "TopK(%h)", "TopK 'v' has 1 operands"),
+    ],
+)
+def test_a_graph_of_types_that_its_operators_do_not_have_is_refused(
+    stated: str, forged: str, words: str, tmp_path: Path
+) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("TopK", ["h", "k"], ["v", "i"])]
+    float_shapes = {"x": (2, 4), "v": (2, 3)}
+    x, v = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in float_shapes.items())
+    i = helper.make_tensor_value_info("i", TensorProto.INT64, (2, 3))
+    arrays = {"w": np.ones((4, 5), np.float32), "k": np.array([3])}
+    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "g", [x], [v, i], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path = tw.compile(proto, "stcp920").save(tmp_path / "topk.tw")
+
+    def forge(manifest: dict, members: dict) -> None:
+        text = members["graph.txt"].decode()
+        assert stated in text
+        members["graph.txt"] = text.replace(stated, forged).encode()
+
+    assert words in refusal(rewritten(path, tmp_path / "forged.tw", forge))
 
 
 @pytest.mark.parametrize("trust", [False, True])

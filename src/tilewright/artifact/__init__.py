@@ -27,6 +27,7 @@ from tilewright.artifact.constants import named_constants, resolved_constants
 from tilewright.artifact.container import MANIFEST, TABLES, Archive, Member, is_member_name, write_archive
 from tilewright.artifact.facts import decode_facts, encode_facts
 from tilewright.artifact.machine import decode_machine, encode_machine
+from tilewright.artifact.operands import require_operands
 from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.artifact.tensors import decode_tensors, encode_tensors
 from tilewright.artifact.trust import is_ours, remember
@@ -262,7 +263,7 @@ class _Stored:
 
         program = self.program()
         with self.archive.decoding(GRAPH):
-            _require_operands(program.graph)
+            require_operands(program.graph)
         with self.archive.decoding():
             problem = find_out_of_bounds(program.graph)
         if problem is not None:
@@ -330,19 +331,6 @@ class _Parts:
 
     def read_into(self, name: str, target: Bytes) -> None:
         self.stored.archive.read_into(name, target)
-
-
-def _require_operands(graph: Graph) -> None:
-    """That nodes of ONNX's operators have as many operands as these take."""
-    from onnx import defs
-
-    for node in graph.nodes:
-        try:
-            schema = defs.get_schema(node.op_type, node.opset, node.domain)
-        except defs.SchemaError:
-            continue  # an operator of ours
-        if not schema.min_input <= len(node.inputs) <= schema.max_input:
-            raise FieldError(f"{node.op_type} {node.name!r} has {len(node.inputs)} operands")
 
 
 def _json(document: dict[str, Any]) -> bytes:
