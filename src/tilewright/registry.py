@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -126,6 +126,14 @@ class Registry(Generic[T]):
     def plugin_names(self) -> tuple[str, ...]:
         """Names of members that are plugins, sorted."""
         return tuple(sorted(self._found()))
+
+    def package_of(self, modules: Collection[str]) -> str | None:
+        """The package, with its version, of plugins that lie in one of these top-level modules."""
+        for entries in self._found().values():
+            for entry in entries:
+                if entry.module.partition(".")[0] in modules and entry.dist is not None:
+                    return f"{entry.dist.name} {entry.dist.version}"
+        return None
 
     def plugin_problems(self) -> tuple[str, ...]:
         """What is wrong with the names of plugins, a line for each; nothing is loaded for it."""

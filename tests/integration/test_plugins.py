@@ -72,6 +72,16 @@ class Plain:
 
 
 @dataclass(frozen=True)
+class Failing:
+    """Fails at work."""
+
+    name: ClassVar[str] = "failing"
+
+    def solve(self, problem, budget):
+        return build_schedule(problem, (single(problem.partition.subgraphs[None].id),), Provenance("failing"))
+
+
+@dataclass(frozen=True)
 class Spaced:
     """One buffer behind another, with space between."""
 
@@ -116,7 +126,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {
             "passes": ["leaky-relus = tw_rows:LeakyRelus"],
             "partition": ["rows = tw_rows:Pairs", "layerwise = tw_rows:Pairs"],
-            "schedule": ["one-by-one = tw_rows:Plain"],
+            "schedule": ["failing = tw_rows:Failing", "one-by-one = tw_rows:Plain"],
             "memory": ["spaced = tw_rows:Spaced"],
         },
     )
@@ -202,6 +212,15 @@ def test_a_broken_plugin_is_one_line_where_it_is_asked_for_and_nothing_elsewhere
         "RuntimeError: this package needs a newer Python. Reinstall or remove the package that provides it.\n"
     )
     assert python(site, *COMPILE, "--schedule", "greedy").returncode == 0
+
+
+def test_a_plugin_that_fails_at_work_is_named(site: Path) -> None:
+    result = python(site, *COMPILE, "--schedule", "failing")
+    assert result.returncode == 1
+    assert result.stderr == (
+        "tilewright: a plugin of tw_rows 1.5 failed (TypeError: tuple indices must be integers or slices, "
+        "not NoneType). Repeat with --debug and report what it prints.\n"
+    )
 
 
 def test_plugins_are_listed_with_what_is_wrong_with_them(site: Path) -> None:

@@ -15,6 +15,7 @@ import typer
 from tilewright.cli import interrupts
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import TilewrightError
+from tilewright.families import FAMILIES
 from tilewright.version import __version__
 
 PROGRAM = "tilewright"
@@ -145,11 +146,20 @@ def _fail(error: Exception) -> int:
         code, text = EXIT_LIMIT, "not enough memory. Give smaller --shapes, or use a machine with more."
     else:
         detail = f"{type(error).__name__}: {error}".rstrip(": ")
-        code = EXIT_INTERNAL
-        text = f"internal error ({detail}). Repeat with --debug and report what it prints."
+        code, package = EXIT_INTERNAL, _plugins_behind(error)
+        what = "internal error" if package is None else f"a plugin of {package} failed"
+        text = f"{what} ({detail}). Repeat with --debug and report what it prints."
     if text:
         note(f"{PROGRAM}: {' '.join(text.split())}")
     return code
+
+
+def _plugins_behind(error: Exception) -> str | None:
+    """The package whose plugin was at work when an error was raised."""
+    frames = traceback.walk_tb(error.__traceback__)
+    modules = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in frames}
+    packages = (family.package_of(modules - {"tilewright"}) for family in FAMILIES.values())
+    return next((package for package in packages if package is not None), None)
 
 
 def _usage_text(error: Exception, message: str) -> str:
