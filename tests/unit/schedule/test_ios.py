@@ -35,6 +35,7 @@ from tilewright.schedule.ios.paper import (
 )
 from tilewright.schedule.ios.planner import Ios
 from tilewright.schedule.ios.search import AStar
+from tilewright.schedule.ios.settle import settled
 from tilewright.schedule.ios.stages import StageChoice
 from tilewright.schedule.ios.synthetic import SyntheticCosts
 from tilewright.schedule.sequential import Sequential
@@ -335,3 +336,53 @@ def test_its_options_are_texts_and_are_checked() -> None:
     assert (member.strategy, member.max_groups, member.search) == ("merge", 3, "dynamic")
     with pytest.raises(UsageError, match="ios: max_groups=0: expected at least 1"):
         SCHEDULERS.get("ios{max_groups=0}")
+
+
+class Summed(SyntheticCosts):
+    """Stages cost the sum of their operators less a share where there are several groups."""
+
+    def __init__(self, graph: StageGraph, saved: float) -> None:
+        super().__init__(graph)
+        self.saved = saved
+        self.bounds = replace(self.bounds, stage_ns=0.0, chain_ns=(0.0,) * graph.num_operators, areas_ns=())
+
+    def cost_ns(self, choice: StageChoice) -> float:
+        times = sum(1.0 + i % 3 for group in choice.groups for i in group)
+        return times * (1 - self.saved) if len(choice.groups) > 1 else times
+
+
+@pytest.mark.parametrize(
+    ("saved", "least_gain", "num_together"),
+    [(0.0, 0.0, 0), (0.005, 0.01, 0), (0.005, 0.0, 4), (0.2, 0.01, 4)],
+)
+def test_groups_have_to_pay(saved: float, least_gain: float, num_together: int) -> None:
+    graph = StageGraph.of_edges("abcdefg", ["ab", "ac", "bd", "cd", "de", "df", "eg", "fg"])
+    costs = AskedCosts(Summed(graph, saved), graph)
+    rules = Rules("parallel", least_gain=least_gain)
+    answer = Network(graph, costs, rules, 40).solve("a-star", 2, Stop.of(NO_LIMIT, costs))
+    require_valid(graph, answer.stages)
+    together = [choice for choice in answer.stages if len(choice.groups) > 1]
+    assert sum(choice.mask.bit_count() for choice in together) == num_together
+    if not together:
+        assert [choice.groups for choice in answer.stages] == [((i,),) for i in range(7)]
+
+
+def test_a_group_that_does_not_pay_runs_alone() -> None:
+    """Of three groups, two gain by each other's company and one does not."""
+    graph = StageGraph(tuple("abc"), (0, 0, 0))
+
+    class Pairs(SyntheticCosts):
+        def cost_ns(self, choice: StageChoice) -> float:
+            return 4.0 * choice.mask.bit_count() - (2.0 if choice.mask & 0b101 == 0b101 else 0.0)
+
+    costs = AskedCosts(Pairs(graph), graph)
+    stages = settled(graph, [StageChoice(((0,), (1,), (2,)), "parallel")], costs, 0.0)
+    assert [choice.groups for choice in stages] == [((0,), (2,)), ((1,),)]
+
+
+def test_without_cores_for_them_nothing_runs_together() -> None:
+    problem = problem_of(2, 1)
+    for planner in (Ios(), Greedy()):
+        assert all(len(stage.groups) == 1 for stage in planner.solve(problem, NO_LIMIT).stages)
+    sequential = Sequential().solve(problem, NO_LIMIT)
+    assert Ios().solve(problem, NO_LIMIT).stages == sequential.stages

@@ -28,12 +28,16 @@ PAPERS_PRUNING = Pruning(3, 8)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which schedules there are to choose from. `is_moldable`: cores may be given out to groups."""
+    """Which schedules there are to choose from. `is_moldable`: cores may be given out to groups.
+
+    Stages that save no more than `least_gain` of their time run operator by operator.
+    """
 
     strategy: Strategies = "both"
     grouping: Grouping = "component"
     pruning: Pruning = PAPERS_PRUNING
     is_moldable: bool = False
+    least_gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

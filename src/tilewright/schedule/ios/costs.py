@@ -240,7 +240,10 @@ class ModelCosts:
         num_cores = math.ceil(max(gains, default=1.0))
         return Bounds(
             least_saved_ns,
-            tuple(max(0.0, alone - most_saved_ns) for alone in alone_ns),
+            tuple(
+                max(0.0, min(alone, one / num_cores) - most_saved_ns)
+                for alone, one in zip(alone_ns, one_core_ns, strict=True)
+            ),
             (tuple(max(0.0, one - start_ns) / num_cores for one in one_core_ns),),
             in_order=True,
         )

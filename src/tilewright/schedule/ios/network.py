@@ -14,6 +14,7 @@ from tilewright.schedule.ios.dynamic import dynamic
 from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.joins import joined
 from tilewright.schedule.ios.search import AStar
+from tilewright.schedule.ios.settle import settled
 from tilewright.schedule.ios.stages import StageChoice
 
 SearchKind = Literal["a-star", "dynamic", "beam"]
@@ -52,7 +53,7 @@ class NetworkAnswer:
                     f"stages across blocks save {1 - self.cost_ns / self.apart_ns:.1%} of the least without"
                 )
                 return f"{joined}, {self.apart_ns:g} {unit}"
-            return f"the least of its search space is {self.cost_ns:g} {unit}"
+            return f"the least of its search space is {self.apart_ns:g} {unit}"
         words = "estimated to be " if not self.holds else ""
         return f"at least {self.bound_ns:g} {unit} {words}in its search space, gap {self.gap:.1%}"
 
@@ -103,9 +104,10 @@ class Network:
         if not stop.is_due(0):
             whole = self._block(0, self.graph.num_operators)
             stages = joined(whole, stages, starts, stop)
-            cost_ns = sum(map(self.costs.cost_ns, stages))
-            if cost_ns < apart_ns * (1 - _ROUNDING):
+            if sum(map(self.costs.cost_ns, stages)) < apart_ns * (1 - _ROUNDING):
                 bound_ns = min(bound_ns, whole.rest_ns(self.graph.everything))
+            stages = settled(self.graph, stages, self.costs, self.rules.least_gain)
+            cost_ns = sum(map(self.costs.cost_ns, stages))
         return NetworkAnswer(
             tuple(stages),
             cost_ns,

@@ -18,6 +18,10 @@ from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.network import Network, NetworkAnswer, SearchKind
 from tilewright.schedule.sequential import Sequential
 
+LEAST_ESTIMATED_GAIN = 0.01
+"""Share of its time that a stage saves at least to run its operators together, where costs are estimates."""
+_ROUNDING = 1e-9  # of costs that are sums of floats
+
 
 @dataclass(frozen=True, slots=True)
 class Ios:
@@ -49,14 +53,13 @@ class Ios:
         graph = StageGraph.of_partition(problem.partition)
         costs = AskedCosts(ModelCosts(problem, graph, is_moldable=self.moldable), graph)
         pruning = Pruning(self.max_group_size, min(self.max_groups, problem.limits.num_groups))
-        rules = Rules(self.strategy, self.grouping, pruning, self.moldable)
+        rules = Rules(self.strategy, self.grouping, pruning, self.moldable, _least_gain(problem))
         network = Network(graph, costs, rules, self.max_block_size, self._merge_sets(problem))
         answer = network.solve(self.search, self.beam_width, Stop.of(budget, costs))
         return self._best(problem, answer, costs)
 
-    def _simple(self, problem: ScheduleProblem) -> Iterator[Schedule]:
-        """Simple schedules within the rules, which a search that was cut off may not have reached."""
-        yield Sequential().solve(problem, Budget(1))
+    def _greedy(self, problem: ScheduleProblem) -> Iterator[Schedule]:
+        """The greedy schedule if it is within the rules: a search that was cut off may have missed it."""
         greedy = Greedy().solve(problem, Budget(1))
         widest = max((len(stage.groups) for stage in greedy.stages), default=0)
         if self.strategy != "merge" and widest <= self.max_groups:
@@ -69,18 +72,26 @@ class Ios:
         return [sum(1 << i for i in members) for members in sets]
 
     def _best(self, problem: ScheduleProblem, answer: NetworkAnswer, costs: AskedCosts) -> Schedule:
-        """The schedule that was found, or a simple one where stages do not add up and that costs less."""
+        """The schedule that was found, or a simple one: one after another where that costs no more."""
         limits = f"groups of {self.max_group_size}, {self.max_groups} of them"
         note = f"{answer.text('ns')} ({limits}); {costs.num_asked} stage costs by {problem.cost.source}"
         provenance = Provenance(self.name, num_evaluations=costs.num_asked, note=note)
         stages = tuple(stage_of(choice) for choice in answer.stages)
         schedule = build_schedule(problem, stages, provenance, cut_off=answer.was_cut_off)
-        best = min([schedule, *self._simple(problem)], key=lambda s: s.quality.cost)
+        sequential = Sequential().solve(problem, Budget(1))
+        candidates = [sequential, schedule, *self._greedy(problem)]
+        limit = min(s.quality.cost for s in candidates) * (1 + max(_least_gain(problem), _ROUNDING))
+        best = next(s for s in candidates if s.quality.cost <= limit)
         if best is not schedule:
-            return replace(
-                best, provenance=replace(provenance, note=f"{note}; {best.provenance.planner} costs less")
-            )
-        return replace(schedule, quality=_quality(problem, schedule.quality, answer))
+            costs_less = "costs no more" if best is sequential else "costs less"
+            note = f"{note}; {best.provenance.planner} {costs_less}"
+        quality = _quality(problem, best.quality, answer)
+        return replace(best, quality=quality, provenance=replace(provenance, note=note))
+
+
+def _least_gain(problem: ScheduleProblem) -> float:
+    """What must be saved so that operators run at the same time: more than what the model cannot know."""
+    return 0.0 if problem.cost.proves_bounds else LEAST_ESTIMATED_GAIN
 
 
 def _quality(problem: ScheduleProblem, quality: Quality, answer: NetworkAnswer) -> Quality:
@@ -88,7 +99,7 @@ def _quality(problem: ScheduleProblem, quality: Quality, answer: NetworkAnswer) 
     is_about_cost = (
         problem.price is None
         and problem.objective != "edp"
-        and abs(answer.cost_ns - quality.cost) <= 1e-9 * max(1.0, quality.cost)
+        and abs(answer.cost_ns - quality.cost) <= _ROUNDING * max(1.0, quality.cost)
     )
     if not is_about_cost:
         return quality

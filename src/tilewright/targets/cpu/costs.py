@@ -17,7 +17,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import nominal_clock_hz
 from tilewright.ir.derive import macs
 from tilewright.ir.fuse import FusedNodes, NestGroup
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.nest import Nest, Opaque, operands_of
 from tilewright.options import Accuracy
 from tilewright.partition.base import Subgraph
@@ -41,10 +41,16 @@ from tilewright.tuning import Choice
 NOMINAL_CLOCK_HZ = 3.0e9
 """Of a processor whose system tells no frequency."""
 
-# Fitted to measured networks of the zoo: what the estimates say too much, and what every step takes beside
-# its kernels.
+# Fitted to measured networks of the zoo: what the estimates say too much, what a step takes whose chunks
+# threads claim, and one of a single chunk, which is a call.
 _CYCLES_PER_ESTIMATED = 0.72
 _STEP_NS = 500.0
+_CALL_NS = 50.0
+# What a kernel takes longer in all when several threads share it: they bring what they read into more caches
+# and do not end at the same time.
+_SHARING = 0.05
+# By which a thread reads what another one wrote, as long as that is in the other's cache.
+_REMOTE_BYTES_PER_NS = 64.0
 # Of a barrier, for each thread beside the first.
 _BARRIER_NS = 500.0
 # Of main memory, all cores together, and an operator in Python, beside the bytes that it touches.
@@ -86,13 +92,30 @@ class LaunchCost:
         """Alone on so many cores: whole chunks, and no faster than memory gives."""
         rounds = -(-self.num_chunks // num_cores) / self.num_chunks
         compute_ns = self.cycles * _CYCLES_PER_ESTIMATED * rounds / clock_ghz
+        if min(num_cores, self.num_chunks) > 1:
+            compute_ns *= 1 + _SHARING
         return max(compute_ns, self.memory_bytes / _MEMORY_BYTES_PER_NS) + self.python_ns
 
-    def launched(self, clock_ghz: float) -> Launched:
-        """The same among others of a stage; time in Python is told apart."""
+    def step_ns(self, num_cores: int) -> float:
+        """What the step takes beside the kernel, alone on so many cores."""
+        if self.num_chunks == 1 and not self.python_ns:
+            return _CALL_NS
+        return _STEP_NS + _BARRIER_NS * (num_cores - 1)
+
+    def launched(self, clock_ghz: float, remote_ns: float = 0.0) -> Launched:
+        """The same among others of a stage; time in Python is told apart.
+
+        `remote_ns` is the time to bring what it reads from caches of other threads.
+        """
         work_ns = self.time_ns(1, clock_ghz) - self.python_ns
         share = self.memory_bytes / _MEMORY_BYTES_PER_NS / work_ns if work_ns else 0.0
-        return Launched(work_ns / self.num_chunks, self.num_chunks, _STEP_NS, _BARRIER_NS, share)
+        start_ns = _CALL_NS if self.num_chunks == 1 else _STEP_NS
+        chunk_ns = (work_ns + remote_ns) / self.num_chunks
+        return Launched(chunk_ns, self.num_chunks, start_ns, _BARRIER_NS, share, _SHARING)
+
+
+_Track = tuple[LaunchCost, float]
+"""A launch of a group, and the time to bring what it reads from caches of other threads."""
 
 
 def clock_ghz() -> float:
@@ -159,28 +182,50 @@ class CpuCosts:
     def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:
         """Groups share the threads as stages run: independently of each other, or in lockstep."""
         limits = tuple(num_cores) or (None,) * len(groups)
-        launches = [[launch for work in group for launch in self._launches(work)] for group in groups]
+        launches = [[x for work in group for x in self._launches(work)] for group in groups]
         bound_ns = sum(self._bound_ns(work) for group in groups for work in group)
-        if len(groups) == 1:
-            return self._steps(launches[0], bound_ns, min(limits[0] or self._num_cores, self._num_cores))
+        if len(groups) == 1 or self._num_cores == 1:
+            in_a_row = [launch for group in launches for launch in group]
+            most = None if len(groups) > 1 else limits[0]
+            return self._steps(in_a_row, bound_ns, min(most or self._num_cores, self._num_cores))
+        remote_ns = [time for group in groups for time in self._remote_ns(group)]
+        numbered = iter(remote_ns)
+        tracks = [[(launch, next(numbered)) for launch in group] for group in launches]
         total_ns = 0.0
-        for together in self._parts(launches):
-            python_ns = sum(launch.python_ns for group in together for launch in group)
+        for together in self._parts(tracks):
+            python_ns = sum(launch.python_ns for group in together for launch, _ in group)
             members = [(group, n) for group, n in zip(together, limits, strict=True) if group]
-            running = [[x.launched(self._clock_ghz) for x in group] for group, _ in members]
+            running = [[x.launched(self._clock_ghz, remote) for x, remote in group] for group, _ in members]
             near_ns = NEAR_WORK * _CYCLES_PER_ESTIMATED / self._clock_ghz
             threads_ns = stage_ns(running, [n for _, n in members], self._num_cores, near_ns)
             total_ns += threads_ns + python_ns + _BARRIER_NS * (self._num_cores - 1)
         return Estimate(total_ns, bound_ns, self.source)
 
-    def _parts(self, groups: Sequence[Sequence[LaunchCost]]) -> Iterator[Sequence[Sequence[LaunchCost]]]:
+    def _remote_ns(self, group: Sequence[KernelWork]) -> Iterator[float]:
+        """For each launch of a group the time to bring what other threads wrote: the first of a kernel does.
+
+        Threads share what ran before the stage, and within a group nothing has to be brought; what is larger
+        than their caches nobody has nearby.
+        """
+        most_bytes = self._isa.caches.l2_bytes * self._num_cores
+        remote_share = (self._num_cores - 1) / self._num_cores
+        made: set[Value] = set()
+        for work in group:
+            made.update(v for node in work.nodes for v in node.results())
+            read = dict.fromkeys(v for node in work.nodes for v in node.operands())
+            sizes = (v.size_bytes for v in read if not v.is_constant and v not in made)
+            size_bytes = sum(size for size in sizes if size <= most_bytes)
+            for number, _ in enumerate(self._launches(work)):
+                yield 0.0 if number else size_bytes * remote_share / _REMOTE_BYTES_PER_NS
+
+    def _parts(self, groups: Sequence[Sequence[_Track]]) -> Iterator[Sequence[Sequence[_Track]]]:
         """What runs between barriers: in lockstep one launch of each group, else all up to its next operator
         on the host, that operator included."""
         rest = [list(group) for group in groups]
         while any(rest):
-            part: list[list[LaunchCost]] = []
+            part: list[list[_Track]] = []
             for group in rest:
-                hosts = [n for n, launch in enumerate(group) if launch.python_ns]
+                hosts = [n for n, (launch, _) in enumerate(group) if launch.python_ns]
                 most = 1 if self._barriers == "strict" else len(group)
                 end = min(most, hosts[0] + 1 if hosts else most)
                 part.append(group[:end])
@@ -204,15 +249,12 @@ class CpuCosts:
         bound_ns = sum(self._bound_ns(work) for work in kernels)
         return Estimate(bound_ns, bound_ns, self.source)
 
-    def _step_ns(self, num_cores: int | None = None) -> float:
-        return _STEP_NS + _BARRIER_NS * ((num_cores or self._num_cores) - 1)
-
     def _steps(
         self, launches: Sequence[LaunchCost], bound_ns: float, num_cores: int | None = None
     ) -> Estimate:
         """One launch after the other."""
         cores = num_cores or self._num_cores
-        total_ns = sum(launch.time_ns(cores, self._clock_ghz) + self._step_ns(cores) for launch in launches)
+        total_ns = sum(x.time_ns(cores, self._clock_ghz) + x.step_ns(cores) for x in launches)
         return Estimate(total_ns, bound_ns, self.source)
 
     def _launches(self, work: KernelWork) -> tuple[LaunchCost, ...]:

@@ -16,7 +16,8 @@ class Launched:
     """A launch among those of a stage: chunks of equal time on a thread that has main memory to itself.
 
     `start_ns` passes before the first of them begins, `meeting_ns` where threads that shared it meet at its
-    end. `memory_share` is how much of main memory's rate a thread takes meanwhile.
+    end. `memory_share` is how much of main memory's rate a thread takes meanwhile; `sharing` by which share
+    chunks take longer as soon as several threads have some.
     """
 
     chunk_ns: float
@@ -24,6 +25,7 @@ class Launched:
     start_ns: float = 0.0
     meeting_ns: float = 0.0
     memory_share: float = 0.0
+    sharing: float = 0.0
 
     @property
     def work_ns(self) -> float:
@@ -125,5 +127,7 @@ def stage_ns(
         shares[thread] = launch.memory_share
         crowd = max(1.0, sum(shares))
         taken_ns = launch.chunk_ns * (1 + launch.memory_share * (crowd - 1))
+        if len(track.helpers) > 1:
+            taken_ns *= 1 + launch.sharing
         heapq.heappush(free, (max(now_ns, track.ready_ns) + taken_ns, thread))
     return now_ns

@@ -363,8 +363,10 @@ class CpuBackend(PlainBackend):
 
     @cached_property
     def limits(self) -> Limits:  # type: ignore[override]
-        """The threads of a run are the cores that groups share."""
-        return replace(PlainBackend.limits, num_cores=resolve_threads(self.options.num_threads))
+        """The threads of a run are the cores that groups share: on a single one there is one group."""
+        num_cores = resolve_threads(self.options.num_threads)
+        most_groups = PlainBackend.limits.num_groups if num_cores > 1 else 1
+        return replace(PlainBackend.limits, num_cores=num_cores, num_groups=most_groups)
 
     @cached_property
     def costs(self) -> CpuCosts:  # type: ignore[override]

@@ -1,0 +1,75 @@
+"""Stages whose groups do not pay are taken apart again, and all are put in the order of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.progress import checkpoint
+from tilewright.schedule.ios.costs import AskedCosts
+from tilewright.schedule.ios.graph import StageGraph, bits
+from tilewright.schedule.ios.stages import StageChoice
+
+_ROUNDING = 1e-9  # of costs that are sums of floats
+
+
+def settled(
+    graph: StageGraph, stages: Sequence[StageChoice], costs: AskedCosts, least_gain: float
+) -> list[StageChoice]:
+    """A schedule in which operators run alone unless their stage saves more than `least_gain` of its time.
+
+    What costs the same with fewer groups is better: fewer buffers live at a time. The order is that of the
+    operators as far as stages that need each other allow, as values that were just written are near.
+    """
+    found: list[StageChoice] = []
+    for choice in stages:
+        checkpoint()
+        found += _apart(choice, costs, least_gain)
+    return in_order(graph, found)
+
+
+def _apart(choice: StageChoice, costs: AskedCosts, least_gain: float) -> list[StageChoice]:
+    """The stage, what it needs of it, or its operators one by one, in an order in which they may run."""
+    if choice.strategy == "alone":
+        return [choice]
+    limit_ns = costs.cost_ns(choice) * (1 + max(least_gain, _ROUNDING))
+    everything = _one_by_one(choice.mask)
+    if sum(map(costs.cost_ns, everything)) <= limit_ns:
+        return everything
+    if choice.strategy == "merge" or choice.num_cores is not None:
+        return [choice]
+    before: list[StageChoice] = []
+    groups = list(choice.groups)
+    for group in sorted(choice.groups, key=len):
+        rest = StageChoice(tuple(g for g in groups if g != group), "parallel")
+        alone = _one_by_one(sum(1 << i for i in group))
+        if len(rest.groups) < 2:
+            break
+        if sum(map(costs.cost_ns, (*before, *alone, rest))) <= limit_ns:
+            before += alone
+            groups.remove(group)
+    return [*before, StageChoice(tuple(groups), "parallel")]
+
+
+def _one_by_one(mask: int) -> list[StageChoice]:
+    return [StageChoice(((i,),), "alone") for i in bits(mask)]
+
+
+def in_order(graph: StageGraph, stages: Sequence[StageChoice]) -> list[StageChoice]:
+    """The same stages, of those that may run next always the one with the first operator."""
+    waiting = sorted((choice.mask & -choice.mask, choice.mask, choice) for choice in stages)
+    done = 0
+    order: list[StageChoice] = []
+    while waiting:
+        checkpoint()
+        place = next(n for n, (_, mask, _) in enumerate(waiting) if _reads(graph, mask) & ~done == 0)
+        _, mask, choice = waiting.pop(place)
+        done |= mask
+        order.append(choice)
+    return order
+
+
+def _reads(graph: StageGraph, mask: int) -> int:
+    read = 0
+    for i in bits(mask):
+        read |= graph.predecessors[i]
+    return read & ~mask
