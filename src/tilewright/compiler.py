@@ -26,7 +26,7 @@ from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
-from tilewright.steps import StepInfo, TuningInfo
+from tilewright.steps import DEFAULT_SEARCH, SearchName, StepInfo, TuningInfo
 from tilewright.targets import find_target
 from tilewright.targets.base import Backend, Code, Target
 
@@ -77,12 +77,18 @@ class Compilation:
 
 
 def compile_graph(
-    graph: Graph, options: Options, progress: Progress | None = None, *, tuning: Tuning = "stored"
+    graph: Graph,
+    options: Options,
+    progress: Progress | None = None,
+    *,
+    tuning: Tuning = "stored",
+    search: SearchName = DEFAULT_SEARCH,
 ) -> Compilation:
     """The whole flow. The graph given is not changed.
 
     `tuning` says which measurements choose kernels: those that are `stored`, or without them those that the
-    budget allows; `anew` searches in any case, from the stored ones on, `afresh` from nothing.
+    budget allows; `anew` searches in any case, from the stored ones on, `afresh` from nothing. `search` says
+    what is searched.
 
     Raises:
         UnsupportedOp: a node that the target declines.
@@ -98,10 +104,10 @@ def compile_graph(
         program = code.program
     if target.is_measurable:
         with clock.phase("tune"):
-            info = backend.tune(code, anew=tuning == "anew", afresh=tuning == "afresh", progress=clock.report)
-            if info is not None and info.choices:
-                program = replace(program, choices=info.choices)
-                code = backend.generate(program, progress=clock.report)
+            anew, afresh = tuning == "anew", tuning == "afresh"
+            info = backend.tune(code, anew=anew, afresh=afresh, search=search, progress=clock.report)
+            if info is not None and info.changes:
+                code = backend.generate(info.applied(program), progress=clock.report)
                 program = code.program
     return Compilation(planned, program, code, clock.phase_s, info)
 

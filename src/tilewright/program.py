@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tilewright.ir.graph import Graph
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition
+from tilewright.partition.form import Form
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.schedule.base import Schedule
 from tilewright.tuning.choice import Choices
@@ -43,3 +45,11 @@ class Program:
         if partition is self.partition:
             return self
         return replace(self, partition=partition, schedule=replace(self.schedule, partition=partition))
+
+    def with_forms(self, forms: Mapping[int, Form]) -> Program:
+        """The same program with these forms of subgraphs, by number; the others keep theirs."""
+        subgraphs = tuple(
+            s if s.id not in forms else replace(s, form=None if forms[s.id].is_plain else forms[s.id])
+            for s in self.partition.subgraphs
+        )
+        return self.with_partition(replace(self.partition, subgraphs=subgraphs))

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal
 
 from tilewright.formatting import format_ms
 from tilewright.results import Result, Table, about, in_json
 
 if TYPE_CHECKING:
     from tilewright.memory.base import MemoryPlan, MemoryProblem
+    from tilewright.partition.form import Form
     from tilewright.planning.quality import Quality
+    from tilewright.program import Program
     from tilewright.schedule.base import Schedule
     from tilewright.tuning import Choices
 
 KERNEL_PREFIX = "k"
+
+SearchName = Literal["reformer", "evolutionary", "flat"]
+"""What tuning searches: the forms of subgraphs, parts first or as wholes, or products one by one."""
+DEFAULT_SEARCH: Final[SearchName] = "flat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +231,57 @@ class KernelTuning:
         return (name, len(self.nodes), self.template, before, after, self.choice or "as it was")
 
 
+@dataclass(frozen=True, slots=True)
+class SubgraphTuning:
+    """What tuning made of the form of a subgraph, at all places of equal ones together.
+
+    `nodes` name the first operator of each place. `form` is what replaced the estimates' form, None where
+    that stayed; `after_ns` the time of the best alternative, taken or not. Of `num_priced` forms that were
+    looked at, if only by their estimates, `num_measured` were measured; `num_failed` crashed, hung, or gave
+    wrong values.
+    """
+
+    nodes: tuple[str, ...]
+    num_parts: int = field(metadata=about("Mini-subgraphs that were tuned before the whole."))
+    num_priced: int
+    num_measured: int
+    num_failed: int
+    before_ns: float
+    after_ns: float = field(metadata=about("Of the best alternative, taken or not."))
+    form: str | None = field(metadata=about("What replaced the estimates' form; null where that stayed."))
+    why: str
+
+    def row(self) -> tuple[object, ...]:
+        """Its first operator, at how many places it stands, what was tried, times and outcome."""
+        before, after = (format_ms(time_ns / 1e6) for time_ns in (self.before_ns, self.after_ns))
+        tried = f"{self.num_measured} of {self.num_priced}"
+        return (
+            self.nodes[0] if self.nodes else "-",
+            len(self.nodes),
+            tried,
+            before,
+            after,
+            self.form or "as it was",
+            self.why,
+        )
+
+    def __str__(self) -> str:
+        parts = f" in {self.num_parts} parts" if self.num_parts > 1 else ""
+        failed = f", {self.num_failed} of them failed" if self.num_failed else ""
+        times = f"{format_ms(self.before_ns / 1e6)}, best {format_ms(self.after_ns / 1e6)}"
+        return (
+            f"subgraph of {self.nodes[0]} ({len(self.nodes)} x): {self.num_measured} of {self.num_priced} "
+            f"forms measured{parts}{failed}; {times}; {self.form or 'as it was'}: {self.why}"
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TuningInfo(Result):
     """How the kernels of a model were chosen by measurement.
 
     `plain_ns` and `tuned_ns` are whole runs beside each other, 0 where no alternative was good enough to be
-    compared. `choices` are empty where the plain plan won. `is_stored`: an earlier search found it.
+    compared. `choices` and `forms` are empty where the plain plan won. `is_stored`: an earlier search found
+    it. A `flat` search tells of `kernels`, the others of `subgraphs`.
     """
 
     kernels: tuple[KernelTuning, ...]
@@ -243,28 +294,57 @@ class TuningInfo(Result):
     is_complete: bool
     is_interrupted: bool = False
     is_stored: bool = field(default=False, metadata=about("An earlier search found it."))
+    subgraphs: tuple[SubgraphTuning, ...] = ()
+    forms: Mapping[int, Form] = field(default_factory=dict, metadata=about(hidden=True))
+    search: SearchName = "flat"
+    num_priced: int = field(default=0, metadata=about("Forms that were looked at, if only by estimates."))
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is made in another way than the estimates chose."""
+        return bool(self.choices or self.forms)
 
     @property
     @in_json
     def speedup(self) -> float:
         """Time of the plain plan over that of the plan taken: 1 where they are the same."""
-        return self.plain_ns / self.tuned_ns if self.choices and self.tuned_ns else 1.0
+        return self.plain_ns / self.tuned_ns if self.changes and self.tuned_ns else 1.0
+
+    def applied(self, program: Program) -> Program:
+        """The program with what was chosen, and a line of each subgraph whose form was searched."""
+        if self.choices:
+            program = replace(program, choices=self.choices)
+        if self.forms:
+            program = program.with_forms(self.forms)
+        return replace(program, remarks=(*program.remarks, *map(str, self.subgraphs)))
 
     @property
     def outcome(self) -> str:
         """What measuring brought, in a line."""
         source = "an earlier search" if self.is_stored else f"{self.num_trials} measurements"
-        rest = "" if self.is_complete else "; not all candidates were measured"
+        if self.num_priced:
+            source = f"{self.num_trials} measurements of {self.num_priced} forms looked at"
+        rest = "" if self.is_complete else self._rest
         if not self.num_trials and not self.is_stored and not self.is_complete:
             return "nothing: the budget is too small to run this model often enough; give a larger --budget"
-        if not self.choices:
+        if not self.changes:
             return f"the estimates' choices are the best known, by {source}{rest}"
         times = f"{format_ms(self.plain_ns / 1e6)} became {format_ms(self.tuned_ns / 1e6)}"
-        num_changed = sum(kernel.choice is not None for kernel in self.kernels)
-        return f"{num_changed} kernels changed, {times} ({self.speedup:.2f} x), by {source}{rest}"
+        changed = f"{sum(kernel.choice is not None for kernel in self.kernels)} kernels"
+        if self.forms:
+            changed = f"{len(self.forms)} subgraphs"
+        return f"{changed} changed, {times} ({self.speedup:.2f} x), by {source}{rest}"
+
+    @property
+    def _rest(self) -> str:
+        return "; not all candidates were measured" if self.search == "flat" else "; not all had settled"
 
     def tables(self) -> Sequence[Table]:
-        """A row for each product or group, the slowest first."""
+        """A row for each product or group, or for each kind of subgraph, the slowest first."""
+        if self.search != "flat":
+            columns = ("subgraph", "places", "measured", "before", "best other", "form", "why")
+            subgraphs = sorted(self.subgraphs, key=lambda s: -s.before_ns)
+            return (Table(columns, tuple(subgraph.row() for subgraph in subgraphs), right=(1, 2, 3, 4)),)
         heads = ("kernel", "places", "by estimate", "before", "best other", "choice")
         slowest_first = sorted(self.kernels, key=lambda k: -(k.before_ns or 0.0))
         return (Table(heads, tuple(kernel.row() for kernel in slowest_first), right=(1, 3, 4)),)

@@ -20,7 +20,7 @@ from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, about
-from tilewright.steps import TuningInfo
+from tilewright.steps import DEFAULT_SEARCH, SearchName, TuningInfo
 from tilewright.targets import find_target
 
 DEFAULT_BUDGET = Budget(UNLIMITED, 60.0)
@@ -31,13 +31,15 @@ class TuneRequest:
     """What `tw.tune` is asked: a model, how to compile it, and for how long to measure (`options.budget`).
 
     The search goes on where the last one for this model ended; `afresh` measures all again. `output` is where
-    the artifact is written, too.
+    the artifact is written, too. `search` says what is varied: the forms of subgraphs, in parts first
+    (`reformer`) or as wholes (`evolutionary`), or only how products are made, one by one (`flat`).
     """
 
     model: Model
     options: Options
     afresh: bool = False
     output: Path | None = None
+    search: SearchName = DEFAULT_SEARCH
 
     def __post_init__(self) -> None:
         if not find_target(self.options.target).is_measurable:
@@ -81,6 +83,7 @@ def tune_model(
     target: str | None = None,
     *,
     afresh: bool = False,
+    search: SearchName = DEFAULT_SEARCH,
     output: Path | None = None,
     shapes: Shapes | str | None = None,
     options: Options | None = None,
@@ -90,8 +93,9 @@ def tune_model(
     """Compile a model with the kernels that are the fastest here: measure for `budget`, 60 s if not given.
 
     The search goes on where the last one for this model ended; `afresh` measures all again. What it finds is
-    kept: later compilations of the model use it. `output` is where the artifact is written, too; the rest is
-    as for `compile`.
+    kept: later compilations of the model use it. `search` says what is varied: the forms of subgraphs, in
+    parts first (`reformer`) or as wholes (`evolutionary`), or only how products are made (`flat`). `output`
+    is where the artifact is written, too; the rest is as for `compile`.
 
     Raises:
         UsageError: a target without anything to measure; as `compile`.
@@ -100,14 +104,17 @@ def tune_model(
     if isinstance(model, str | os.PathLike):
         artifact_path(Path(model), output)  # before it takes time to load
     model, options = compilation_request(model, target, shapes, options, settings)
-    return answer(TuneRequest(model=model, options=options, afresh=afresh, output=output), progress)
+    return answer(
+        TuneRequest(model=model, options=options, afresh=afresh, output=output, search=search), progress
+    )
 
 
 def answer(request: TuneRequest, progress: Progress | None = None) -> TuneResult:
     """What a request asks for; as `tw.tune`."""
     model, options = request.model, request.options
     how: Tuning = "afresh" if request.afresh else "anew"
-    compiled = compiled_model(model, options, compile_graph(model.graph, options, progress, tuning=how))
+    compilation = compile_graph(model.graph, options, progress, tuning=how, search=request.search)
+    compiled = compiled_model(model, options, compilation)
     if compiled.tuning is None:
         raise UnsupportedOp(f"{model.name}: does not run on random inputs, so that nothing can be measured.")
     written = None if request.output is None else compiled.save(request.output)

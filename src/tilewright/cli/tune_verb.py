@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import typer
 
 from tilewright.cli.compile_verb import end_if_interrupted
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
+from tilewright.steps import DEFAULT_SEARCH, SearchName
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -23,6 +25,13 @@ def tune(
     afresh: bool = typer.Option(
         False, "--afresh", help="Forget what was measured before, measure all again."
     ),
+    search: str = typer.Option(
+        DEFAULT_SEARCH,
+        "--search",
+        metavar="reformer|evolutionary|flat",
+        help="What is varied: forms of subgraphs, parts first (reformer) or as wholes (evolutionary), or "
+        "only how products are made (flat).",
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Measure other ways to make each kernel, in the running model, and keep what is faster.
@@ -36,7 +45,14 @@ def tune(
 
     options = flags.options()
     with progress(f"tuning {model.name}") as update:
-        result = tune_model(model, options=options, afresh=afresh, output=output, progress=update)
+        result = tune_model(  # which checks the name
+            model,
+            options=options,
+            afresh=afresh,
+            search=cast(SearchName, search),
+            output=output,
+            progress=update,
+        )
     if as_json:
         print_model_document("tune", result.model.model_sha256, result.model.target, result)
     else:

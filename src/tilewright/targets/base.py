@@ -23,7 +23,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule
-from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, TuningInfo
+from tilewright.steps import DEFAULT_SEARCH, MemoryInfo, SearchName, SimulatedCost, StepInfo, TuningInfo
 from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
 
@@ -280,12 +280,18 @@ class Backend(Protocol):
         ...
 
     def tune(
-        self, code: Any, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
+        self,
+        code: Any,
+        *,
+        anew: bool = False,
+        afresh: bool = False,
+        search: SearchName = DEFAULT_SEARCH,
+        progress: Progress | None = None,
     ) -> TuningInfo | None:
         """How to make the kernels of a program for which `generate` made `code`; None without a budget.
 
         What an earlier search found counts, unless `anew` asks for another search, which goes on from the
-        earlier one's measurements, or `afresh` for one that measures all again.
+        earlier one's measurements, or `afresh` for one that measures all again. `search` says what is varied.
         """
         ...
 
@@ -428,7 +434,13 @@ class PlainBackend:
         return Placement(problem, plan)
 
     def tune(
-        self, code: Any, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
+        self,
+        code: Any,
+        *,
+        anew: bool = False,
+        afresh: bool = False,
+        search: SearchName = DEFAULT_SEARCH,
+        progress: Progress | None = None,
     ) -> TuningInfo | None:
         """There is nothing to choose."""
         return None

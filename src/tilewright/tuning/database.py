@@ -63,6 +63,11 @@ class TunedPlan:
     model: str = ""
     tuned_at_s: float = 0.0
 
+    @property
+    def ratio(self) -> float:
+        """Time of a run over that of the untuned plan: 1 where that stays."""
+        return self.tuned_ns / self.plain_ns if self.plain_ns and (self.candidates or self.forms) else 1.0
+
     def satisfies(self, budget: Budget) -> bool:
         """Whether a search with this budget has nothing to add: it would spend no more than the last did."""
         last_s = math.inf if self.budget.deadline_s is None else self.budget.deadline_s

@@ -67,8 +67,10 @@ class FormBench(Protocol[PlannedT]):
         """The times of each plan's kernels, beside those of the reference."""
         ...
 
-    def race(self, plans: Sequence[Mapping[str, PlannedT]]) -> Sequence[Samples]:
-        """For each plan whole-model times in ns, one for each round; rounds take plans in turns."""
+    def race(
+        self, incumbent: Mapping[str, PlannedT], plan: Mapping[str, PlannedT]
+    ) -> tuple[Samples, Samples] | Failure:
+        """Whole-model times in ns of both, one for each round, in which they take turns."""
         ...
 
 

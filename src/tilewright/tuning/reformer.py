@@ -102,7 +102,7 @@ class Reformer(Generic[FormT]):
     _subgraphs: list[_Subgraph[FormT]] = field(default_factory=list)
     _evolutions: dict[str, Evolution[FormT]] = field(default_factory=dict)
     _num_parts: dict[str, int] = field(default_factory=dict)
-    _num_measured: dict[str, int] = field(default_factory=dict)
+    _measured: dict[str, set[FormT]] = field(default_factory=dict)
     _verdicts: dict[str, str] = field(default_factory=dict)
     _total_ns: float = 0.0
     _plan: TunedForms[FormT] = field(default_factory=lambda: TunedForms({}))
@@ -130,7 +130,7 @@ class Reformer(Generic[FormT]):
         return FormOutcome(
             plan,
             tuple(map(self._report, self._subgraphs)),
-            sum(self._num_measured.values()),
+            sum(map(len, self._measured.values())),
             num_priced,
             is_interrupted,
         )
@@ -231,7 +231,7 @@ class Reformer(Generic[FormT]):
         outcomes: dict[str, dict[FormT, float | None]] = {}
         for trial in trials:
             outcomes.setdefault(trial.key, {})[trial.form] = trial.ratio
-            self._num_measured[trial.key] = self._num_measured.get(trial.key, 0) + 1
+            self._measured.setdefault(trial.key, set()).add(trial.form)
         for key, found in outcomes.items():
             self._evolutions[key].observe(found)
         self.listener.record(trials)
@@ -342,28 +342,42 @@ class Reformer(Generic[FormT]):
         return won
 
     def _race(self, forms: Mapping[str, FormT]) -> None:
-        """Whole models: the new plan must beat the untuned one, and the one that is stored."""
+        """Whole models: the new plan must beat the untuned one, and be faster than the one that is stored."""
+        self._raced = forms
+        times = self._whole_times({}, forms)
+        if times is None:
+            return
+        plain, new = times
         incumbent = self._plan.forms
-        plans: list[Mapping[str, FormT]] = [{}, forms, *([incumbent] if incumbent else [])]
-        samples: list[list[float]] = [[] for _ in plans]
-        for attempt in range(_NUM_RACES):
-            self.listener.report("compare whole models", attempt, _NUM_RACES)
-            start_s = self.clock()
-            for so_far, more in zip(samples, self.bench.race(plans), strict=True):
-                so_far += more
-            left_s = self.meter.left_s
-            plain, new, *_ = samples
-            is_clear = is_faster(new, plain) or is_faster(plain, new)
-            if is_clear or (left_s is not None and left_s < self.clock() - start_s):
-                break
-        wins = is_faster(new, plain) and (not incumbent or typical(new) < typical(samples[2]))
+        wins = is_faster(new, plain)
+        if wins and incumbent:
+            against = self._whole_times(incumbent, forms)
+            wins = against is not None and typical(against[1]) < typical(against[0])
         if wins:
             self._plan = TunedForms(dict(forms), typical(plain), typical(new))
             self.listener.store(self._plan)
-            return
-        self._raced = forms
-        if not incumbent:
+        elif not incumbent:
             self._plan = TunedForms({}, typical(plain), typical(new))
+
+    def _whole_times(
+        self, incumbent: Mapping[str, FormT], forms: Mapping[str, FormT]
+    ) -> tuple[list[float], list[float]] | None:
+        """Times of whole runs of both, from as many races as are needed; None where one does not run."""
+        before: list[float] = []
+        after: list[float] = []
+        for attempt in range(_NUM_RACES):
+            self.listener.report("compare whole models", attempt, _NUM_RACES)
+            start_s = self.clock()
+            samples = self.bench.race(incumbent, forms)
+            if isinstance(samples, Failure):
+                return None
+            before += samples[0]
+            after += samples[1]
+            left_s = self.meter.left_s
+            is_clear = is_faster(after, before) or is_faster(before, after)
+            if is_clear or (left_s is not None and left_s < self.clock() - start_s):
+                break
+        return before, after
 
     # Time, and what people read.
 
@@ -408,7 +422,7 @@ class Reformer(Generic[FormT]):
             nodes=site.nodes,
             num_parts=self._num_parts[site.key],
             num_priced=sum(search.num_priced for search in searches),
-            num_measured=sum(self._num_measured.get(key, 0) for key in keys),
+            num_measured=sum(len(self._measured.get(key, ())) for key in keys),
             num_failed=sum(search.num_failed for search in searches),
             plain_ns=subgraph.plain_ns,
             ratio=ratio,

@@ -42,7 +42,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule import SCHEDULERS
 from tilewright.schedule.base import Schedule, ScheduleProblem
-from tilewright.steps import MemoryInfo, StepInfo, TuningInfo
+from tilewright.steps import DEFAULT_SEARCH, MemoryInfo, SearchName, StepInfo, TuningInfo
 from tilewright.targets import base
 from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
 from tilewright.targets.cpu.arrange import Barriers, arrange, numbered
@@ -80,7 +80,8 @@ from tilewright.targets.cpu.storage import (
     place_reports,
 )
 from tilewright.targets.cpu.stored import CpuStore
-from tilewright.targets.cpu.tune import Tuner, random_feed, tune
+from tilewright.targets.cpu.tune import tune
+from tilewright.targets.cpu.tune_base import random_feed
 from tilewright.targets.validate import require_whole
 from tilewright.tuning.search import is_faster
 
@@ -344,10 +345,16 @@ class CpuTarget:
         return PlacedModel(program, lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
 
     def tune(
-        self, code: CpuCode, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
+        self,
+        code: CpuCode,
+        *,
+        anew: bool = False,
+        afresh: bool = False,
+        search: SearchName = DEFAULT_SEARCH,
+        progress: Progress | None = None,
     ) -> TuningInfo | None:
         """How to make the kernels of a model for which the estimates made `code`: see `tune.tune`."""
-        return tune(Tuner.of(self, code), anew=anew, afresh=afresh, progress=progress or _silent)
+        return tune(self, code, search, anew=anew, afresh=afresh, progress=progress or _silent)
 
 
 class CpuBackend(PlainBackend):
@@ -489,10 +496,16 @@ class CpuBackend(PlainBackend):
         return self.cpu.generate(program, progress=progress, placed=placed)
 
     def tune(
-        self, code: Any, *, anew: bool = False, afresh: bool = False, progress: Progress | None = None
+        self,
+        code: Any,
+        *,
+        anew: bool = False,
+        afresh: bool = False,
+        search: SearchName = DEFAULT_SEARCH,
+        progress: Progress | None = None,
     ) -> TuningInfo | None:
         """Measure how to make the kernels."""
-        return self.cpu.tune(code, anew=anew, afresh=afresh, progress=progress)
+        return self.cpu.tune(code, anew=anew, afresh=afresh, search=search, progress=progress)
 
 
 def _silent(what: str, done: int, total: int) -> None:

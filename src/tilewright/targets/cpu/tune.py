@@ -7,30 +7,33 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp, UsageError
-from tilewright.hardware.probe import cpu_name, resolve_threads
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
-from tilewright.steps import KernelTuning, TuningInfo
-from tilewright.targets.cpu.codegen import toolchain_version
+from tilewright.steps import KernelTuning, SearchName, TuningInfo
 from tilewright.targets.cpu.executable import CpuExecutable
-from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.form_tuner import FormTuner
 from tilewright.targets.cpu.lowered import LoweredModel
 from tilewright.targets.cpu.race import BLOCK_RUNS, race
 from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.storage import Arrangements
+from tilewright.targets.cpu.tune_base import (
+    MAX_WEIGHT_BYTES,
+    GeneratedCode,
+    Generator,
+    plan_context,
+    random_feed,
+)
 from tilewright.tuning import Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search
-from tilewright.tuning.database import FORMAT_VERSION
 from tilewright.tuning.observation import PlanContext
-from tilewright.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -42,34 +45,6 @@ _RACE_S = 1.2
 _MIN_BLOCKS = 2
 _MAX_BLOCKS = 12
 _MAX_PLANS = 4
-# Each plan has its own copy of the weights; all of them together take no more than this.
-_MAX_WEIGHT_BYTES = 2 << 30
-
-
-class GeneratedCode(Protocol):
-    """What tuning needs of `CpuCode`."""
-
-    @property
-    def program(self) -> Program: ...  # noqa: D102
-
-    @property
-    def isa(self) -> Isa: ...  # noqa: D102
-
-    @property
-    def lowered(self) -> LoweredModel: ...  # noqa: D102
-
-    @property
-    def weight_bytes(self) -> int: ...  # noqa: D102
-
-    def load(self, num_threads: int | None) -> CpuExecutable: ...  # noqa: D102
-
-
-class Generator(Protocol):
-    """What tuning needs of `CpuTarget`."""
-
-    def generate(  # noqa: D102
-        self, program: Program, *, profile: bool = False, arrangements: Arrangements | None = None
-    ) -> GeneratedCode: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,12 +56,12 @@ class ModelBench:
     sites: Sites
     feed: Mapping[str, Array]
     weight_bytes: int
-    arrangements: Arrangements = field(default_factory=lambda: Arrangements(_MAX_WEIGHT_BYTES))
+    arrangements: Arrangements = field(default_factory=lambda: Arrangements(MAX_WEIGHT_BYTES))
 
     @property
     def max_plans(self) -> int:
         """Plans whose weights fit side by side; at least two."""
-        return max(2, min(_MAX_PLANS, _MAX_WEIGHT_BYTES // max(1, self.weight_bytes)))
+        return max(2, min(_MAX_PLANS, MAX_WEIGHT_BYTES // max(1, self.weight_bytes)))
 
     def profile(self, plans: Sequence[Plan]) -> Sequence[Mapping[str, list[float]]]:
         """For each plan the times in ns of each site, all its places together, one sample per run."""
@@ -162,17 +137,7 @@ class Tuner:
     @property
     def context(self) -> PlanContext:
         """Everything but the model that decides a measurement."""
-        options = self.program.options
-        return PlanContext(
-            version=__version__,
-            machine=self.plain.isa.fingerprint,
-            caches=str(asdict(self.plain.isa.caches)),
-            toolchain=toolchain_version(),
-            accuracy=str(options.accuracy),
-            num_threads=resolve_threads(options.num_threads),
-            processor=cpu_name(),
-            format_version=FORMAT_VERSION,
-        )
+        return plan_context(self.plain)
 
     @property
     def model(self) -> str:
@@ -269,18 +234,46 @@ class Tuner:
         )
 
 
-def tune(tuner: Tuner, *, anew: bool, afresh: bool, progress: Progress) -> TuningInfo | None:
-    """The choices for a program: an earlier search's, or a new one's if there is a budget; None without.
+class ModelTuner(Protocol):
+    """What searches ways to make one model, and remembers what it found."""
 
-    A search with a larger budget than the last goes on where that one ended. `anew` searches though there is
-    a plan, from what was measured then; `afresh` forgets that too.
+    def stored(self) -> TunedPlan | None:
+        """The plan that an earlier search found."""
+        ...
+
+    def describe(self, plan: TunedPlan) -> TuningInfo:
+        """A stored plan with the measurements that led to it."""
+        ...
+
+    def search(self, budget: Budget, *, afresh: bool, progress: Progress) -> TuningInfo:
+        """Search and keep what is found; without `afresh` earlier measurements count."""
+        ...
+
+
+def tune(
+    target: Generator,
+    plain: GeneratedCode,
+    search: SearchName,
+    *,
+    anew: bool,
+    afresh: bool,
+    progress: Progress,
+) -> TuningInfo | None:
+    """How to make a program: as an earlier search found, or a new one if there is a budget; None without.
+
+    Of the plans that earlier searches stored the fastest counts. A search with a larger budget than the last
+    goes on where that one ended. `anew` searches though there is a plan, from what was measured then;
+    `afresh` forgets that too.
 
     Raises:
         UsageError: a budget, no plan, and the cache is frozen.
     """
-    options = tuner.program.options
-    plan = None if anew or afresh else tuner.stored()
-    if plan is not None and (options.budget is None or plan.satisfies(options.budget)):
+    options = plain.program.options
+    flat, forms = Tuner.of(target, plain), FormTuner.of(target, plain, splits=search != "evolutionary")
+    tuners: tuple[ModelTuner, ...] = (flat, forms)
+    stored = [] if anew or afresh else [(t, p) for t in tuners if (p := t.stored()) is not None]
+    if stored and (options.budget is None or any(plan.satisfies(options.budget) for _, plan in stored)):
+        tuner, plan = min(stored, key=lambda pair: pair[1].ratio)
         return tuner.describe(plan)
     if options.budget is None and not anew and not afresh:
         return None
@@ -288,24 +281,10 @@ def tune(tuner: Tuner, *, anew: bool, afresh: bool, progress: Progress) -> Tunin
         raise UsageError(
             "this model is not in the tuning database, which is frozen; tune once without --frozen."
         )
+    chosen: ModelTuner = flat if search == "flat" else forms
     try:
-        return tuner.search(options.budget or Budget(UNLIMITED, None), afresh=afresh, progress=progress)
+        return chosen.search(options.budget or Budget(UNLIMITED, None), afresh=afresh, progress=progress)
     except (ModelRejected, UnsupportedOp, UsageError) as error:
         # Operators on the host may refuse random inputs; the model itself is none the worse for it.
         logger.warning("nothing was measured, estimates choose all kernels: %s", error)
         return None
-
-
-def random_feed(program: Program, largest_integer: int = 1) -> dict[str, Array]:
-    """Inputs to measure with: normal floats, and for integers zeros and ones, which index most tables.
-
-    Zero alone indexes all of them.
-    """
-    rng = np.random.default_rng(program.options.seed)
-    feed: dict[str, Array] = {}
-    for value in program.graph.inputs:
-        if value.dtype.is_float:
-            feed[value.name] = rng.standard_normal(value.shape).astype(value.dtype.numpy)
-        else:
-            feed[value.name] = rng.integers(0, largest_integer + 1, value.shape).astype(value.dtype.numpy)
-    return feed

@@ -19,7 +19,7 @@ from tilewright.targets.cpu.codegen import compile_object
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.measuring import measuring_pool, packed
 from tilewright.targets.cpu.target import CpuCode, CpuTarget
-from tilewright.targets.cpu.tune import random_feed
+from tilewright.targets.cpu.tune_base import random_feed
 from tilewright.tuning.workers import Effort, Failed, LocalMeasuringPool, Measured, MeasureRequest, PackedCode
 
 EFFORT = Effort(min_rounds=2, max_rounds=2)

@@ -1,0 +1,153 @@
+"""The bench on which forms are measured: whole models, run by a process that may crash or hang."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import TilewrightError
+from tilewright.ir.fuse import FusedNodes
+from tilewright.options import Accuracy
+from tilewright.partition.form import Form
+from tilewright.targets.cpu.form_sites import FormSites
+from tilewright.targets.cpu.lower import lower_partition
+from tilewright.targets.cpu.lowered import LoweredModel
+from tilewright.targets.cpu.measuring import packed
+from tilewright.targets.cpu.storage import Arrangements
+from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, GeneratedCode, Generator
+from tilewright.tuning.form_plan import Failure, KernelTimes, Paired
+from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, MeasuringPool, PackedCode
+
+logger = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+Forms = Mapping[str, Form]
+
+# Errors of outputs, over their largest magnitude, that another way to compute the same may make.
+_TOLERANCES: dict[Accuracy, float] = {"strict": 1e-5, "default": 1e-3, "fast": 3e-2}
+_MAX_PLANS = 5
+_COMPARED = Effort(min_rounds=4, max_rounds=24, seconds=0.5)
+_RACED = Effort(min_rounds=9, max_rounds=60, seconds=2.4)
+# What loading a candidate may take, and in runs of the untuned plan what measuring it may take.
+_LOAD_S = 20.0
+_MAX_RUNS = 2000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Built:
+    """A plan as code: with stamps, so that each kernel has a time, or without."""
+
+    lowered: LoweredModel
+    code: PackedCode
+
+
+@dataclass(slots=True, eq=False)
+class FormModelBench:
+    """Measures plans of one model. `expected` are the untuned plan's results for `feed`, `run_s` its time."""
+
+    target: Generator
+    plain: GeneratedCode
+    sites: FormSites
+    pool: MeasuringPool
+    feed: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    run_s: float
+    _fuse: FusedNodes = field(default_factory=FusedNodes)
+    _arrangements: Arrangements = field(default_factory=lambda: Arrangements(MAX_WEIGHT_BYTES))
+    _kept: tuple[tuple[object, bool], _Built] | None = None  # the last reference
+
+    @property
+    def max_plans(self) -> int:
+        """Plans that are compiled before they are measured, one after another."""
+        return _MAX_PLANS
+
+    def profile(self, plan: Forms) -> KernelTimes | Failure:
+        """The times of a plan's kernels."""
+        built = self._reference(plan, stamps=True)
+        if isinstance(built, Failure):
+            return built
+        (times,) = self._measured([built], None, _COMPARED)
+        return times if isinstance(times, Failure) else times.plan
+
+    def compare(self, reference: Forms, plans: Sequence[Forms]) -> Sequence[Paired | Failure]:
+        """The times of each plan's kernels, beside those of the reference."""
+        beside = self._reference(reference, stamps=True)
+        if isinstance(beside, Failure):
+            return [beside] * len(plans)
+        built = [self._built(plan, stamps=True) for plan in plans]
+        works = [candidate for candidate in built if isinstance(candidate, _Built)]
+        times = self._measured(works, beside, _COMPARED)
+        return [candidate if isinstance(candidate, Failure) else next(times) for candidate in built]
+
+    def race(self, incumbent: Forms, plan: Forms) -> tuple[Sequence[float], Sequence[float]] | Failure:
+        """Whole-model times in ns of both, one for each round: the least of a block of runs."""
+        before, after = (self._built(forms, stamps=False) for forms in (incumbent, plan))
+        for built in (before, after):
+            if isinstance(built, Failure):
+                return built
+        assert isinstance(before, _Built) and isinstance(after, _Built)  # noqa: PT018
+        (result,) = self.pool.measure([self._request(after, before, _RACED)])
+        if isinstance(result, Failed):
+            return Failure(result.reason, result.detail)
+        assert result.baseline is not None
+        return result.baseline.whole_ns, result.candidate.whole_ns
+
+    def _measured(
+        self, built: Sequence[_Built], beside: _Built | None, effort: Effort
+    ) -> Iterator[Paired | Failure]:
+        requests = (self._request(candidate, beside, effort) for candidate in built)
+        for candidate, result in zip(built, self.pool.measure(requests), strict=True):
+            if isinstance(result, Failed):
+                yield Failure(result.reason, result.detail)
+            else:
+                yield self._paired(result, candidate, beside)
+
+    def _paired(self, result: Measured, candidate: _Built, beside: _Built | None) -> Paired:
+        times = self.sites.by_site(candidate.lowered, result.candidate.steps_ns)
+        if beside is None or result.baseline is None:
+            return Paired(times, times)
+        return Paired(times, self.sites.by_site(beside.lowered, result.baseline.steps_ns))
+
+    def _request(self, candidate: _Built, beside: _Built | None, effort: Effort) -> MeasureRequest:
+        return MeasureRequest(
+            candidate.code,
+            self.feed,
+            self.expected,
+            _TOLERANCES[self.plain.program.options.accuracy],
+            baseline=None if beside is None else beside.code,
+            effort=effort,
+            limit_s=_LOAD_S + _MAX_RUNS * self.run_s,
+        )
+
+    def _reference(self, plan: Forms, *, stamps: bool) -> _Built | Failure:
+        """A plan that others run beside: the last one is kept."""
+        key = frozenset(plan.items()), stamps
+        if self._kept is None or self._kept[0] != key:
+            built = self._built(plan, stamps=stamps)
+            if isinstance(built, Failure):
+                return built
+            self._kept = key, built
+        return self._kept[1]
+
+    def _built(self, plan: Forms, *, stamps: bool) -> _Built | Failure:
+        """A plan as code, or why it cannot be made."""
+        try:
+            program = self.sites.planned(plan)
+            lowering = lower_partition(
+                program.partition,
+                self.plain.isa,
+                accuracy=program.options.accuracy,
+                choices=program.choices,
+                fuse=self._fuse,
+            )
+            code = self.target.generate(
+                program, profile=stamps, arrangements=self._arrangements, lowering=lowering
+            )
+            return _Built(code.lowered, packed(code))
+        except (TilewrightError, ValueError) as error:
+            logger.info("a plan cannot be made: %s", error)
+            return Failure("declined", " ".join(str(error).split()))

@@ -1,0 +1,278 @@
+"""Tunes the forms of a model's subgraphs on this processor: spaces, bench and database brought together."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tilewright.errors import InputError
+from tilewright.partition.form import Form
+from tilewright.planning import Budget
+from tilewright.private_files import default_cache_directory
+from tilewright.program import Program
+from tilewright.progress import Progress
+from tilewright.steps import SearchName, SubgraphTuning, TuningInfo
+from tilewright.targets.cpu.form_bench import FormModelBench
+from tilewright.targets.cpu.form_sites import FormSites
+from tilewright.targets.cpu.measuring import measuring_pool
+from tilewright.targets.cpu.product_forms import product_forms
+from tilewright.targets.cpu.sites import Sites
+from tilewright.targets.cpu.tune_base import Array, GeneratedCode, Generator, plan_context, random_feed
+from tilewright.tuning import NO_CHOICES, TunedPlan, TuningDatabase
+from tilewright.tuning.form_plan import (
+    Findings,
+    FormOutcome,
+    FormSite,
+    FormTrial,
+    Listener,
+    SiteReport,
+    TunedForms,
+)
+from tilewright.tuning.observation import Failure, FailureReason, Observation, PlanContext
+from tilewright.tuning.reformer import Reformer
+from tilewright.tuning.schema import measurement_of
+from tilewright.tuning.space import FormSpace
+from tilewright.tuning.workers import LocalMeasuringPool
+
+FEATURE_SET = "forms-1"
+"""Which features observations of forms have."""
+
+
+@dataclass(slots=True, eq=False)
+class FormTuner:
+    """Tunes one model; `plain` is what the estimates alone made of it. `splits`: parts first, then wholes."""
+
+    target: Generator
+    plain: GeneratedCode
+    database: TuningDatabase
+    splits: bool
+    _sites: FormSites | None = field(default=None)
+
+    @classmethod
+    def of(cls, target: Generator, plain: GeneratedCode, *, splits: bool = True) -> FormTuner:
+        """The tuner whose database lies in the cache that the program's options name."""
+        options = plain.program.options
+        folder = None if options.no_cache else options.cache_dir or default_cache_directory()
+        return cls(target, plain, TuningDatabase.in_folder(folder), splits)
+
+    @property
+    def search_name(self) -> SearchName:
+        """What it is called."""
+        return "reformer" if self.splits else "evolutionary"
+
+    @property
+    def program(self) -> Program:
+        """The untuned program."""
+        return self.plain.program
+
+    @property
+    def context(self) -> PlanContext:
+        """Everything but the model that decides a measurement."""
+        return plan_context(self.plain)
+
+    @property
+    def model(self) -> str:
+        """Digest of the kernels in order and of the subgraphs they belong to, without names or weights."""
+        subgraphs = [tuple(node.op_type for node in s.nodes) for s in self.program.partition.subgraphs]
+        kernels = Sites.of(self.plain.lowered, self.program.schedule).digest()
+        return hashlib.sha256(repr(("forms", kernels, subgraphs)).encode()).hexdigest()
+
+    @property
+    def sites(self) -> FormSites:
+        """What is tuned."""
+        if self._sites is None:
+            spaces: Mapping[int, FormSpace[Form]] = product_forms(
+                self.program, self.plain.lowered, self.plain.isa
+            )
+            self._sites = FormSites.of(self.program, self.plain.lowered, spaces)
+        return self._sites
+
+    def stored(self) -> TunedPlan | None:
+        """The plan that an earlier search found."""
+        return self.database.plan(self.context, self.model)
+
+    def search(self, budget: Budget, *, afresh: bool, progress: Progress) -> TuningInfo:
+        """Search and keep what is found; without `afresh` earlier measurements count."""
+        options = replace(self.program.options, frozen=False, timeout_s=None)
+        with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+            if options.no_cache:
+                options = replace(options, no_cache=False, cache_dir=Path(folder))
+            program = replace(self.sites.program, options=options)
+            sites = replace(self.sites, program=program)
+            try:
+                return self._searched(sites, budget, afresh, progress, random_feed(program))
+            except InputError:
+                feed = random_feed(program, largest_integer=0)
+                return self._searched(sites, budget, afresh, progress, feed)
+
+    def _searched(
+        self, sites: FormSites, budget: Budget, afresh: bool, progress: Progress, feed: Mapping[str, Array]
+    ) -> TuningInfo:
+        meter = budget.start()
+        expected, run_s = self._untuned(feed)
+
+        def store(plan: TunedForms[Form]) -> None:
+            self.store(plan, budget)
+
+        with self.pool() as pool:
+            bench = FormModelBench(self.target, self.plain, sites, pool, feed, expected, run_s)
+            reformer = Reformer(
+                sites.sites(),
+                bench,
+                meter,
+                Listener(self._record, store, progress),
+                Findings() if afresh else Findings(self._known, self._stored_forms()),
+                seed=self.program.options.seed,
+                splits=self.splits,
+            )
+            outcome = reformer.run()
+        if not outcome.is_interrupted:
+            store(outcome.plan)
+        return self._info(outcome, sites)
+
+    def _untuned(self, feed: Mapping[str, Array]) -> tuple[dict[str, Array], float]:
+        """What the untuned plan computes, and how long a run takes."""
+        executable = self.plain.load(self.program.options.num_threads)
+        try:
+            expected = {name: array.copy() for name, array in executable.run(feed).items()}
+            start_s = time.perf_counter()
+            executable.run(feed)
+            return expected, time.perf_counter() - start_s
+        finally:
+            executable.close()
+
+    def pool(self) -> LocalMeasuringPool:
+        """Who measures: a process of its own."""
+        return measuring_pool()
+
+    # The database.
+
+    def store(self, plan: TunedForms[Form], budget: Budget) -> None:
+        """Keep a plan that won its race; one without forms says that the untuned plan stays."""
+        stored = TunedPlan(
+            {},
+            plan.plain_ns,
+            plan.tuned_ns,
+            plan.is_complete,
+            budget,
+            {key: form.to_json() for key, form in plan.forms.items()},
+            self.search_name,
+            self.program.graph.name,
+            time.time(),
+        )
+        self.database.store_plan(self.context, self.model, stored)
+
+    def _record(self, trials: Sequence[FormTrial[Form]]) -> None:
+        now_s = time.time()
+        outcomes: list[Observation | Failure] = []
+        for trial in trials:
+            candidate = trial.form.to_json()
+            if trial.failure is not None:
+                reason = FailureReason(trial.failure.reason)
+                outcomes.append(Failure(trial.key, candidate, reason, trial.failure.detail, now_s))
+            else:
+                measured = measurement_of(trial.time_ns)
+                outcomes.append(
+                    Observation(
+                        trial.key, candidate, measured, trial.plain_ns, now_s, trial.features, FEATURE_SET
+                    )
+                )
+        self.database.record(self.context, outcomes)
+
+    def _known(self, space: FormSpace[Form]) -> Mapping[Form, float | None]:
+        """What was measured of a space before, in any network."""
+        known: dict[Form, float | None] = {}
+        for seen in self.database.observations(self.context, space.key):
+            form = space.read(seen.candidate)
+            if form is not None:
+                known[form] = seen.ratio
+        for failure in self.database.failures(self.context, space.key):
+            form = space.read(failure.candidate)
+            if form is not None:
+                known[form] = None
+        return known
+
+    def _stored_forms(self) -> TunedForms[Form] | None:
+        """The forms of the plan that an earlier search stored, as far as they are forms still."""
+        plan = self.stored()
+        if plan is None or not plan.forms:
+            return None
+        forms: dict[str, Form] = {}
+        for site in self.sites.sites():
+            form = site.space.read(plan.forms[site.key]) if site.key in plan.forms else None
+            if form is not None:
+                forms[site.key] = form
+        return TunedForms(forms, plan.plain_ns, plan.tuned_ns, plan.is_complete)
+
+    # What came of it.
+
+    def describe(self, plan: TunedPlan) -> TuningInfo:
+        """A stored plan with the measurements that led to it."""
+        forms = self._stored_forms() or TunedForms({}, plan.plain_ns, plan.tuned_ns, plan.is_complete)
+        reports = [self._stored_report(site, forms.forms.get(site.key)) for site in self.sites.sites()]
+        outcome = FormOutcome(forms, tuple(r for r in reports if r is not None), 0, 0)
+        return replace(self._info(outcome, self.sites), is_stored=True)
+
+    def _stored_report(self, site: FormSite[Form], form: Form | None) -> SiteReport[Form] | None:
+        """What the database says of a site; None where nothing was measured there."""
+        spaces = [site.space, *(part.space for part in site.space.split())] if self.splits else [site.space]
+        seen = self.database.observations(self.context, site.key)
+        if not seen:
+            return None
+        counts = {space.key: len(self.database.observations(self.context, space.key)) for space in spaces}
+        failed = {space.key: len(self.database.failures(self.context, space.key)) for space in spaces}
+        best = (
+            seen[0]
+            if form is None
+            else next((o for o in seen if site.space.read(o.candidate) == form), seen[0])
+        )
+        num_measured, num_failed = sum(counts.values()), sum(failed.values())
+        return SiteReport(
+            key=site.key,
+            nodes=site.nodes,
+            num_parts=max(1, len(spaces) - 1),
+            num_priced=num_measured + num_failed,
+            num_measured=num_measured,
+            num_failed=num_failed,
+            plain_ns=best.baseline_ns,
+            ratio=best.ratio,
+            form=form,
+            best=str(site.space.read(best.candidate)),
+            why="an earlier search kept the estimates' choice"
+            if form is None
+            else "an earlier search took it",
+        )
+
+    def _info(self, outcome: FormOutcome[Form], sites: FormSites) -> TuningInfo:
+        plan = outcome.plan
+        subgraphs = tuple(
+            SubgraphTuning(
+                nodes=report.nodes,
+                num_parts=report.num_parts,
+                num_priced=report.num_priced,
+                num_measured=report.num_measured,
+                num_failed=report.num_failed,
+                before_ns=report.plain_ns,
+                after_ns=report.ratio * report.plain_ns,
+                form=None if report.form is None else str(report.form),
+                why=report.why,
+            )
+            for report in outcome.sites
+        )
+        return TuningInfo(
+            kernels=(),
+            choices=NO_CHOICES,
+            plain_ns=plan.plain_ns,
+            tuned_ns=plan.tuned_ns,
+            num_trials=outcome.num_trials,
+            is_complete=plan.is_complete,
+            is_interrupted=outcome.is_interrupted,
+            subgraphs=subgraphs,
+            forms=sites.numbered(plan.forms),
+            search=self.search_name,
+            num_priced=outcome.num_priced,
+        )

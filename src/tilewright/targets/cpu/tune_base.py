@@ -1,0 +1,89 @@
+"""What tuning is given, whatever it searches: a target that makes code, a context, inputs to run on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.hardware.probe import cpu_name, resolve_threads
+from tilewright.program import Program
+from tilewright.targets.cpu.codegen import toolchain_version
+from tilewright.targets.cpu.executable import CpuExecutable
+from tilewright.targets.cpu.image import CpuImage
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.lowered import LoweredModel, LoweredPartition
+from tilewright.targets.cpu.storage import Arrangements
+from tilewright.tuning.database import FORMAT_VERSION
+from tilewright.tuning.observation import PlanContext
+from tilewright.version import __version__
+
+Array = np.ndarray[Any, Any]
+
+MAX_WEIGHT_BYTES = 2 << 30
+"""What the weights of all plans that are loaded at a time take, each having a copy."""
+
+
+class GeneratedCode(Protocol):
+    """What tuning needs of `CpuCode`."""
+
+    @property
+    def program(self) -> Program: ...  # noqa: D102
+
+    @property
+    def isa(self) -> Isa: ...  # noqa: D102
+
+    @property
+    def lowered(self) -> LoweredModel: ...  # noqa: D102
+
+    @property
+    def image(self) -> CpuImage: ...  # noqa: D102
+
+    @property
+    def weight_bytes(self) -> int: ...  # noqa: D102
+
+    def load(self, num_threads: int | None) -> CpuExecutable: ...  # noqa: D102
+
+
+class Generator(Protocol):
+    """What tuning needs of `CpuTarget`."""
+
+    def generate(  # noqa: D102
+        self,
+        program: Program,
+        *,
+        profile: bool = False,
+        arrangements: Arrangements | None = None,
+        lowering: LoweredPartition | None = None,
+    ) -> GeneratedCode: ...
+
+
+def plan_context(code: GeneratedCode) -> PlanContext:
+    """Everything but the model that decides a measurement."""
+    options = code.program.options
+    return PlanContext(
+        version=__version__,
+        machine=code.isa.fingerprint,
+        caches=str(asdict(code.isa.caches)),
+        toolchain=toolchain_version(),
+        accuracy=str(options.accuracy),
+        num_threads=resolve_threads(options.num_threads),
+        processor=cpu_name(),
+        format_version=FORMAT_VERSION,
+    )
+
+
+def random_feed(program: Program, largest_integer: int = 1) -> dict[str, Array]:
+    """Inputs to measure with: normal floats, and for integers zeros and ones, which index most tables.
+
+    Zero alone indexes all of them.
+    """
+    rng = np.random.default_rng(program.options.seed)
+    feed: dict[str, Array] = {}
+    for value in program.graph.inputs:
+        if value.dtype.is_float:
+            feed[value.name] = rng.standard_normal(value.shape).astype(value.dtype.numpy)
+        else:
+            feed[value.name] = rng.integers(0, largest_integer + 1, value.shape).astype(value.dtype.numpy)
+    return feed

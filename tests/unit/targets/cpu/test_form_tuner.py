@@ -1,0 +1,149 @@
+"""Forms are tuned in the running model, what wins is stored and used, and nothing wrong is ever chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.form_spaces import check_space
+from tests.support.models import small_net
+
+import tilewright as tw
+from tilewright.compiler import plan
+from tilewright.options import Options
+from tilewright.partition.form import Form
+from tilewright.planning import UNLIMITED, Budget
+from tilewright.targets.cpu.form_bench import FormModelBench
+from tilewright.targets.cpu.form_sites import FormSites
+from tilewright.targets.cpu.form_tuner import FormTuner
+from tilewright.targets.cpu.target import CpuCode, CpuTarget
+from tilewright.targets.cpu.tune_base import random_feed
+from tilewright.tuning.form_plan import Failure, Paired, TunedForms
+from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
+
+MODEL = tw.load(small_net(channels=40, size=20))
+OPTIONS = Options(threads=2)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def code() -> CpuCode:
+    return CpuTarget().generate(plan(MODEL.graph, OPTIONS).program)
+
+
+def sites_of(code: CpuCode) -> FormSites:
+    return FormTuner.of(CpuTarget(), code).sites
+
+
+def others(sites: FormSites) -> dict[str, Form]:
+    """Of every site the form that is worth measuring first."""
+    return {site.key: site.space.starts()[0] for site in sites.sites()}
+
+
+def test_every_space_of_a_model_keeps_the_contract(code: CpuCode) -> None:
+    sites = sites_of(code).sites()
+    assert sites
+    for site in sites:
+        check_space(site.space, steps=8)
+
+
+def test_a_plan_of_forms_is_a_program_that_computes_the_same(code: CpuCode) -> None:
+    sites = sites_of(code)
+    other = CpuTarget().generate(sites.planned(others(sites)))
+    assert {k.symbol for s in other.steps for k in s.kernels} != {
+        k.symbol for s in code.steps for k in s.kernels
+    }
+    feed = random_feed(code.program)
+    results = []
+    for made in (code, other):
+        executable = made.load(2)
+        results.append({name: array.copy() for name, array in executable.run(feed).items()})
+        executable.close()
+    for name, expected in results[0].items():
+        np.testing.assert_allclose(results[1][name], expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_what_tuning_found_is_used_by_the_next_compilation() -> None:
+    tuned = tw.tune(MODEL, threads=2, budget="6trials", search="reformer").tuning
+    assert tuned.search == "reformer"
+    assert 0 < tuned.num_trials <= tuned.num_priced
+    assert tuned.subgraphs
+    assert all(s.why and s.num_measured <= s.num_priced for s in tuned.subgraphs)
+    again = tw.compile(MODEL, threads=2)
+    assert again.tuning is not None
+    assert again.tuning.is_stored
+    assert again.tuning.forms == tuned.forms
+    assert tw.compile(MODEL, threads=1).tuning is None, "other threads, another measurement"
+
+
+def test_a_stored_plan_decides_forms_and_the_artifact_keeps_them(code: CpuCode, cache: Path) -> None:
+    tuner = FormTuner.of(CpuTarget(), code)
+    forms = others(tuner.sites)
+    tuner.store(TunedForms(forms, 100.0, 50.0, is_complete=True), Budget(UNLIMITED))
+    compiled = tw.compile(MODEL, threads=2)
+    assert compiled.tuning is not None
+    assert compiled.tuning.speedup == 2.0
+    expected = CpuTarget().generate(tuner.sites.planned(forms))
+    assert [k.symbol for k in compiled.kernels] == [k.symbol for s in expected.steps for k in s.kernels]
+    opened = tw.open(compiled.save(cache / "m.tw"))
+    kept = {s.id: s.form for s in opened.program.partition.subgraphs if s.form is not None}
+    assert kept == tuner.sites.numbered(forms)
+    assert tw.compile(MODEL, threads=2).save(cache / "n.tw").read_bytes() == (cache / "m.tw").read_bytes()
+
+
+class Pool:
+    """Answers as it is told, one request after another."""
+
+    def __init__(self, answers: Iterable[MeasureResult]) -> None:
+        self.answers = iter(answers)
+        self.requests: list[MeasureRequest] = []
+
+    def measure(self, requests: Iterable[MeasureRequest]) -> Iterator[MeasureResult]:
+        for request in requests:
+            self.requests.append(request)
+            yield next(self.answers)
+
+    def close(self) -> None:
+        pass
+
+
+def bench_with(code: CpuCode, pool: Pool, feed: Mapping[str, np.ndarray]) -> FormModelBench:  # type: ignore[type-arg]
+    return FormModelBench(CpuTarget(), code, sites_of(code), pool, feed, {}, 1e-3)
+
+
+def test_kernels_are_credited_to_their_sites_and_failures_are_told(code: CpuCode) -> None:
+    sites = sites_of(code)
+    num_steps = len(code.lowered.steps)
+    step_ns = tuple(float(number + 1) for number in range(num_steps))
+    ran = Measured(Samples((100.0,) * 2, (step_ns,) * 2), Samples((100.0,) * 2, (step_ns,) * 2))
+    pool = Pool([ran, Failed("crashed", "SIGSEGV")])
+    bench = bench_with(code, pool, random_feed(code.program))
+    (key, form), *_ = others(sites).items()
+    paired, failed = bench.compare({}, [{key: form}, {key: form}])
+    assert isinstance(paired, Paired)
+    assert failed == Failure("crashed", "SIGSEGV")
+    credited = [ns for kernels in paired.plan.values() for samples in kernels.values() for ns in samples[:1]]
+    assert sum(credited) <= sum(step_ns)
+    assert credited
+    assert all(request.baseline is not None for request in pool.requests)
+
+
+def test_a_form_that_computes_something_else_is_refused(code: CpuCode) -> None:
+    """The results expected are wrong here, so that the right ones are not what is expected."""
+    feed = random_feed(code.program)
+    executable = code.load(2)
+    expected = {name: array + 1 for name, array in executable.run(feed).items()}
+    executable.close()
+    tuner = FormTuner.of(CpuTarget(), code)
+    with tuner.pool() as pool:
+        bench = FormModelBench(CpuTarget(), code, tuner.sites, pool, feed, expected, 1e-3)
+        (result,) = bench.compare({}, [others(tuner.sites)])
+    assert isinstance(result, Failure)
+    assert result.reason == "wrong-values"
