@@ -107,9 +107,15 @@ def compile_graph(
             anew, afresh = tuning == "anew", tuning == "afresh"
             info = backend.tune(code, anew=anew, afresh=afresh, search=search, progress=clock.report)
             if info is not None and info.changes:
-                code = backend.generate(info.applied(program), progress=clock.report)
+                code = backend.generate(_tuned(program, info), progress=clock.report)
                 program = code.program
     return Compilation(planned, program, code, clock.phase_s, info)
+
+
+def _tuned(program: Program, info: TuningInfo) -> Program:
+    """The program with what measurements chose, and a remark for each subgraph whose form was searched."""
+    remarks = (*program.remarks, *map(str, info.subgraphs))
+    return replace(program.with_forms(info.forms), choices=info.choices, remarks=remarks)
 
 
 def plan(

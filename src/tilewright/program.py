@@ -48,6 +48,8 @@ class Program:
 
     def with_forms(self, forms: Mapping[int, Form]) -> Program:
         """The same program with these forms of subgraphs, by number; the others keep theirs."""
+        if not forms:
+            return self
         subgraphs = tuple(
             s if s.id not in forms else replace(s, form=None if forms[s.id].is_plain else forms[s.id])
             for s in self.partition.subgraphs

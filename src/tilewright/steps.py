@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from tilewright.formatting import format_ms
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tilewright.memory.base import MemoryPlan, MemoryProblem
     from tilewright.partition.form import Form
     from tilewright.planning.quality import Quality
-    from tilewright.program import Program
     from tilewright.schedule.base import Schedule
     from tilewright.tuning import Choices
 
@@ -309,14 +308,6 @@ class TuningInfo(Result):
     def speedup(self) -> float:
         """Time of the plain plan over that of the plan taken: 1 where they are the same."""
         return self.plain_ns / self.tuned_ns if self.changes and self.tuned_ns else 1.0
-
-    def applied(self, program: Program) -> Program:
-        """The program with what was chosen, and a line of each subgraph whose form was searched."""
-        if self.choices:
-            program = replace(program, choices=self.choices)
-        if self.forms:
-            program = program.with_forms(self.forms)
-        return replace(program, remarks=(*program.remarks, *map(str, self.subgraphs)))
 
     @property
     def outcome(self) -> str:
