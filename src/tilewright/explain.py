@@ -77,6 +77,9 @@ class EdgeStory:
         reason, text = decision.reason, decision.reason.text
         if reason is Reason.BLOCKWISE:
             text += f"; {partition.kernel_of(decision.producer)}"
+        record = partition.fusion_of(decision)
+        if record is not None:
+            text += f"; {record.text(is_kept=reason.is_fused)}"
         return cls(
             decision.producer.name,
             decision.consumer.name,

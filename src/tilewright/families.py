@@ -28,6 +28,7 @@ PARTITIONERS = _family(
         "layerwise": "layerwise:Layerwise",
         "graphturbo": "graphturbo:GraphTurbo",
         "ago": "ago:Ago",
+        "pcgc": "pcgc:Pcgc",
         "random": "random:RandomPartitioner",
     },
 )

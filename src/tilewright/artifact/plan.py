@@ -12,6 +12,7 @@ from tilewright.options import Options
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
 from tilewright.partition.check_forms import form_violations
 from tilewright.partition.form import Blocking, Form, KernelForm
+from tilewright.partition.fusion_records import FusionRecord, Verdict
 from tilewright.partition.layers import Layer, layer_of
 from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planning import Provenance, Quality
@@ -36,6 +37,7 @@ def encode_plan(program: Program) -> dict[str, Any]:
             ],
             **_forms(partition),
             **_layer_fields(partition, position),
+            **_fusions(partition, position),
             "quality": _quality(partition.quality),
             "provenance": _provenance(partition.provenance),
         },
@@ -78,6 +80,7 @@ class _PartitionFields:
     layers: tuple[tuple[tuple[int, ...], ...], ...] | None = None
     element_bytes: Mapping[str, int] | None = None
     in_place: bool = True
+    fusions: tuple[tuple[int, int, str, Verdict, float | None, float | None, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,10 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
         _read_layers(stored.partition.layers, subgraphs, node, graph),
         _read_sizes(stored.partition.element_bytes, graph),
         stored.partition.in_place,
+        fusions=tuple(
+            FusionRecord(node(producer), node(consumer), value(name), verdict, fused, apart, unit)
+            for producer, consumer, name, verdict, fused, apart, unit in stored.partition.fusions
+        ),
     )
     splits = partition.splits
     if stored.schedule.splits is not None:
@@ -191,6 +198,23 @@ def _require_fitting(form: Form, subgraph: Subgraph, graph: Graph) -> None:
     said = next(form_violations(graph, replace(subgraph, form=form)), None)
     if said is not None:
         raise FieldError(said[:200], ".partition.kernels")
+
+
+def _fusions(partition: Partition, position: Mapping[Node, int]) -> dict[str, Any]:
+    """What became of each edge that rules let fuse, where a partitioner goes by rules."""
+    records = [
+        [
+            position[r.producer],
+            position[r.consumer],
+            r.value.name,
+            str(r.verdict),
+            r.fused_cost,
+            r.apart_cost,
+            r.unit,
+        ]
+        for r in partition.fusions
+    ]
+    return {"fusions": records} if records else {}
 
 
 def _quality(quality: Quality) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.region import Region, volume
 from tilewright.partition.analysis import Analysis
 from tilewright.partition.form import Form, KernelForm
+from tilewright.partition.fusion_records import FusionRecord
 from tilewright.partition.layers import Layer, layers_within
 from tilewright.partition.split import WHOLE, Split, WeighedSplits
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
@@ -40,6 +41,8 @@ class Reason(StrEnum):
     BLOCKWISE = "blockwise"
     SEPARATE = "separate"
     MERGED = "merged"
+    STABLE = "stable"
+    EVALUATED = "evaluated"
     # Refused
     OPAQUE = "opaque"
     COMPLEX = "complex"
@@ -55,6 +58,7 @@ class Reason(StrEnum):
     CAPACITY = "capacity"
     WEIGHT = "weight"
     COST = "cost"
+    PROHIBITED = "prohibited"
     NO_FUSION = "no-fusion"
     CHANCE = "chance"
 
@@ -78,6 +82,8 @@ _FUSED = frozenset(
         Reason.BLOCKWISE,
         Reason.SEPARATE,
         Reason.MERGED,
+        Reason.STABLE,
+        Reason.EVALUATED,
     }
 )
 _REASON_TEXTS: Mapping[Reason, str] = {
@@ -88,6 +94,8 @@ _REASON_TEXTS: Mapping[Reason, str] = {
     Reason.BLOCKWISE: "computed block by block in one kernel, what lies between stays in the cache",
     Reason.SEPARATE: "in one subgraph, whose kernels run one after another",
     Reason.MERGED: "operators of one input run as one kernel, whose result is all of theirs side by side",
+    Reason.STABLE: "the rules fuse it on any machine",
+    Reason.EVALUATED: "the rules allow it, and the cost model does not say that apart is cheaper",
     Reason.OPAQUE: "an operator without loop nests runs on its own",
     Reason.COMPLEX: "the reader is a complex operator and starts its own kernel",
     Reason.REDUCTION: "the reader reduces or normalises and starts its own kernel",
@@ -101,6 +109,7 @@ _REASON_TEXTS: Mapping[Reason, str] = {
     Reason.STAGE: "only neighbouring stages of the longest path are joined",
     Reason.CAPACITY: "the fused working set does not fit on chip",
     Reason.WEIGHT: "the subgraph would be too heavy to tune",
+    Reason.PROHIBITED: "the rules never fuse operators of these classes",
     Reason.COST: "the parts together cost less than the whole",
     Reason.CHANCE: "a random partitioner left it out",
     Reason.NO_FUSION: "the partitioner never fuses",
@@ -168,6 +177,7 @@ class Partition:
     None: derived where they are asked for. `element_bytes` is how large the machine keeps an element, by the
     name of its type, None: as the type says; `border_bytes` the same in the network's inputs and results as
     they lie in main memory, None: as all else. `in_place`: layers may write in place of an operand that dies.
+    `fusions` is what became of each edge that rules allowed to fuse, where a partitioner goes by rules.
     """
 
     graph: Graph
@@ -181,14 +191,18 @@ class Partition:
     in_place: bool = True
     weighed: WeighedSplits | None = None
     border_bytes: Mapping[str, int] | None = None
+    fusions: tuple[FusionRecord, ...] = ()
     _home: dict[Node, Subgraph] = field(init=False, repr=False)
     _border: frozenset[Value] = field(init=False, repr=False)
     _derived: list[tuple[Layer, ...]] = field(init=False, repr=False)
+    _records: dict[tuple[Node, Node, Value], FusionRecord] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_home", {n: s for s in self.subgraphs for n in s.nodes})
         object.__setattr__(self, "_border", frozenset((*self.graph.inputs, *self.graph.outputs)))
         object.__setattr__(self, "_derived", [])
+        records = {(r.producer, r.consumer, r.value): r for r in self.fusions}
+        object.__setattr__(self, "_records", records)
         if not self.splits:
             object.__setattr__(self, "splits", (WHOLE,) * len(self.subgraphs))
 
@@ -229,6 +243,10 @@ class Partition:
     def producer_of(self, value: Value) -> Subgraph | None:
         """The subgraph that makes a value; None for graph inputs and constants."""
         return None if value.producer is None else self._home[value.producer]
+
+    def fusion_of(self, decision: EdgeDecision) -> FusionRecord | None:
+        """What rules said of an edge; None where there are no rules, or these forbid it."""
+        return self._records.get((decision.producer, decision.consumer, decision.value))
 
     def predecessors(self, subgraph: Subgraph) -> tuple[Subgraph, ...]:
         """Subgraphs whose results this one reads, by id."""

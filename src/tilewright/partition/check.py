@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tilewright.ir.graph import Node, Value
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.check_forms import check_forms
+from tilewright.partition.check_fusions import check_fusions
 from tilewright.planning import Violation
 
 
@@ -15,7 +16,7 @@ def check_partition(problem: PartitionProblem, partition: Partition) -> tuple[Vi
 
     Checked: every node in exactly one subgraph; subgraphs numbered in order and none reads from a later
     one (so that the quotient has no cycle); inputs, constants and outputs complete and without excess; one
-    decision per data edge that says what really happened; forms; the stated cost.
+    decision per data edge that says what really happened; forms; the stated cost; the records of rules.
     """
     return (
         *_check_cover(problem, partition),
@@ -24,6 +25,7 @@ def check_partition(problem: PartitionProblem, partition: Partition) -> tuple[Vi
         *_check_decisions(partition),
         *check_forms(partition),
         *_check_quality(problem, partition),
+        *check_fusions(partition),
     )
 
 

@@ -21,6 +21,7 @@ from tilewright.partition.base import (
     data_edges,
     make_subgraph,
 )
+from tilewright.partition.fusion_records import FusionRecord
 from tilewright.partition.layers import Layer, layer_of
 from tilewright.partition.split import WHOLE
 from tilewright.progress import checkpoint
@@ -192,6 +193,7 @@ class _Rewriting:
             graph=self.graph,
             subgraphs=tuple(subgraphs),
             decisions=tuple(self._decisions()),
+            fusions=tuple(self._fusions()),
             splits=tuple(
                 WHOLE if place[i] in self.first else old.splits[place[i]] for i in range(len(subgraphs))
             ),
@@ -208,6 +210,15 @@ class _Rewriting:
             yield EdgeDecision(
                 producer, consumer, value, reasons.get((producer, consumer, value), Reason.MERGED)
             )
+
+    def _fusions(self) -> Iterable[FusionRecord]:
+        """Those of edges that are still there; of several that became one, the first."""
+        edges = set(data_edges(self.graph))
+        for record in self.partition.fusions:
+            edge = (self.makers[record.producer], self.readers[record.consumer], self.values[record.value])
+            if edge in edges:
+                edges.remove(edge)
+                yield replace(record, producer=edge[0], consumer=edge[1], value=edge[2])
 
     def _layers(self, place: Mapping[int, int]) -> Iterable[tuple[Layer, ...]]:
         old, results = self.partition, frozenset(self.graph.outputs)

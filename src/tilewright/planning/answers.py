@@ -34,18 +34,23 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """No solution exists within a capacity: which one, by how much, what is to blame, what would help."""
+    """No solution exists within a capacity: which one, by how much, what is to blame, what would help.
+
+    `unit` is that of what is needed and of what there is.
+    """
 
     level: str
-    need_bytes: int
-    capacity_bytes: int
+    need: float
+    capacity: float
     culprits: tuple[str, ...] = ()
     levers: tuple[str, ...] = ()
+    unit: str = "bytes"
 
     def __str__(self) -> str:
         blame = f"; largest: {', '.join(self.culprits)}" if self.culprits else ""
         levers = f". Try {' or '.join(self.levers)}" if self.levers else ""
-        return f"{self.level} needs {self.need_bytes} bytes but has {self.capacity_bytes}{blame}{levers}."
+        need, capacity = (x if isinstance(x, int) else f"{x:.6g}" for x in (self.need, self.capacity))
+        return f"{self.level} needs {need} {self.unit} but has {capacity}{blame}{levers}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def test_too_small_a_capacity_names_the_need_and_the_largest() -> None:
     )
     answer = ArenaPlanner().solve(problem, Budget())
     assert isinstance(answer, Infeasible)
-    assert (answer.need_bytes, answer.capacity_bytes) == (8 * KIB, 4 * KIB)
+    assert (answer.need, answer.capacity) == (8 * KIB, 4 * KIB)
     assert answer.culprits[0].startswith("large")
     assert "--max-memory" in str(answer)
 

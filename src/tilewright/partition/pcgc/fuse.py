@@ -1,0 +1,207 @@
+"""Static fusion: operators joined by the rules until nothing more may be joined.
+
+First what is stable: such clusters, the atoms, are never cut again. Then atoms whose fusion is to be
+evaluated. Each round scans the clusters from the results on and tries the producers of each in their order,
+until a scan changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
+from tilewright.hardware.machine import Machine
+from tilewright.ir.derive import operator_class
+from tilewright.ir.graph import Node, Value
+from tilewright.partition.base import PartitionProblem
+from tilewright.partition.fusion_records import Verdict
+from tilewright.partition.pcgc.rules import RuleTable, heaviest
+from tilewright.partition.quotient import QuotientGraph
+from tilewright.progress import checkpoint
+
+Edge = tuple[int, int, Value]
+"""Producer and consumer by their positions, and what passes."""
+
+
+def on_chip_bytes(machine: Machine | None) -> int | None:
+    """Bytes of values that stay on the chip of one cluster; None: without a limit.
+
+    What schedules fill, as far as values may lie there; else the largest cache of the cluster.
+    """
+    if machine is None:
+        return None
+    shared = shared_capacity_bytes(machine)
+    if shared is None:
+        return None
+    filled = local_capacity_bytes(machine) + shared
+    if filled:
+        return filled
+    caches = [
+        int(level.capacity_bytes * machine.num_instances_per_cluster(level))
+        for level in machine.levels[:-1]
+        if level.capacity_bytes is not None
+    ]
+    return max(caches, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Clusters of atoms, atoms of nodes by their positions; atoms in an order in which they can run."""
+
+    clusters: tuple[tuple[int, ...], ...]
+    atoms: tuple[tuple[int, ...], ...]
+    atom_of: tuple[int, ...]
+    cluster_of: tuple[int, ...]  # by atom
+
+    def are_together(self, producer: int, consumer: int) -> bool:
+        """Whether two nodes are in one cluster."""
+        return self.cluster_of[self.atom_of[producer]] == self.cluster_of[self.atom_of[consumer]]
+
+
+class StaticFusion:
+    """The fusion of one graph by one table, within a capacity for what stays on the chip."""
+
+    def __init__(self, problem: PartitionProblem, table: RuleTable, capacity_bytes: int | None) -> None:
+        graph = problem.graph
+        self.nodes: Sequence[Node] = graph.nodes
+        self.table = table
+        self.capacity_bytes = capacity_bytes
+        self.quotient = QuotientGraph.of(graph)
+        self.classes = [operator_class(node) for node in self.nodes]
+        self._position = {node: i for i, node in enumerate(self.nodes)}
+        self._results = frozenset(graph.outputs)
+        self._class_of_atom = dict(enumerate(self.classes))
+        self._atom_of = list(range(len(self.nodes)))
+        types = problem.element_types
+        dtypes = dict.fromkeys(v.dtype for v in graph.values())
+        self._sizes = None if types is None else types.sizes(dtypes)
+        self.edges = tuple(self._all_edges())
+        self._reads: list[list[Edge]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            self._reads[edge[1]].append(edge)
+
+    def run(self) -> Fused:
+        """Everything that may be fused, fused."""
+        self._to_fix_point(self._is_stable, self._join_atoms)
+        order = self.quotient.clusters
+        atoms = tuple(self.quotient.members(cluster) for cluster in order)
+        for number, atom in enumerate(atoms):
+            for node in atom:
+                self._atom_of[node] = number
+        self._class_of_atom = {
+            number: heaviest(self.classes[n] for n in atom) for number, atom in enumerate(atoms)
+        }
+        self._to_fix_point(self._may_be_evaluated, lambda u, v: self.quotient.contract(u, v))
+        clusters: dict[int, list[int]] = {}
+        for number, atom in enumerate(atoms):
+            clusters.setdefault(self.quotient.cluster_of(atom[0]), []).append(number)
+        numbers = {cluster: i for i, cluster in enumerate(clusters)}
+        return Fused(
+            tuple(map(tuple, clusters.values())),
+            atoms,
+            tuple(self._atom_of),
+            tuple(numbers[self.quotient.cluster_of(atom[0])] for atom in atoms),
+        )
+
+    def verdict(self, edge: Edge) -> Verdict:
+        """What the rules say of an edge: of its operators, and of the atoms that these are part of."""
+        producer, consumer, _ = edge
+        of_nodes = self.table.of(self.classes[producer], self.classes[consumer])
+        atoms = self._atom_of[producer], self._atom_of[consumer]
+        if atoms[0] == atoms[1]:
+            return of_nodes
+        of_atoms = self.table.of(self._class_of_atom[atoms[0]], self._class_of_atom[atoms[1]])
+        return max(of_nodes, of_atoms, key=lambda verdict: verdict.rank)
+
+    def working_set_bytes(self, nodes: Sequence[int]) -> int:
+        """The most bytes that pass between atoms of a cluster and are kept at the same time."""
+        inside = set(nodes)
+        changes: dict[int, int] = {}
+        for node in nodes:
+            for value in self.nodes[node].results():
+                readers = [self._position[u] for u in value.users]
+                kept = [r for r in readers if r in inside and self._atom_of[r] != self._atom_of[node]]
+                if kept:
+                    size = self._bytes_of(value)
+                    changes[node] = changes.get(node, 0) + size
+                    changes[max(kept) + 1] = changes.get(max(kept) + 1, 0) - size
+        peak = live = 0
+        for place in sorted(changes):
+            live += changes[place]
+            peak = max(peak, live)
+        return peak
+
+    def fits(self, nodes: Sequence[int]) -> bool:
+        """Whether what passes inside of a cluster stays on the chip."""
+        return self.capacity_bytes is None or self.working_set_bytes(nodes) <= self.capacity_bytes
+
+    def _to_fix_point(self, may_join: Callable[[int, int], bool], join: Callable[[int, int], int]) -> None:
+        has_changed = True
+        while has_changed:
+            has_changed = False
+            for cluster in reversed(self.quotient.clusters):
+                checkpoint()
+                if self.quotient.cluster_of(cluster) != cluster:
+                    continue  # joined to its reader in this scan
+                has_changed |= self._grow(cluster, may_join, join)
+
+    def _grow(
+        self, cluster: int, may_join: Callable[[int, int], bool], join: Callable[[int, int], int]
+    ) -> bool:
+        """Join producers to a cluster until none may be; whether any was."""
+        has_grown = False
+        is_growing = True
+        while is_growing:
+            is_growing = False
+            # What was computed last comes first: its other readers are fused by then.
+            for producer in reversed(self.quotient.predecessors(cluster)):
+                if may_join(producer, cluster) and self.quotient.can_contract(producer, cluster):
+                    cluster = join(producer, cluster)
+                    has_grown = is_growing = True
+                    break
+        return has_grown
+
+    def _join_atoms(self, u: int, v: int) -> int:
+        classes = (self._class_of_atom.pop(u), self._class_of_atom.pop(v))
+        moved = (*self.quotient.members(u), *self.quotient.members(v))
+        joined = self.quotient.contract(u, v)
+        self._class_of_atom[joined] = heaviest(classes)
+        for node in moved:
+            self._atom_of[node] = joined
+        return joined
+
+    def _is_stable(self, producer: int, consumer: int) -> bool:
+        """Whether every edge between two clusters is stable and nobody else reads what passes."""
+        edges = list(self._edges_between(producer, consumer))
+        inside = {*self.quotient.members(producer), *self.quotient.members(consumer)}
+        return all(
+            self.verdict(edge) is Verdict.STABLE
+            and edge[2] not in self._results
+            and all(self._position[user] in inside for user in edge[2].users)
+            for edge in edges
+        )
+
+    def _may_be_evaluated(self, producer: int, consumer: int) -> bool:
+        edges = self._edges_between(producer, consumer)
+        if any(self.verdict(edge) is Verdict.PROHIBITED for edge in edges):
+            return False
+        nodes = sorted((*self.quotient.members(producer), *self.quotient.members(consumer)))
+        return self.fits(nodes)
+
+    def _edges_between(self, producer: int, consumer: int) -> Iterator[Edge]:
+        for node in self.quotient.members(consumer):
+            for edge in self._reads[node]:
+                if self.quotient.cluster_of(edge[0]) == producer:
+                    yield edge
+
+    def _all_edges(self) -> Iterator[Edge]:
+        for consumer, node in enumerate(self.nodes):
+            for value in dict.fromkeys(node.operands()):
+                if value.producer is not None:
+                    yield self._position[value.producer], consumer, value
+
+    def _bytes_of(self, value: Value) -> int:
+        if self._sizes is None:
+            return value.size_bytes
+        return value.num_elements * self._sizes[str(value.dtype)]

@@ -1,0 +1,52 @@
+"""The threshold H: the most that a plan may take of whichever of time and energy is not minimised."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.cost.base import Objective
+from tilewright.errors import UsageError
+
+_SCALES = {
+    "ns": {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9},
+    "pJ": {"pJ": 1.0, "nJ": 1e3, "uJ": 1e6, "mJ": 1e9, "J": 1e12},
+}
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+|%)")
+_OTHER: dict[Objective, tuple[str, str]] = {"latency": ("energy", "pJ"), "energy": ("time", "ns")}
+
+
+def secondary_of(objective: Objective) -> tuple[str, str]:
+    """What is bounded while an objective is minimised, and its unit.
+
+    Raises:
+        UsageError: the objective has no other.
+    """
+    if objective not in _OTHER:
+        raise UsageError(
+            f"pcgc: a limit bounds what is not minimised, but {objective} is of both; leave it out."
+        )
+    return _OTHER[objective]
+
+
+def parse_limit(text: str, objective: Objective, least: float) -> float:
+    """The bound that a text means, in the unit of what is bounded; per cents are above the `least` known.
+
+    Raises:
+        UsageError: the text is no amount, or its unit is of something else.
+
+    >>> parse_limit("1.5ms", "energy", 0.0), parse_limit("10%", "energy", 200.0)
+    (1500000.0, 220.00000000000003)
+    """
+    what, unit = secondary_of(objective)
+    match = _NUMBER.fullmatch(text.strip())
+    known = ", ".join(_SCALES[unit])
+    if match is None:
+        raise UsageError(
+            f"pcgc: limit={text[:40]}: expected an amount of {what} ({known}) or per cents such as 5%."
+        )
+    number, suffix = float(match[1]), match[2]
+    if suffix == "%":
+        return least * (1 + number / 100)
+    if suffix not in _SCALES[unit]:
+        raise UsageError(f"pcgc: limit={text[:40]}: --hint {objective} bounds {what}; give {known}, or %.")
+    return number * _SCALES[unit][suffix]
