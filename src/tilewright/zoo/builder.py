@@ -126,22 +126,22 @@ class Builder:
         """A trained tensor: seeded values under the scoped `name`, used once or shared by its caller."""
         tensor = Tensor(self._unique(name), tuple(shape), power=mean**2 + deviation**2)
         key = f"{self._network}/{self._seed}/{tensor.name}"
-        values = uniform_weights(key, tensor.shape, mean=mean, deviation=deviation)
-        self._store(tensor, values)
+        data = _little_endian(uniform_weights(key, tensor.shape, mean=mean, deviation=deviation))
+        self._store(tensor, data)
         return tensor
 
     def buffer(self, name: str, values: npt.NDArray[np.generic]) -> Tensor:
         """A fixed tensor that training would not change, such as positions or anchors."""
         tensor = Tensor(self._unique(name), values.shape, values.dtype.name)
-        self._store(tensor, values)
+        self._store(tensor, _little_endian(values))
         return tensor
 
-    def _store(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> None:
+    def _store(self, tensor: Tensor, data: bytes) -> None:
         initializer = self._graph.initializer.add()
         initializer.name = tensor.name
         initializer.data_type = _DTYPES[tensor.dtype]
         initializer.dims.extend(tensor.shape)
-        initializer.raw_data = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+        initializer.raw_data = data
 
     def constant(self, value: float | Sequence[int] | npt.NDArray[np.generic]) -> Tensor:
         """A Constant node, float32 or int64 as the value is. Equal ones are shared."""
@@ -159,7 +159,7 @@ class Builder:
         attribute.type = 4  # AttributeProto.TENSOR
         attribute.t.data_type = _DTYPES[array.dtype.name]
         attribute.t.dims.extend(array.shape)
-        attribute.t.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        attribute.t.raw_data = _little_endian(array)
         tensor = Tensor(node.name, array.shape, array.dtype.name)
         self._values[tensor.name] = tensor
         self._constants[key] = tensor
@@ -482,3 +482,7 @@ def _window_output(
             count -= 1
         extents.append(count)
     return tuple(extents)
+
+
+def _little_endian(values: npt.NDArray[np.generic]) -> bytes:
+    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()

@@ -53,7 +53,7 @@ def import_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None =
     with error_context(f"in {origin.label}"), bounded_messages():
         num_nodes = validate_model(model)
         external_bytes = check_external_data(model, origin)
-        with native.session(num_nodes, len(opened.data) + external_bytes):
+        with native.session(num_nodes, opened.size_bytes + external_bytes):
             embed_external_attributes(model, origin)
             run_checker(model)
             model = prepare_model(model)

@@ -6,7 +6,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -20,24 +20,34 @@ from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.protos import bounded_messages, require_few_parts
 from tilewright.frontend.onnx.wire import structure_bytes
 
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Opened:
-    """A model that was read and parsed: `data` are the bytes it was parsed from, `locations` other files."""
+    """A model that was read and parsed from bytes; `locations` are other files that it names.
+
+    The bytes are needed for nothing but their digest, and kept until somebody asks for it.
+    """
 
     model: onnx.ModelProto
     origin: Origin
-    data: bytes
-    locations: tuple[str, ...] = ()
+    size_bytes: int
+    locations: tuple[str, ...]
+    _data: bytes
+    _digest: Hash | None = None
 
     def sha256(self) -> str:
         """Of everything the model consists of, in hex: its bytes and those of its external data.
 
         Reads external data whatever they are: call it when the model has been checked.
         """
-        digest = hashlib.sha256(self.data)
+        if self._digest is None:
+            self._digest, self._data = hashlib.sha256(self._data), b""
+        digest = self._digest.copy()
         for location in self.locations:
             with open_external(self.origin, location) as file:
                 digest.update(location.encode())
@@ -57,13 +67,14 @@ def open_model(source: Source) -> Opened:
     """
     native.warm_up()
     if isinstance(source, onnx.ModelProto):
-        require_few_parts(source, source.ByteSize(), "the given model")
+        data, origin = source.SerializeToString(deterministic=True), Origin("the given model", None)
+        require_few_parts(source, len(data), origin.label)
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
-        return Opened(copy, Origin("the given model", None), source.SerializeToString(deterministic=True))
+        return Opened(copy, origin, len(data), (), data)
     if isinstance(source, bytes | bytearray | memoryview):
-        data = bytes(source)
-        return Opened(_parse(data, "the given bytes"), Origin("the given bytes", None), data)
+        data, origin = bytes(source), Origin("the given bytes", None)
+        return Opened(_parse(data, origin.label), origin, len(data), (), data)
     if not isinstance(source, str | os.PathLike):
         raise UsageError(
             f"cannot load a model from {type(source).__name__}: give a path, bytes or an onnx.ModelProto."
@@ -73,7 +84,7 @@ def open_model(source: Source) -> Opened:
     model = _parse(data, str(path))
     with error_context(f"in {path}"), bounded_messages():
         locations = tuple(external_files(model))
-    return Opened(model, Origin(str(path), path.parent), data, locations)
+    return Opened(model, Origin(str(path), path.parent), len(data), locations, data)
 
 
 def read_regular_file(path: Path) -> bytes:

@@ -82,8 +82,10 @@ def tensor_size_bytes(tensor: TensorProto) -> int:
     return math.prod(tensor_shape(tensor)) * tensor_dtype(tensor).size_bytes
 
 
-def check_embedded(tensor: TensorProto) -> None:
-    """Check that the data in the message are exactly as many as the shape needs.
+def checked_raw_data(tensor: TensorProto) -> bytes | None:
+    """The raw data of a tensor, None if it has others, checked to be exactly as many as the shape needs.
+
+    Every look at raw data copies them: there is one.
 
     Raises:
         ModelRejected: too few, too many, or in the wrong field.
@@ -96,8 +98,9 @@ def check_embedded(tensor: TensorProto) -> None:
     strays = [f for f in _FIELDS if len(getattr(tensor, f)) and (f != field or tensor.HasField("raw_data"))]
     if strays:
         raise ModelRejected(f"{what} of type {dtype} has data in {strays[0]} too; save the model again.")
-    if tensor.HasField("raw_data") and dtype is not DType.STRING:
-        needed, found, unit = count * dtype.size_bytes, len(tensor.raw_data), "bytes"
+    raw = tensor.raw_data if tensor.HasField("raw_data") and dtype is not DType.STRING else None
+    if raw is not None:
+        needed, found, unit = count * dtype.size_bytes, len(raw), "bytes"
     else:
         needed, found, unit = count * words, len(getattr(tensor, field)), "values"
     if found != needed:
@@ -105,6 +108,7 @@ def check_embedded(tensor: TensorProto) -> None:
             f"{what} of shape {list(tensor.dims)} and type {dtype} needs {needed} {unit}, but has {found}; "
             "the file is damaged, get it again."
         )
+    return raw
 
 
 def embedded_array(tensor: TensorProto) -> np.ndarray[Any, Any]:
@@ -113,8 +117,9 @@ def embedded_array(tensor: TensorProto) -> np.ndarray[Any, Any]:
     Raises:
         ModelRejected: the data do not fit shape and type.
     """
-    check_embedded(tensor)
-    dtype = tensor_dtype(tensor)
+    raw, dtype = checked_raw_data(tensor), tensor_dtype(tensor)
+    if raw is not None:
+        return np.frombuffer(raw, dtype.numpy.newbyteorder("<")).reshape(tensor_shape(tensor))
     if dtype is DType.STRING:
         try:
             text = [item.decode("utf-8") for item in tensor.string_data]

@@ -13,7 +13,7 @@ from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.limits import MAX_NODES
 from tilewright.frontend.onnx.protos import all_nodes, node_label, one_line
-from tilewright.frontend.onnx.tensors import check_embedded
+from tilewright.frontend.onnx.tensors import checked_raw_data
 from tilewright.frontend.onnx.versions import OLDEST_OPSET, newest_opset
 from tilewright.ir.bodies import body_graphs, free_names
 
@@ -36,7 +36,7 @@ def validate_model(model: ModelProto) -> int:
     _check_graph(model.graph, {})
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.DEFAULT:
-            check_embedded(tensor)
+            checked_raw_data(tensor)
     return count
 
 
