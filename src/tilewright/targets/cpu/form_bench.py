@@ -17,6 +17,7 @@ from tilewright.targets.cpu.form_sites import FormSites
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import LoweredModel
 from tilewright.targets.cpu.measuring import packed
+from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.storage import Arrangements
 from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, GeneratedCode, Generator
 from tilewright.tuning.form_plan import Failure, KernelTimes, Paired
@@ -57,6 +58,7 @@ class FormModelBench:
     expected: Mapping[str, Array]
     run_s: float
     _fuse: FusedNodes = field(default_factory=FusedNodes)
+    _repeats: Repeats = field(default_factory=Repeats)
     _arrangements: Arrangements = field(default_factory=lambda: Arrangements(MAX_WEIGHT_BYTES))
     _kept: tuple[tuple[object, bool], _Built] | None = None  # the last reference
 
@@ -143,6 +145,7 @@ class FormModelBench:
                 accuracy=program.options.accuracy,
                 choices=program.choices,
                 fuse=self._fuse,
+                repeats=self._repeats,
             )
             code = self.target.generate(
                 program, profile=stamps, arrangements=self._arrangements, lowering=lowering

@@ -17,7 +17,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, affine
 from tilewright.options import Accuracy
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
-from tilewright.partition.form import Blocking, Form, KernelForm
+from tilewright.partition.form import Form, KernelForm
 from tilewright.progress import Progress, checkpoint
 from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.fused import lower_fused
@@ -48,13 +48,15 @@ def lower_partition(
     accuracy: Accuracy = "default",
     choices: Choices = NO_CHOICES,
     fuse: FusedNodes | None = None,
+    repeats: Repeats | None = None,
 ) -> LoweredPartition:
     """Kernels for every subgraph, whatever their order will be; `progress` counts subgraphs.
 
     `choices` say how to compute products, everywhere or in one subgraph; the estimate decides for all others.
-    `fuse` remembers groups of the graph's nodes.
+    `fuse` remembers groups of the graph's nodes, `repeats` the kernels of earlier lowerings with the same
+    choices.
     """
-    lowering = _Lowering(partition, isa, accuracy, choices, fuse or FusedNodes())
+    lowering = _Lowering(partition, isa, accuracy, choices, fuse or FusedNodes(), repeats or Repeats())
     return lowering.run(progress or (lambda what, done, total: None))
 
 
@@ -70,7 +72,13 @@ class _Unit:
 
 class _Lowering:
     def __init__(
-        self, partition: Partition, isa: Isa, accuracy: Accuracy, choices: Choices, fuse: FusedNodes
+        self,
+        partition: Partition,
+        isa: Isa,
+        accuracy: Accuracy,
+        choices: Choices,
+        fuse: FusedNodes,
+        repeats: Repeats,
     ) -> None:
         self.partition = partition
         self.fuse = fuse
@@ -82,7 +90,7 @@ class _Lowering:
         self.graph = partition.graph
         self.tensors = ModelTensors(self.graph)
         self.units: list[_Unit] = []
-        self.repeats = Repeats()
+        self.repeats = repeats
         self.declined: set[tuple[int, KernelForm]] = set()  # with the number of the subgraph
         self.separate: set[Value] = set()
 
@@ -228,7 +236,7 @@ class _Lowering:
             return [unit.work]
         group = unit.work
         names = Names(self.tensors, unit.index, group)
-        fused = None if unit.form.blocking is None else self._fused(group, unit.form.blocking, names)
+        fused = self._fused(group, unit.form, names)
         if fused is not None:
             return [self._launch(fused, names, unit, group.nests)]
         launches: list[KernelLaunch] = []
@@ -259,13 +267,16 @@ class _Lowering:
         if form.blocking is not None:
             self.declined.add((self.partition.subgraph_of(nodes[0]).id, form))
 
-    def _fused(self, group: NestGroup, blocking: Blocking, names: Names) -> Kernel | None:
-        """One kernel that computes the group block by block, if there is one."""
+    def _fused(self, group: NestGroup, form: KernelForm, names: Names) -> Kernel | None:
+        """One kernel that computes the group block by block, if that is asked for and there is one."""
+        if form.blocking is None:
+            return None
         own = {t for o in group.locals if (t := names.tensor(o)) is not None}
         if own & (set(self.tensors.alias) | set(self.tensors.alias.values())):
             return None
         context = Context(self.isa, names.layouts(group.nests), self.accuracy)
-        kernel = lower_fused(group, blocking, context)
+        make = partial(lower_fused, group, form.blocking, context)
+        kernel = self.repeats.blocks(group, form, context.layouts, make)
         return None if isinstance(kernel, Declined) else kernel
 
     def _local_choices(self, unit: _Unit) -> Mapping[str, Choice]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from tilewright.ir.expr import Expr, structure
+from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Access, Nest
+from tilewright.partition.form import KernelForm
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
 from tilewright.tuning import NO_CHOICES, Choices
 
@@ -17,11 +19,15 @@ Kernels = tuple[Kernel, ...]
 
 
 class Repeats:
-    """Remembers what was generated for one model: one ISA, one accuracy, the choices for all places."""
+    """Remembers what was generated for one model: one ISA, one accuracy, the choices for all places.
+
+    Several lowerings may share it, as where only forms differ.
+    """
 
     def __init__(self) -> None:
         self._products: dict[Hashable, Kernels | Declined] = {}
         self._nests: dict[Hashable, Kernels] = {}
+        self._blocks: dict[Hashable, Kernel | Declined] = {}
 
     def product(
         self,
@@ -51,6 +57,23 @@ class Repeats:
         if key not in self._nests:
             self._nests[key] = make()
         return self._nests[key]
+
+    def blocks(
+        self,
+        group: NestGroup,
+        form: KernelForm,
+        layouts: Layouts,
+        make: Callable[[], Kernel | Declined],
+    ) -> Kernel | Declined:
+        """What `make` gives for a group that is computed block by block."""
+        facts = tuple(nest_facts(nest, layouts) for nest in group.nests)
+        if None in facts:
+            return make()
+        constants = tuple(value.is_constant for value in group.inputs)
+        key = (facts, constants, len(group.outputs), form.blocking, form.choices)
+        if key not in self._blocks:
+            self._blocks[key] = make()
+        return self._blocks[key]
 
 
 def nest_facts(nest: Nest, layouts: Layouts) -> Hashable | None:
