@@ -42,6 +42,20 @@ def format_ms(milliseconds: float) -> str:
     return f"{milliseconds:.1f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.2f} s"
 
 
+def format_age(seconds: float | None) -> str:
+    """How long ago something was, for people; nothing where nobody knows.
+
+    >>> format_age(90), format_age(7200), format_age(3 * 86400), format_age(None)
+    ('2 min', '2 h', '3 d', '')
+    """
+    if seconds is None:
+        return ""
+    for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def format_shape(shape: Sequence[int]) -> str:
     """A shape as the --shapes flag writes it.
 

@@ -1,8 +1,9 @@
-"""Sizes as people write them: `512MiB`, `2GB`, `4096`."""
+"""Sizes and ages as people write them: `512MiB`, `2GB`, `4096`; `30d`, `12h`."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 
 from tilewright.errors import UsageError
 
@@ -31,6 +32,21 @@ def parse_bytes(text: str) -> int:
     if unit not in units or not 0 < number < float("inf"):
         raise UsageError(f"size {text!r}: expected bytes, or a number with KiB, MiB, GiB, KB, MB or GB.")
     return int(number * units[unit])
+
+
+def parse_age_s(text: str) -> float:
+    """Read an age such as `30d`, `12h` or `90min`, in seconds.
+
+    Raises:
+        UsageError: any other text.
+
+    >>> parse_age_s("2d"), parse_age_s("1.5h")
+    (172800.0, 5400.0)
+    """
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h|d|w)\s*", text, re.ASCII)
+    if match is None:
+        raise UsageError(f"age {text!r}: expected a number with s, min, h, d or w, such as 30d.")
+    return float(match[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}[match[2]]
 
 
 def bytes_text(size_bytes: int) -> str:

@@ -335,11 +335,39 @@ def test_the_cache_is_listed_checked_moved_and_emptied(tmp_path: Path) -> None:
     assert found.code == 1
     assert len(found.document["damaged"]) == 1
     assert report(f"cache verify --cache {two}")["damaged"] == []
-    assert report(f"cache prune --cache {one}")["removed_bytes"] == listed["total_bytes"]
+    assert report(f"cache prune --max-size 0B --cache {one}")["removed_bytes"] == listed["total_bytes"]
     assert report(f"cache ls --cache {one}")["entries"] == []
-    for verb in ("ls", "verify", "prune", f"export {archive}"):
+    for verb in ("ls", "verify", "prune --unusable", f"export {archive}"):
         assert done(f"cache {verb} --cache {two}").out
     assert done(f"cache import {archive} --cache {one}").out
+
+
+def test_findings_are_listed_moved_and_pruned(tmp_path: Path) -> None:
+    one, two, findings = tmp_path / "one", tmp_path / "two", tmp_path / "findings.jsonl"
+    done(f"tune small.onnx --budget 3trials --cache {one}")
+    listed = report(f"cache ls --cache {one}")["findings"]
+    (model,) = listed["models"]
+    assert model["name"]
+    assert {model["context"], *(site["context"] for site in listed["sites"])} == {
+        machine["key"] for machine in listed["machines"]
+    }
+    count = len(listed["models"]) + sum(site["num_observations"] for site in listed["sites"])
+    assert "tuned models" in done(f"cache ls --cache {one}").out
+    assert report(f"cache export --tuning {findings} --cache {one}")["num_entries"] == count
+    taken = report(f"cache import {findings} --cache {two}")
+    assert (taken["num_imported"], taken["num_hints"], taken["num_left_out"]) == (count - 1, count - 1, 1)
+    assert report(f"compile small.onnx -o c.tw --cache {two}")["tuning"] is None, "hints are not used"
+    trusted = report(f"cache import --trust {findings} --cache {two}")
+    assert (trusted["num_imported"], trusted["num_hints"], trusted["refused"]) == (count, 0, [])
+    assert report(f"compile small.onnx -o c.tw --cache {two}")["tuning"]["is_stored"]
+    assert report(f"cache import {findings} --cache {two}")["num_known"] == count - 1
+    before = (two / "tuning.db").read_bytes()
+    assert tilewright("cache", "prune", "--cache", two).code == 2
+    assert (two / "tuning.db").read_bytes() == before
+    assert report(f"cache prune --older-than 1d --unusable --cache {two}")["num_removed_findings"] == 0
+    assert report(f"cache prune --model {model['name']} --cache {two}")["num_removed_findings"] == 1
+    assert report(f"cache prune --older-than 0s --cache {two}")["num_removed_findings"] == count - 1
+    assert report(f"cache ls --cache {two}")["findings"] == {"machines": [], "models": [], "sites": []}
 
 
 def test_the_zoo_lists_and_builds(tmp_path: Path) -> None:

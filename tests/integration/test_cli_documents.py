@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "cache-verify": ("cache", "verify"),
     "cache-export": ("cache", "export", "kernels.zip"),
     "cache-import": ("cache", "import", "kernels.zip"),
-    "cache-prune": ("cache", "prune"),
+    "cache-prune": ("cache", "prune", "--max-size", "0B"),
     "cache-forget": ("cache", "forget"),
     "run": ("run", "small.tw", "--random"),
     "bench": ("bench", "small.tw", "--duration", "0.05", "--warmup", "0", "--no-advice"),

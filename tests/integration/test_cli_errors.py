@@ -163,6 +163,8 @@ MISTAKES = (
     mistake("zoo build resnet18 --image 0 -o x.onnx", USAGE, "image", "0"),
     mistake("zoo build resnet18 --batch 0 -o x.onnx", USAGE, "batch", "0"),
     mistake("cache prune --max-size lots", USAGE, "'lots'", "MiB"),
+    mistake("cache prune --older-than ever", USAGE, "'ever'", "30d"),
+    mistake("cache prune", USAGE, "--max-size", "--older-than"),
     # Shapes.
     mistake("compile good.onnx --shapes image", USAGE, "'image'", "1x3x224x224"),
     mistake("compile good.onnx --shapes image:1x3xAx12", USAGE, "image:1x3xAx12", "1x3x224x224"),

@@ -7,30 +7,100 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.errors import UsageError
-from tilewright.formatting import format_bytes
+from tilewright.formatting import format_age, format_bytes, format_ms
 from tilewright.private_files import default_cache_directory, hazards_of, verified_records
 from tilewright.results import Result, Table, about
-from tilewright.targets.cpu.cache import CacheEntry, CacheImport, ObjectCache
+from tilewright.targets.cpu.cache import CacheEntry, ObjectCache
 from tilewright.tuning import TuningDatabase
+from tilewright.tuning.contents import TuningContents, Unwanted
+from tilewright.tuning.contents import contents as database_contents
+from tilewright.tuning.contents import prune as prune_findings
 from tilewright.tuning.database import DatabaseSummary
+from tilewright.tuning.exchange import export_findings, import_findings, is_findings
 
 _MAX_SHOWN = 20
 _KEY_DIGITS = 16
+_CONTEXT_DIGITS = 8
+_SITE_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class CacheContents(Result):
-    """The kernels stored."""
+    """The kernels stored, and what tuning found out about models and sites, by machine."""
 
     directory: Path
     total_bytes: int
     entries: tuple[CacheEntry, ...]
     tuning: DatabaseSummary
+    findings: TuningContents
 
     def tables(self) -> Sequence[Table]:
-        """The entries used last."""
+        """The entries used last, and the first findings of each kind."""
         rows = tuple((e.key[:_KEY_DIGITS], format_bytes(e.size_bytes)) for e in self.entries[:_MAX_SHOWN])
-        return (Table(("key", "size"), rows, right=(1,)),)
+        kernels = Table(("key", "size"), rows, title="kernels", right=(1,))
+        return tuple(t for t in (kernels, self._models(), self._sites(), self._machines()) if t.rows)
+
+    def _models(self) -> Table:
+        heads = ("model", "context", "search", "changed", "untuned", "tuned", "size", "age")
+        rows = (
+            (
+                model.name or model.key[:_KEY_DIGITS],
+                model.context[:_CONTEXT_DIGITS],
+                model.search,
+                model.num_changed,
+                format_ms(model.plain_ns / 1e6) if model.plain_ns else "",
+                format_ms(model.tuned_ns / 1e6) if model.tuned_ns else "",
+                format_bytes(model.size_bytes),
+                format_age(model.age_s),
+            )
+            for model in self.findings.models[:_MAX_SHOWN]
+        )
+        return Table(heads, tuple(rows), title="tuned models", right=(3, 4, 5, 6, 7))
+
+    def _sites(self) -> Table:
+        heads = ("site", "context", "observations", "hints", "failures", "best", "size", "age")
+        rows = (
+            (
+                site.name or site.key[:_SITE_CHARACTERS],
+                site.context[:_CONTEXT_DIGITS],
+                site.num_observations,
+                site.num_hints,
+                site.num_failures,
+                "" if site.best_ratio is None else f"{site.best_ratio:.3f}",
+                format_bytes(site.size_bytes),
+                format_age(site.age_s),
+            )
+            for site in self.findings.sites[:_MAX_SHOWN]
+        )
+        return Table(heads, tuple(rows), title="sites", right=(2, 3, 4, 5, 6, 7))
+
+    def _machines(self) -> Table:
+        heads = (
+            "context",
+            "machine",
+            "threads",
+            "accuracy",
+            "version",
+            "models",
+            "observations",
+            "size",
+            "age",
+        )
+        rows = (
+            (
+                machine.key[:_CONTEXT_DIGITS],
+                machine.processor or "not known",
+                "" if machine.num_threads is None else machine.num_threads,
+                machine.accuracy,
+                machine.version,
+                machine.num_plans,
+                machine.num_observations,
+                format_bytes(machine.size_bytes),
+                format_age(machine.age_s),
+            )
+            for machine in self.findings.machines[:_MAX_SHOWN]
+        )
+        return Table(heads, tuple(rows), title="machines", right=(2, 5, 6, 7, 8))
 
     def lines(self) -> Sequence[str]:
         """Sums."""
@@ -38,7 +108,9 @@ class CacheContents(Result):
         more = f" ({count - _MAX_SHOWN} more not shown)" if count > _MAX_SHOWN else ""
         return (
             f"{self.directory}: {count} entries, {format_bytes(self.total_bytes)}{more}",
-            f"tuning: {tuning.num_plans} models, {tuning.num_trials} measurements of kernels",
+            f"tuning: {tuning.num_plans} models, {tuning.num_trials} measurements of "
+            f"{len(self.findings.sites)} sites, {tuning.num_failures} failures, "
+            f"{format_bytes(tuning.size_bytes)}",
         )
 
 
@@ -84,14 +156,36 @@ class CacheVerification(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class PrunedCache(Result):
-    """Bytes that were removed."""
+class Pruning:
+    """What to remove from a cache: kernels used least recently until `max_bytes` are left, and of tuning all
+    findings that anything here names.
 
-    removed_bytes: int
+    `older_than_s`: measured longer ago. `unusable`: of other machines, compilers or versions, which nothing
+    here will ever use. `imported`: hints of others. `failures`: candidates that failed, so that they are
+    tried again. `model`: the plans of a model, by its name or the start of its key. `site`: what is known of
+    sites whose keys begin so.
+    """
+
+    max_bytes: int | None = None
+    older_than_s: float | None = None
+    unusable: bool = False
+    imported: bool = False
+    failures: bool = False
+    model: str = ""
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedCache(Result):
+    """Kernels and findings that were removed."""
+
+    removed_bytes: int = field(metadata=about("Of kernels."))
+    num_removed_findings: int = field(metadata=about("Of tuning."))
 
     def lines(self) -> Sequence[str]:
         """How much was removed."""
-        return (f"{format_bytes(self.removed_bytes)} removed",)
+        kernels = f"{format_bytes(self.removed_bytes)} of kernels removed"
+        return (f"{kernels}, {self.num_removed_findings} findings of tuning",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +201,7 @@ class ForgottenFindings(Result):
 
 @dataclass(frozen=True, slots=True)
 class ExportedCache(Result):
-    """Entries written to an archive."""
+    """Kernels written to an archive, or findings to a file."""
 
     path: Path
     num_entries: int
@@ -115,6 +209,31 @@ class ExportedCache(Result):
     def lines(self) -> Sequence[str]:
         """Where and how many."""
         return (f"{self.path}: {self.num_entries} entries",)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedCache(Result):
+    """Kernels taken from an archive, or findings from a file, and what was refused."""
+
+    num_imported: int
+    refused: tuple[str, ...] = field(metadata=about("Members of an archive, or lines of a file and why."))
+    num_hints: int = field(
+        default=0, metadata=about("Of findings, those to be measured here before they count.")
+    )
+    num_known: int = field(default=0, metadata=about("Findings that were there already."))
+    num_left_out: int = field(
+        default=0,
+        metadata=about("Plans and failures that count only with trust, and what could not be kept."),
+    )
+
+    def lines(self) -> Sequence[str]:
+        """What was taken."""
+        lines = [f"{self.num_imported} imported, {len(self.refused)} refused"]
+        if self.num_hints:
+            lines.append(f"{self.num_hints} of them are hints, which are measured here before they count")
+        if self.num_known or self.num_left_out:
+            lines.append(f"{self.num_known} were there already, {self.num_left_out} left out")
+        return lines
 
 
 def contents(folder: Path | None = None) -> CacheContents:
@@ -126,7 +245,10 @@ def contents(folder: Path | None = None) -> CacheContents:
     store = _open(folder)
     entries = tuple(store.entries())
     total_bytes = sum(entry.size_bytes for entry in entries)
-    return CacheContents(_folder_of(store), total_bytes, entries, _tuning(store).summary())
+    database = _tuning(store)
+    return CacheContents(
+        _folder_of(store), total_bytes, entries, database.summary(), database_contents(database)
+    )
 
 
 def verify(folder: Path | None = None) -> CacheVerification:
@@ -140,9 +262,29 @@ def verify(folder: Path | None = None) -> CacheVerification:
     return CacheVerification(records.num_whole, records.damaged, records.stale, num_damaged_findings, unsafe)
 
 
-def prune(max_bytes: int, folder: Path | None = None) -> PrunedCache:
-    """Remove entries, the least recently used first, until no more than `max_bytes` are left."""
-    return PrunedCache(_open(folder).prune(max_bytes))
+def prune(what: Pruning, folder: Path | None = None) -> PrunedCache:
+    """Remove what is named, and nothing else.
+
+    Raises:
+        UsageError: nothing is named.
+    """
+    store = _open(folder)
+    if what == Pruning():
+        raise UsageError(
+            "nothing to prune is named; give --max-size for kernels, or for findings of tuning --older-than, "
+            "--unusable, --imported, --failures, --model or --site."
+        )
+    removed_bytes = 0 if what.max_bytes is None else store.prune(what.max_bytes)
+    unwanted = Unwanted(
+        what.older_than_s,
+        _host_fingerprints() if what.unusable else None,
+        what.imported,
+        what.failures,
+        what.model,
+        what.site,
+    )
+    num_removed = 0 if unwanted == Unwanted() else prune_findings(_tuning(store), unwanted)
+    return PrunedCache(removed_bytes, num_removed)
 
 
 def forget(folder: Path | None = None) -> ForgottenFindings:
@@ -150,19 +292,35 @@ def forget(folder: Path | None = None) -> ForgottenFindings:
     return ForgottenFindings(_tuning(_open(folder)).clear())
 
 
-def export_to(path: Path, folder: Path | None = None) -> ExportedCache:
-    """Write all entries to one archive."""
+def export_to(path: Path, folder: Path | None = None, *, tuning: bool = False) -> ExportedCache:
+    """Write all kernels to one archive, or with `tuning` all findings to one file of text."""
     if path.is_dir():
         raise UsageError(f"{path}: is a folder; give a file name.")
-    return ExportedCache(path, _open(folder).export_to(path))
+    store = _open(folder)
+    return ExportedCache(path, export_findings(_tuning(store), path) if tuning else store.export_to(path))
 
 
-def import_from(path: Path, folder: Path | None = None) -> CacheImport:
-    """Add the entries of an archive; damaged or foreign members are refused."""
+def import_from(path: Path, folder: Path | None = None, *, trust: bool = False) -> ImportedCache:
+    """Add the kernels of an archive, or the findings of a file; damaged or foreign ones are refused.
+
+    Findings are hints: what they say is measured here before it counts. With `trust` those of machines and
+    versions like this one's count at once.
+    """
     if not path.is_file():
         raise UsageError(f"{path}: no such archive; check the path.")
     store = _open(None) if folder is None else ObjectCache(folder)  # which need not exist yet
-    return store.import_from(path)
+    if not is_findings(path):
+        taken = store.import_from(path)
+        return ImportedCache(taken.num_imported, taken.refused)
+    trusted = _host_fingerprints() if trust else frozenset[str]()
+    found = import_findings(_tuning(store), path, trusted=trusted)
+    return ImportedCache(
+        found.num_hints + found.num_trusted,
+        tuple(found.refused),
+        found.num_hints,
+        found.num_known,
+        found.num_left_out,
+    )
 
 
 def _open(folder: Path | None) -> ObjectCache:
@@ -177,6 +335,12 @@ def _open(folder: Path | None) -> ObjectCache:
 def _folder_of(store: ObjectCache) -> Path:
     assert store.directory is not None, "it was opened at a folder"
     return store.directory
+
+
+def _host_fingerprints() -> frozenset[str]:
+    from tilewright.targets.cpu.tuning_context import host_fingerprints  # to load LLVM takes a while
+
+    return host_fingerprints()
 
 
 def _tuning(store: ObjectCache) -> TuningDatabase:

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from tilewright.cli.flags import add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, say
+from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result
 from tilewright.results import Result
 
 _MAX_SHOWN = 5
@@ -54,16 +54,48 @@ def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
 
 
 def prune(
-    max_size: str = typer.Option("0B", "--max-size", help="Keep the most recently used up to this size."),
+    max_size: str | None = typer.Option(
+        None,
+        "--max-size",
+        help="Of kernels keep the most recently used up to this size, such as 100MiB or 0B.",
+    ),
+    older_than: str | None = typer.Option(
+        None, "--older-than", help="Remove findings of tuning that were measured longer ago, such as 30d."
+    ),
+    unusable: bool = typer.Option(
+        False, "--unusable", help="Remove findings of other machines, compilers or versions."
+    ),
+    imported: bool = typer.Option(
+        False, "--imported", help="Remove imported findings that were not measured here."
+    ),
+    failures: bool = typer.Option(
+        False, "--failures", help="Remove which candidates failed, so that they are tried again."
+    ),
+    model: str = typer.Option(
+        "", "--model", help="Remove the plans of a model, by name or start of its key."
+    ),
+    site: str = typer.Option("", "--site", help="Remove findings on sites whose keys begin so."),
     cache: Path | None = _CACHE,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Remove entries, least recently used first. Example: `tilewright cache prune --max-size 100MiB`."""
-    from tilewright.api.cache import prune
-    from tilewright.sizes import parse_bytes
+    """Remove kernels or findings: what is named, and nothing else.
 
-    limit = 0 if max_size.strip() in ("0", "0B") else parse_bytes(max_size)
-    _print("cache-prune", prune(limit, cache), as_json)
+    Example: `tilewright cache prune --max-size 100MiB --older-than 30d`.
+    """
+    from tilewright.api.cache import Pruning, prune
+    from tilewright.sizes import parse_age_s, parse_bytes
+
+    is_none_kept = max_size is not None and max_size.strip() in ("0", "0B")
+    what = Pruning(
+        max_bytes=None if max_size is None else 0 if is_none_kept else parse_bytes(max_size),
+        older_than_s=None if older_than is None else parse_age_s(older_than),
+        unusable=unusable,
+        imported=imported,
+        failures=failures,
+        model=model,
+        site=site,
+    )
+    _print("cache-prune", prune(what, cache), as_json)
 
 
 def forget(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
@@ -74,31 +106,39 @@ def forget(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
 
 
 def export(
-    path: Path = typer.Argument(help="Archive to write."),
+    path: Path = typer.Argument(help="File to write."),
+    tuning: bool = typer.Option(False, "--tuning", help="Findings of tuning, as lines of JSON, not kernels."),
     cache: Path | None = _CACHE,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Write all entries to one archive. Example: `tilewright cache export kernels.zip`."""
+    """Write all kernels to one archive, or all findings of tuning to one file.
+
+    Example: `tilewright cache export kernels.zip`.
+    """
     from tilewright.api.cache import export_to
 
-    _print("cache-export", export_to(path, cache), as_json)
+    _print("cache-export", export_to(path, cache, tuning=tuning), as_json)
 
 
 def import_(
-    path: Path = typer.Argument(help="Archive to read; damaged or foreign members are refused."),
+    path: Path = typer.Argument(help="What `export` wrote; damaged or foreign entries are refused."),
+    trust: bool = typer.Option(
+        False, "--trust", help="Findings of a machine like this one count without being measured again."
+    ),
     cache: Path | None = _CACHE,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Add the entries of an archive. Example: `tilewright cache import kernels.zip`."""
+    """Add the kernels of an archive, or the findings of a file.
+
+    Example: `tilewright cache import kernels.zip`.
+    """
     from tilewright.api.cache import import_from
 
-    found = import_from(path, cache)
-    if as_json:
-        print_document("cache-import", found)
-        return
-    say(f"{found.num_imported} imported, {len(found.refused)} refused")
-    for name in found.refused[:_MAX_SHOWN]:
-        hint(f"refused: {name!r}: not a whole entry")
+    found = import_from(path, cache, trust=trust)
+    _print("cache-import", found, as_json)
+    if not as_json:
+        for name in found.refused[:_MAX_SHOWN]:
+            hint(f"refused: {name!r}")
 
 
 def _print(kind: str, found: Result, as_json: bool) -> None:

@@ -52,7 +52,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "cache-prune": ("tilewright.api.cache:PrunedCache",),
     "cache-forget": ("tilewright.api.cache:ForgottenFindings",),
     "cache-export": ("tilewright.api.cache:ExportedCache",),
-    "cache-import": ("tilewright.targets.cpu.cache:CacheImport",),
+    "cache-import": ("tilewright.api.cache:ImportedCache",),
     "run": (_FACTS, "tilewright.cli.run_verb:RunOutputs"),
     "bench": (_FACTS, "tilewright.api.benchmark:BenchResult"),
     "profile": (_FACTS, "tilewright.api.profiling:ModelProfile", "tilewright.cli.profile_verb:WrittenTrace"),

@@ -21,13 +21,19 @@ from tilewright.planning import Budget
 from tilewright.private_files import DATABASE
 from tilewright.results import about
 from tilewright.tuning.choice import Candidate, Plan
-from tilewright.tuning.observation import Failure, JsonObject, Observation, PlanContext, parsed
-from tilewright.tuning.schema import KEYS, measurement_of
+from tilewright.tuning.observation import (
+    Failure,
+    JsonObject,
+    Observation,
+    PlanContext,
+    is_candidate,
+    parsed,
+)
+from tilewright.tuning.schema import KEYS, measurement_of, removal
 from tilewright.tuning.store import Change, Row, Store
 
 FORMAT_VERSION = 2
 """Of what candidates and sites mean. It is part of every context."""
-_ROW = "context, site, candidate, body, digest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +122,9 @@ class TunedPlan:
             )
         except (AttributeError, KeyError, OverflowError, TypeError, UsageError, ValueError):
             return None
-        is_whole = len(candidates) == len(stored) and all(0 <= t < math.inf for t in (plain_ns, tuned_ns))
-        return plan if is_whole else None
+        is_whole = len(candidates) == len(stored) and all(map(is_candidate, plan.forms.values()))
+        numbers = (plain_ns, tuned_ns, plan.tuned_at_s, plan.budget.deadline_s or 0.0)
+        return plan if is_whole and all(0 <= number < math.inf for number in numbers) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +173,19 @@ class TuningDatabase:
             self._described(context),
         )
 
+    def add_hints(self, context: PlanContext, hints: Sequence[Observation], names: Mapping[str, str]) -> bool:
+        """Keep observations of others as `record`, but none in place of what is there already."""
+        there = "INSERT OR IGNORE INTO {} VALUES ({})"
+        described, called = self._described(context), self._subjects("site", names)
+        return self.store.write(
+            (there.format("observations", "?, ?, ?, ?, ?"), self._rows(context, hints)),
+            (there.format("subjects", "?, ?, ?, ?"), [*described[1], *called[1]]),
+        )
+
     def observations(self, context: PlanContext, site: str) -> tuple[Observation, ...]:
         """What was measured here of a site, or is trusted, without candidates that failed; fastest first."""
         failed = {failure.candidate_key for failure in self.failures(context, site)}
-        there = self._observations("context = ? AND site = ?", (context.key, site))
+        there = self.observation_rows("context = ? AND site = ?", (context.key, site))
         usable = (o for _, o in there if not o.is_hint and o.candidate_key not in failed)
         return tuple(sorted(usable, key=lambda o: (o.ratio, o.candidate_key)))
 
@@ -179,11 +195,8 @@ class TuningDatabase:
 
     def failures(self, context: PlanContext, site: str) -> tuple[Failure, ...]:
         """Candidates of a site that failed here, by digest."""
-        rows = self.store.read(
-            f"SELECT {_ROW} FROM failures WHERE context = ? AND site = ? ORDER BY candidate",
-            (context.key, site),
-        )
-        return tuple(failure for row in rows if (failure := self._failure(row)) is not None)
+        there = self.failure_rows("context = ? AND site = ?", (context.key, site))
+        return tuple(failure for _, failure in there)
 
     def hints(self, context: PlanContext, site: str) -> tuple[Observation, ...]:
         """What was seen of a site elsewhere: by others, or in another context here; the most promising first.
@@ -193,7 +206,7 @@ class TuningDatabase:
         known = {o.candidate_key for o in self.observations(context, site)}
         known |= {failure.candidate_key for failure in self.failures(context, site)}
         best: dict[str, Observation] = {}
-        for _, seen in self._observations("site = ?", (site,)):
+        for _, seen in self.observation_rows("site = ?", (site,)):
             key = seen.candidate_key
             if key not in known and (key not in best or seen.ratio < best[key].ratio):
                 best[key] = seen
@@ -202,9 +215,10 @@ class TuningDatabase:
     def all_observations(self, feature_set: str | None = None) -> Iterator[tuple[PlanContext, Observation]]:
         """Everything that was measured, hints too, in a fixed order; only with these features if named."""
         contexts = self.contexts()
-        for key, seen in self._observations("1", ()):
-            if key in contexts and feature_set in (None, seen.feature_set):
-                yield contexts[key], seen
+        for row, seen in self.observation_rows():
+            context = contexts.get(str(row[0]))
+            if context is not None and feature_set in (None, seen.feature_set):
+                yield context, seen
 
     def contexts(self) -> Mapping[str, PlanContext]:
         """Every context that is described, by key."""
@@ -213,7 +227,7 @@ class TuningDatabase:
 
     def subjects(self, kind: str) -> Mapping[str, str]:
         """What is said of things of a kind, by key: of a context its JSON, of a site its name."""
-        rows = self.store.read("SELECT kind, name, body, digest FROM subjects WHERE kind = ?", (kind,))
+        rows = self.rows("subjects", "kind = ?", (kind,))
         return {str(row[1]): str(row[2]) for row in rows if self.store.is_intact("subjects", row)}
 
     def trials(self, context: PlanContext, site: str) -> tuple[Trial, ...]:
@@ -240,11 +254,8 @@ class TuningDatabase:
 
     def plan(self, context: PlanContext, model: str) -> TunedPlan | None:
         """The plan found for a model, by the digest of its sites."""
-        rows = self.store.read(
-            "SELECT context, model, body, digest FROM plans WHERE context = ? AND model = ?",
-            (context.key, model),
-        )
-        return self._plan(rows[0]) if rows else None
+        found = self.plan_rows("context = ? AND model = ?", (context.key, model))
+        return next((plan for _, plan in found), None)
 
     def store_plan(self, context: PlanContext, model: str, plan: TunedPlan) -> bool:
         """Keep the plan of a model, in place of an earlier one; True if it is kept."""
@@ -265,12 +276,10 @@ class TuningDatabase:
     def verify(self) -> int:
         """Remove damaged rows, and say how many there were; those of another key or version go uncounted."""
         num_damaged = 0
-        for table, keys in KEYS.items():
-            rows = self.store.read(f"SELECT {', '.join(keys)}, body, digest FROM {table}")
-            bad = [row for row in rows if not self._is_readable(table, row)]
-            where = " AND ".join(f"{key} = ?" for key in keys)
-            removal: Change = (f"DELETE FROM {table} WHERE {where}", [row[: len(keys)] for row in bad])
-            self.store.write(removal, grows=False)
+        self.store.check()
+        for table in KEYS:
+            bad = [row for row in self.rows(table) if not self._is_readable(table, row)]
+            self.store.write(removal(table, bad), grows=False)
             num_damaged += sum(
                 self.store.is_damaged(row) for row in bad if not self.store.is_intact(table, row)
             )
@@ -303,13 +312,34 @@ class TuningDatabase:
         rows = [self.store.sealed("subjects", kind, name, body) for name, body in bodies.items()]
         return "INSERT OR REPLACE INTO subjects VALUES (?, ?, ?, ?)", rows
 
-    def _observations(self, condition: str, values: tuple[str, ...]) -> Iterator[tuple[str, Observation]]:
-        """Observations with the keys of their contexts; the condition is a constant."""
-        query = f"SELECT {_ROW} FROM observations WHERE {condition} ORDER BY context, site, candidate"
-        for row in self.store.read(query, values):
+    def rows(self, table: str, condition: str = "1", values: Sequence[str] = ()) -> list[Row]:
+        """The rows of a table, digests included, in order of their keys; the condition is a constant."""
+        keys = ", ".join(KEYS[table])
+        query = f"SELECT {keys}, body, digest FROM {table} WHERE {condition} ORDER BY {keys}"
+        return self.store.read(query, values)
+
+    def observation_rows(
+        self, condition: str = "1", values: Sequence[str] = ()
+    ) -> Iterator[tuple[Row, Observation]]:
+        """Observations that can be read, with their rows."""
+        for row in self.rows("observations", condition, values):
             observation = self._observation(row)
             if observation is not None:
-                yield str(row[0]), observation
+                yield row, observation
+
+    def failure_rows(self, condition: str = "1", values: Sequence[str] = ()) -> Iterator[tuple[Row, Failure]]:
+        """Failures that can be read, with their rows."""
+        for row in self.rows("failures", condition, values):
+            failure = self._failure(row)
+            if failure is not None:
+                yield row, failure
+
+    def plan_rows(self, condition: str = "1", values: Sequence[str] = ()) -> Iterator[tuple[Row, TunedPlan]]:
+        """Plans that can be read, with their rows."""
+        for row in self.rows("plans", condition, values):
+            plan = self._plan(row)
+            if plan is not None:
+                yield row, plan
 
     def _observation(self, row: Row) -> Observation | None:
         """A row of `observations`; None if it is damaged or of another version."""

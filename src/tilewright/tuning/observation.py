@@ -75,9 +75,11 @@ class PlanContext:
             facts.append(self.surroundings)
         return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()
 
-    def is_like(self, other: PlanContext) -> bool:
-        """Whether times measured there hold here: the same processor, compiler and options."""
-        return self.key == other.key and self.processor == other.processor
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what decides times apart from options: machine, processor, compiler and versions."""
+        facts = [self.format_version, self.version, self.machine, self.caches, self.toolchain, self.processor]
+        return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -251,6 +253,11 @@ def is_candidate(candidate: object) -> TypeGuard[JsonObject]:
         return False
 
 
+def is_name(value: object) -> TypeGuard[str]:
+    """Whether it may name a site or a model: a digest, with a prefix perhaps."""
+    return isinstance(value, str) and 0 < len(value) <= 256 and value.isascii() and value.isprintable()
+
+
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is no number")
 
@@ -299,4 +306,13 @@ def _is_moment(value: object) -> TypeGuard[float]:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS
+    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS and _is_unicode(value)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written: half of a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -8,6 +8,7 @@ models are called.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from tilewright.cost.base import Measurement
 from tilewright.tuning.observation import Observation, candidate_key, is_candidate, parsed
@@ -41,6 +42,13 @@ KEYS = {
     "subjects": ("kind", "name"),
 }
 """Columns that name a row; each table has `body` and `digest` beside them."""
+
+
+def removal(table: str, rows: Sequence[tuple[object, ...]]) -> tuple[str, list[tuple[object, ...]]]:
+    """The change that removes rows, digests included, unless they were written anew meanwhile."""
+    keys = KEYS[table]
+    where = " AND ".join(f"{key} = ?" for key in (*keys, "digest"))
+    return f"DELETE FROM {table} WHERE {where}", [(*row[: len(keys)], row[-1]) for row in rows]
 
 
 def converted_trial(context: str, site: str, choice: str, body: str) -> tuple[str, str, str, str] | None:

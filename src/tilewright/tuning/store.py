@@ -103,6 +103,14 @@ class Store:
                 return True
         return False
 
+    def check(self) -> None:
+        """Look at all of the file, and set it aside if SQLite cannot make sense of it."""
+        if self.path is not None and self._is_usable(self.path, create=False):
+            with self._guarded(self.path), self._connected(self.path, writes=False) as connection:
+                verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+                if verdict != "ok":
+                    raise sqlite3.DatabaseError(verdict)
+
     def compact(self) -> None:
         """Give what removed rows took back to the disk."""
         if self.path is not None and self._is_usable(self.path, create=False):

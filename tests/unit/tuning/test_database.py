@@ -174,7 +174,8 @@ def test_what_was_seen_elsewhere_is_a_hint_and_never_the_best(database: TuningDa
 def test_a_context_is_known_by_all_but_the_name_of_the_processor() -> None:
     other = replace(CONTEXT, processor="another")
     assert other.key == CONTEXT.key
-    assert not other.is_like(CONTEXT)
+    assert other.fingerprint != CONTEXT.fingerprint
+    assert ELSEWHERE.fingerprint == CONTEXT.fingerprint, "options are no machine"
     changes = [{"num_threads": 3}, {"machine": "avx2"}, {"surroundings": "a plan"}, {"format_version": 3}]
     assert len({CONTEXT.key, *(replace(CONTEXT, **change).key for change in changes)}) == 5  # type: ignore[arg-type]
     assert PlanContext.from_json(CONTEXT.to_json()) == CONTEXT

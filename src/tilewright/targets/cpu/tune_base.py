@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.hardware.probe import cpu_name, resolve_threads
+from tilewright.hardware.probe import resolve_threads
 from tilewright.program import Program
-from tilewright.targets.cpu.codegen import toolchain_version
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.lowered import LoweredModel, LoweredPartition
 from tilewright.targets.cpu.storage import Arrangements
-from tilewright.tuning.database import FORMAT_VERSION
+from tilewright.targets.cpu.tuning_context import context_on
 from tilewright.tuning.observation import PlanContext
-from tilewright.version import __version__
 
 Array = np.ndarray[Any, Any]
 
@@ -62,16 +59,7 @@ class Generator(Protocol):
 def plan_context(code: GeneratedCode) -> PlanContext:
     """Everything but the model that decides a measurement."""
     options = code.program.options
-    return PlanContext(
-        version=__version__,
-        machine=code.isa.fingerprint,
-        caches=str(asdict(code.isa.caches)),
-        toolchain=toolchain_version(),
-        accuracy=str(options.accuracy),
-        num_threads=resolve_threads(options.num_threads),
-        processor=cpu_name(),
-        format_version=FORMAT_VERSION,
-    )
+    return context_on(code.isa, options.accuracy, resolve_threads(options.num_threads))
 
 
 def random_feed(program: Program, largest_integer: int = 1) -> dict[str, Array]:
