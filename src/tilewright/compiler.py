@@ -6,8 +6,9 @@ work costs, and what memory there is, says the target, which is made for a machi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilewright.errors import InfeasibleMapping, InternalError
@@ -19,12 +20,12 @@ from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
 from tilewright.passes import PassReport, run_passes
-from tilewright.planning import UNLIMITED, Budget, Infeasible
+from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, Stopwatch
 from tilewright.planning.portfolio import Attempt, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
-from tilewright.schedule.base import Schedule
+from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
 from tilewright.steps import DEFAULT_SEARCH, SearchName, StepInfo, TuningInfo
 from tilewright.targets import find_target
@@ -41,7 +42,10 @@ LEFT_OPEN = Recipe(AUTO, AUTO, AUTO)
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
     """A program for a target, the report of the passes that led to it, all plans that were compared, and how
-    many a budget left untried."""
+    many a budget left untried.
+
+    `meter` is what is left of the options' budget; `search_time` is its clock.
+    """
 
     target: Target
     program: Program
@@ -49,6 +53,8 @@ class Planned:
     attempts: tuple[Attempt, ...]
     num_untried: int
     backend: Backend
+    meter: Meter | None = None
+    search_time: Stopwatch = field(default_factory=Stopwatch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,9 +109,15 @@ def compile_graph(
         code = backend.generate(program, progress=clock.report)
         program = code.program
     if target.is_measurable:
-        with clock.phase("tune"):
-            anew, afresh = tuning == "anew", tuning == "afresh"
-            info = backend.tune(code, anew=anew, afresh=afresh, search=search, progress=clock.report)
+        with clock.phase("tune"), planned.search_time.running():
+            info = backend.tune(
+                code,
+                anew=tuning == "anew",
+                afresh=tuning == "afresh",
+                search=search,
+                progress=clock.report,
+                meter=planned.meter,
+            )
             if info is not None and info.changes:
                 code = backend.generate(_tuned(program, info), progress=clock.report)
                 program = code.program
@@ -155,7 +167,16 @@ def plan_optimised(
     with collected_rarely():
         planner = Planner(graph, target, backend, options, clock, only_better=asked == LEFT_OPEN)
     best = planner.best(asked, portfolio)
-    return Planned(target, best.plan, passes or PassReport(), best.attempts, best.num_untried, backend)
+    return Planned(
+        target,
+        best.plan,
+        passes or PassReport(),
+        best.attempts,
+        best.num_untried,
+        backend,
+        planner.meter,
+        planner.search_time,
+    )
 
 
 def optimise(graph: Graph, options: Options) -> tuple[Graph, PassReport]:
@@ -195,6 +216,8 @@ class Planner:
         self.clock = clock
         self.only_better = only_better
         self._partitions: dict[str, Partition] = {}
+        self.search_time = Stopwatch()
+        self.meter: Meter | None = None
 
     def best(self, asked: Recipe, portfolio: Budget = WHOLE_PORTFOLIO) -> Best[Program]:
         """The plan of a recipe, the target's default in place of what it leaves open.
@@ -207,6 +230,7 @@ class Planner:
             InfeasibleMapping: a planner found no solution; says what is too small.
             InternalError: a planner's answer failed its independent check.
         """
+        self.meter = None if self.options.budget is None else self.options.budget.start(self.search_time)
         if asked != LEFT_OPEN:
             default = self.backend.default_recipe
             recipe = Recipe(
@@ -226,20 +250,37 @@ class Planner:
         budget, left_s = self.options.budget, meter.left_s
         if budget is None or (left_s is not None and left_s <= 0):
             return best
+        own_s = None if self.meter is None else self.meter.left_s
+        left_s = min((s for s in (left_s, own_s) if s is not None), default=None)
         if left_s is not None:
-            budget = replace(budget, deadline_s=left_s)
-        with self.clock.phase("improve"):
-            improved = self.backend.improve(best.plan, self.ordered, budget, progress=self.clock.report)
+            budget = replace(budget, deadline_s=max(left_s, _LEAST_S))
+        with self.clock.phase("improve"), self.search_time.running():
+            make = functools.partial(self.ordered, share=_SHARE_BESIDE)
+            improved = self.backend.improve(best.plan, make, budget, progress=self.clock.report)
         return replace(best, plan=improved.program, attempts=(*best.attempts, *improved.attempts))
 
     def program(self, recipe: Recipe) -> Program:
         """Every decision of a recipe."""
         return self.ordered(self.partition(recipe.partition), recipe)
 
-    def ordered(self, partition: Partition, recipe: Recipe) -> Program:
-        """A partition, ordered and placed as a recipe says."""
+    def ordered(self, partition: Partition, recipe: Recipe, *, share: float | None = None) -> Program:
+        """A partition, ordered and placed as a recipe says, within a share of the time that is left."""
         with self.clock.phase("schedule"):
-            schedule = self.schedule(partition, recipe)
+            schedule = self.schedule(partition, recipe, share)
+        return self.placed(schedule, recipe)
+
+    def of_stages(self, partition: Partition, stages: Sequence[Stage], recipe: Recipe) -> Program:
+        """A partition in these stages, placed as a recipe says."""
+        problem = self.schedule_problem(partition, recipe)
+        schedule = build_schedule(problem, tuple(stages), Provenance("given"))
+        violations = check_schedule(problem, schedule)
+        if violations:
+            raise InternalError(f"stages to measure: {violations[0]}")
+        return self.placed(schedule, recipe)
+
+    def placed(self, schedule: Schedule, recipe: Recipe) -> Program:
+        """A schedule with its merges made, placed as a recipe says."""
+        with self.clock.phase("schedule"):
             remarks = merge_remarks(schedule)
             if remarks:
                 schedule = self.merged(schedule, recipe)
@@ -290,10 +331,11 @@ class Planner:
             raise InternalError(f"merging as scheduler {recipe.schedule!r} asks: {violations[0]}")
         return schedule
 
-    def schedule(self, partition: Partition, recipe: Recipe) -> Schedule:
-        """A partition in order."""
+    def schedule(self, partition: Partition, recipe: Recipe, share: float | None = None) -> Schedule:
+        """A partition in order, within a share of the time that is left."""
         problem = self.schedule_problem(partition, recipe)
-        solution = SCHEDULERS.get(recipe.schedule).solve(problem, self.options.schedule_budget)
+        with self.search_time.running():
+            solution = SCHEDULERS.get(recipe.schedule).solve(problem, self._schedule_budget(share))
         if isinstance(solution, Infeasible):
             raise InfeasibleMapping(str(solution))
         violations = check_schedule(problem, solution)
@@ -314,9 +356,26 @@ class Planner:
             allows_slices=self.target.runs_slices,
             maps=self.backend.partition_problem.analysis.maps,
             pads_kernels=self.options.accuracy != "strict",
+            bench=self.backend.stage_bench(
+                partition, lambda stages: self.of_stages(partition, stages, recipe)
+            ),
         )
 
+    def _schedule_budget(self, share: float | None) -> Budget:
+        """What one scheduler may spend: where measurements choose kernels, it leaves time for them."""
+        left_s = None if self.meter is None else self.meter.left_s
+        if left_s is None:
+            return self.options.search_budget
+        if share is None:
+            share = _SHARE_BEFORE if self.target.is_measurable else 1.0
+        return replace(self.options.search_budget, deadline_s=max(share * left_s, _LEAST_S))
 
+
+_SHARE_BEFORE = 0.4
+_SHARE_BESIDE = 0.15
+"""Of what is left of a budget, for a schedule that was asked for, and for one that is only compared."""
+_LEAST_S = 0.001
+"""Of a budget that is used up."""
 _MAX_ROUNDS = 3
 """How often variants of the best recipe so far are tried: a better one may have better ones, too."""
 

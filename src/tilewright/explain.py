@@ -17,6 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.partition.base import EdgeDecision, Partition, Reason
 from tilewright.passes import PassReport
+from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.results import Result, Table
@@ -102,6 +103,7 @@ class Explanation(Result):
     nodes: tuple[NodeStory, ...]
     kernels: tuple[KernelInfo, ...]
     edges: tuple[EdgeStory, ...]
+    schedule: str = ""
 
     def tables(self) -> tuple[Table, ...]:
         """Kernels; nodes that no kernel runs under their own name; edges, counted by reason."""
@@ -127,6 +129,8 @@ class Explanation(Result):
             )
             title = f"{len(self.edges)} edges between nodes"
             tables.append(Table(("edges", "", "reason", "why"), edges, title, (0,)))
+        if self.schedule:
+            tables.append(Table(("schedule",), ((self.schedule,),), "how kernels were put in order"))
         return tuple(tables)
 
     def lines(self) -> tuple[str, ...]:
@@ -136,7 +140,8 @@ class Explanation(Result):
             + "".join(f"\n    {printable(note)}" for note in k.notes)
             for k in self.kernels
         )
-        return (printable(self.subject), *kernels, *map(str, self.nodes), *map(str, self.edges))
+        head = [printable(text) for text in (self.subject, self.schedule) if text]
+        return (*head, *kernels, *map(str, self.nodes), *map(str, self.edges))
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -228,7 +233,15 @@ class _Links:
             for d in self.program.partition.decisions
             if d.producer in members or d.consumer in members
         )
-        return Explanation(subject, stories, tuple(kernels), edges)
+        return Explanation(subject, stories, tuple(kernels), edges, self._schedule() if is_all else "")
+
+    def _schedule(self) -> str:
+        """How the order was found; nothing where it is that of the graph."""
+        schedule = self.program.schedule
+        planner, note = schedule.provenance.planner, schedule.provenance.note
+        if planner == PLAIN_RECIPE.schedule:
+            return ""
+        return f"schedule {planner}: {len(schedule.stages)} stages" + (f"; {note}" if note else "")
 
     def _story(self, origin: NodeOrigin) -> NodeStory:
         kernels = dict.fromkeys(k.id for name in origin.became for k in self._by_node.get(name, ()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilewright.planning.answers import NO_LIMITS, Infeasible, Limits, Provenance, Violation
-    from tilewright.planning.budget import UNLIMITED, Budget, Meter
+    from tilewright.planning.budget import UNLIMITED, Budget, Meter, Stopwatch
     from tilewright.planning.member_options import MemberInfo, MemberOption, option
     from tilewright.planning.quality import Quality, Status
     from tilewright.planning.spec import Spec
@@ -29,13 +29,14 @@ __all__ = [
     "Quality",
     "Spec",
     "Status",
+    "Stopwatch",
     "Violation",
     "option",
 ]
 
 # Loaded when first asked for: the command line reads budgets and names, and plans nothing.
 _HOMES = {
-    **dict.fromkeys(("UNLIMITED", "Budget", "Meter"), "budget"),
+    **dict.fromkeys(("UNLIMITED", "Budget", "Meter", "Stopwatch"), "budget"),
     **dict.fromkeys(("NO_LIMITS", "Infeasible", "Limits", "Provenance", "Violation"), "answers"),
     **dict.fromkeys(("MemberInfo", "MemberOption", "option"), "member_options"),
     **dict.fromkeys(("Quality", "Status"), "quality"),

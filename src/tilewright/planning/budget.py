@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tilewright.errors import UsageError
@@ -60,6 +61,40 @@ class Budget:
     def start(self, clock: Callable[[], float] = time.monotonic) -> Meter:
         """Begin to spend it."""
         return Meter(self, clock)
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """A clock that stands still unless something runs by it: searches share it that have work between them.
+
+    >>> times = iter([5.0, 7.0])
+    >>> watch = Stopwatch(lambda: next(times))
+    >>> with watch.running():
+    ...     pass
+    >>> watch()
+    2.0
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _passed_s: float = field(init=False, default=0.0)
+    _started_s: float | None = field(init=False, default=None)
+
+    def __call__(self) -> float:
+        """Seconds for which it has run."""
+        return self._passed_s + (0.0 if self._started_s is None else self.clock() - self._started_s)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Let it run; where it runs already, that is all."""
+        if self._started_s is not None:
+            yield
+            return
+        self._started_s = self.clock()
+        try:
+            yield
+        finally:
+            self._passed_s = self()
+            self._started_s = None
 
 
 @dataclass(slots=True)

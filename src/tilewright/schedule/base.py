@@ -100,6 +100,57 @@ PriceSchedule = Callable[[Partition, Sequence[Stage], Sequence[Split]], Estimate
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredStages:
+    """What the stages of a schedule took, and each subgraph alone in the same rounds.
+
+    `whole_ns` and `sequential_ns` are the times of the whole schedule, and of that of the subgraphs alone.
+    """
+
+    stages_ns: tuple[float, ...]
+    alone_ns: tuple[float, ...]
+    whole_ns: float
+    sequential_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured:
+    """Why a schedule has no times: a word for it, and what was seen."""
+
+    reason: str
+    detail: str
+
+
+class StageBench(Protocol):
+    """Runs whole schedules of a partition where they will run, so that each of their stages has a time.
+
+    A stage is compared with its subgraphs one after another in the same rounds, so that what it saves
+    outlives the load of the machine. Every finished measurement is kept at once. What failed must not be
+    chosen.
+    """
+
+    def remembered(self, stage: Stage) -> float | NotMeasured | None:
+        """What a stage took in an earlier search, over its subgraphs alone, or how it failed; None where
+        nobody measured it."""
+        ...
+
+    def measure(self, stages: Sequence[Stage], most_s: float | None) -> MeasuredStages | NotMeasured:
+        """Run a schedule beside the sequential one, for about so long at most."""
+        ...
+
+    def failed(self, stage: Stage, failure: NotMeasured) -> None:
+        """Keep that a schedule has no times because of this stage."""
+        ...
+
+    def race(self, stages: Sequence[Stage], most_s: float | None) -> bool | None:
+        """Whether a whole schedule is clearly faster than the sequential one; None where nobody can tell."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds. It may be asked again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleProblem:
     """A partition to put in order, for a machine on which work costs what a model says.
 
@@ -107,7 +158,7 @@ class ScheduleProblem:
     place of that sum where a machine does more than one stage at a time. `allows_slices`: subgraphs may run
     as the instances that the partition splits them into, which not every target can do. `maps` are regions
     through the graph that are known. `pads_kernels`: a stage may merge kernels of several extents, padded
-    with zeros, which turn values that are not finite into NaN.
+    with zeros, which turn values that are not finite into NaN. `bench` measures what stages take.
     """
 
     partition: Partition
@@ -120,6 +171,7 @@ class ScheduleProblem:
     allows_slices: bool = False
     maps: RegionMaps | None = None
     pads_kernels: bool = True
+    bench: StageBench | None = None
     _kernels: dict[int, Estimate] = field(init=False, repr=False, default_factory=dict)
     _merged: dict[tuple[int, ...], MergedWork] = field(init=False, repr=False, default_factory=dict)
 

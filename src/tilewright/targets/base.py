@@ -18,11 +18,11 @@ from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition, PartitionProblem
-from tilewright.planning import Budget, Infeasible, Limits
+from tilewright.planning import Budget, Infeasible, Limits, Meter
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
-from tilewright.schedule.base import PriceSchedule
+from tilewright.schedule.base import PriceSchedule, Stage, StageBench
 from tilewright.steps import DEFAULT_SEARCH, MemoryInfo, SearchName, SimulatedCost, StepInfo, TuningInfo
 from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
@@ -181,6 +181,10 @@ MakeProgram = Callable[[Partition, Recipe], Program]
 """Orders and places a partition as a recipe says, whatever it says of partitions."""
 
 
+MakeOfStages = Callable[[Sequence[Stage]], Program]
+"""Places a partition in stages that were chosen."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Improved:
     """What a search came to: the plan and everything that was tried."""
@@ -279,6 +283,11 @@ class Backend(Protocol):
         """
         ...
 
+    def stage_bench(self, partition: Partition, make: MakeOfStages) -> StageBench | None:
+        """What measures the stages of schedules of a partition, of programs as `make` gives them; None where
+        nothing is measured."""
+        ...
+
     def tune(
         self,
         code: Any,
@@ -287,11 +296,13 @@ class Backend(Protocol):
         afresh: bool = False,
         search: SearchName = DEFAULT_SEARCH,
         progress: Progress | None = None,
+        meter: Meter | None = None,
     ) -> TuningInfo | None:
         """How to make the kernels of a program for which `generate` made `code`; None without a budget.
 
         What an earlier search found counts, unless `anew` asks for another search, which goes on from the
-        earlier one's measurements, or `afresh` for one that measures all again. `search` says what is varied.
+        earlier one's measurements, or `afresh` for one that measures all again. `search` says what is varied,
+        `meter` what is left of the budget; without one it is started here.
         """
         ...
 
@@ -433,6 +444,10 @@ class PlainBackend:
             raise BudgetExceeded(str(plan))
         return Placement(problem, plan)
 
+    def stage_bench(self, partition: Partition, make: MakeOfStages) -> StageBench | None:
+        """Nothing is measured."""
+        return None
+
     def tune(
         self,
         code: Any,
@@ -441,6 +456,7 @@ class PlainBackend:
         afresh: bool = False,
         search: SearchName = DEFAULT_SEARCH,
         progress: Progress | None = None,
+        meter: Meter | None = None,
     ) -> TuningInfo | None:
         """There is nothing to choose."""
         return None

@@ -82,6 +82,11 @@ class Stop:
         """From now on every search is to end."""
         self.meter.cut_off = self._is_interrupted = True
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether it was an interrupt that ended the searches."""
+        return self._is_interrupted
+
     def share(self, num_searches: int) -> None:
         """From now on the next of so many searches runs, for its share of what is left."""
         left_s = self.meter.left_s

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from tilewright.errors import UsageError
 from tilewright.partition.merge_siblings import merge_sets
 from tilewright.planning import Budget, Provenance, Quality, option
-from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule
+from tilewright.schedule.base import NotMeasured, Schedule, ScheduleProblem, Stage, build_schedule
 from tilewright.schedule.greedy import Greedy
 from tilewright.schedule.ios.block import Rules, Stop, Strategies
-from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, stage_of
+from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, StageCosts, stage_of
 from tilewright.schedule.ios.endings import Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph
+from tilewright.schedule.ios.measured import MeasuredSearch
 from tilewright.schedule.ios.network import Network, NetworkAnswer, SearchKind
+from tilewright.schedule.ios.stages import StageChoice
 from tilewright.schedule.sequential import Sequential
+
+CostSource = Literal["auto", "estimated", "measured"]
+_Plan = Callable[[StageCosts, Budget], tuple[NetworkAnswer, AskedCosts, Stop]]
+# With less time the process that measures would hardly have started.
+_MIN_MEASURING_S = 4.0
 
 LEAST_ESTIMATED_GAIN = 0.01
 """Share of its time that a stage saves at least to run its operators together, where costs are estimates."""
@@ -41,6 +48,9 @@ class Ios:
     )
     beam_width: int = option(4, "States that the beam keeps, which is what the search starts from.")
     max_block_size: int = option(40, "Blocks of more subgraphs are cut where least crosses.")
+    costs: CostSource = option(
+        "auto", "Whose stage costs: the model's, or measured ones (auto: where the budget is a time)."
+    )
     name: ClassVar[str] = "ios"
 
     def __post_init__(self) -> None:
@@ -51,12 +61,59 @@ class Ios:
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
         """The best schedule within the budget, with its bound; optimal where the search has closed."""
         graph = StageGraph.of_partition(problem.partition)
-        costs = AskedCosts(ModelCosts(problem, graph, is_moldable=self.moldable), graph)
+        model = ModelCosts(problem, graph, is_moldable=self.moldable)
         pruning = Pruning(self.max_group_size, min(self.max_groups, problem.limits.num_groups))
         rules = Rules(self.strategy, self.grouping, pruning, self.moldable, _least_gain(problem))
-        network = Network(graph, costs, rules, self.max_block_size, self._merge_sets(problem))
-        answer = network.solve(self.search, self.beam_width, Stop.of(budget, costs))
-        return self._best(problem, answer, costs)
+        merge_sets = self._merge_sets(problem)
+
+        def plan(stage_costs: StageCosts, effort: Budget) -> tuple[NetworkAnswer, AskedCosts, Stop]:
+            costs = AskedCosts(stage_costs, graph)
+            network = Network(graph, costs, rules, self.max_block_size, merge_sets)
+            stop = Stop.of(effort, costs)
+            return network.solve(self.search, self.beam_width, stop), costs, stop
+
+        remark = ""
+        if self._is_measured(problem, budget):
+            measured = self._measured(problem, budget, graph, model, plan)
+            if not isinstance(measured, NotMeasured):
+                return measured
+            remark = f"nothing was measured: {measured.detail}"
+        answer, costs, _ = plan(model, budget)
+        return self._best(problem, answer, costs, remark)
+
+    def _is_measured(self, problem: ScheduleProblem, budget: Budget) -> bool:
+        """Whether stages are measured, which needs someone who does and, without being asked for, time."""
+        if self.costs == "auto":
+            has_time = budget.deadline_s is not None and budget.deadline_s >= _MIN_MEASURING_S
+            return has_time and problem.bench is not None and problem.objective == "latency"
+        if self.costs == "measured" and (problem.bench is None or problem.objective != "latency"):
+            raise UsageError(
+                "ios: costs=measured: nothing measures stages here; compile for the cpu target, for latency "
+                "and without --frozen, or leave it out."
+            )
+        return self.costs == "measured"
+
+    def _measured(
+        self, problem: ScheduleProblem, budget: Budget, graph: StageGraph, model: ModelCosts, plan: _Plan
+    ) -> Schedule | NotMeasured:
+        """The best schedule by measured stages and a race, or why nothing could be measured."""
+        assert problem.bench is not None
+
+        def planned(costs: StageCosts, effort: Budget) -> Sequence[StageChoice]:
+            answer, _, stop = plan(costs, effort)
+            if stop.is_interrupted:
+                raise KeyboardInterrupt
+            return answer.stages
+
+        greedy = [_choice_of(schedule.stages) for schedule in self._greedy(problem)]
+        try:
+            found = MeasuredSearch(graph, model, problem.bench, planned, budget.start(), greedy).run()
+        finally:
+            problem.bench.close()
+        if isinstance(found, NotMeasured):
+            return found
+        provenance = Provenance(self.name, num_evaluations=found.num_measured, note=found.text)
+        return build_schedule(problem, found.stages, provenance, cut_off=found.was_cut_off)
 
     def _greedy(self, problem: ScheduleProblem) -> Iterator[Schedule]:
         """The greedy schedule if it is within the rules: a search that was cut off may have missed it."""
@@ -71,10 +128,13 @@ class Ios:
         sets = merge_sets(problem.partition, pads_kernels=problem.pads_kernels)
         return [sum(1 << i for i in members) for members in sets]
 
-    def _best(self, problem: ScheduleProblem, answer: NetworkAnswer, costs: AskedCosts) -> Schedule:
+    def _best(
+        self, problem: ScheduleProblem, answer: NetworkAnswer, costs: AskedCosts, remark: str = ""
+    ) -> Schedule:
         """The schedule that was found, or a simple one: one after another where that costs no more."""
         limits = f"groups of {self.max_group_size}, {self.max_groups} of them"
         note = f"{answer.text('ns')} ({limits}); {costs.num_asked} stage costs by {problem.cost.source}"
+        note = f"{note}; {remark}" if remark else note
         provenance = Provenance(self.name, num_evaluations=costs.num_asked, note=note)
         stages = tuple(stage_of(choice) for choice in answer.stages)
         schedule = build_schedule(problem, stages, provenance, cut_off=answer.was_cut_off)
@@ -92,6 +152,12 @@ class Ios:
 def _least_gain(problem: ScheduleProblem) -> float:
     """What must be saved so that operators run at the same time: more than what the model cannot know."""
     return 0.0 if problem.cost.proves_bounds else LEAST_ESTIMATED_GAIN
+
+
+def _choice_of(stages: Sequence[Stage]) -> tuple[StageChoice, ...]:
+    """Stages of whole subgraphs as choices."""
+    groups = (tuple(tuple(i.subgraph_id for i in group.instances) for group in s.groups) for s in stages)
+    return tuple(StageChoice(g, "alone" if sum(map(len, g)) == 1 else "parallel") for g in groups)
 
 
 def _quality(problem: ScheduleProblem, quality: Quality, answer: NetworkAnswer) -> Quality:

@@ -36,13 +36,21 @@ def arrange(lowered: LoweredPartition, schedule: Schedule, barriers: Barriers = 
     nodes = [s.nodes for s in lowered.partition.subgraphs]
     if [s.nodes for s in schedule.partition.subgraphs] != nodes:
         raise ValueError("the schedule is of another partition than the one that was lowered")
-    steps: list[LoweredStep] = [LoweredStage.single(launch) for launch in lowered.before]
-    for stage in schedule.stages:
-        steps.extend(_steps_of(stage, lowered, _in_lockstep if barriers == "strict" else _independently))
-    steps.extend(LoweredStage.single(launch) for launch in lowered.after)
+    steps = tuple(step for _, step in staged_steps(lowered, schedule, barriers))
     return LoweredModel(
-        lowered.alias, lowered.offsets, lowered.layouts, lowered.locals, lowered.products, tuple(steps)
+        lowered.alias, lowered.offsets, lowered.layouts, lowered.locals, lowered.products, steps
     )
+
+
+def staged_steps(
+    lowered: LoweredPartition, schedule: Schedule, barriers: Barriers
+) -> Iterator[tuple[int | None, LoweredStep]]:
+    """The steps in order, each with the number of its stage; relayout copies have none."""
+    yield from ((None, LoweredStage.single(launch)) for launch in lowered.before)
+    arranged = _in_lockstep if barriers == "strict" else _independently
+    for number, stage in enumerate(schedule.stages):
+        yield from ((number, step) for step in _steps_of(stage, lowered, arranged))
+    yield from ((None, LoweredStage.single(launch)) for launch in lowered.after)
 
 
 @dataclass(frozen=True, slots=True)

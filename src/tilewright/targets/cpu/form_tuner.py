@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tilewright.errors import InputError
 from tilewright.partition.form import Form
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Meter
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -95,7 +95,7 @@ class FormTuner:
         """The plan that an earlier search found."""
         return self.database.plan(self.context, self.model)
 
-    def search(self, budget: Budget, *, afresh: bool, progress: Progress) -> TuningInfo:
+    def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""
         options = replace(self.program.options, frozen=False, timeout_s=None)
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
@@ -104,19 +104,18 @@ class FormTuner:
             program = replace(self.sites.program, options=options)
             sites = replace(self.sites, program=program)
             try:
-                return self._searched(sites, budget, afresh, progress, random_feed(program))
+                return self._searched(sites, meter, afresh, progress, random_feed(program))
             except InputError:
                 feed = random_feed(program, largest_integer=0)
-                return self._searched(sites, budget, afresh, progress, feed)
+                return self._searched(sites, meter, afresh, progress, feed)
 
     def _searched(
-        self, sites: FormSites, budget: Budget, afresh: bool, progress: Progress, feed: Mapping[str, Array]
+        self, sites: FormSites, meter: Meter, afresh: bool, progress: Progress, feed: Mapping[str, Array]
     ) -> TuningInfo:
-        meter = budget.start()
         expected, run_s = self._untuned(feed)
 
         def store(plan: TunedForms[Form]) -> None:
-            self.store(plan, budget)
+            self.store(plan, meter.budget)
 
         with self.pool() as pool:
             bench = FormModelBench(self.target, self.plain, sites, pool, feed, expected, run_s)

@@ -34,14 +34,14 @@ from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.merge_chains import merge_chains
-from tilewright.planning import Budget, Infeasible, Limits, Spec, Status, option
+from tilewright.planning import Budget, Infeasible, Limits, Meter, Spec, Status, option
 from tilewright.planning.member_options import with_options
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule import SCHEDULERS
-from tilewright.schedule.base import Schedule, ScheduleProblem
+from tilewright.schedule.base import Schedule, ScheduleProblem, StageBench
 from tilewright.steps import DEFAULT_SEARCH, MemoryInfo, SearchName, StepInfo, TuningInfo
 from tilewright.targets import base
 from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
@@ -69,6 +69,7 @@ from tilewright.targets.cpu.runtime import (
     Stage,
     build_main,
 )
+from tilewright.targets.cpu.stage_costs import CpuStageBench
 from tilewright.targets.cpu.storage import (
     FIRST_CALLER_BASE,
     Arrangements,
@@ -82,6 +83,7 @@ from tilewright.targets.cpu.storage import (
 from tilewright.targets.cpu.stored import CpuStore
 from tilewright.targets.cpu.tune import tune
 from tilewright.targets.cpu.tune_base import random_feed
+from tilewright.targets.cpu.tuning_context import context_on
 from tilewright.targets.validate import require_whole
 from tilewright.tuning.search import is_faster
 
@@ -352,9 +354,11 @@ class CpuTarget:
         afresh: bool = False,
         search: SearchName = DEFAULT_SEARCH,
         progress: Progress | None = None,
+        meter: Meter | None = None,
     ) -> TuningInfo | None:
         """How to make the kernels of a model for which the estimates made `code`: see `tune.tune`."""
-        return tune(self, code, search, anew=anew, afresh=afresh, progress=progress or _silent)
+        progress = progress or _silent
+        return tune(self, code, search, anew=anew, afresh=afresh, progress=progress, meter=meter)
 
 
 class CpuBackend(PlainBackend):
@@ -495,6 +499,25 @@ class CpuBackend(PlainBackend):
         placed = None if program.choices else self._placed.get(program.schedule)
         return self.cpu.generate(program, progress=progress, placed=placed)
 
+    def stage_bench(self, partition: Partition, make: base.MakeOfStages) -> StageBench | None:
+        """Runs whole models in a process of their own; none where the cache is frozen."""
+        if self.options.frozen:
+            return None
+        return CpuStageBench(
+            partition,
+            self.cpu.barriers,
+            context_on(self.isa, self.options.accuracy, self.limits.num_cores),
+            lambda placed_for: self._lowered(placed_for, None),
+            make,
+            self._measured_code,
+            None if self.options.no_cache else self.options.cache_dir or default_cache_directory(),
+        )
+
+    def _measured_code(self, program: Program, options: Options, *, stamps: bool) -> CpuCode:
+        """Code of a program that is only measured: it is not kept."""
+        placed = self._placed.pop(program.schedule)
+        return self.cpu.generate(replace(program, options=options), profile=stamps, placed=placed)
+
     def tune(
         self,
         code: Any,
@@ -503,9 +526,10 @@ class CpuBackend(PlainBackend):
         afresh: bool = False,
         search: SearchName = DEFAULT_SEARCH,
         progress: Progress | None = None,
+        meter: Meter | None = None,
     ) -> TuningInfo | None:
         """Measure how to make the kernels."""
-        return self.cpu.tune(code, anew=anew, afresh=afresh, search=search, progress=progress)
+        return self.cpu.tune(code, anew=anew, afresh=afresh, search=search, progress=progress, meter=meter)
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp, UsageError
-from tilewright.planning import UNLIMITED, Budget
+from tilewright.planning import UNLIMITED, Budget, Meter
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -148,16 +148,16 @@ class Tuner:
         """The plan that an earlier search found."""
         return self.database.plan(self.context, self.model)
 
-    def search(self, budget: Budget, *, afresh: bool, progress: Progress) -> TuningInfo:
+    def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""
         if not self.program.options.no_cache:
-            return self._search(self.program, budget, afresh, progress)
+            return self._search(self.program, meter, afresh, progress)
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
             options = replace(self.program.options, no_cache=False, cache_dir=Path(folder))
             program = replace(self.program, options=options)
-            return self._search(program, budget, afresh, progress)
+            return self._search(program, meter, afresh, progress)
 
-    def _search(self, program: Program, budget: Budget, afresh: bool, progress: Progress) -> TuningInfo:
+    def _search(self, program: Program, meter: Meter, afresh: bool, progress: Progress) -> TuningInfo:
         database, context = self.database, self.context
         sites = self.measured_sites()
         known = {
@@ -170,7 +170,7 @@ class Tuner:
             return search(
                 sites,
                 ModelBench(self.target, quiet, self.sites, feed, self.plain.weight_bytes),
-                budget.start(),
+                meter,
                 record=lambda trials: database.record_trials(context, trials),
                 report=lambda what, done, total: progress(what, done, total),
                 known=known,
@@ -245,7 +245,7 @@ class ModelTuner(Protocol):
         """A stored plan with the measurements that led to it."""
         ...
 
-    def search(self, budget: Budget, *, afresh: bool, progress: Progress) -> TuningInfo:
+    def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""
         ...
 
@@ -258,6 +258,7 @@ def tune(
     anew: bool,
     afresh: bool,
     progress: Progress,
+    meter: Meter | None = None,
 ) -> TuningInfo | None:
     """How to make a program: as an earlier search found, or a new one if there is a budget; None without.
 
@@ -283,7 +284,8 @@ def tune(
         )
     chosen: ModelTuner = flat if search == "flat" else forms
     try:
-        return chosen.search(options.budget or Budget(UNLIMITED, None), afresh=afresh, progress=progress)
+        meter = meter or (options.budget or Budget(UNLIMITED, None)).start()
+        return chosen.search(meter, afresh=afresh, progress=progress)
     except (ModelRejected, UnsupportedOp, UsageError) as error:
         # Operators on the host may refuse random inputs; the model itself is none the worse for it.
         logger.warning("nothing was measured, estimates choose all kernels: %s", error)
