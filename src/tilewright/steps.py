@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 KERNEL_PREFIX = "k"
 
-SearchName = Literal["reformer", "evolutionary", "flat"]
-"""What tuning searches: the forms of subgraphs, parts first or as wholes, or products one by one."""
+SearchName = Literal["reformer", "evolutionary", "conventional", "flat"]
+"""What tuning searches: the forms of subgraphs, parts first or as wholes; parts first, but without complex
+operators that share a kernel; or products one by one."""
 DEFAULT_SEARCH: Final[SearchName] = "flat"
 
 

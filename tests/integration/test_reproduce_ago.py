@@ -12,7 +12,7 @@ from tilewright.reproduce.ago.partitions import Weighed
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], str]:
     page = tmp_path_factory.mktemp("reproduce") / "ago.html"
-    result = tilewright("reproduce", "ago", "--output", str(page), "--json")
+    result = tilewright("reproduce", "ago", "--share", "0.01", "--output", str(page), "--json")
     assert result.code == 0, result.err
     return json.loads(result.out), page.read_text()
 

@@ -36,7 +36,8 @@ def reproduce_paper(
     path = Path(output or f"{paper}.html")
     layers = "all layers" if share == 1 else f"one layer in {round(1 / share)}"
     conditions = (
-        f"{reproduction.title}. All figures of ours are estimates by cost models and simulators; {layers}."
+        f"{reproduction.title}. Figures of ours are estimates by cost models and simulators, or measured "
+        f"where an exhibit says so; {layers}."
     )
     write_atomically(path, report_page(f"Reproducing {paper}", exhibits, conditions).encode())
     return ReproducedPaper(paper, path, exhibits)

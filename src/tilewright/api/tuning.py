@@ -32,7 +32,8 @@ class TuneRequest:
 
     The search goes on where the last one for this model ended; `afresh` measures all again. `output` is where
     the artifact is written, too. `search` says what is varied: the forms of subgraphs, in parts first
-    (`reformer`) or as wholes (`evolutionary`), or only how products are made, one by one (`flat`).
+    (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
+    (`conventional`), or only how products are made, one by one (`flat`).
     """
 
     model: Model
@@ -94,8 +95,9 @@ def tune_model(
 
     The search goes on where the last one for this model ended; `afresh` measures all again. What it finds is
     kept: later compilations of the model use it. `search` says what is varied: the forms of subgraphs, in
-    parts first (`reformer`) or as wholes (`evolutionary`), or only how products are made (`flat`). `output`
-    is where the artifact is written, too; the rest is as for `compile`.
+    parts first (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
+    (`conventional`), or only how products are made (`flat`). `output` is where the artifact is written, too;
+    the rest is as for `compile`.
 
     Raises:
         UsageError: a target without anything to measure; as `compile`.

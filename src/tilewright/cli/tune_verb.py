@@ -28,9 +28,9 @@ def tune(
     search: str = typer.Option(
         DEFAULT_SEARCH,
         "--search",
-        metavar="reformer|evolutionary|flat",
-        help="What is varied: forms of subgraphs, parts first (reformer) or as wholes (evolutionary), or "
-        "only how products are made (flat).",
+        metavar="reformer|evolutionary|conventional|flat",
+        help="What varies: forms of subgraphs, parts first (reformer), as wholes (evolutionary), or without "
+        "complex operators in one kernel (conventional), or only how products are made (flat).",
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:

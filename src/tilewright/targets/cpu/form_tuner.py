@@ -44,25 +44,25 @@ FEATURE_SET = "forms-1"
 
 @dataclass(slots=True, eq=False)
 class FormTuner:
-    """Tunes one model; `plain` is what the estimates alone made of it. `splits`: parts first, then wholes."""
+    """Tunes one model; `plain` is what the estimates alone made of it, `search_name` says how."""
 
     target: Generator
     plain: GeneratedCode
     database: TuningDatabase
-    splits: bool
+    search_name: SearchName = "reformer"
     _sites: FormSites | None = field(default=None)
 
     @classmethod
-    def of(cls, target: Generator, plain: GeneratedCode, *, splits: bool = True) -> FormTuner:
+    def of(cls, target: Generator, plain: GeneratedCode, search: SearchName = "reformer") -> FormTuner:
         """The tuner whose database lies in the cache that the program's options name."""
         options = plain.program.options
         folder = None if options.no_cache else options.cache_dir or default_cache_directory()
-        return cls(target, plain, TuningDatabase.in_folder(folder), splits)
+        return cls(target, plain, TuningDatabase.in_folder(folder), search)
 
     @property
-    def search_name(self) -> SearchName:
-        """What it is called."""
-        return "reformer" if self.splits else "evolutionary"
+    def splits(self) -> bool:
+        """Whether parts are searched before wholes."""
+        return self.search_name != "evolutionary"
 
     @property
     def program(self) -> Program:

@@ -270,7 +270,7 @@ def tune(
         UsageError: a budget, no plan, and the cache is frozen.
     """
     options = plain.program.options
-    flat, forms = Tuner.of(target, plain), FormTuner.of(target, plain, splits=search != "evolutionary")
+    flat, forms = Tuner.of(target, plain), FormTuner.of(target, plain, search)
     tuners: tuple[ModelTuner, ...] = (flat, forms)
     stored = [] if anew or afresh else [(t, p) for t in tuners if (p := t.stored()) is not None]
     if stored and (options.budget is None or any(plan.satisfies(options.budget) for _, plan in stored)):
