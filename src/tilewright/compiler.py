@@ -108,7 +108,7 @@ def compile_graph(
     with clock.phase("generate"):
         code = backend.generate(program, progress=clock.report)
         program = code.program
-    if target.is_measurable:
+    if target.is_measurable and not program.schedule.provenance.is_interrupted:
         with clock.phase("tune"), planned.search_time.running():
             info = backend.tune(
                 code,

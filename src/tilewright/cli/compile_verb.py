@@ -110,7 +110,8 @@ def measure_error(compiled: CompiledModel, loaded: Model, inputs: Path | None, s
 
 def end_if_interrupted(compiled: CompiledModel) -> None:
     """An interrupt ends the search, not the compilation; the exit code says it."""
-    if compiled.tuning is not None and compiled.tuning.is_interrupted:
+    ended_tuning = compiled.tuning is not None and compiled.tuning.is_interrupted
+    if ended_tuning or compiled.program.schedule.provenance.is_interrupted:
         hint("interrupted: what was measured is kept; tilewright tune goes on from there")
         raise typer.Exit(EXIT_INTERRUPTED)
 

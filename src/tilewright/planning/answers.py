@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What produced a solution and with how much effort."""
+    """What produced a solution and with how much effort. `is_interrupted`: the user ended the search."""
 
     planner: str
     seed: int = 0
     num_evaluations: int = 0
     note: str = ""
+    is_interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,8 @@ def num_interruptions() -> int:
 class Rounds:
     """Contestants that run in turns, and what their rounds took.
 
-    The time of a round is that of the least of some runs, of those that nothing interrupted if there are any.
+    The time of a round is that of the least of some runs, of those that nothing interrupted if there are any;
+    that of each step its own least.
     After `most_s` no more begin, however few there were.
     """
 
@@ -127,7 +128,8 @@ class Rounds:
             run_time = contestant.time(self.feed)
             runs.append((self.interruptions() > before, run_time))
         disturbed, best = min(runs, key=lambda run: (run[0], run[1].whole_ns))
-        return best, disturbed
+        steps_ns = tuple(map(min, zip(*(run_time.steps_ns for _, run_time in runs), strict=True)))
+        return RunTime(best.whole_ns, steps_ns), disturbed
 
     def _kept(self) -> list[int]:
         """Rounds in which nothing was interrupted and nobody took much longer than usual."""

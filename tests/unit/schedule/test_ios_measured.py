@@ -172,6 +172,7 @@ def test_an_interrupt_leaves_what_was_measured_and_the_best_of_it() -> None:
     problem, bench = problem_of(saved={frozenset(range(4)): 0.3}, interrupt_at=2)
     schedule = solved(problem)
     assert schedule.quality.status is Status.CUT_OFF
+    assert schedule.provenance.is_interrupted
     assert len(bench.measured) == 2
     assert bench.num_closed == 1
     assert any(isinstance(ratio, float) for ratio in bench.memory.values())
@@ -183,6 +184,7 @@ def test_an_interrupt_before_anything_was_measured_leaves_the_estimates() -> Non
     problem, _ = problem_of(interrupt_at=0)
     schedule = solved(problem)
     assert "nothing was measured: it was interrupted" in schedule.provenance.note
+    assert schedule.provenance.is_interrupted
     assert stages_of(schedule)
 
 

@@ -28,6 +28,8 @@ _LEAST_CORRECTION = 0.7
 _LEAST_GAIN = 0.01
 # What really runs may take less than a model's bound.
 _BOUND_SHARE = 0.9
+INTERRUPTED = "interrupted"
+"""Why nothing was measured: the user ended the search before."""
 _FAILED_RATIO = 1e6  # what a stage that failed costs: nothing is dearer
 _NUM_RACED = 2
 # Of the time of the search what is kept for the races in the end.
@@ -158,6 +160,7 @@ class MeasuredAnswer:
     is_closed: bool
     won: bool
     was_cut_off: bool
+    is_interrupted: bool
 
     @property
     def text(self) -> str:
@@ -205,7 +208,7 @@ class MeasuredSearch:
         try:
             first = self._measure_sequential()
         except KeyboardInterrupt:
-            return NotMeasured("interrupted", "it was interrupted")
+            return NotMeasured(INTERRUPTED, "it was interrupted")
         if isinstance(first, NotMeasured):
             return first
         closed, won = False, False
@@ -233,6 +236,7 @@ class MeasuredSearch:
             closed,
             won,
             self._is_interrupted or self.meter.cut_off,
+            self._is_interrupted,
         )
 
     @property

@@ -15,7 +15,7 @@ from tilewright.schedule.ios.block import Rules, Stop, Strategies
 from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, StageCosts, stage_of
 from tilewright.schedule.ios.endings import Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph
-from tilewright.schedule.ios.measured import MeasuredSearch
+from tilewright.schedule.ios.measured import INTERRUPTED, MeasuredSearch
 from tilewright.schedule.ios.network import Network, NetworkAnswer, SearchKind
 from tilewright.schedule.ios.stages import StageChoice
 from tilewright.schedule.sequential import Sequential
@@ -72,14 +72,18 @@ class Ios:
             stop = Stop.of(effort, costs)
             return network.solve(self.search, self.beam_width, stop), costs, stop
 
-        remark = ""
+        remark, was_interrupted = "", False
         if self._is_measured(problem, budget):
             measured = self._measured(problem, budget, graph, model, plan)
             if not isinstance(measured, NotMeasured):
                 return measured
             remark = f"nothing was measured: {measured.detail}"
-        answer, costs, _ = plan(model, budget)
-        return self._best(problem, answer, costs, remark)
+            was_interrupted = measured.reason == INTERRUPTED
+        answer, costs, stop = plan(model, budget)
+        schedule = self._best(problem, answer, costs, remark)
+        was_interrupted = was_interrupted or stop.is_interrupted
+        provenance = replace(schedule.provenance, is_interrupted=was_interrupted)
+        return replace(schedule, provenance=provenance)
 
     def _is_measured(self, problem: ScheduleProblem, budget: Budget) -> bool:
         """Whether stages are measured, which needs someone who does and, without being asked for, time."""
@@ -112,7 +116,12 @@ class Ios:
             problem.bench.close()
         if isinstance(found, NotMeasured):
             return found
-        provenance = Provenance(self.name, num_evaluations=found.num_measured, note=found.text)
+        provenance = Provenance(
+            self.name,
+            num_evaluations=found.num_measured,
+            note=found.text,
+            is_interrupted=found.is_interrupted,
+        )
         return build_schedule(problem, found.stages, provenance, cut_off=found.was_cut_off)
 
     def _greedy(self, problem: ScheduleProblem) -> Iterator[Schedule]:
