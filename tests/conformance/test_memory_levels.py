@@ -84,7 +84,7 @@ def test_what_fits_nowhere_names_the_outermost_level(name: str, problem: MemoryP
         return
     assert isinstance(answer, Infeasible)
     assert answer.level == problem.levels[-1].name
-    assert answer.need_bytes > answer.capacity_bytes == problem.levels[-1].capacity_bytes
+    assert answer.need > answer.capacity == problem.levels[-1].capacity_bytes
     assert answer.culprits
 
 
