@@ -118,16 +118,18 @@ def compile_graph(
                 progress=clock.report,
                 meter=planned.meter,
             )
+            if info is not None:
+                program = _tuned(program, info)
             if info is not None and info.changes:
-                code = backend.generate(_tuned(program, info), progress=clock.report)
+                code = backend.generate(program, progress=clock.report)
                 program = code.program
     return Compilation(planned, program, code, clock.phase_s, info)
 
 
 def _tuned(program: Program, info: TuningInfo) -> Program:
-    """The program with what measurements chose, and a remark for each subgraph whose form was searched."""
-    remarks = (*program.remarks, *map(str, info.subgraphs))
-    return replace(program.with_forms(info.forms), choices=info.choices, remarks=remarks)
+    """The program with what measurements chose, and a line for each subgraph whose form was searched."""
+    tuned = tuple(map(str, info.subgraphs))
+    return replace(program.with_forms(info.forms), choices=info.choices, tuned=tuned)
 
 
 def plan(

@@ -104,6 +104,7 @@ class Explanation(Result):
     kernels: tuple[KernelInfo, ...]
     edges: tuple[EdgeStory, ...]
     schedule: str = ""
+    tuned: tuple[str, ...] = ()
 
     def tables(self) -> tuple[Table, ...]:
         """Kernels; nodes that no kernel runs under their own name; edges, counted by reason."""
@@ -131,6 +132,10 @@ class Explanation(Result):
             tables.append(Table(("edges", "", "reason", "why"), edges, title, (0,)))
         if self.schedule:
             tables.append(Table(("schedule",), ((self.schedule,),), "how kernels were put in order"))
+        if self.tuned:
+            tables.append(
+                Table(("tuned",), tuple((line,) for line in self.tuned), "forms that were searched")
+            )
         return tuple(tables)
 
     def lines(self) -> tuple[str, ...]:
@@ -233,7 +238,8 @@ class _Links:
             for d in self.program.partition.decisions
             if d.producer in members or d.consumer in members
         )
-        return Explanation(subject, stories, tuple(kernels), edges, self._schedule() if is_all else "")
+        schedule, tuned = (self._schedule(), self.program.tuned) if is_all else ("", ())
+        return Explanation(subject, stories, tuple(kernels), edges, schedule, tuned)
 
     def _schedule(self) -> str:
         """How the order was found; nothing where it is that of the graph."""

@@ -21,7 +21,8 @@ class Program:
 
     `memory` is None where the target plans its own memory, because only it knows its workspaces and layouts;
     `memory_problem` is what the plan solves. `choices` are ways to make kernels that measurements picked.
-    `remarks` are lines for the report, in the order of the flow; `recipe` names the planners.
+    `remarks` are lines for the report, in the order of the flow; `tuned` has one for each subgraph whose form
+    was searched; `recipe` names the planners.
     """
 
     graph: Graph
@@ -33,6 +34,7 @@ class Program:
     remarks: tuple[str, ...] = ()
     choices: Choices = field(default_factory=dict)
     recipe: Recipe = PLAIN_RECIPE
+    tuned: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.partition.graph is not self.graph or self.schedule.partition is not self.partition:

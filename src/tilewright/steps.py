@@ -317,7 +317,7 @@ class TuningInfo(Result):
         if self.num_priced:
             source = f"{self.num_trials} measurements of {self.num_priced} forms looked at"
         rest = "" if self.is_complete else self._rest
-        if not self.num_trials and not self.is_stored and not self.is_complete:
+        if not (self.num_trials or self.changes or self.is_stored or self.is_complete):
             return "nothing: the budget is too small to run this model often enough; give a larger --budget"
         if not self.changes:
             return f"the estimates' choices are the best known, by {source}{rest}"

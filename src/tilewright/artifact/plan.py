@@ -49,6 +49,7 @@ def encode_plan(program: Program) -> dict[str, Any]:
         },
         "remarks": list(program.remarks),
         "choices": {signature: choice.to_json() for signature, choice in program.choices.items()},
+        **({"tuned": list(program.tuned)} if program.tuned else {}),
     }
 
 
@@ -106,6 +107,7 @@ class _PlanFields:
     remarks: tuple[str, ...]
     choices: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
     recipe: Recipe = PLAIN_RECIPE
+    tuned: tuple[str, ...] = ()
 
 
 def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
@@ -167,6 +169,7 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
         remarks=stored.remarks,
         choices=choices,
         recipe=stored.recipe,
+        tuned=stored.tuned,
     )
 
 

@@ -83,16 +83,21 @@ class Evolution(Generic[FormT]):
         """Whether a form was measured, or failed to be."""
         return not self._is_new(form)
 
-    def start_with(self, form: FormT) -> None:
-        """Propose this form before all others."""
-        if self._is_new(form) and form not in self._queue:
-            self.origins[form] = "joined from its parts"
-            self._queue.insert(0, form)
+    def start_with(self, form: FormT, origin: str) -> None:
+        """Propose this form before all others; `origin` says where it comes from."""
+        if self._is_new(form):
+            self.origins[form] = origin
+            self._queue = [form, *(other for other in self._queue if other != form)]
 
     @property
     def num_priced(self) -> int:
         """Forms that were looked at, if only by their estimates."""
         return len(self._estimates.keys() | self._ratios.keys() | self._failed)
+
+    @property
+    def num_measured(self) -> int:
+        """Forms that were measured, now or before, or failed to be."""
+        return len(self._ratios) - 1 + len(self._failed)
 
     @property
     def num_failed(self) -> int:
@@ -177,11 +182,11 @@ class Evolution(Generic[FormT]):
             other = rng.choice([form for form in parents if form != one])
             mixed = self.space.cross(one, other, rng)
             if mixed is not None and self._is_new(mixed):
-                return mixed, f"of {one} and {other}"
+                return mixed, "bred of two"
         form = self.space.mutate(one, rng)
         while rng.random() < 0.3:
             form = self.space.mutate(form, rng)
-        return form, f"from {one}"
+        return form, "a mutation"
 
     def _is_new(self, form: FormT) -> bool:
         return form not in self._ratios and form not in self._failed

@@ -122,7 +122,6 @@ class SiteReport(Generic[FormT]):
     plain_ns: float
     ratio: float
     form: FormT | None
-    best: str
     why: str
 
 

@@ -160,6 +160,9 @@ class Reformer(Generic[FormT]):
         if self.findings.plan is not None and self.findings.plan.forms:
             self._plan = self.findings.plan
             self._stored_ratio = self._plan.tuned_ns / self._plan.plain_ns
+            for s in self._subgraphs:
+                if s.site.key in self._plan.forms:
+                    self._evolution(s.space).start_with(self._plan.forms[s.site.key], "of an earlier plan")
 
     def _round(self) -> bool:
         """Measure some forms of every space that has not settled; False at the end of budget or search."""
@@ -253,7 +256,7 @@ class Reformer(Generic[FormT]):
             if subgraph.parts and all(self._evolution(space).has_settled for space in subgraph.spaces):
                 joined = self._joined(subgraph)
                 subgraph.parts = ()
-                self._evolution(subgraph.space).start_with(joined)
+                self._evolution(subgraph.space).start_with(joined, "joined from its parts")
 
     def _joined(self, subgraph: _Subgraph[FormT]) -> FormT:
         return subgraph.form({s.key: self._evolution(s).best[0] for s in subgraph.spaces})
@@ -414,20 +417,19 @@ class Reformer(Generic[FormT]):
         keys = {site.key, *(part.space.key for part in site.space.split())} if self.splits else {site.key}
         searches = [self._evolutions[key] for key in sorted(keys) if key in self._evolutions]
         form = self._plan.forms.get(site.key)
-        best, ratio = (site.space.initial(), 1.0) if whole is None else whole.best
+        ratio = 1.0 if whole is None else whole.best[1]
         if form is not None and whole is not None:
-            best, ratio = form, whole.ratio(form) or ratio
+            ratio = whole.ratio(form) or ratio
         return SiteReport(
             key=site.key,
             nodes=site.nodes,
             num_parts=self._num_parts[site.key],
             num_priced=sum(search.num_priced for search in searches),
-            num_measured=sum(len(self._measured.get(key, ())) for key in keys),
+            num_measured=sum(search.num_measured for search in searches),
             num_failed=sum(search.num_failed for search in searches),
             plain_ns=subgraph.plain_ns,
             ratio=ratio,
             form=form,
-            best=str(best),
             why=self._why(site.key, form, whole),
         )
 

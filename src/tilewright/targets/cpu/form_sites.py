@@ -60,6 +60,21 @@ class FormSites:
         """These forms by the numbers of subgraphs."""
         return {number: forms[space.key] for number, space in self.spaces.items() if space.key in forms}
 
+    def describe(self, key: str, form: Form) -> str:
+        """A form in words, by the operators of the first of its subgraphs: kernels, and how each is made."""
+        number = next(number for number, space in sorted(self.spaces.items()) if space.key == key)
+        nodes = self._subgraphs[number].nodes
+        kernels: list[str] = []
+        for kernel in form.kernels:
+            names = [nodes[position].name for position in kernel.nodes]
+            named = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+            how = [str(choice) for _, choice in kernel.choices]
+            if kernel.blocking is not None:
+                block = "x".join(map(str, kernel.blocking.block))
+                how.insert(0, f"blocks of {block} in strips of {kernel.blocking.strip}")
+            kernels.append(": ".join((named, ", ".join(how))) if how else named)
+        return " | ".join(kernels)
+
     def by_site(
         self, lowered: LoweredModel, steps_ns: Sequence[Sequence[float]]
     ) -> dict[str, dict[int, list[float]]]:

@@ -22,7 +22,7 @@ from tilewright.targets.cpu.measuring import measuring_pool
 from tilewright.targets.cpu.product_forms import product_forms
 from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.tune_base import Array, GeneratedCode, Generator, plan_context, random_feed
-from tilewright.tuning import NO_CHOICES, TunedPlan, TuningDatabase
+from tilewright.tuning import NO_CHOICES, Choices, TunedPlan, TuningDatabase
 from tilewright.tuning.form_plan import (
     Findings,
     FormOutcome,
@@ -124,7 +124,7 @@ class FormTuner:
                 bench,
                 meter,
                 Listener(self._record, store, progress),
-                Findings() if afresh else Findings(self._known, self._stored_forms()),
+                Findings() if afresh else Findings(self._known, self.best_known()),
                 seed=self.program.options.seed,
                 splits=self.splits,
             )
@@ -207,6 +207,41 @@ class FormTuner:
                 forms[site.key] = form
         return TunedForms(forms, plan.plain_ns, plan.tuned_ns, plan.is_complete)
 
+    def best_known(self) -> TunedForms[Form] | None:
+        """The faster of the plans that searches of forms and of products stored, in terms of forms."""
+        plans = [
+            plan for plan in (self._stored_forms(), self._flat_forms()) if plan is not None and plan.forms
+        ]
+        return min(plans, key=lambda plan: plan.tuned_ns / plan.plain_ns, default=None)
+
+    def _flat_forms(self) -> TunedForms[Form] | None:
+        """The plan of the flat search: the untuned forms with its choices for their products."""
+        flat = Sites.of(self.plain.lowered, self.program.schedule)
+        plan = self.database.plan(self.context, flat.digest())
+        if plan is None or not plan.candidates or flat.shared:
+            return None
+        choices = flat.choices(plan.candidates)
+        forms: dict[str, Form] = {}
+        for number, space in self.sites.spaces.items():
+            if space.key not in forms:
+                form = space.read(self._with_choices(number, choices).to_json())
+                if form is not None and form != space.initial():
+                    forms[space.key] = form
+        return TunedForms(forms, plan.plain_ns, plan.tuned_ns, plan.is_complete)
+
+    def _with_choices(self, number: int, choices: Choices) -> Form:
+        """The form of a subgraph with these choices for its products, by signature."""
+        subgraph = self.program.partition.subgraphs[number]
+        kernels = list(subgraph.kernels)
+        kernel_of = {subgraph.nodes[p]: n for n, kernel in enumerate(kernels) for p in kernel.nodes}
+        for launch in self.plain.lowered.launches:
+            kernel = kernel_of.get(launch.nodes[0]) if launch.nodes else None
+            choice = choices.get(launch.kernel.signature)
+            if kernel is not None and choice is not None:
+                chosen = {**dict(kernels[kernel].choices), launch.kernel.signature: choice}
+                kernels[kernel] = replace(kernels[kernel], choices=tuple(sorted(chosen.items())))
+        return Form(tuple(kernels))
+
     # What came of it.
 
     def describe(self, plan: TunedPlan) -> TuningInfo:
@@ -240,7 +275,6 @@ class FormTuner:
             plain_ns=best.baseline_ns,
             ratio=best.ratio,
             form=form,
-            best=str(site.space.read(best.candidate)),
             why="an earlier search kept the estimates' choice"
             if form is None
             else "an earlier search took it",
@@ -257,7 +291,7 @@ class FormTuner:
                 num_failed=report.num_failed,
                 before_ns=report.plain_ns,
                 after_ns=report.ratio * report.plain_ns,
-                form=None if report.form is None else str(report.form),
+                form=None if report.form is None else sites.describe(report.key, report.form),
                 why=report.why,
             )
             for report in outcome.sites

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,10 @@ from tilewright.planning import UNLIMITED, Budget
 from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
 from tilewright.targets.cpu.form_tuner import FormTuner
+from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.target import CpuCode, CpuTarget
 from tilewright.targets.cpu.tune_base import random_feed
+from tilewright.tuning import TunedPlan
 from tilewright.tuning.form_plan import Failure, Paired, TunedForms
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
 
@@ -147,3 +150,19 @@ def test_a_form_that_computes_something_else_is_refused(code: CpuCode) -> None:
         (result,) = bench.compare({}, [others(tuner.sites)])
     assert isinstance(result, Failure)
     assert result.reason == "wrong-values"
+
+
+def test_a_search_of_forms_begins_with_what_the_flat_search_found(code: CpuCode) -> None:
+    tuner = FormTuner.of(CpuTarget(), code)
+    sites = Sites.of(code.lowered, code.program.schedule)
+    measured = sites.all(code.isa, "default")
+    won = {site.key: site.candidates[0] for site in measured}
+    tuner.database.store_plan(tuner.context, sites.digest(), TunedPlan(won, 100.0, 80.0, is_complete=True))
+    incumbent = tuner.best_known()
+    assert incumbent is not None
+    assert incumbent.tuned_ns == 80.0
+    by_forms = CpuTarget().generate(tuner.sites.planned(incumbent.forms))
+    by_choices = CpuTarget().generate(replace(code.program, choices=sites.choices(won)))
+    assert [k.symbol for s in by_forms.steps for k in s.kernels] == [
+        k.symbol for s in by_choices.steps for k in s.kernels
+    ]
