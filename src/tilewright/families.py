@@ -49,6 +49,7 @@ SCHEDULERS = _family(
         "core-groups": "core_orders:CoreGroupsOrder",
         "core-pipeline": "core_orders:CorePipeline",
         "ios": "ios.planner:Ios",
+        "virtual-units": "virtual_units:VirtualUnits",
         "random": "random:RandomScheduler",
     },
 )

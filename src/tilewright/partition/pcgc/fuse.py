@@ -7,7 +7,7 @@ until a scan changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
@@ -54,9 +54,50 @@ class Fused:
     atom_of: tuple[int, ...]
     cluster_of: tuple[int, ...]  # by atom
 
-    def are_together(self, producer: int, consumer: int) -> bool:
-        """Whether two nodes are in one cluster."""
-        return self.cluster_of[self.atom_of[producer]] == self.cluster_of[self.atom_of[consumer]]
+    def regrouped(self, home: Mapping[int, int], edges: Sequence[Edge]) -> Fused:
+        """The same atoms in other clusters; an atom that reaches into several becomes its nodes."""
+        parts = [
+            part
+            for atom in self.atoms
+            for part in ([atom] if len({home[n] for n in atom}) == 1 else [(n,) for n in atom])
+        ]
+        number_of = {n: i for i, part in enumerate(parts) for n in part}
+        pairs = {(number_of[u], number_of[v]) for u, v, _ in edges}
+        readers: dict[int, list[int]] = {}
+        for u, v in sorted(pairs):
+            if u != v:
+                readers.setdefault(u, []).append(v)
+        order = _topological(len(parts), readers)
+        atoms = tuple(parts[i] for i in order)
+        atom_of = {n: i for i, atom in enumerate(atoms) for n in atom}
+        clusters: dict[int, list[int]] = {}
+        for number, atom in enumerate(atoms):
+            clusters.setdefault(home[atom[0]], []).append(number)
+        numbers = {cluster: i for i, cluster in enumerate(clusters)}
+        return Fused(
+            tuple(map(tuple, clusters.values())),
+            atoms,
+            tuple(atom_of[n] for n in range(len(self.atom_of))),
+            tuple(numbers[home[atom[0]]] for atom in atoms),
+        )
+
+
+def _topological(count: int, readers: Mapping[int, Sequence[int]]) -> list[int]:
+    """Numbers in an order in which none comes before what it reads."""
+    waiting = [0] * count
+    for others in readers.values():
+        for other in others:
+            waiting[other] += 1
+    ready = [i for i in reversed(range(count)) if not waiting[i]]
+    order: list[int] = []
+    while ready:
+        number = ready.pop()
+        order.append(number)
+        for other in readers.get(number, ()):
+            waiting[other] -= 1
+            if not waiting[other]:
+                ready.append(other)
+    return order
 
 
 class StaticFusion:
@@ -81,8 +122,8 @@ class StaticFusion:
         for edge in self.edges:
             self._reads[edge[1]].append(edge)
 
-    def run(self) -> Fused:
-        """Everything that may be fused, fused."""
+    def run(self, known: Iterable[Sequence[int]] = ()) -> Fused:
+        """Everything that may be fused, fused: what is stable first, then what is `known` to go together."""
         self._to_fix_point(self._is_stable, self._join_atoms)
         order = self.quotient.clusters
         atoms = tuple(self.quotient.members(cluster) for cluster in order)
@@ -92,13 +133,17 @@ class StaticFusion:
         self._class_of_atom = {
             number: heaviest(self.classes[n] for n in atom) for number, atom in enumerate(atoms)
         }
-        self._to_fix_point(self._may_be_evaluated, lambda u, v: self.quotient.contract(u, v))
-        clusters: dict[int, list[int]] = {}
+        for nodes in known:
+            clusters = sorted({self.quotient.cluster_of(n) for n in nodes})
+            if len(clusters) > 1 and self.quotient.can_contract_all(clusters):
+                self.quotient.contract_all(clusters)
+        self._to_fix_point(self._may_be_evaluated, self.quotient.contract)
+        found: dict[int, list[int]] = {}
         for number, atom in enumerate(atoms):
-            clusters.setdefault(self.quotient.cluster_of(atom[0]), []).append(number)
-        numbers = {cluster: i for i, cluster in enumerate(clusters)}
+            found.setdefault(self.quotient.cluster_of(atom[0]), []).append(number)
+        numbers = {cluster: i for i, cluster in enumerate(found)}
         return Fused(
-            tuple(map(tuple, clusters.values())),
+            tuple(map(tuple, found.values())),
             atoms,
             tuple(self._atom_of),
             tuple(numbers[self.quotient.cluster_of(atom[0])] for atom in atoms),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from math import inf
+from typing import Protocol, TypeVar
 
 from tilewright.partition.pcgc.pieces import FREE, Cost, Pieces, bits
 
@@ -269,7 +270,19 @@ class Exact:
         return cheapest_within(self.at, most)
 
 
-def cheapest_within(at: Callable[[float], Cutting], most: float) -> Cutting | None:
+class Costed(Protocol):
+    """What has a cost."""
+
+    @property
+    def cost(self) -> Cost:
+        """The cost."""
+        ...
+
+
+C = TypeVar("C", bound=Costed)
+
+
+def cheapest_within(at: Callable[[float], C], most: float) -> C | None:
     """The cheapest answer at any price of the secondary cost that keeps to a bound on it; None: none does."""
     free = at(0.0)
     if free.cost.secondary <= most:
@@ -294,7 +307,7 @@ def cheapest_within(at: Callable[[float], Cutting], most: float) -> Cutting | No
 _HIGHEST_PRICE = 1e18
 
 
-def frontier(at: Callable[[float], Cutting], most_points: int = 64) -> tuple[Cutting, ...]:
+def frontier(at: Callable[[float], C], most_points: int = 64) -> tuple[C, ...]:
     """The answers that are best at some price, from the least target on: the frontier's convex hull."""
     first, last = at(0.0), at(inf)
     found = {first.cost: first}

@@ -11,8 +11,8 @@ from tilewright.cost.base import KernelWork, SharesMachine
 from tilewright.errors import InternalError
 from tilewright.schedule.base import Group, Instance, ScheduleProblem, Stage
 from tilewright.schedule.ios.graph import StageGraph, bits
-from tilewright.schedule.ios.moldable import allocation, core_counts, packing
 from tilewright.schedule.ios.stages import StageChoice, signature
+from tilewright.schedule.moldable import allocation, core_counts, packing
 
 _ROUNDING = 1e-9  # of costs that are sums of floats
 _NUM_SAMPLES = 32

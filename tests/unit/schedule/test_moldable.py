@@ -6,7 +6,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.schedule.ios.moldable import allocation, core_counts, packing
+from tilewright.schedule.moldable import allocation, core_counts, packing
 
 times = st.integers(0, 30).map(float)
 
