@@ -22,7 +22,7 @@ from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, PartitionProblem, check_partition
 from tilewright.partition.base import Partition, Reason, make_subgraph
 from tilewright.partition.form import Blocking, Form, KernelForm
-from tilewright.partition.merge_chains import Chain, is_read_only_by, merge_chains
+from tilewright.partition.merge_chains import Chain, merge_chains
 from tilewright.partition.random import RandomPartitioner
 from tilewright.planning import Budget, Infeasible, Limits
 from tilewright.program import Program
@@ -114,6 +114,12 @@ def draw_blocking(draw: Draw, shape: tuple[int, ...]) -> Blocking:
     if len(block) == 4 and draw(st.booleans()):
         block = (1, shape[1], block[2], shape[3])
     return Blocking(block, draw(st.integers(1, 3)))
+
+
+def is_read_only_by(partition: Partition, first: int, second: int) -> bool:
+    made = partition.subgraphs[first].outputs
+    readers = {partition.subgraph_of(user).id for value in made for user in value.users}
+    return readers == {second} and partition.graph.outputs.count(made[0]) == 0 and len(made) == 1
 
 
 def draw_chains(draw: Draw, partition: Partition) -> list[Chain]:

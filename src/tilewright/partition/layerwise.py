@@ -23,32 +23,26 @@ from tilewright.progress import checkpoint
 
 _ANCHORS = (OperationClass.COMPLEX, OperationClass.REDUCTION)
 _SINGLE_ELEMENT = (OperationClass.INJECTIVE, OperationClass.POINTWISE)
+_MAX_NODES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Layerwise:
     """One heavy operator and the element-wise ones that follow it, as in TVM: the baseline of comparisons."""
 
-    max_nodes: int = option(256, "Most nodes of a layer.")
+    max_nodes: int = option(_MAX_NODES, "Most nodes of a layer.")
     name: ClassVar[str] = "layerwise"
 
     def solve(self, problem: PartitionProblem, budget: Budget) -> Partition:
         """One pass of the rule; the budget is not needed."""
-        layers = _Layers(problem.graph, self.max_nodes)
-        # A sum of two layers joins the one that is computed last: its other operand is there by then.
-        for kind in _ANCHORS:
-            for node in reversed(problem.graph.nodes):
-                if layers.kinds[node] is kind:
-                    layers.start(node, layers.follows_anchor)
-        for node in problem.graph.nodes:
-            if layers.kinds[node] in _SINGLE_ELEMENT and node not in layers.home:
-                layers.start(node, layers.continues_chain)
-        for node in problem.graph.nodes:
-            if layers.kinds[node] is OperationClass.OPAQUE:
-                layers.start(node, layers.nothing)
-        layers.move_feeders()
+        layers = _grown(problem.graph, self.max_nodes)
         provenance = Provenance(self.name, num_evaluations=1)
         return build_partition(problem, layers.clusters(), layers.reason, provenance)
+
+
+def layerwise_clusters(graph: Graph) -> list[list[Node]]:
+    """The nodes of each layer of a graph."""
+    return _grown(graph, _MAX_NODES).clusters()
 
 
 @dataclass(slots=True)
@@ -190,3 +184,20 @@ class _Layers:
         if len(self.members[self.home[producer]]) >= self.max_nodes:
             return Reason.LIMIT
         return Reason.OTHER_KERNEL
+
+
+def _grown(graph: Graph, max_nodes: int) -> _Layers:
+    layers = _Layers(graph, max_nodes)
+    # A sum of two layers joins the one that is computed last: its other operand is there by then.
+    for kind in _ANCHORS:
+        for node in reversed(graph.nodes):
+            if layers.kinds[node] is kind:
+                layers.start(node, layers.follows_anchor)
+    for node in graph.nodes:
+        if layers.kinds[node] in _SINGLE_ELEMENT and node not in layers.home:
+            layers.start(node, layers.continues_chain)
+    for node in graph.nodes:
+        if layers.kinds[node] is OperationClass.OPAQUE:
+            layers.start(node, layers.nothing)
+    layers.move_feeders()
+    return layers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,13 +16,14 @@ from tilewright.partition.base import (
 )
 from tilewright.partition.form import Form, KernelForm
 from tilewright.partition.layers import Layer
+from tilewright.partition.quotient import QuotientGraph
 from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Status
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Subgraphs of which each makes what only the next reads, or a single one; in topological order.
+    """Subgraphs that can become one, ascending: no path leaves them and comes back.
 
     `form` is that of the subgraph that they become, whose nodes are theirs one after the other.
     """
@@ -32,40 +32,32 @@ class Chain:
     form: Form
 
 
-def is_read_only_by(partition: Partition, first: int, second: int) -> bool:
-    """Whether all that the first subgraph makes is read by the second and by nobody else.
-
-    Then no path leads from the first to the second but the direct one, and merging both makes no cycle.
-    """
-    made = partition.subgraphs[first].outputs
-    if len(made) != 1 or made[0] in partition.graph.outputs:
-        return False
-    return all(partition.subgraph_of(user).id == second for user in made[0].users)
+def quotient_of(partition: Partition) -> QuotientGraph:
+    """Who of the subgraphs reads whom, by number."""
+    edges = (
+        (p.id, subgraph.id) for subgraph in partition.subgraphs for p in partition.predecessors(subgraph)
+    )
+    return QuotientGraph(len(partition.subgraphs), edges)
 
 
 def merge_chains(problem: PartitionProblem, partition: Partition, chains: Iterable[Chain]) -> Partition:
-    """The partition with each chain as one subgraph, in the place of the chain's last one.
+    """The partition with each chain as one subgraph, in the place of the chain's last one where that can run.
 
     The decisions of edges that were cut become `Reason.BLOCKWISE` where one kernel computes both ends of them
     block by block, `Reason.SEPARATE` where they lie between kernels of a chain; a chain runs whole.
 
     Raises:
-        ValueError: the subgraphs of a chain do not follow one another.
+        ValueError: a path leaves the subgraphs of a chain and comes back.
     """
     ending = {chain.subgraph_ids[-1]: chain for chain in chains}
     if not ending:
         return partition
-    absorbed = {i for chain in ending.values() for i in chain.subgraph_ids[:-1]}
     subgraphs: list[Subgraph] = []
     splits: list[Split] = []
     layers: list[tuple[Layer, ...]] = []
-    for subgraph in partition.subgraphs:
-        if subgraph.id in absorbed:
-            continue
+    for subgraph in _in_order(partition, ending):
         chain = ending.get(subgraph.id)
         ids = (subgraph.id,) if chain is None else chain.subgraph_ids
-        if not all(is_read_only_by(partition, a, b) for a, b in itertools.pairwise(ids)):
-            raise ValueError(f"subgraphs {ids} do not follow one another")
         nodes = [node for i in ids for node in partition.subgraphs[i].nodes]
         splits.append(partition.splits[subgraph.id] if len(ids) == 1 else WHOLE)
         if partition.layers is not None:
@@ -88,6 +80,27 @@ def merge_chains(problem: PartitionProblem, partition: Partition, chains: Iterab
     )
 
 
+def _in_order(partition: Partition, ending: Mapping[int, Chain]) -> list[Subgraph]:
+    """The last subgraph of each chain and all that are in none, in an order in which they can run."""
+    absorbed = {i for chain in ending.values() for i in chain.subgraph_ids[:-1]}
+    last = {i: chain.subgraph_ids[-1] for chain in ending.values() for i in chain.subgraph_ids}
+    # Where only the chain reads what it makes, nobody waits for its last subgraph.
+    if all(
+        last.get(reader.id, reader.id) >= last[i]
+        for i in absorbed
+        for reader in partition.successors(partition.subgraphs[i])
+    ):
+        return [subgraph for subgraph in partition.subgraphs if subgraph.id not in absorbed]
+    quotient = quotient_of(partition)
+    for chain in ending.values():
+        if len(chain.subgraph_ids) > 1:
+            members = sorted({quotient.cluster_of(i) for i in chain.subgraph_ids})
+            if not quotient.can_contract_all(members):
+                raise ValueError(f"subgraphs {chain.subgraph_ids} do not follow one another")
+            quotient.contract_all(members)
+    return [partition.subgraphs[quotient.members(cluster)[-1]] for cluster in quotient.clusters]
+
+
 def _decision(
     decision: EdgeDecision, home: Mapping[Node, int], kernel_of: Mapping[Node, KernelForm]
 ) -> EdgeDecision:
@@ -96,7 +109,7 @@ def _decision(
         return decision
     if kernel_of[producer] is not kernel_of[consumer]:
         return replace(decision, reason=Reason.SEPARATE)
-    if decision.reason.is_fused:
+    if decision.reason.is_fused and decision.reason is not Reason.CLUSTER:
         return decision
     is_blockwise = kernel_of[producer].blocking is not None
     return replace(decision, reason=Reason.BLOCKWISE if is_blockwise else Reason.CLUSTER)

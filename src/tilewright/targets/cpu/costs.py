@@ -22,7 +22,7 @@ from tilewright.ir.nest import Nest, Opaque, operands_of
 from tilewright.options import Accuracy
 from tilewright.partition.base import Subgraph
 from tilewright.targets.cpu.arrange import Barriers
-from tilewright.targets.cpu.fused.choose import GroupEstimates
+from tilewright.targets.cpu.forms.prices import GroupEstimates
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
 from tilewright.targets.cpu.layouts import assign_layouts
@@ -143,7 +143,7 @@ class CpuCosts:
         self._fuse = fuse
         self._machine = machine
         self._isa = isa
-        self._blocks = GroupEstimates(isa, fuse)
+        self.blocks = GroupEstimates(isa, fuse)
         self._num_cores = num_cores
         self._accuracy = accuracy
         self._clock_ghz = clock_ghz()
@@ -173,7 +173,7 @@ class CpuCosts:
         apart = self.kernel(work)
         if isinstance(work, Subgraph) and work in self._lowered:
             return apart  # as its kernels are
-        blocks = self._blocks.of_one(work.nodes, work.outputs)
+        blocks = self.blocks.of_one(work.nodes, work.outputs)
         if blocks is None:
             return apart
         time_ns = apart.time_ns * (1 - blocks.saved_share)

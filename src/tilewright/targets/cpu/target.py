@@ -33,7 +33,6 @@ from tilewright.memory import MEMORY_PLANNERS, check_memory
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
-from tilewright.partition.merge_chains import merge_chains
 from tilewright.planning import Budget, Infeasible, Limits, Meter, Spec, Status, option
 from tilewright.planning.member_options import with_options
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
@@ -52,7 +51,7 @@ from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchai
 from tilewright.targets.cpu.costs import CpuCosts, LaunchCost, clock_ghz
 from tilewright.targets.cpu.describe import describe_steps
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
-from tilewright.targets.cpu.fused import find_chains
+from tilewright.targets.cpu.forms import choose_forms
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import Isa, isa_of
 from tilewright.targets.cpu.kernel import Kernel
@@ -82,7 +81,7 @@ from tilewright.targets.cpu.storage import (
 )
 from tilewright.targets.cpu.stored import CpuStore
 from tilewright.targets.cpu.tune import tune
-from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, TOLERANCES, random_feed
+from tilewright.targets.cpu.tune_base import random_feed
 from tilewright.targets.cpu.tuning_context import context_on
 from tilewright.targets.validate import require_whole
 from tilewright.tuning.search import is_faster
@@ -389,11 +388,11 @@ class CpuBackend(PlainBackend):
     def refine(
         self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
     ) -> Partition:
-        """Chains of subgraphs that one kernel is estimated to compute faster block by block become one.
+        """Each subgraph gets its form; those that one kernel is estimated to compute faster become one.
 
         All are lowered, which no schedule changes, so that from now on they cost what their kernels do.
         """
-        partition = merge_chains(problem, partition, find_chains(partition, self.isa, self._fuse))
+        partition = choose_forms(problem, partition, self.costs.blocks)
         subgraphs = tuple(replace(subgraph) for subgraph in partition.subgraphs)
         partition = replace(partition, subgraphs=subgraphs)
         return self._noted(problem, partition, self._lower(partition, progress))
@@ -509,17 +508,13 @@ class CpuBackend(PlainBackend):
             context_on(self.isa, self.options.accuracy, self.limits.num_cores),
             lambda placed_for: self._lowered(placed_for, None),
             make,
-            functools.partial(self._measured_code, Arrangements(MAX_WEIGHT_BYTES)),
+            self._measured_code,
             None if self.options.no_cache else self.options.cache_dir or default_cache_directory(),
-            TOLERANCES[self.options.accuracy],
         )
 
-    def _measured_code(
-        self, arrangements: Arrangements, program: Program, options: Options, *, stamps: bool
-    ) -> CpuCode:
-        """Code of a program that is only measured: it is not kept, but for its rearranged constants."""
+    def _measured_code(self, program: Program, options: Options, *, stamps: bool) -> CpuCode:
+        """Code of a program that is only measured: it is not kept."""
         placed = self._placed.pop(program.schedule)
-        placed = replace(placed, weights=placed.weights.sharing(arrangements))
         return self.cpu.generate(replace(program, options=options), profile=stamps, placed=placed)
 
     def tune(

@@ -17,7 +17,7 @@ from tilewright.embed import EmittingTarget
 from tilewright.explain import explain_program
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
-from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.fuse import FusedNodes, NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
@@ -28,9 +28,10 @@ from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.merge_chains import Chain as MergedChain
 from tilewright.partition.merge_chains import merge_chains
 from tilewright.planning import Budget
-from tilewright.targets.cpu.fused import choose, find_chains, lower_fused
+from tilewright.targets.cpu.forms import GroupEstimates, find_forms, prices
+from tilewright.targets.cpu.forms.prices import choose_blocking
+from tilewright.targets.cpu.fused import lower_fused
 from tilewright.targets.cpu.fused.blocks import cut, passed_on
-from tilewright.targets.cpu.fused.choose import choose_blocking
 from tilewright.targets.cpu.fused.estimate import Estimate, Work
 from tilewright.targets.cpu.fused.generate import MAX_VARIANTS
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
@@ -138,6 +139,10 @@ def inverted(stride: int = 1, *, add: bool = False, size: tuple[int, int] = (20,
     return Chain(16, size).conv(96).conv(0, 3, depthwise=True, stride=stride).conv(24, add=add)
 
 
+def depthwise_last(size: tuple[int, int] = (20, 18)) -> Chain:
+    return Chain(16, size).conv(96).conv(0, 3, depthwise=True)
+
+
 CASES = {
     "lines": (lambda: inverted(), Blocking((1, 24, 4, 18))),
     "lines that divide unevenly": (lambda: inverted(), Blocking((1, 24, 3, 18))),
@@ -160,6 +165,18 @@ CASES = {
     ),
     "a pool": (lambda: Chain(3, (32, 30)).conv(32, 3).pool(), Blocking((1, 32, 4, 15))),
     "a pool in strips": (lambda: Chain(16, (32, 30)).conv(32, 3).pool(), Blocking((1, 32, 2, 15), 4)),
+    "panels": (lambda: depthwise_last(), Blocking((1, 8, 20, 18))),
+    "panels that divide unevenly": (lambda: depthwise_last(), Blocking((1, 40, 20, 18))),
+    "panels of parts of lines": (lambda: depthwise_last(), Blocking((1, 16, 7, 18))),
+    "panels of strips": (lambda: depthwise_last(), Blocking((1, 16, 5, 18), 2)),
+    "panels of several depthwise layers": (
+        lambda: depthwise_last().conv(0, 5, depthwise=True, stride=2),
+        Blocking((1, 16, 10, 9)),
+    ),
+    "lines of several depthwise layers in strips": (
+        lambda: depthwise_last().conv(0, 3, depthwise=True),
+        Blocking((1, 96, 4, 18), 3),
+    ),
     "the whole": (lambda: inverted(), Blocking((1, 24, 20, 18))),
 }
 
@@ -176,6 +193,14 @@ def test_blocks_give_what_the_operators_give(name: str) -> None:
 @pytest.mark.parametrize("accuracy", ["strict", "default"])
 def test_other_instruction_sets_and_accuracies(isa: str, accuracy: str) -> None:
     check(inverted(), Blocking((1, 24, 4, 18), 2), isa_by_name(isa), accuracy=accuracy)
+
+
+def test_panels_share_code_and_compute_nothing_twice() -> None:
+    """Each finds its part of the weights, of which the kernel is given all."""
+    for size in (8, 16, 24):
+        kernel = check(depthwise_last(), Blocking((1, size, 20, 18)))
+        assert kernel.macs == 20 * 18 * 96 * (16 + 9)
+        assert len(kernel.parts) == 2
 
 
 def test_images_of_a_batch_are_blocks() -> None:
@@ -206,6 +231,10 @@ def test_any_chain_in_any_blocks(size: Any, layers: Any, lines: int, strip: int)
     group = chain.group()
     if cut(group, layouts_of(group), blocking, MAX_VARIANTS) is not None and passed_on(group):
         check(chain, blocking)
+
+
+def estimates(isa: Isa) -> GroupEstimates:
+    return GroupEstimates(isa, FusedNodes())
 
 
 def attention(heads: int, length: int, depth: int) -> Graph:
@@ -294,7 +323,7 @@ def test_merged_chains_are_a_valid_partition_that_says_what_was_done(name: str) 
     graph = plan(load_onnx(zoo.build(name)), Options(target="null")).program.graph
     problem = PartitionProblem(graph)
     plain = Layerwise().solve(problem, Budget())
-    chains = find_chains(plain, host_isa())
+    chains = find_forms(plain, estimates(host_isa()))
     merged = merge_chains(problem, plain, chains)
     assert check_partition(problem, merged) == ()
     assert [s.form for s in merged.subgraphs if s.form is not None] == [c.form for c in chains]
@@ -316,7 +345,7 @@ def test_chains_need_no_neighbours_in_the_order_of_a_partition() -> None:
     chain.graph.outputs = [chain.value, side]
     problem = PartitionProblem(chain.graph)
     partition = Layerwise().solve(problem, Budget())
-    (found,) = find_chains(partition, isa_by_name("avx512"))
+    (found,) = find_forms(partition, estimates(isa_by_name("avx512")))
     between = set(range(found.subgraph_ids[0], found.subgraph_ids[-1])) - set(found.subgraph_ids)
     assert [partition.subgraphs[i].nodes[0].op_type for i in between] == ["Exp"]
     assert check_partition(problem, merge_chains(problem, partition, [found])) == ()
@@ -324,7 +353,9 @@ def test_chains_need_no_neighbours_in_the_order_of_a_partition() -> None:
     chain.graph.outputs = [chain.value, side, inside]
     again = Layerwise().solve(problem, Budget())
     kept_apart = again.subgraph_of(inside.producer or chain.graph.nodes[0]).id
-    assert all(kept_apart not in c.subgraph_ids[:-1] for c in find_chains(again, isa_by_name("avx512")))
+    assert all(
+        kept_apart not in c.subgraph_ids[:-1] for c in find_forms(again, estimates(isa_by_name("avx512")))
+    )
 
 
 def test_only_subgraphs_that_follow_one_another_are_merged() -> None:
@@ -357,8 +388,8 @@ def test_the_cost_model_knows_what_blocks_save(l2_bytes: int, gains: bool) -> No
     whole = make_subgraph(0, planned.program.graph.nodes, planned.program.graph)
     assert (costs.fused(whole).time_ns < costs.kernel(whole).time_ns) == gains
     subgraphs = planned.program.partition.subgraphs
-    assert (len(subgraphs) == 1) == gains
-    assert [s.form is not None for s in subgraphs] == [gains] * len(subgraphs)
+    assert (len(subgraphs) < 3) == gains
+    assert any(s.form is not None and s.form.is_blockwise for s in subgraphs) == gains
     for subgraph in subgraphs:
         assert costs.fused(subgraph) == costs.kernel(subgraph)
 
@@ -368,9 +399,11 @@ def test_edges_within_a_chain_are_explained_with_what_the_chain_saves() -> None:
     chain.graph.outputs = [chain.value]
     program = plan(chain.graph, Options(), target=EmittingTarget(record=isa_by_name("avx512"))).program
     (form,) = [s.form for s in program.partition.subgraphs if s.form is not None]
-    share = form.kernels[0].saved_share
+    (kernel,) = [k for k in form.kernels if k.blocking is not None]
+    share = kernel.saved_share
     edges = {e.consumer: e for e in explain_program(program, (), (), None).edges if e.code == "blockwise"}
-    assert {program.graph.nodes[i].name for i in (2, 4)} == set(edges)
+    starts = {program.graph.nodes[i].name for i in (2, 4)}
+    assert starts & {program.graph.nodes[i].name for i in kernel.nodes} == set(edges) != set()
     for edge in edges.values():
         assert edge.is_fused
         assert edge.text.endswith(f"estimated to save {share:.0%} of the time of separate kernels")
@@ -382,15 +415,15 @@ def test_equal_chains_are_estimated_once(monkeypatch: pytest.MonkeyPatch) -> Non
         chain.conv(96).conv(0, 3, depthwise=True).conv(24)
         chain.graph.outputs.append(chain.value)  # so that no chain goes on
     groups: list[str] = []
-    estimate = choose.choose_blocking
+    estimate = prices.choose_blocking
 
     def noted(group: NestGroup, isa: Isa) -> Estimate | None:
         groups.append("\n".join(map(str, group.nests)))
         return estimate(group, isa)
 
-    monkeypatch.setattr(choose, "choose_blocking", noted)
+    monkeypatch.setattr(prices, "choose_blocking", noted)
     partition = Layerwise().solve(PartitionProblem(chain.graph), Budget())
-    found = find_chains(partition, isa_by_name("avx512"))
+    found = find_forms(partition, estimates(isa_by_name("avx512")))
     assert len(found) == 4
     assert len({c.form for c in found}) == 1
     assert len(groups) == len(set(groups))

@@ -1,6 +1,5 @@
 """Kernels of several operators, block by block of the result: what lies between stays in the cache."""
 
-from tilewright.targets.cpu.fused.choose import find_chains
 from tilewright.targets.cpu.fused.template import FUSED, lower_fused
 
-__all__ = ["FUSED", "find_chains", "lower_fused"]
+__all__ = ["FUSED", "lower_fused"]

@@ -9,7 +9,7 @@ from math import prod
 from tilewright.ir.bounds import require_bounded_part
 from tilewright.ir.contraction import contractions
 from tilewright.ir.fuse import NestGroup
-from tilewright.ir.nest import Nest, Operand, operands_of
+from tilewright.ir.nest import Affine, Nest, Operand, operands_of
 from tilewright.ir.region import Region, intersect
 from tilewright.ir.restrict import RestrictedNests, restrict
 from tilewright.partition.form import Blocking
@@ -52,9 +52,10 @@ class BlockedWork:
 def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: int) -> BlockedWork | None:
     """What every block of the group's only result computes.
 
-    None where blocks are not nests on windows, or would need more than `max_variants` kinds of code.
+    Blocks that differ only in which part of the weights they use share code, too. None where blocks are not
+    nests on windows, or would need more than `max_variants` kinds of code.
     """
-    constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
+    whole = whole_constants(group)
     shareable = passed_on(group) if blocking.strip > 1 else frozenset()
     numbers: dict[str, int] = {}
     variants: list[Variant] = []
@@ -63,7 +64,7 @@ def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: in
         present: dict[OperandKey, Region] = {}
         blocks: list[tuple[int, RestrictedNests]] = []
         for region in strip:
-            part = restrict(group.nests, {RESULT: region}, constants, present)
+            part = restrict(group.nests, {RESULT: region}, whole, present)
             if part is None:
                 return None
             moves = _moves(present, part.windows, layouts)
@@ -82,12 +83,22 @@ def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: in
     return BlockedWork(tuple(variants), tuple(strips), shareable)
 
 
+def whole_constants(group: NestGroup) -> frozenset[OperandKey]:
+    """Constants of which blocks are given all: no window can be said of what is read in another shape, or at
+    indices that are data."""
+    constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
+    return constants & {
+        access.operand.key
+        for nest in group.nests
+        for access in nest.reads
+        if access.view is not None or not all(isinstance(i, Affine) for i in access.index)
+    }
+
+
 def passed_on(group: NestGroup) -> frozenset[OperandKey]:
-    """Temporaries that one kernel writes and another reads: products are kernels of their own."""
-    products = [form.nest for form in contractions(group.nests) if form.is_dense]
-    return frozenset(
-        a.operand.key for n in products for a in (*n.reads, n.write) if a.operand.kind == "local"
-    )
+    """Temporaries that one kernel writes and another reads: sums of products are kernels of their own."""
+    nests = [form.nest for form in contractions(group.nests)]
+    return frozenset(a.operand.key for n in nests for a in (*n.reads, n.write) if a.operand.kind == "local")
 
 
 def _moves(

@@ -11,14 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
+from typing import Literal
 
 from tilewright.ir.contraction import contraction_of, contractions
+from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Affine, Nest, operands_of
-from tilewright.ir.region import Region, dim_intervals, full_region, intersect, volume
+from tilewright.ir.region import Interval, Region, dim_intervals, intersect, volume
 from tilewright.ir.restrict import missing, windows_of
 from tilewright.partition.form import MAX_BLOCKS, Blocking
-from tilewright.targets.cpu.fused.blocks import RESULT, passed_on
+from tilewright.targets.cpu.fused.blocks import RESULT, passed_on, whole_constants
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import OperandKey
 
@@ -31,6 +33,13 @@ _SHARED_CACHE_BYTES_PER_CYCLE = 10.0
 _MEMORY_BYTES_PER_CYCLE = 5.0
 _PRIVATE_CACHE_BYTES_PER_CYCLE = 30.0
 _MOVE_BYTES_PER_CYCLE = 16.0
+_PRODUCT_SHOWN = 0.35
+_LOOP_SHOWN = 0.8
+_LOOP_BYTES_PER_CYCLE = 40.0
+_STEP_CYCLES = 4000.0
+_PASSING_SHARE = 0.3
+_PANELS = (16, 32, 48, 64, 96, 192)
+_PANEL_PARTS = (2, 4)
 # Iterations per cycle: dense products with and without the matrix unit, other nests.
 _MATRIX_RATE, _PRODUCT_RATE, _LOOP_RATE = 60.0, 28.0, 8.0
 # The depth that the matrix unit fills at least; finishing and storing an element of a product.
@@ -38,16 +47,17 @@ _MATRIX_DEPTH = 32
 _FEW_CHANNELS = 8
 _FINISH_CYCLES = 0.4
 _START_CYCLES = 1000.0
-_USUAL_THREADS = (1, 2, 4)
+_USUAL_THREADS = (1, 1, 2, 2, 4)
 # On a busy machine somebody is late with a block: small ones make that cheap.
 _LATE_SHARE = 0.2
 # Parts into which an axis is cut, and numbers of strips: each strip starts with halos of its own.
 _PARTS = (2, 3, 4, 6, 8, 11, 14, 16, 20, 28, 40, 56)
 _STRIPS = (4, 8, 16)
-_MIN_SAVED_OVER_PAID = 1.5
-_MIN_SAVED_SHARE = 0.12
+_MIN_SAVED_OVER_PAID = 1.3
+_MIN_SAVED_SHARE = 0.06
 # Cutting an axis in two must not leave more than this share of the work to each half.
 _MOST_IN_A_HALF = 0.75
+_MOST_IN_A_PART = 0.55
 _NOTHING: Mapping[OperandKey, Region] = MappingProxyType({})
 
 
@@ -90,49 +100,91 @@ class Work:
         self.shape = group.outputs[0].shape
         self._isa = isa
         self._constants = {("input", i): v for i, v in enumerate(group.inputs) if v.is_constant}
+        self._undivided = whole_constants(group)
         self._between = passed_on(group)
         operands = {o.key: o for o in operands_of(group.nests)}
         self._element_bytes = {k: o.dtype.size_bytes for k, o in operands.items()}
-        sizes = (operands[k].num_elements * self._element_bytes[k] for k in self._between)
-        self.saved = sum(saved_cycles(size, isa) for size in sizes)
+        products = contractions(group.nests)
+        self.saved = (len(products) - 1) * _STEP_CYCLES
+        for key in self._between:
+            element_bytes = self._element_bytes[key]
+            for nest in self._users_of(key):
+                form = contraction_of(nest)
+                is_product = form is not None and form.is_dense
+                num_elements = operands[key].num_elements
+                if nest.write.operand.key == key:
+                    num_elements = min(num_elements, prod(d.extent for d in nest.parallel_dims))
+                self.saved += _end_cycles(num_elements * element_bytes, is_product, isa)
         self._cycles = [_cycles(n, isa) / max(1, n.num_iterations) for n in group.nests]
         self._whole = sum(c * n.num_iterations for c, n in zip(self._cycles, group.nests, strict=True))
         # Products, and at most one kernel for the loops around each.
-        self._num_kernels = min(len(group.nests), 2 * len(contractions(group.nests)))
-        weights = sum(v.size_bytes for v in self._constants.values())
-        self._block_start = self._num_kernels * _START_CYCLES + weights / _PRIVATE_CACHE_BYTES_PER_CYCLE
+        self._num_kernels = min(len(group.nests), 2 * len(products))
+
+    def _users_of(self, key: OperandKey) -> list[Nest]:
+        """What writes a temporary and what reads it, but for copies, which mostly are views."""
+        return [
+            nest
+            for nest in self.nests
+            if any(access.operand.key == key for access in (*nest.reads, nest.write))
+            and not (nest.combine is None and isinstance(nest.body, Read))
+        ]
 
     def estimates(self) -> Iterator[Estimate]:
         """Of every blocking that may be worth it; none where all blocks together save too little."""
         if not self._estimate(Blocking(self.shape), 0.0).gain:
             return
-        for block in self._blocks():
+        for block in dict.fromkeys(self._blocks()):
             blocking = Blocking(block)
             num_blocks = blocking.num_blocks(self.shape)
-            if num_blocks <= MAX_BLOCKS and self._estimate(blocking, num_blocks * self._block_start).gain:
+            starts = num_blocks * self._num_kernels * _START_CYCLES
+            if num_blocks <= MAX_BLOCKS and self._estimate(blocking, starts).gain:
                 yield from self._estimates_of(block)
 
     def _estimate(self, blocking: Blocking, paid: float) -> Estimate:
         return Estimate(blocking, self.saved, paid, self._whole + self.saved)
 
     def _blocks(self) -> Iterator[tuple[int, ...]]:
-        """Blocks along the axes that can be cut without computing much twice."""
+        """Blocks along the axes that can be cut without computing much twice.
+
+        Rows share all weights; panels, as channels of a depthwise layer, have a part of them each, and along
+        the next axis they may be parted once more. What lies before such an axis is cut to single elements.
+        """
         block = list(self.shape)
+        panels: list[tuple[int, ...]] = []
         for axis, extent in enumerate(self.shape):
-            if extent == 1:
-                continue
-            block[axis] = -(-extent // 2)
-            windows = windows_of(self.nests, {RESULT: self._region(block, 1)})
-            if self._cuts_constants(windows) or self._made(windows) > _MOST_IN_A_HALF * self._whole:
-                block[axis] = extent
+            kind = self._kind(block, axis)
+            if kind == "panels":
+                sizes = (size for size in _PANELS if size < extent)
+                panels += [(*block[:axis], size, *block[axis + 1 :]) for size in sizes]
+            if kind != "rows":
                 continue
             for size in dict.fromkeys(-(-extent // parts) for parts in _PARTS if parts <= extent):
                 yield (*block[:axis], size, *block[axis + 1 :])
+            for panel in panels:
+                for rows in dict.fromkeys(-(-extent // parts) for parts in _PANEL_PARTS):
+                    yield (*panel[:axis], rows, *panel[axis + 1 :])
             block[axis] = 1
+            if panels:
+                break
+        yield from panels
 
-    def _cuts_constants(self, windows: Mapping[OperandKey, Region]) -> bool:
-        """Whether blocks would have weights of their own, and so each its own code."""
-        return any(k in windows and windows[k] != full_region(v.shape) for k, v in self._constants.items())
+    def _kind(self, block: Sequence[int], axis: int) -> Literal["rows", "panels"] | None:
+        """What halves of a block along an axis are, if they compute little twice."""
+        size = -(-block[axis] // 2)
+        if size == block[axis]:
+            return None
+        region = self._region(block, 0)
+        cuts = ((0, block[axis]), (size, min(2 * size, self.shape[axis])), (0, size))
+        whole, second = (self._windows_along(region, axis, cut) for cut in cuts[:2])
+        if all(second.get(key) == whole.get(key) for key in self._constants):
+            return "rows" if self._made(second) <= _MOST_IN_A_HALF * self._made(whole) else None
+        # Parts of unlike operators, as of a concatenation, are work of unlike sizes.
+        made = max(self._made(second), self._made(self._windows_along(region, axis, cuts[2])))
+        return "panels" if made <= _MOST_IN_A_PART * self._made(whole) else None
+
+    def _windows_along(self, region: Region, axis: int, cut: Interval) -> dict[OperandKey, Region]:
+        part = (*region[:axis], cut, *region[axis + 1 :])
+        return windows_of(self.nests, {RESULT: part}, self._undivided)
 
     def _region(self, block: Sequence[int], number: int) -> Region:
         """The block of this number along every axis that is cut, or the last there."""
@@ -145,10 +197,11 @@ class Work:
     def _estimates_of(self, block: tuple[int, ...]) -> Iterator[Estimate]:
         """Of blocks of this size on their own and in strips; none if they outgrow the cache themselves."""
         inner = self._region(block, 1)
-        windows = windows_of(self.nests, {RESULT: inner}, self._constants)
+        windows = windows_of(self.nests, {RESULT: inner}, self._undivided)
         filled = self._windows_bytes(windows) / self._isa.caches.l2_bytes
         if filled > _WINDOWS_SHARE:
             return
+        start = self._num_kernels * _START_CYCLES + self._weights(windows) / _PRIVATE_CACHE_BYTES_PER_CYCLE
         alone = Blocking(block)
         num_blocks, along = alone.num_blocks(self.shape), alone.num_along(self.shape)
         first = self._made(windows) * prod(block) / volume(inner)
@@ -161,7 +214,7 @@ class Work:
             num_strips = blocking.num_strips(self.shape)
             compute = num_strips * first + (num_blocks - num_strips) * steady
             waits = sum(-(-num_strips // p) * p / num_strips for p in _USUAL_THREADS) / len(_USUAL_THREADS)
-            paid = max(0.0, compute - self._whole) + num_blocks * self._block_start + crowded
+            paid = max(0.0, compute - self._whole) + num_blocks * start + crowded
             paid += (waits - 1 + _LATE_SHARE / num_strips) * self._whole
             yield self._estimate(blocking, paid)
 
@@ -174,7 +227,7 @@ class Work:
             return self._made(before)
         region = (*region[:axis], after, *region[axis + 1 :])
         present = {k: w for k, w in before.items() if k in self._between}
-        windows = windows_of(self.nests, {RESULT: region}, self._constants, present)
+        windows = windows_of(self.nests, {RESULT: region}, self._undivided, present)
         stays = 0
         for key, window in present.items():
             common = intersect(window, windows[key]) if key in windows else None
@@ -194,13 +247,25 @@ class Work:
                 total += cycles * prod(high - low for low, high in intervals.values())
         return total
 
-    def _windows_bytes(self, windows: Mapping[OperandKey, Region]) -> int:
-        """Of everything that a block touches but the weights."""
+    def _windows_bytes(self, windows: Mapping[OperandKey, Region]) -> float:
+        """Of everything that a block touches but the weights; what comes and goes takes little."""
         return sum(
-            volume(window) * self._element_bytes[key]
+            volume(window) * self._element_bytes[key] * (1.0 if key in self._between else _PASSING_SHARE)
             for key, window in windows.items()
             if key not in self._constants and (key[0] != "local" or key in self._between)
         )
+
+    def _weights(self, windows: Mapping[OperandKey, Region]) -> int:
+        """Bytes of the weights of a block."""
+        return sum(volume(w) * self._element_bytes[k] for k, w in windows.items() if k in self._constants)
+
+
+def _end_cycles(size_bytes: int, is_product: bool, isa: Isa) -> float:
+    """To write or to read a tensor between two kernels, as far as a product does not hide it."""
+    leaving = saved_cycles(size_bytes, isa) / 2
+    if is_product:
+        return leaving * _PRODUCT_SHOWN
+    return leaving * _LOOP_SHOWN + size_bytes / _LOOP_BYTES_PER_CYCLE
 
 
 def _cycles(nest: Nest, isa: Isa) -> float:

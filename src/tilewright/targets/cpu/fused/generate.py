@@ -11,7 +11,7 @@ own where what lies between them does not fit the cache; halos are computed twic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -32,9 +32,11 @@ from tilewright.targets.cpu.fused.blocks import (
     Move,
     Variant,
     cut,
+    passed_on,
     start_of,
     window_layout,
 )
+from tilewright.targets.cpu.fused.weights import Parts, stack, used_parts
 from tilewright.targets.cpu.kernel import (
     SYMBOL_PLACEHOLDER,
     Declined,
@@ -131,7 +133,7 @@ def _lower_variant(
 ) -> tuple[Kernel, ...] | Declined:
     group, here = problem.group, problem.on_windows(variant, context)
     on_windows = here.layouts
-    segments = _segments(variant.part.nests, here)
+    segments = _segments(variant.part.nests, here, passed_on(group))
     shared = _shared_locals(segments) | problem.work.kept
     kernels: list[Kernel] = []
     for segment in segments:
@@ -162,11 +164,14 @@ def _layout(
         return Layout(full.order)
     if operand.kind == "table":
         return full
+    if operand.kind == "input" and group.inputs[operand.position].is_constant:
+        return Layout.row_major(len(operand.shape))  # a part of it is stored as a constant of its own
     value = group.inputs[operand.position] if operand.kind == "input" else group.outputs[operand.position]
     return window_layout(full, value.shape, windows[operand.key])
 
 
-def _segments(nests: Sequence[Nest], context: Context) -> list[_Segment]:
+def _segments(nests: Sequence[Nest], context: Context, between: Set[OperandKey]) -> list[_Segment]:
+    """The nests in order, cut at products and where one reads what lies `between` kernels."""
     segments: list[_Segment] = []
     next_local = context.next_local
     for nest in nests:
@@ -177,11 +182,16 @@ def _segments(nests: Sequence[Nest], context: Context) -> list[_Segment]:
                 a.position for k in kernels for a in k.args if isinstance(a, Operand) and a.kind == "local"
             ]
             next_local = max([next_local, *(p + 1 for p in own)])
-        elif segments and segments[-1].kernels is None:
+        elif segments and segments[-1].kernels is None and not _reads(nest, segments[-1], between):
             segments[-1].nests.append(nest)
         else:
             segments.append(_Segment([nest]))
     return segments
+
+
+def _reads(nest: Nest, segment: _Segment, between: Set[OperandKey]) -> bool:
+    written = {n.write.operand.key for n in segment.nests}
+    return any(access.operand.key in written & between for access in nest.reads)
 
 
 def _shared_locals(segments: Sequence[_Segment]) -> frozenset[OperandKey]:
@@ -291,19 +301,43 @@ class _Driver:
         self.variants = variants
         self.emitter = Emitter(attributes=context.isa.function_attributes)
         self.scratch = _Scratch.of(variants, self.work.kept)
+        shapes = {key: self._value(key).shape for key in sorted(problem.constants)}
+        self.used = used_parts(self.work, shapes)
+        self.parts: dict[object, Parts] = {}
         self.args: dict[object, KernelArg] = {}
-        for kernel in (k for v in variants for k in v):
+        for variant, kernel in ((v, k) for v, kernels in enumerate(variants) for k in kernels):
             for arg in kernel.args:
                 if isinstance(arg, Packed) or arg.kind != "local":
-                    self.args.setdefault(_identity(arg), self._whole(arg))
+                    self._declare(variant, arg)
         # Arguments whose windows move from block to block, and their columns in the table.
         windowed = {key for strip in self.work.strips for _, part in strip for key in part.windows}
         moving = [
             i
             for i, a in self.args.items()
-            if isinstance(a, Operand) and a.kind in ("input", "output") and a.key in windowed
+            if i in self.parts
+            or (isinstance(a, Operand) and a.kind in ("input", "output") and a.key in windowed)
         ]
         self.moving = {identity: column for column, identity in enumerate(moving, start=1)}
+
+    def _declare(self, variant: int, arg: KernelArg) -> None:
+        """Take note of an argument of one of the kernels."""
+        identity = self._identity(variant, arg)
+        if identity in self.args:
+            return
+        windows = self.used[variant].get(_key(arg))
+        if windows is None:
+            self.args[identity] = self._whole(arg)
+            return
+        source = arg.source if isinstance(arg, Packed) else arg
+        parts = stack(arg, replace(source, shape=self._value(_key(arg)).shape), windows)
+        self.args[identity] = parts.packed
+        self.parts[identity] = parts
+
+    def _identity(self, variant: int, arg: KernelArg) -> object:
+        """What tells arguments apart; the same constant in the same arrangement is one, unless in parts."""
+        identity: object = ("packed", arg.source.key, arg.signature) if isinstance(arg, Packed) else arg.key
+        windows = self.used[variant].get(_key(arg))
+        return identity if windows is None else (identity, windows)
 
     def _whole(self, arg: KernelArg) -> KernelArg:
         """The argument as the group has it: the whole tensor."""
@@ -314,15 +348,17 @@ class _Driver:
     def _value(self, key: OperandKey) -> Value:
         return (self.group.inputs if key[0] == "input" else self.group.outputs)[key[1]]
 
-    def _starts(self, part: RestrictedNests) -> dict[OperandKey, int]:
-        """Bytes from the start of each of the model's tensors to a block's window."""
-        starts: dict[OperandKey, int] = {}
-        for key, window in part.windows.items():
-            if key[0] in ("input", "output"):
-                value = self._value(key)
-                layout = self.layouts.get(key, Layout.row_major(len(value.shape)))
-                starts[key] = start_of(layout, value.shape, window) * value.dtype.size_bytes
-        return starts
+    def _start(self, identity: object, part: RestrictedNests) -> int:
+        """Bytes from the start of an argument to a block's window of it; 0 if the block does not use it."""
+        arg = self.args[identity]
+        window = part.windows.get(_key(arg))
+        if identity in self.parts:
+            return 0 if window is None else self.parts[identity].starts.get(window, 0)
+        if window is None:
+            return 0
+        value = self._value(_key(arg))
+        layout = self.layouts.get(_key(arg), Layout.row_major(len(value.shape)))
+        return start_of(layout, value.shape, window) * value.dtype.size_bytes
 
     def kernel(self) -> Kernel:
         """The whole kernel."""
@@ -376,11 +412,9 @@ class _Driver:
 
     def _table(self) -> list[int]:
         """A row per block: its variant, and the start of each moving window in bytes."""
-        keys = [a.key for i in self.moving if isinstance(a := self.args[i], Operand)]
         rows: list[int] = []
         for variant, part in (block for strip in self.work.strips for block in strip):
-            starts = self._starts(part)
-            rows += [variant, *(starts.get(key, 0) for key in keys)]
+            rows += [variant, *(self._start(identity, part) for identity in self.moving)]
         return rows
 
     def _strip_ends(self) -> list[int]:
@@ -397,7 +431,7 @@ class _Driver:
                 if isinstance(arg, Operand) and arg.kind == "local":
                     pointer = e.gep(scratch, self.scratch.offset(variant, arg.key))
                 else:
-                    pointer = pointers[_identity(arg)]
+                    pointer = pointers[self._identity(variant, arg)]
                 e.store(pointer, e.gep(block_args, 8 * position))
 
             def chunk(number: Int, _: Sequence[Val], kernel: Kernel = kernel) -> None:
@@ -424,7 +458,5 @@ def _repeated_cycles(kernels: Sequence[Kernel], count: int) -> float:
     return total
 
 
-def _identity(arg: KernelArg) -> object:
-    if isinstance(arg, Packed):
-        return "packed", arg.source.key, arg.signature
-    return arg.key
+def _key(arg: KernelArg) -> OperandKey:
+    return arg.source.key if isinstance(arg, Packed) else arg.key

@@ -1,0 +1,204 @@
+"""The best cut of subgraphs into kernels, and the blocks of each, by estimate.
+
+Kernels are put together from elements, of which each alone is always the alternative. Runs of elements in
+which each makes what only the next reads are cut by dynamic programming, so that all gains of a run add up to
+the most; where several branches meet, groups of more structure replace what was chosen if they gain more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.partition.base import Partition, PartitionProblem
+from tilewright.partition.form import Blocking, Form, KernelForm
+from tilewright.partition.join_layers import join_layers
+from tilewright.partition.merge_chains import Chain, merge_chains, quotient_of
+from tilewright.targets.cpu.forms.elements import Element, Elements
+from tilewright.targets.cpu.forms.prices import GroupEstimates
+from tilewright.targets.cpu.fused.estimate import saved_cycles
+
+# Elements of one kernel.
+_MAX_ELEMENTS = 6
+# Saved by the first and by the last tensor within a run, at least.
+_MIN_SAVED_CYCLES = 30_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Elements, by number and ascending, that one kernel computes block by block; cycles that this gains."""
+
+    members: tuple[int, ...]
+    blocking: Blocking
+    gain: float
+    saved_share: float
+
+
+def choose_forms(problem: PartitionProblem, partition: Partition, prices: GroupEstimates) -> Partition:
+    """The partition with the forms of its subgraphs; those that share a kernel become one."""
+    partition = join_layers(problem, partition)
+    return merge_chains(problem, partition, find_forms(partition, prices))
+
+
+def find_forms(partition: Partition, prices: GroupEstimates) -> tuple[Chain, ...]:
+    """The subgraphs, alone or several that become one, whose form is worth stating, by number."""
+    elements = Elements(partition)
+    return tuple(_forms(elements, choose_groups(elements, prices)))
+
+
+def choose_groups(elements: Elements, prices: GroupEstimates) -> tuple[Group, ...]:
+    """Groups of elements, each in one at most, that are worth computing block by block."""
+    groups = _Groups(elements, prices)
+    chosen = [group for run in _runs(elements) for group in groups.cut_run(run)]
+    for element in elements.all:
+        meeting = groups.meeting_at(element)
+        replaced = [g for g in chosen if meeting is not None and set(g.members) & set(meeting.members)]
+        if meeting is not None and meeting.gain > sum(g.gain for g in replaced):
+            chosen = [g for g in chosen if g not in replaced] + [meeting]
+    return tuple(sorted(_compatible(elements, chosen), key=lambda group: group.members[-1]))
+
+
+def _compatible(elements: Elements, groups: Sequence[Group]) -> Iterator[Group]:
+    """The groups, the largest gain first, whose subgraphs can become one beside those of the ones before."""
+    quotient = quotient_of(elements.partition)
+    for group in sorted(groups, key=lambda group: (-group.gain, group.members)):
+        homes = {quotient.cluster_of(elements.all[number].subgraph.id) for number in group.members}
+        if len(homes) == 1 or quotient.can_contract_all(sorted(homes)):
+            if len(homes) > 1:
+                quotient.contract_all(sorted(homes))
+            yield group
+
+
+def _runs(elements: Elements) -> Iterator[list[int]]:
+    """All elements, in rows as long as possible in which each makes what only the next reads.
+
+    Of several that make what only one reads, the last leads to it.
+    """
+    before: dict[int, int] = {}
+    for element in elements.all:
+        readers = elements.readers(element)
+        if readers is not None and len(readers) == 1 and len(element.outputs) == 1:
+            (reader,) = readers
+            if elements.may_meet(element.subgraph, [elements.all[reader].subgraph.id]):
+                before[reader] = element.number
+    has_next = set(before.values())
+    for element in elements.all:
+        if element.number not in has_next:
+            run = [element.number]
+            while run[-1] in before:
+                run.append(before[run[-1]])
+            yield run[::-1]
+
+
+class _Groups:
+    """Groups of a partition's elements and what they gain."""
+
+    def __init__(self, elements: Elements, prices: GroupEstimates) -> None:
+        self._elements = elements
+        self._prices = prices
+
+    def cut_run(self, run: Sequence[int]) -> list[Group]:
+        """The groups of a run with the largest gain in all."""
+        best: list[tuple[float, list[Group]]] = [(0.0, [])]  # of the last 0, 1, ... elements of the run
+        for first in reversed(range(len(run))):
+            most = best[-1]
+            for last in range(first, min(first + _MAX_ELEMENTS, len(run))):
+                group = self._of_run(run[first : last + 1])
+                rest_gain, rest = best[len(run) - 1 - last]
+                if group is not None and group.gain + rest_gain > most[0]:
+                    most = (group.gain + rest_gain, [group, *rest])
+            best.append(most)
+        return best[-1][1]
+
+    def meeting_at(self, last: Element) -> Group | None:
+        """Of the groups in which branches meet and that end at an element, the one with the largest gain."""
+        if len(last.outputs) != 1:
+            return None
+        members = [last]
+        best: Group | None = None
+        while len(members) < _MAX_ELEMENTS and (found := self._closed(members)) is not None:
+            if saved_cycles(found.outputs[0].size_bytes, self._prices.isa) < _MIN_SAVED_CYCLES:
+                break
+            members.insert(0, found)
+            group = self._of(members) if self._have_branches(members) else None
+            if group is not None and (best is None or group.gain > best.gain):
+                best = group
+        return best
+
+    def _have_branches(self, members: Sequence[Element]) -> bool:
+        """Whether one of these reads two others of them."""
+        inside = set(members)
+        return any(len(inside.intersection(self._elements.producers(m))) > 1 for m in members)
+
+    def _closed(self, members: Sequence[Element]) -> Element | None:
+        """The last element beside these whose results only they read."""
+        inside = {element.number for element in members}
+        candidates = {p.number: p for m in members for p in self._elements.producers(m)}
+        for number in sorted(candidates.keys() - inside, reverse=True):
+            readers = self._elements.readers(candidates[number])
+            if readers is not None and readers <= inside:
+                homes = [member.subgraph.id for member in members]
+                may_meet = self._elements.may_meet(candidates[number].subgraph, homes)
+                return candidates[number] if may_meet else None
+        return None
+
+    def _of_run(self, run: Sequence[int]) -> Group | None:
+        members = [self._elements.all[number] for number in run]
+        between = [element.outputs[0].size_bytes for element in members[:-1]]
+        ends = (between[0], between[-1]) if between else ()
+        if any(saved_cycles(size, self._prices.isa) < _MIN_SAVED_CYCLES for size in ends):
+            return None  # without its first or its last element the run saves as much
+        return self._of(members)
+
+    def _of(self, members: Sequence[Element]) -> Group | None:
+        ordered = sorted(members, key=lambda element: element.number)
+        nodes = [node for element in ordered for node in element.nodes]
+        price = self._prices.of_one if len(members) == 1 else self._prices.of
+        estimate = price(nodes, members[-1].outputs)
+        if estimate is None or not estimate.gain:
+            return None
+        numbers = tuple(element.number for element in ordered)
+        return Group(numbers, estimate.blocking, estimate.gain, estimate.saved_share)
+
+
+def _forms(elements: Elements, groups: Sequence[Group]) -> Iterator[Chain]:
+    """The subgraphs that groups make one, each with its form, and those of several elements."""
+    joined = _joined_subgraphs(elements, groups)
+    group_of = {number: group for group in groups for number in group.members}
+    for ids in joined:
+        members = [element for i in ids for element in elements.of_subgraph[i]]
+        if len(members) == 1 and members[0].number not in group_of:
+            continue
+        nodes = [node for i in ids for node in elements.partition.subgraphs[i].nodes]
+        position = {node: place for place, node in enumerate(nodes)}
+        kernels: list[KernelForm] = []
+        for element in members:
+            group = group_of.get(element.number)
+            if group is not None and element.number != group.members[-1]:
+                continue  # a group stands where its last element does
+            inside = [element] if group is None else [elements.all[number] for number in group.members]
+            places = tuple(sorted(position[node] for e in inside for node in e.nodes))
+            kernel = KernelForm(places)
+            if group is not None:
+                kernel = KernelForm(places, group.blocking, group.saved_share)
+            kernels.append(kernel)
+        yield Chain(ids, Form(tuple(kernels)))
+
+
+def _joined_subgraphs(elements: Elements, groups: Sequence[Group]) -> list[tuple[int, ...]]:
+    """The subgraphs in sets that share groups, each ascending."""
+    root = list(range(len(elements.of_subgraph)))
+
+    def find(i: int) -> int:
+        while root[i] != i:
+            i = root[i]
+        return i
+
+    for group in groups:
+        ids = {find(elements.all[number].subgraph.id) for number in group.members}
+        for i in ids:
+            root[i] = max(ids)
+    sets: dict[int, list[int]] = {}
+    for i in range(len(root)):
+        sets.setdefault(find(i), []).append(i)
+    return [tuple(ids) for ids in sets.values()]

@@ -1,0 +1,59 @@
+"""What computing nodes of a graph block by block gains, by estimate; equal groups are estimated once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from tilewright.ir.contraction import contractions
+from tilewright.ir.derive import nests_of
+from tilewright.ir.fuse import FusedNodes, NestGroup
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.nest import Opaque
+from tilewright.targets.cpu.fused.estimate import Estimate, Work
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.repeats import nest_facts
+
+# Nests of one kernel: longer ones have small tensors in the end.
+_MAX_NESTS = 24
+
+
+class GroupEstimates:
+    """What computing nodes block by block gains. Equal layers of a network are estimated once."""
+
+    def __init__(self, isa: Isa, fuse: FusedNodes) -> None:
+        self.fuse = fuse
+        self.isa = isa
+        self._known: dict[Hashable, Estimate | None] = {}
+
+    def of_one(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> Estimate | None:
+        """Of one subgraph; None where no blocks of it can pay, as where it has less than two products."""
+        if sum(len(contractions(nests_of(node))) for node in nodes) < 2:
+            return None
+        return self.of(nodes, outputs)
+
+    def of(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> Estimate | None:
+        """Of any nodes in topological order; None where no blocks of them can pay."""
+        group = self.fuse(nodes, outputs)
+        if isinstance(group, Opaque):
+            return None
+        facts = tuple(nest_facts(nest, {}) for nest in group.nests)
+        if None in facts:
+            return choose_blocking(group, self.isa)
+        key = facts, tuple(v.is_constant for v in group.inputs)
+        if key not in self._known:
+            self._known[key] = choose_blocking(group, self.isa)
+        return self._known[key]
+
+
+def choose_blocking(group: NestGroup, isa: Isa) -> Estimate | None:
+    """The blocks of a group's result with the largest gain; None where none can pay."""
+    estimates = (estimate for estimate in estimates_of(group, isa) if estimate.gain)
+    return max(estimates, key=lambda e: e.gain, default=None)
+
+
+def estimates_of(group: NestGroup, isa: Isa) -> tuple[Estimate, ...]:
+    """Of all blocks of a group's result that may be worth it; none where it is no work for blocks."""
+    if len(group.outputs) != 1 or len(group.nests) > _MAX_NESTS:
+        return ()
+    work = Work(group, isa)
+    return tuple(work.estimates()) if work.saved else ()
