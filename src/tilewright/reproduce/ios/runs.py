@@ -175,7 +175,7 @@ def _searched(problem: ScheduleProblem, name: str, job: Job) -> tuple[Sequence[S
     rules = Rules(strategy, "component", pruning, name == MOLDABLE)
     network = Network(graph, costs, rules, _MAX_BLOCK, merges)
     stop = Stop.of(Budget(_EVALUATIONS, job.seconds), costs)
-    answer = network.solve("a-star", _BEAM_WIDTH, stop)
+    answer = network.solve("lazy", _BEAM_WIDTH, stop)
     stages = [stage_of(choice) for choice in answer.stages]
     one_by_one = [single(subgraph.id) for subgraph in problem.partition.subgraphs]
     if sum(problem.stage(stage).time_ns for stage in one_by_one) < answer.cost_ns:

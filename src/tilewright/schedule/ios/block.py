@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from tilewright.hardware.probe import may_run_generated_code
 from tilewright.planning import UNLIMITED, Budget, Meter
 from tilewright.schedule.ios.costs import AskedCosts, Bounds
 from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph, bits
 from tilewright.schedule.ios.stages import StageChoice
 
+if TYPE_CHECKING:
+    from tilewright.schedule.ios.transitions import Transitions
+
 Strategies = Literal["both", "parallel", "merge"]
 """What stages may be, apart from one operator alone: the paper's IOS-Both, IOS-Parallel and IOS-Merge."""
 
-# A million transitions take about a second, a thousand stage costs of a model as long.
+# A million transitions take about a second, two thousand stage costs of a model as long.
 _TRANSITIONS_PER_EVALUATION = 2000
-_COSTS_PER_EVALUATION = 10
+_COSTS_PER_EVALUATION = 20
 # With a deadline; each that waits takes memory.
 _MAX_TRANSITIONS = 20_000_000
 
 _MAX_MERGED = 6
+_MAX_LISTED = 62  # operators of a block whose transitions are listed: a state is one word
 
 PAPERS_PRUNING = Pruning(3, 8)
 
@@ -166,6 +171,33 @@ class Block:
         yield from self._space.masks(state)
         # The others are endings of the pruned space, too.
         yield from (mask for mask in merges if not self._is_parallel(mask))
+
+    def transitions(self, max_transitions: int) -> Transitions | None:
+        """All transitions; None where they are too many, or no generated code may run here."""
+        if self.graph.num_operators > _MAX_LISTED or not may_run_generated_code():
+            return None
+        from tilewright.schedule.ios.transitions import ListedGroups, transitions
+
+        graph, bounds = self.graph, self._bounds
+        if self.rules.strategy == "merge":
+            listed = [(1 << i, graph.with_readers(1 << i)) for i in range(graph.num_operators)]
+            most = 1
+        else:
+            listed = self._space.listed() or []
+            most = min(self.rules.pruning.max_groups or graph.num_operators, graph.num_operators)
+        if not listed:
+            return None
+        masks = [mask for mask, _ in listed]
+        groups = ListedGroups(
+            masks,
+            [reach for _, reach in listed],
+            [bounds.group_ns(graph, mask) for mask in masks],
+            [[sum(area[i] for i in bits(mask)) for area in bounds.areas_ns] for mask in masks],
+            most,
+        )
+        merges = [(mask, reach, self._bound_ns(_merge(mask))) for mask, reach in self._merges.items()]
+        join_ns = 0.0 if self.rules.is_moldable else bounds.join_ns  # groups may run in a row, too
+        return transitions(graph.everything, groups, bounds.stage_ns, join_ns, merges, max_transitions)
 
     def ways(self, mask: int) -> list[Way]:
         """The ways to run an ending as one stage."""

@@ -214,7 +214,7 @@ class ModelCosts:
     def _on_any_cores(self, bounds: Bounds) -> Bounds:
         """Of kernels that may get fewer cores: they may keep these for less time in all.
 
-        The first resource are the cores.
+        The first resource are the cores, the second is main memory; the others count cores, too.
         """
         num_cores = self._problem.limits.num_cores
         chain_ns, area_ns = list(bounds.chain_ns), list(bounds.areas_ns[0])
@@ -223,7 +223,7 @@ class ModelCosts:
                 time_ns = self._kernel_ns(i, count)
                 chain_ns[i] = min(chain_ns[i], time_ns)
                 area_ns[i] = min(area_ns[i], time_ns * count / num_cores)
-        return replace(bounds, chain_ns=tuple(chain_ns), areas_ns=(tuple(area_ns), *bounds.areas_ns[1:]))
+        return replace(bounds, chain_ns=tuple(chain_ns), areas_ns=(tuple(area_ns), bounds.areas_ns[1]))
 
     def _estimated_bounds(self) -> Bounds:
         """Of a model that proves nothing: kernels alone tell more than bounds that are far away.

@@ -68,12 +68,10 @@ class EndingSpace:
 
     def groups(self, state: int) -> list[int]:
         """What may be one group of the last stage of a state, ascending."""
-        size = self.pruning.max_group_size
-        if size is not None and size <= _MAX_LISTED_SIZE:
-            if self._listed is None:
-                self._listed = self._list_groups(size)
-            return [group for group, reach in self._listed if reach & state == group]
-        largest = size or self.graph.num_operators
+        listed = self.listed()
+        if listed is not None:
+            return [group for group, reach in listed if reach & state == group]
+        largest = self.pruning.max_group_size or self.graph.num_operators
         cones = [1 << i | self.graph.descendants[i] & state for i in bits(state)]
         groups = {cone for cone in cones if cone.bit_count() <= largest}
         if self.grouping == "component":
@@ -84,6 +82,15 @@ class EndingSpace:
                 frontier = [u for u in unions if u not in groups and u.bit_count() <= largest]
                 groups.update(frontier)
         return sorted(groups)
+
+    def listed(self) -> list[tuple[int, int]] | None:
+        """All groups there can be, each with all that reads it; None where they depend on the state."""
+        size = self.pruning.max_group_size
+        if size is None or size > _MAX_LISTED_SIZE:
+            return None
+        if self._listed is None:
+            self._listed = self._list_groups(size)
+        return self._listed
 
     def allows(self, groups: tuple[int, ...]) -> bool:
         """Whether disjoint connected groups may be one stage."""

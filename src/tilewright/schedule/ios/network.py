@@ -1,4 +1,4 @@
-"""A whole network: its blocks one after another, each seeded by a beam and then searched."""
+"""A whole network: its blocks one after another, each with a schedule at once and then searched."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilewright.schedule.ios.beam import beam
+from tilewright.schedule.ios.beam import beam, one_by_one
 from tilewright.schedule.ios.block import Block, BlockAnswer, Rules, Stop
 from tilewright.schedule.ios.blocks import blocks
 from tilewright.schedule.ios.costs import AskedCosts
 from tilewright.schedule.ios.dynamic import dynamic
 from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.joins import joined
+from tilewright.schedule.ios.lazy import LazyPaths
 from tilewright.schedule.ios.search import AStar
 from tilewright.schedule.ios.settle import settled
 from tilewright.schedule.ios.stages import StageChoice
 
-SearchKind = Literal["a-star", "dynamic", "beam"]
-"""Lazy A*, the paper's dynamic programme, or no more than the beam that seeds both."""
+SearchKind = Literal["lazy", "a-star", "dynamic", "beam"]
+"""Lazy shortest paths, lazy A*, the paper's dynamic programme, or no more than the beam that seeds them."""
+_MAX_LISTED = 16_000_000  # transitions of a block, of 8 bytes each
 _ROUNDING = 1e-12  # of costs that are sums of floats
 
 
@@ -80,18 +82,24 @@ class Network:
         return Block(self.graph.slice(start, stop), self.costs, self.rules, merge_sets, start)
 
     def solve(self, kind: SearchKind, beam_width: int, stop: Stop) -> NetworkAnswer:
-        """A beam in every block, so that there is a schedule, then the search in one after the other.
+        """A schedule of every block, then the search in one after the other.
 
         Where there is a deadline, an interrupt ends the search as the deadline does.
         """
         answers: list[BlockAnswer] = []
+        searches: list[LazyPaths | None] = []
         for number, block in enumerate(self.blocks):
             stop.share(len(self.blocks) - number)
-            answers.append(beam(block, beam_width, stop))
+            lazy = _lazy(block, stop) if kind == "lazy" else None
+            searches.append(lazy)
+            answers.append(beam(block, beam_width, stop) if lazy is None else lazy.run(1))
         if kind != "beam":
-            for number, block in enumerate(self.blocks):
-                stop.share(len(self.blocks) - number)
-                answers[number] = self._searched(kind, block, answers[number], stop)
+            left = [number for number, answer in enumerate(answers) if not answer.is_closed]
+            for place, number in enumerate(left):
+                stop.share(len(left) - place)
+                answers[number] = self._searched(
+                    kind, self.blocks[number], searches[number], answers[number], stop
+                )
         stages: list[StageChoice] = []
         starts: list[int] = []
         for block, answer in zip(self.blocks, answers, strict=True):
@@ -119,14 +127,25 @@ class Network:
             tuple(answers),
         )
 
-    def _searched(self, kind: SearchKind, block: Block, seed: BlockAnswer, stop: Stop) -> BlockAnswer:
-        search = AStar(block, seed, stop)
+    def _searched(
+        self, kind: SearchKind, block: Block, lazy: LazyPaths | None, seed: BlockAnswer, stop: Stop
+    ) -> BlockAnswer:
+        search = lazy or AStar(block, seed, stop)
         try:
-            answer = search.run() if kind == "a-star" else dynamic(block, stop) or seed
+            answer = search.run() if kind != "dynamic" else dynamic(block, stop) or seed
         except KeyboardInterrupt:
             if stop.meter.left_s is None:
                 raise
             stop.interrupt()
             answer = search.best_known()
-        stop.num_transitions += answer.num_transitions
+        if lazy is None:
+            stop.num_transitions += answer.num_transitions
         return answer
+
+
+def _lazy(block: Block, stop: Stop) -> LazyPaths | None:
+    """The search of a block whose transitions can be listed."""
+    if stop.is_due(0):
+        return None
+    transitions = block.transitions(_MAX_LISTED)
+    return None if transitions is None else LazyPaths(block, one_by_one(block), transitions, stop)

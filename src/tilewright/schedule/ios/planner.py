@@ -44,9 +44,9 @@ class Ios:
     max_groups: int = option(8, "Most groups of a stage: the paper's s.")
     moldable: bool = option(False, "Whether stages may give out cores to groups, or run them in a row.")
     search: SearchKind = option(
-        "a-star", "How to search: with proof, the paper's dynamic programme, or a beam."
+        "lazy", "How to search: two ways with proof, the paper's dynamic programme, or a beam."
     )
-    beam_width: int = option(4, "States that the beam keeps, which is what the search starts from.")
+    beam_width: int = option(4, "States that the beam keeps; A* starts from it.")
     max_block_size: int = option(40, "Blocks of more subgraphs are cut where least crosses.")
     costs: CostSource = option(
         "auto", "Whose stage costs: the model's, or measured ones (auto: where the budget is a time)."

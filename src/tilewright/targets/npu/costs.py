@@ -5,7 +5,7 @@ Of kernels that are launched separately each is simulated once; stages of them a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.cost.base import Estimate, KernelWork
@@ -27,6 +27,7 @@ from tilewright.targets.npu.work import Works
 SOURCE = "simulator"
 UNPRICED = Quality(0.0, 0.0, "ns", Status.FEASIBLE)
 """Of a schedule that is to be priced."""
+_MAX_PLACES = 8
 
 
 def estimate_of(simulation: Simulation) -> Estimate:
@@ -101,7 +102,8 @@ class NpuCosts:
         return self._simulated(groups)
 
     def occupied_ns(self, work: KernelWork) -> tuple[float, ...] | None:
-        """Its time, times the share of the cores that it holds; and the time of main memory.
+        """Its time, times the share of the cores that it holds; the time of main memory; and its time as
+        often as it counts where cores hold no more than one, two, ... kernels of its size at a time.
 
         None where kernels are parts of a program.
 
@@ -130,8 +132,9 @@ class NpuCosts:
             dynamic_pj = sum(pj for what, pj in simulation.energy_pj.items() if what != "static")
             tasks = tasks_of_kernel(simulation, self.machine, self.policy)
             bounded = replace(estimate, bound_ns=estimate.time_ns, bound_pj=dynamic_pj)
-            share = tasks.num_cores / self.machine.num_cores_per_cluster
-            occupied_ns = (estimate.time_ns * share, tasks.main_seconds * 1e9)
+            shares = _shares(tasks.num_cores, self.machine.num_cores_per_cluster)
+            of_cores_ns, *as_counted_ns = (estimate.time_ns * share for share in shares)
+            occupied_ns = (of_cores_ns, tasks.main_seconds * 1e9, *as_counted_ns)
             self._kernels[key] = _Kernel(bounded, occupied_ns, dynamic_pj, tasks)
         return self._kernels[key]
 
@@ -195,6 +198,19 @@ class NpuCosts:
         bound_s = max(seconds.values(), default=0.0)
         energy_pj += static_power_w(self.machine) * bound_s * 1e12
         return Estimate(bound_s * 1e9, bound_s * 1e9, self.source, energy_pj, energy_pj)
+
+
+def _shares(num_cores: int, of_cores: int) -> Iterator[float]:
+    """What a kernel takes of the cores, then of places for it: kernels that run at the same time take no more
+    than 1 of either.
+
+    Where no more than n kernels of some size fit, those of at least that size take whole n-ths. These are
+    dual feasible functions (Fekete and Schepers, 2001): a sum of floors is at most the floor of the sum.
+    """
+    yield num_cores / of_cores
+    for num_places in range(1, _MAX_PLACES + 1):
+        size = of_cores // (num_places + 1) + 1
+        yield num_cores // size / (of_cores // size)
 
 
 def _alone(groups: Sequence[Sequence[KernelWork]], num_cores: int | None = None) -> Schedule:

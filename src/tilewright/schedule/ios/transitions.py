@@ -1,0 +1,307 @@
+"""All transitions of a block as arrays, where they are not too many, and shortest paths over them.
+
+A transition takes an ending away from a state. With a value for each stage, which is what it costs or at
+least, the shortest path from all operators to none is a schedule, and what it takes a bound on every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.machine_code import compiled
+
+Array = np.ndarray[Any, Any]
+
+_HASH_FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 over the golden ratio, as a signed word
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroups:
+    """What may be groups of stages: their operators, those and all that read them, and what they take.
+
+    `chain_ns` is for each group the least time of it alone, `areas_ns` for each group and shared resource how
+    long it occupies that.
+    """
+
+    masks: Sequence[int]
+    reaches: Sequence[int]
+    chain_ns: Sequence[float]
+    areas_ns: Sequence[Sequence[float]]
+    max_groups: int
+
+
+@dataclass(slots=True)
+class Transitions:
+    """Those of state i are `firsts[i]` to `firsts[i + 1]`: each leads to state `targets[t]` by `stages[t]`.
+
+    State 0 has all operators, state `last` none; `order` has the larger states behind those that they lead
+    to. Stage k runs the operators `masks[k]` and costs `values[k]` at least.
+    """
+
+    order: Array
+    firsts: Array
+    targets: Array
+    stages: Array
+    masks: Array
+    values: Array
+    last: int
+
+    @property
+    def num_transitions(self) -> int:
+        """How many there are."""
+        return len(self.targets)
+
+    @property
+    def num_states(self) -> int:
+        """States with any operators."""
+        return len(self.order) - 1
+
+    def shortest(self) -> tuple[float, list[int]]:
+        """The length of a shortest path, infinite where none is left, and its stages as they run."""
+        to_end, via = _to_end(self.order, self.firsts, self.targets, self.stages, self.values, self.last)
+        path: list[int] = []
+        state = 0
+        while state != self.last and via[state] >= 0:
+            path.append(int(self.stages[via[state]]))
+            state = int(self.targets[via[state]])
+        return float(to_end[0]), path[::-1]
+
+    def prune(self, limit_ns: float) -> None:
+        """Leave out what lies on no path below a limit. Values that rise later bring none back."""
+        pruned = _pruned(self.order, self.firsts, self.targets, self.stages, self.values, self.last, limit_ns)
+        self.firsts, self.targets, self.stages = pruned
+
+
+def transitions(
+    everything: int,
+    groups: ListedGroups,
+    stage_ns: float,
+    join_ns: float,
+    merges: Sequence[tuple[int, int, float]],
+    max_transitions: int,
+) -> Transitions | None:
+    """All transitions of a block; None where there are too many.
+
+    Stages take `stage_ns`, several groups `join_ns` beside that. `merges` are sets of operators that may
+    merge, with their readers and what they take at least. O(transitions).
+    """
+    number = np.int64
+    listed = _list(
+        everything,
+        np.array(groups.masks, number),
+        np.array(groups.reaches, number),
+        np.array(groups.chain_ns, float),
+        np.array(groups.areas_ns, float).reshape(len(groups.masks), -1),
+        groups.max_groups,
+        stage_ns,
+        join_ns,
+        np.array([mask for mask, _, _ in merges], number),
+        np.array([reach for _, reach, _ in merges], number),
+        np.array([least_ns for _, _, least_ns in merges], float),
+        max_transitions,
+    )
+    states, firsts, targets, stages, masks, values = listed
+    if len(targets) > max_transitions:
+        return None
+    order = np.argsort(np.bitwise_count(states), kind="stable")
+    return Transitions(order, firsts, targets, stages, masks, values, int(order[0]))
+
+
+@compiled
+def _place_of(key: int, table: Array, keys: Array) -> int:
+    """Where a key stands, or belongs, in a hash table of numbers of keys."""
+    place = (key * _HASH_FACTOR >> 20) & (len(table) - 1)
+    while table[place] >= 0 and keys[table[place]] != key:
+        place = (place + 1) & (len(table) - 1)
+    return place
+
+
+@compiled
+def _table(keys: Array, num_keys: int) -> Array:
+    """A hash table with space for twice as many keys."""
+    table = np.full(4 * num_keys, -1, np.int64)
+    for known in range(num_keys):
+        table[_place_of(keys[known], table, keys)] = known
+    return table
+
+
+@compiled
+def _grown(array: Array, size: int) -> Array:
+    larger = np.empty(size, array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+@compiled
+def _list(
+    everything: int,
+    groups: Array,
+    reaches: Array,
+    chain_ns: Array,
+    areas_ns: Array,
+    max_groups: int,
+    stage_ns: float,
+    join_ns: float,
+    merged: Array,
+    merged_reaches: Array,
+    merged_ns: Array,
+    max_transitions: int,
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """States as they are reached, where the transitions of each begin, and of each transition the state that
+    it leads to and its stage; of each stage its operators and what they take at least.
+
+    Ends early with more transitions than are allowed.
+    """
+    num_areas = areas_ns.shape[1]
+    states = np.empty(1 << 12, np.int64)
+    states[0] = everything
+    state_table = np.full(1 << 14, -1, np.int64)
+    state_table[_place_of(everything, state_table, states)] = 0
+    num_states = 1
+    masks = np.empty(1 << 12, np.int64)
+    values = np.empty(1 << 12, np.float64)
+    stage_table = np.full(1 << 14, -1, np.int64)
+    num_stages = 0
+    firsts = np.zeros((1 << 12) + 1, np.int64)
+    targets = np.empty(1 << 12, np.int32)
+    stages = np.empty(1 << 12, np.int32)
+    num_found = 0
+    candidates = np.empty(len(groups), np.int64)
+    chosen = np.zeros(max_groups + 1, np.int64)
+    longest = np.zeros(max_groups + 1, np.float64)
+    occupied = np.zeros((max_groups + 1, num_areas), np.float64)
+    position = np.zeros(max_groups + 1, np.int64)
+    source = 0
+    while source < num_states and num_found <= max_transitions:
+        state = states[source]
+        num_candidates = 0
+        for group in range(len(groups)):
+            if reaches[group] & state == groups[group]:
+                candidates[num_candidates] = group
+                num_candidates += 1
+        depth = 0
+        position[0] = 0
+        merge = 0
+        while num_found <= max_transitions:
+            if depth >= 0:
+                place = position[depth]
+                if place == num_candidates or depth == max_groups:
+                    depth -= 1
+                    continue
+                position[depth] = place + 1
+                group = candidates[place]
+                if groups[group] & chosen[depth]:
+                    continue
+                mask = chosen[depth] | groups[group]
+                depth += 1
+                position[depth] = place + 1
+                chosen[depth] = mask
+                longest[depth] = max(longest[depth - 1], chain_ns[group])
+                least = longest[depth]
+                for area in range(num_areas):
+                    occupied[depth, area] = occupied[depth - 1, area] + areas_ns[group, area]
+                    least = max(least, occupied[depth, area])
+                least += stage_ns + (join_ns if depth > 1 else 0.0)
+            elif merge < len(merged):
+                merge += 1
+                if merged_reaches[merge - 1] & state != merged[merge - 1]:
+                    continue
+                mask, least = merged[merge - 1], merged_ns[merge - 1]
+            else:
+                break
+            rest = state ^ mask
+            place = _place_of(rest, state_table, states)
+            target = state_table[place]
+            if target < 0:
+                if num_states == len(states):
+                    states = _grown(states, 2 * num_states)
+                    firsts = _grown(firsts, 2 * num_states + 1)
+                    state_table = _table(states, num_states)
+                    place = _place_of(rest, state_table, states)
+                target = num_states
+                state_table[place] = target
+                states[target] = rest
+                num_states += 1
+            place = _place_of(mask, stage_table, masks)
+            stage = stage_table[place]
+            if stage < 0:
+                if num_stages == len(masks):
+                    masks = _grown(masks, 2 * num_stages)
+                    values = _grown(values, 2 * num_stages)
+                    stage_table = _table(masks, num_stages)
+                    place = _place_of(mask, stage_table, masks)
+                stage = num_stages
+                stage_table[place] = stage
+                masks[stage] = mask
+                values[stage] = least
+                num_stages += 1
+            values[stage] = min(values[stage], least)
+            if num_found == len(targets):
+                targets = _grown(targets, 2 * num_found)
+                stages = _grown(stages, 2 * num_found)
+            targets[num_found] = target
+            stages[num_found] = stage
+            num_found += 1
+        source += 1
+        firsts[source] = num_found
+    return (
+        states[:num_states],
+        firsts[: num_states + 1],
+        targets[:num_found],
+        stages[:num_found],
+        masks[:num_stages],
+        values[:num_stages],
+    )
+
+
+@compiled
+def _to_end(
+    order: Array, firsts: Array, targets: Array, stages: Array, values: Array, last: int
+) -> tuple[Array, Array]:
+    """Of each state how far it is to the empty one, and the transition with which a shortest path begins."""
+    to_end = np.full(len(order), np.inf)
+    to_end[last] = 0.0
+    via = np.full(len(order), -1, np.int64)
+    for state in order:
+        for number in range(firsts[state], firsts[state + 1]):
+            length = values[stages[number]] + to_end[targets[number]]
+            if length < to_end[state]:
+                to_end[state] = length
+                via[state] = number
+    return to_end, via
+
+
+@compiled
+def _pruned(
+    order: Array, firsts: Array, targets: Array, stages: Array, values: Array, last: int, limit_ns: float
+) -> tuple[Array, Array, Array]:
+    """The transitions on paths below a limit."""
+    to_end, _ = _to_end(order, firsts, targets, stages, values, last)
+    from_start = np.full(len(order), np.inf)
+    from_start[0] = 0.0
+    is_kept = np.zeros(len(targets), np.bool_)
+    num_kept = 0
+    for state in order[::-1]:
+        for number in range(firsts[state], firsts[state + 1]):
+            length = from_start[state] + values[stages[number]]
+            target = targets[number]
+            if length + to_end[target] < limit_ns:
+                is_kept[number] = True
+                num_kept += 1
+                from_start[target] = min(from_start[target], length)
+    new_firsts = np.zeros(len(firsts), np.int64)
+    new_targets = np.empty(num_kept, np.int32)
+    new_stages = np.empty(num_kept, np.int32)
+    num_kept = 0
+    for state in range(len(order)):
+        for number in range(firsts[state], firsts[state + 1]):
+            if is_kept[number]:
+                new_targets[num_kept] = targets[number]
+                new_stages[num_kept] = stages[number]
+                num_kept += 1
+        new_firsts[state + 1] = num_kept
+    return new_firsts, new_targets, new_stages
