@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,12 @@ class Weights:
         self._offsets: dict[tuple[object, str], int] = {}
         self._sources: list[tuple[int, Storage]] = []
         self.size_bytes = 0
+
+    def sharing(self, arrangements: Arrangements) -> Weights:
+        """The same arena with rearranged constants that others keep."""
+        weights = copy.copy(self)
+        weights._arrangements = arrangements
+        return weights
 
     def offset(self, storage: Storage) -> int:
         """Byte offset of a constant, allotted on first use."""

@@ -81,7 +81,7 @@ from tilewright.targets.cpu.storage import (
 )
 from tilewright.targets.cpu.stored import CpuStore
 from tilewright.targets.cpu.tune import tune
-from tilewright.targets.cpu.tune_base import random_feed
+from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, random_feed
 from tilewright.targets.cpu.tuning_context import context_on
 from tilewright.targets.validate import require_whole
 from tilewright.tuning.search import is_faster
@@ -508,13 +508,16 @@ class CpuBackend(PlainBackend):
             context_on(self.isa, self.options.accuracy, self.limits.num_cores),
             lambda placed_for: self._lowered(placed_for, None),
             make,
-            self._measured_code,
+            functools.partial(self._measured_code, Arrangements(MAX_WEIGHT_BYTES)),
             None if self.options.no_cache else self.options.cache_dir or default_cache_directory(),
         )
 
-    def _measured_code(self, program: Program, options: Options, *, stamps: bool) -> CpuCode:
-        """Code of a program that is only measured: it is not kept."""
+    def _measured_code(
+        self, arrangements: Arrangements, program: Program, options: Options, *, stamps: bool
+    ) -> CpuCode:
+        """Code of a program that is only measured: it is not kept, but for its rearranged constants."""
         placed = self._placed.pop(program.schedule)
+        placed = replace(placed, weights=placed.weights.sharing(arrangements))
         return self.cpu.generate(replace(program, options=options), profile=stamps, placed=placed)
 
     def tune(
