@@ -188,6 +188,26 @@ def test_an_interrupt_before_anything_was_measured_leaves_the_estimates() -> Non
     assert stages_of(schedule)
 
 
+def test_times_that_are_no_numbers_are_measured_again_and_never_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, bench = problem_of(saved={PAIR: 0.3})
+    measure, calls = bench.measure, []
+
+    def measured(stages: Sequence[Stage], most_s: float | None) -> MeasuredStages | NotMeasured:
+        found = measure(stages, most_s)
+        calls.append(stages)
+        is_wrong = len(calls) == 1 or any(work(stage) == OTHER for stage in stages)
+        if is_wrong and isinstance(found, MeasuredStages):
+            return replace(found, stages_ns=(float("nan"), *found.stages_ns[1:]))
+        return found
+
+    monkeypatch.setattr(bench, "measure", measured)
+    schedule = solved(problem)
+    assert calls[0] == calls[1]  # the sequential schedule, again
+    assert stages_of(schedule) == {PAIR}
+
+
 def test_without_anything_to_measure_with_the_estimates_stand() -> None:
     problem, bench = problem_of(bad={frozenset({0}): "declined"})
     schedule = solved(problem)

@@ -9,11 +9,13 @@ alone races the sequential schedule as a whole, and is taken if it wins.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.planning import Budget, Meter
+from tilewright.progress import checkpoint
 from tilewright.schedule.base import MeasuredStages, NotMeasured, Stage, StageBench, single
 from tilewright.schedule.ios.costs import Bounds, ModelCosts, StageCosts, stage_of
 from tilewright.schedule.ios.graph import StageGraph, bits
@@ -184,7 +186,7 @@ Plan = Callable[[StageCosts, Budget], Sequence[StageChoice]]
 
 @dataclass(slots=True, eq=False)
 class MeasuredSearch:
-    """One search. `seeds` are schedules to measure first; `report` hears of each that was measured."""
+    """One search. `seeds` are schedules to measure first."""
 
     graph: StageGraph
     model: ModelCosts
@@ -244,7 +246,7 @@ class MeasuredSearch:
         return tuple(_alone(i) for i in range(self.graph.num_operators))
 
     def _measure_sequential(self) -> MeasuredStages | NotMeasured:
-        found = self.bench.measure([single(i) for i in range(self.graph.num_operators)], self.meter.left_s)
+        found = self._asked([single(i) for i in range(self.graph.num_operators)])
         if isinstance(found, MeasuredStages):
             self._costs = MeasuredCosts(self.model, self.graph, found.alone_ns)
             self._num_alone = len({self.model.signature(choice) for choice in self._sequential})
@@ -254,6 +256,7 @@ class MeasuredSearch:
     def _search(self) -> bool:
         """Plan and measure by turns; whether nothing is left that promises to cost less."""
         while True:
+            checkpoint()
             self._costs.learn(self._seen.values())
             stages = self._planned()
             if not self._unknown(stages):
@@ -297,7 +300,7 @@ class MeasuredSearch:
     def _measure(self, stages: tuple[StageChoice, ...]) -> None:
         """Measure a schedule. Of one that fails the stage is looked for whose fault it is."""
         started_s = self.clock()
-        found = self.bench.measure([stage_of(choice) for choice in stages], self.meter.left_s)
+        found = self._asked([stage_of(choice) for choice in stages])
         self._num_runs += 1
         self._run_s = max(self._run_s, self.clock() - started_s)
         if isinstance(found, MeasuredStages):
@@ -314,6 +317,14 @@ class MeasuredSearch:
         half = len(suspects) // 2
         for part in (suspects[:half], suspects[half:]):
             self._measure(tuple(self._without(stages, [c for c in suspects if c not in part])))
+
+    def _asked(self, stages: Sequence[Stage]) -> MeasuredStages | NotMeasured:
+        """What the bench says; where that is no number, what it says when it is asked again."""
+        for _ in range(2):
+            found = self.bench.measure(stages, self.meter.left_s)
+            if isinstance(found, NotMeasured) or _has_times(found):
+                return found
+        return NotMeasured("no-times", "it was measured twice, both times with times that are no numbers")
 
     def _without(
         self, stages: Iterable[StageChoice], left_out: Sequence[StageChoice]
@@ -347,7 +358,7 @@ class MeasuredSearch:
         by_whole = sorted(self._schedules, key=lambda entry: entry[0])
         raced: list[tuple[StageChoice, ...]] = []
         for stages in (by_stages, *(stages for _, stages in by_whole)):
-            if stages not in raced and stages != self._sequential and len(raced) < _NUM_RACED:
+            if stages not in raced and not all(map(_is_alone, stages)) and len(raced) < _NUM_RACED:
                 raced.append(stages)
         for number, stages in enumerate(raced):
             left_s = self.meter.left_s
@@ -355,6 +366,12 @@ class MeasuredSearch:
             if self.bench.race([stage_of(choice) for choice in stages], most_s):
                 return stages, True
         return self._sequential, False
+
+
+def _has_times(found: MeasuredStages) -> bool:
+    times_ns = (*found.stages_ns, *found.alone_ns)
+    is_whole = all(math.isfinite(t) and t >= 0 for t in times_ns)
+    return is_whole and all(math.isfinite(t) and t > 0 for t in (found.whole_ns, found.sequential_ns))
 
 
 def _alone(i: int) -> StageChoice:

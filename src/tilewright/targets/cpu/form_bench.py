@@ -11,7 +11,6 @@ import numpy as np
 
 from tilewright.errors import TilewrightError
 from tilewright.ir.fuse import FusedNodes
-from tilewright.options import Accuracy
 from tilewright.partition.form import Form
 from tilewright.targets.cpu.form_sites import FormSites
 from tilewright.targets.cpu.lower import lower_partition
@@ -19,7 +18,7 @@ from tilewright.targets.cpu.lowered import LoweredModel
 from tilewright.targets.cpu.measuring import packed
 from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.storage import Arrangements
-from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, GeneratedCode, Generator
+from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, TOLERANCES, GeneratedCode, Generator
 from tilewright.tuning.form_plan import Failure, KernelTimes, Paired
 from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, MeasuringPool, PackedCode
 
@@ -28,8 +27,6 @@ logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 Forms = Mapping[str, Form]
 
-# Errors of outputs, over their largest magnitude, that another way to compute the same may make.
-_TOLERANCES: dict[Accuracy, float] = {"strict": 1e-5, "default": 1e-3, "fast": 3e-2}
 _MAX_PLANS = 5
 _COMPARED = Effort(min_rounds=4, max_rounds=24, seconds=0.5)
 _RACED = Effort(min_rounds=9, max_rounds=60, seconds=2.4)
@@ -119,7 +116,7 @@ class FormModelBench:
             candidate.code,
             self.feed,
             self.expected,
-            _TOLERANCES[self.plain.program.options.accuracy],
+            TOLERANCES[self.plain.program.options.accuracy],
             baseline=None if beside is None else beside.code,
             effort=effort,
             limit_s=_LOAD_S + _MAX_RUNS * self.run_s,

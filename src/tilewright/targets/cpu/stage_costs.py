@@ -56,8 +56,7 @@ Array = np.ndarray[Any, Any]
 _STAGES = Effort(min_rounds=5, max_rounds=16, seconds=1.0)
 _RACE = Effort(min_rounds=9, max_rounds=60, seconds=2.5)
 _LIMIT_S = 60.0
-# Of outputs against those of the sequential schedule: merged kernels may sum in another order.
-_TOLERANCE = 1e-3
+_KEPT_FAILURES = (FailureReason.CRASHED, FailureReason.HUNG, FailureReason.WRONG_VALUES)
 _MAX_WEIGHT_BYTES = 1 << 30
 """Two copies of the weights are in the process that measures, and as much is on its way."""
 
@@ -96,7 +95,11 @@ class _Reference:
 
 @dataclass(slots=True, eq=False)
 class CpuStageBench:
-    """See `StageBench`. `cache` is the folder of kernels and findings; without one nothing is remembered."""
+    """See `StageBench`. `cache` is the folder of kernels and findings; without one nothing is remembered.
+
+    `tolerance` is of outputs against those of the sequential schedule: merged kernels may sum in another
+    order.
+    """
 
     partition: Partition
     barriers: Barriers
@@ -105,6 +108,7 @@ class CpuStageBench:
     make: Callable[[Sequence[Stage]], Program]
     generate: Generate
     cache: Path | None
+    tolerance: float
     pool: Callable[[], MeasuringPool] = measuring_pool
     _open_pool: MeasuringPool | None = field(init=False, default=None)
     _folder: tempfile.TemporaryDirectory[str] | None = field(init=False, default=None)
@@ -126,8 +130,8 @@ class CpuStageBench:
         return next((o.ratio for o in seen if o.candidate_key == key), None)
 
     def failed(self, stage: Stage, failure: NotMeasured) -> None:
-        """See `StageBench`."""
-        if failure.reason in tuple(FailureReason):
+        """See `StageBench`. What could not even be tried says nothing of the next time."""
+        if failure.reason in _KEPT_FAILURES:
             site, candidate = self._filed(stage)
             kept = Failure(site, candidate, FailureReason(failure.reason), failure.detail, time.time())
             self._database.record(self.context, [kept])
@@ -184,7 +188,7 @@ class CpuStageBench:
             self._open_pool = self.pool()
         reference = self._made_reference()
         request = MeasureRequest(
-            code, reference.feed, reference.expected, _TOLERANCE, baseline, effort, _LIMIT_S
+            code, reference.feed, reference.expected, self.tolerance, baseline, effort, _LIMIT_S
         )
         return next(self._open_pool.measure([request]))
 

@@ -81,7 +81,7 @@ from tilewright.targets.cpu.storage import (
 )
 from tilewright.targets.cpu.stored import CpuStore
 from tilewright.targets.cpu.tune import tune
-from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, random_feed
+from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, TOLERANCES, random_feed
 from tilewright.targets.cpu.tuning_context import context_on
 from tilewright.targets.validate import require_whole
 from tilewright.tuning.search import is_faster
@@ -510,6 +510,7 @@ class CpuBackend(PlainBackend):
             make,
             functools.partial(self._measured_code, Arrangements(MAX_WEIGHT_BYTES)),
             None if self.options.no_cache else self.options.cache_dir or default_cache_directory(),
+            TOLERANCES[self.options.accuracy],
         )
 
     def _measured_code(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.hardware.probe import resolve_threads
+from tilewright.options import Accuracy
 from tilewright.program import Program
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.image import CpuImage
@@ -20,6 +22,9 @@ Array = np.ndarray[Any, Any]
 
 MAX_WEIGHT_BYTES = 2 << 30
 """What the weights of all plans that are loaded at a time take, each having a copy."""
+
+TOLERANCES: Mapping[Accuracy, float] = {"strict": 1e-5, "default": 1e-3, "fast": 3e-2}
+"""Errors of outputs, over their largest magnitude, that another way to compute the same may make."""
 
 
 class GeneratedCode(Protocol):
