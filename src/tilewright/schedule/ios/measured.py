@@ -36,8 +36,10 @@ _FAILED_RATIO = 1e6  # what a stage that failed costs: nothing is dearer
 _NUM_RACED = 2
 # Of the time of the search what is kept for the races in the end.
 _SHARE_OF_RACES = 0.2
-# Of what is left, for one plan.
+# Of what is left, for one plan, for the rounds of one schedule, and for the last race.
 _SHARE_OF_PLAN = 0.25
+_SHARE_OF_SCHEDULE = 1 / 16
+_SHARE_OF_RACE = 0.8
 _LEAST_S = 0.001
 _SCHEDULES_PER_EVALUATION = 0.01
 
@@ -321,7 +323,8 @@ class MeasuredSearch:
     def _asked(self, stages: Sequence[Stage]) -> MeasuredStages | NotMeasured:
         """What the bench says; where that is no number, what it says when it is asked again."""
         for _ in range(2):
-            found = self.bench.measure(stages, self.meter.left_s)
+            left_s = self.meter.left_s
+            found = self.bench.measure(stages, None if left_s is None else _SHARE_OF_SCHEDULE * left_s)
             if isinstance(found, NotMeasured) or _has_times(found):
                 return found
         return NotMeasured("no-times", "it was measured twice, both times with times that are no numbers")
@@ -362,7 +365,7 @@ class MeasuredSearch:
                 raced.append(stages)
         for number, stages in enumerate(raced):
             left_s = self.meter.left_s
-            most_s = None if left_s is None else left_s / (len(raced) - number)
+            most_s = None if left_s is None else _SHARE_OF_RACE * left_s / (len(raced) - number)
             if self.bench.race([stage_of(choice) for choice in stages], most_s):
                 return stages, True
         return self._sequential, False
