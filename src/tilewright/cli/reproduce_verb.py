@@ -16,7 +16,7 @@ def register(app: typer.Typer, panel: str) -> None:
 
 
 def reproduce(
-    paper: str = typer.Argument(help="Which paper: ago, cosa, graphturbo, ios."),
+    paper: str = typer.Argument(help="Which paper: ago, cosa, graphturbo, ios, pcgc."),
     output: Path | None = typer.Option(None, "--output", "-o", help="The HTML file; default PAPER.html."),
     share: float = typer.Option(1.0, "--share", help="Share of the layers: 0.1 for a first look."),
     samples: int = typer.Option(4000, "--samples", help="Random mappings where a distribution is shown."),

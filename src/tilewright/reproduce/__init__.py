@@ -16,5 +16,6 @@ REPRODUCTIONS: Registry[Reproduction] = Registry(
         "cosa": "tilewright.reproduce.cosa:Cosa",
         "graphturbo": "tilewright.reproduce.graphturbo.reproduction:GraphTurbo",
         "ios": "tilewright.reproduce.ios.reproduction:Ios",
+        "pcgc": "tilewright.reproduce.pcgc.reproduction:Pcgc",
     },
 )

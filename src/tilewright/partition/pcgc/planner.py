@@ -64,6 +64,17 @@ class Pcgc:
         kept = [plan for plan in plans if plan.cost.secondary <= most * (1 + _ROUNDING)]
         return work.partition(min(kept, key=lambda plan: work.value(plan.cost)))
 
+    def frontier(self, problem: PartitionProblem, budget: Budget) -> tuple[Cost, ...]:
+        """Time (ns) against energy (pJ): plans than which none is better in both, the fastest first.
+
+        Those at corners of the convex hull, of plans by this member's options, whatever the objective.
+
+        Raises:
+            UsageError: the cost model knows no energies.
+        """
+        work = PcgcWork.of(replace(problem, objective="edp"), self, budget.start())
+        return tuple(plan.cost for plan in frontier(work.at))
+
 
 @dataclass(eq=False)
 class PcgcWork:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilewright.options import Options
     from tilewright.targets.base import Executable
 
 _SECONDS = 10.0
@@ -32,8 +33,10 @@ class Measured:
     high_ns: float
 
 
-def measured(network: str, num_threads: int) -> dict[str, Measured]:
-    """A network of the zoo by each schedule on so many threads of this processor."""
+def measured(
+    network: str, num_threads: int, plans: Mapping[str, Options] | None = None
+) -> dict[str, Measured]:
+    """A network of the zoo by each schedule, or each of these plans, on so many threads of this processor."""
     import contextlib
 
     import numpy as np
@@ -43,18 +46,20 @@ def measured(network: str, num_threads: int) -> dict[str, Measured]:
     from tilewright.frontend.onnx import load_onnx
     from tilewright.options import Options
 
+    schedules = {name: Options(schedule=text) for name, text in _SCHEDULES.items()}
+    asked = schedules if plans is None else plans
     graph = load_onnx(zoo.build(network))
     rng = np.random.default_rng(0)
     feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
     with contextlib.ExitStack() as stack:
         executables: list[Executable] = []
-        for schedule in _SCHEDULES.values():
-            options = Options(schedule=schedule, threads=num_threads)
+        for options in asked.values():
+            options = replace(options, threads=num_threads)
             executable = compile_graph(graph, options).code.load(num_threads)
             stack.callback(executable.close)
             executables.append(executable)
         samples = _in_turns(executables, feed)
-    return {name: _of(times) for name, times in zip(_SCHEDULES, samples, strict=True)}
+    return {name: _of(times) for name, times in zip(asked, samples, strict=True)}
 
 
 def _in_turns(executables: Sequence[Executable], feed: Mapping[str, Any]) -> list[list[float]]:

@@ -1,0 +1,80 @@
+"""`tilewright reproduce pcgc`: its tables as ratios, its rules and examples, its claims recomputed."""
+
+import json
+
+import pytest
+from tests.support.cli import tilewright
+
+from tilewright.cli.schemas import violations
+from tilewright.ir.derive import OperatorClass
+from tilewright.reproduce.pcgc import exhibits
+from tilewright.reproduce.pcgc.examples import Example, examples
+from tilewright.reproduce.pcgc.paper import A310, BOARDS, NANO, ZCU102, mean
+from tilewright.reproduce.pcgc.runs import DEFAULTS, ENERGY, STATIC, TIME, WITHIN, Job, outcome
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Example]:
+    return list(examples())
+
+
+def of(found: list[Example], name: str, machine: str) -> Example:
+    return next(e for e in found if e.name == name and e.machine == machine)
+
+
+def test_example_1_is_one_subgraph_on_every_machine(drawn: list[Example]) -> None:
+    assert {len(e.subgraphs) for e in drawn if e.name == "1"} == {1}
+
+
+def test_example_2_ends_differently_on_two_machines(drawn: list[Example]) -> None:
+    assert of(drawn, "2", "jetson-nano").subgraphs == ("CONV1", "CONV2")
+    assert of(drawn, "2", "a310").subgraphs == ("CONV1-CONV2",)
+
+
+def test_example_3_fuses_branches_and_leaves_the_join_alone(drawn: list[Example]) -> None:
+    assert set(of(drawn, "3 and 5", "a310").subgraphs) == {
+        "CONV1a-RELU.CONV1a",
+        "CONV1b-RELU.CONV1b-CONV3-RELU.CONV3",
+        "CONV1c-RELU.CONV1c-CONV5-RELU.CONV5",
+        "MaxPool3-CONV1d-RELU.CONV1d",
+        "Concat",
+    }
+
+
+def test_the_papers_claims_are_recomputed_from_its_own_tables() -> None:
+    gains = {board.name: 100 * mean(board.power_gains()) for board in (NANO, A310, ZCU102)}
+    assert gains == pytest.approx({"Jetson nano": 69.6, "Atlas 200DK (A310)": 79.6, "ZCU102": 55.5}, abs=0.05)
+    assert all(abs(gains[board.name] - 100 * board.claimed) > 5 for board in BOARDS)
+    for board in BOARDS:
+        for row in board.rows:
+            assert len(row.times_ms) == len(row.powers_w) == len(board.planners)
+
+
+def test_the_rule_table_has_a_row_and_a_column_for_each_class() -> None:
+    table = exhibits.rules()
+    assert len(table.rows) == len(OperatorClass)
+    assert {len(row) for row in table.rows} == {len(table.heads)}
+
+
+def test_cut_again_a_network_takes_no_more_than_static_fusion_or_a_default() -> None:
+    found = outcome(Job("SqueezeNet", "squeezenet1_1", "a310", {"image": 64}))
+    plans = found.plans
+    for other in (STATIC, *DEFAULTS):
+        assert plans[ENERGY].energy_mj <= plans[other].energy_mj * 1.03
+        assert plans[TIME].time_ms <= plans[other].time_ms * 1.03
+    assert plans[WITHIN].time_ms <= plans[TIME].time_ms * 1.08
+    assert [time for time, _ in found.frontier] == sorted(time for time, _ in found.frontier)
+    assert [energy for _, energy in found.frontier] == sorted((e for _, e in found.frontier), reverse=True)
+
+
+@pytest.mark.slow
+def test_every_exhibit_is_there(tmp_path_factory: pytest.TempPathFactory) -> None:
+    page = tmp_path_factory.mktemp("reproduce") / "pcgc.html"
+    result = tilewright("reproduce", "pcgc", "--share", "0.01", "--output", str(page), "--json")
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert violations(document) == []
+    names = [exhibit["name"] for exhibit in document["exhibits"]]
+    assert names[:5] == ["Tables 1 and 2", "Tables 3 and 4", "Tables 5 and 6", "Figure 4", "Figures 8 to 12"]
+    assert names[-1] == "This processor"
+    assert page.read_text().count("<svg") == len(BOARDS)
