@@ -22,7 +22,7 @@ from tilewright.ir.nest import Nest, Opaque, operands_of
 from tilewright.options import Accuracy
 from tilewright.partition.base import Subgraph
 from tilewright.targets.cpu.arrange import Barriers
-from tilewright.targets.cpu.forms.prices import GroupEstimates
+from tilewright.targets.cpu.fused.prices import GroupEstimates
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
 from tilewright.targets.cpu.layouts import assign_layouts

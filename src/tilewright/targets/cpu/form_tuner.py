@@ -18,8 +18,8 @@ from tilewright.progress import Progress
 from tilewright.steps import SearchName, SubgraphTuning, TuningInfo
 from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
+from tilewright.targets.cpu.forms.spaces import form_spaces
 from tilewright.targets.cpu.measuring import measuring_pool
-from tilewright.targets.cpu.product_forms import product_forms
 from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.tune_base import Array, GeneratedCode, Generator, plan_context, random_feed
 from tilewright.tuning import NO_CHOICES, Choices, TunedPlan, TuningDatabase
@@ -85,9 +85,7 @@ class FormTuner:
     def sites(self) -> FormSites:
         """What is tuned."""
         if self._sites is None:
-            spaces: Mapping[int, FormSpace[Form]] = product_forms(
-                self.program, self.plain.lowered, self.plain.isa
-            )
+            spaces: Mapping[int, FormSpace[Form]] = form_spaces(self.program, self.plain.isa)
             self._sites = FormSites.of(self.program, self.plain.lowered, spaces)
         return self._sites
 

@@ -438,7 +438,7 @@ def _as_lowered(
     `declined` are kernels that are not computed block by block after all, `separate` values that lie between
     kernels of one subgraph.
     """
-    if not declined and not separate:
+    if not declined and not separate and all(d.reason is not Reason.SEPARATE for d in partition.decisions):
         return partition
     subgraphs = tuple(_formed(subgraph, declined) for subgraph in partition.subgraphs)
     blockwise = {
@@ -451,12 +451,14 @@ def _as_lowered(
 
     def reason(decision: EdgeDecision) -> Reason:
         kernel = blockwise.get(decision.producer)
-        is_within = kernel is not None and kernel is blockwise.get(decision.consumer)
-        if is_within or not decision.reason.is_fused:
+        if not decision.reason.is_fused:
             return decision.reason
+        if kernel is not None and kernel is blockwise.get(decision.consumer):
+            return Reason.BLOCKWISE if decision.reason is Reason.SEPARATE else decision.reason
         if decision.value in separate:
             return Reason.SEPARATE
-        return Reason.CLUSTER if decision.reason is Reason.BLOCKWISE else decision.reason
+        is_other = decision.reason in (Reason.BLOCKWISE, Reason.SEPARATE)
+        return Reason.CLUSTER if is_other else decision.reason
 
     decisions = tuple(replace(d, reason=reason(d)) for d in partition.decisions)
     return replace(partition, subgraphs=subgraphs, decisions=decisions)

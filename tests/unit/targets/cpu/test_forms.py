@@ -19,7 +19,8 @@ from tilewright.partition.base import Reason, build_partition
 from tilewright.partition.join_layers import join_layers
 from tilewright.partition.layerwise import Layerwise, layerwise_clusters
 from tilewright.planning import Budget, Infeasible, Provenance
-from tilewright.targets.cpu.forms import GroupEstimates, choose_forms
+from tilewright.targets.cpu.forms import choose_forms
+from tilewright.targets.cpu.fused.prices import GroupEstimates
 from tilewright.targets.cpu.isa import Isa, isa_by_name
 
 AVX512 = isa_by_name("avx512")

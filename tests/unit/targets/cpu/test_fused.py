@@ -28,12 +28,12 @@ from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.merge_chains import Chain as MergedChain
 from tilewright.partition.merge_chains import merge_chains
 from tilewright.planning import Budget
-from tilewright.targets.cpu.forms import GroupEstimates, find_forms, prices
-from tilewright.targets.cpu.forms.prices import choose_blocking
-from tilewright.targets.cpu.fused import lower_fused
+from tilewright.targets.cpu.forms import find_forms
+from tilewright.targets.cpu.fused import lower_fused, prices
 from tilewright.targets.cpu.fused.blocks import cut, passed_on
 from tilewright.targets.cpu.fused.estimate import Estimate, Work
 from tilewright.targets.cpu.fused.generate import MAX_VARIANTS
+from tilewright.targets.cpu.fused.prices import GroupEstimates, choose_blocking
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.template import Context

@@ -15,8 +15,8 @@ from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.join_layers import join_layers
 from tilewright.partition.merge_chains import Chain, merge_chains, quotient_of
 from tilewright.targets.cpu.forms.elements import Element, Elements
-from tilewright.targets.cpu.forms.prices import GroupEstimates
 from tilewright.targets.cpu.fused.estimate import saved_cycles
+from tilewright.targets.cpu.fused.prices import GroupEstimates
 
 # Elements of one kernel.
 _MAX_ELEMENTS = 6

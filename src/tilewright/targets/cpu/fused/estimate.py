@@ -105,7 +105,7 @@ class Work:
         operands = {o.key: o for o in operands_of(group.nests)}
         self._element_bytes = {k: o.dtype.size_bytes for k, o in operands.items()}
         products = contractions(group.nests)
-        self.saved = (len(products) - 1) * _STEP_CYCLES
+        self.saved = max(0, len(products) - 1) * _STEP_CYCLES
         for key in self._between:
             element_bytes = self._element_bytes[key]
             for nest in self._users_of(key):
@@ -129,15 +129,16 @@ class Work:
             and not (nest.combine is None and isinstance(nest.body, Read))
         ]
 
-    def estimates(self) -> Iterator[Estimate]:
-        """Of every blocking that may be worth it; none where all blocks together save too little."""
-        if not self._estimate(Blocking(self.shape), 0.0).gain:
+    def estimates(self, *, only_promising: bool = True) -> Iterator[Estimate]:
+        """Of every blocking that fits the cache; `only_promising` leaves out what clearly gains nothing."""
+        if only_promising and not self._estimate(Blocking(self.shape), 0.0).gain:
             return
         for block in dict.fromkeys(self._blocks()):
             blocking = Blocking(block)
             num_blocks = blocking.num_blocks(self.shape)
             starts = num_blocks * self._num_kernels * _START_CYCLES
-            if num_blocks <= MAX_BLOCKS and self._estimate(blocking, starts).gain:
+            is_promising = not only_promising or self._estimate(blocking, starts).gain
+            if num_blocks <= MAX_BLOCKS and is_promising:
                 yield from self._estimates_of(block)
 
     def _estimate(self, blocking: Blocking, paid: float) -> Estimate:

@@ -44,6 +44,11 @@ class GroupEstimates:
             self._known[key] = choose_blocking(group, self.isa)
         return self._known[key]
 
+    def all_of(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> tuple[Estimate, ...]:
+        """Of any nodes in all blocks that fit the cache, promising or not."""
+        group = self.fuse(nodes, outputs)
+        return () if isinstance(group, Opaque) else estimates_of(group, self.isa, only_promising=False)
+
 
 def choose_blocking(group: NestGroup, isa: Isa) -> Estimate | None:
     """The blocks of a group's result with the largest gain; None where none can pay."""
@@ -51,9 +56,9 @@ def choose_blocking(group: NestGroup, isa: Isa) -> Estimate | None:
     return max(estimates, key=lambda e: e.gain, default=None)
 
 
-def estimates_of(group: NestGroup, isa: Isa) -> tuple[Estimate, ...]:
+def estimates_of(group: NestGroup, isa: Isa, *, only_promising: bool = True) -> tuple[Estimate, ...]:
     """Of all blocks of a group's result that may be worth it; none where it is no work for blocks."""
     if len(group.outputs) != 1 or len(group.nests) > _MAX_NESTS:
         return ()
     work = Work(group, isa)
-    return tuple(work.estimates()) if work.saved else ()
+    return tuple(work.estimates(only_promising=only_promising)) if work.saved else ()

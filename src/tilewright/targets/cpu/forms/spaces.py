@@ -1,0 +1,95 @@
+"""The spaces of forms of a program's subgraphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.hardware.host import host_machine
+from tilewright.hardware.probe import resolve_threads
+from tilewright.ir.fuse import FusedNodes
+from tilewright.ir.graph import Node
+from tilewright.options import Accuracy
+from tilewright.partition.base import Partition, Subgraph
+from tilewright.partition.form import Form, KernelForm
+from tilewright.partition.layerwise import layerwise_clusters
+from tilewright.planning.choice import Choice
+from tilewright.program import Program
+from tilewright.targets.cpu.costs import CpuCosts
+from tilewright.targets.cpu.forms.space import Product, SubgraphForms
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.lower import lower_partition
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredPartition
+from tilewright.targets.cpu.select import product_candidates
+from tilewright.targets.cpu.template import Context
+
+
+def form_spaces(program: Program, isa: Isa) -> dict[int, SubgraphForms]:
+    """The spaces of a program's subgraphs, by number, of those that can be computed in several ways.
+
+    What products there are is seen in the subgraphs cut into their layers, each a kernel.
+    """
+    options, graph = program.options, program.graph
+    layer_of = {node: i for i, layer in enumerate(layerwise_clusters(graph)) for node in layer}
+    fuse = FusedNodes()
+    costs = CpuCosts(graph, host_machine(), isa, resolve_threads(options.num_threads), options.accuracy, fuse)
+    apart = _cut(program.partition, layer_of)
+    lowered = lower_partition(apart, isa, accuracy=options.accuracy, fuse=fuse)
+    spaces: dict[int, SubgraphForms] = {}
+    for subgraph, work in zip(program.partition.subgraphs, lowered.work, strict=True):
+        launches = [launch for launch in work if isinstance(launch, KernelLaunch)]
+        if len(launches) != len(work) or not launches:
+            continue
+        numbers: dict[int, int] = {}
+        space = SubgraphForms(
+            graph,
+            subgraph,
+            Form(subgraph.kernels),
+            tuple(numbers.setdefault(layer_of[node], len(numbers)) for node in subgraph.nodes),
+            _products(subgraph, launches, lowered, isa, options.accuracy),
+            costs,
+            tuple(_code(subgraph, launch) for launch in launches),
+            repr((isa.fingerprint, options.accuracy)),
+        )
+        if space.starts():
+            spaces[subgraph.id] = space
+    return spaces
+
+
+def _cut(partition: Partition, layer_of: dict[Node, int]) -> Partition:
+    """The partition with each layer of a subgraph as a kernel."""
+
+    def cut(subgraph: Subgraph) -> Subgraph:
+        members: dict[int, list[int]] = {}
+        for position, node in enumerate(subgraph.nodes):
+            members.setdefault(layer_of[node], []).append(position)
+        ordered = sorted(members.values(), key=lambda positions: positions[-1])
+        return replace(subgraph, form=Form(tuple(KernelForm(tuple(p)) for p in ordered)))
+
+    return replace(partition, subgraphs=tuple(map(cut, partition.subgraphs)))
+
+
+def _code(subgraph: Subgraph, launch: KernelLaunch) -> tuple[frozenset[int], str]:
+    """What a launch runs; a kernel's symbol is a digest of its code."""
+    kernel = launch.kernel
+    positions = frozenset(subgraph.nodes.index(node) for node in launch.nodes)
+    return positions, repr((kernel.signature, kernel.symbol, kernel.num_chunks))
+
+
+def _products(
+    subgraph: Subgraph, launches: list[KernelLaunch], lowered: LoweredPartition, isa: Isa, accuracy: Accuracy
+) -> tuple[Product, ...]:
+    place = {node: position for position, node in enumerate(subgraph.nodes)}
+    products: dict[tuple[frozenset[int], str], Product] = {}
+    for launch in launches:
+        signature = launch.kernel.signature
+        if signature in lowered.products:
+            positions = frozenset(place[node] for node in launch.nodes)
+            ways = _ways(lowered, signature, isa, accuracy)
+            if len(ways) > 1:
+                products[positions, signature] = Product(positions, signature, ways)
+    return tuple(products.values())
+
+
+def _ways(lowered: LoweredPartition, signature: str, isa: Isa, accuracy: Accuracy) -> tuple[Choice, ...]:
+    product = lowered.products[signature]
+    return product_candidates(product.nest, Context(isa, product.layouts, accuracy, product.constants))
