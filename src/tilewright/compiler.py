@@ -89,12 +89,13 @@ def compile_graph(
     *,
     tuning: Tuning = "stored",
     search: SearchName = DEFAULT_SEARCH,
+    workers: str = "",
 ) -> Compilation:
     """The whole flow. The graph given is not changed.
 
     `tuning` says which measurements choose kernels: those that are `stored`, or without them those that the
     budget allows; `anew` searches in any case, from the stored ones on, `afresh` from nothing. `search` says
-    what is searched.
+    what is searched, `workers` on which cluster.
 
     Raises:
         UnsupportedOp: a node that the target declines.
@@ -115,6 +116,7 @@ def compile_graph(
                 anew=tuning == "anew",
                 afresh=tuning == "afresh",
                 search=search,
+                workers=workers,
                 progress=clock.report,
                 meter=planned.meter,
             )

@@ -38,6 +38,8 @@ class _Fake:
 
     def run(self, feed: Mapping[str, Array]) -> Mapping[str, Array]:
         y = 2 * feed["x"]
+        if self.does == "slow":
+            time.sleep(0.1)
         if self.does == "crash" or (self.does == "crash once" and not self.marker.exists()):
             self.marker.touch()
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -69,6 +71,11 @@ def load(facts: Mapping[str, Any], parts: Mapping[str, bytes]) -> _Fake:
     if facts["does"] == "refuse":
         raise UsageError("made for another machine")
     return _Fake(facts["does"], facts["run_ns"], Path(facts["marker"]))
+
+
+def fingerprints() -> frozenset[str]:
+    """This machine's, for a cluster of its own."""
+    return frozenset({"this machine"})
 
 
 if __name__ == "__main__":

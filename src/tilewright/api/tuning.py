@@ -22,6 +22,7 @@ from tilewright.progress import Progress
 from tilewright.results import Result, Table, about
 from tilewright.steps import DEFAULT_SEARCH, SearchName, TuningInfo
 from tilewright.targets import find_target
+from tilewright.tuning.ray_fleet import check_address
 
 DEFAULT_BUDGET = Budget(UNLIMITED, 60.0)
 
@@ -33,7 +34,8 @@ class TuneRequest:
     The search goes on where the last one for this model ended; `afresh` measures all again. `output` is where
     the artifact is written, too. `search` says what is varied: the forms of subgraphs, in parts first
     (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
-    (`conventional`), or only how products are made, one by one (`flat`).
+    (`conventional`), or only how products are made, one by one (`flat`). `workers` is the address of a Ray
+    cluster whose machines measure, those that are like this one.
     """
 
     model: Model
@@ -41,8 +43,13 @@ class TuneRequest:
     afresh: bool = False
     output: Path | None = None
     search: SearchName = DEFAULT_SEARCH
+    workers: str = ""
 
     def __post_init__(self) -> None:
+        if self.workers:
+            check_address(self.workers)
+            if self.search == "flat":
+                raise UsageError("search flat measures in this process; give reformer, or leave out workers.")
         if not find_target(self.options.target).is_measurable:
             raise UsageError(f"target {self.options.target}: nothing can be measured there; tune for cpu.")
         if self.output is not None:
@@ -85,6 +92,7 @@ def tune_model(
     *,
     afresh: bool = False,
     search: SearchName = DEFAULT_SEARCH,
+    workers: str = "",
     output: Path | None = None,
     shapes: Shapes | str | None = None,
     options: Options | None = None,
@@ -96,8 +104,9 @@ def tune_model(
     The search goes on where the last one for this model ended; `afresh` measures all again. What it finds is
     kept: later compilations of the model use it. `search` says what is varied: the forms of subgraphs, in
     parts first (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
-    (`conventional`), or only how products are made (`flat`). `output` is where the artifact is written, too;
-    the rest is as for `compile`.
+    (`conventional`), or only how products are made (`flat`). `workers` is the address of a Ray cluster, `ray`
+    or `ray://host:port`: its machines that are like this one measure. `output` is where the artifact is
+    written, too; the rest is as for `compile`.
 
     Raises:
         UsageError: a target without anything to measure; as `compile`.
@@ -107,7 +116,10 @@ def tune_model(
         artifact_path(Path(model), output)  # before it takes time to load
     model, options = compilation_request(model, target, shapes, options, settings)
     return answer(
-        TuneRequest(model=model, options=options, afresh=afresh, output=output, search=search), progress
+        TuneRequest(
+            model=model, options=options, afresh=afresh, output=output, search=search, workers=workers
+        ),
+        progress,
     )
 
 
@@ -115,7 +127,9 @@ def answer(request: TuneRequest, progress: Progress | None = None) -> TuneResult
     """What a request asks for; as `tw.tune`."""
     model, options = request.model, request.options
     how: Tuning = "afresh" if request.afresh else "anew"
-    compilation = compile_graph(model.graph, options, progress, tuning=how, search=request.search)
+    compilation = compile_graph(
+        model.graph, options, progress, tuning=how, search=request.search, workers=request.workers
+    )
     compiled = compiled_model(model, options, compilation)
     if compiled.tuning is None:
         raise UnsupportedOp(f"{model.name}: does not run on random inputs, so that nothing can be measured.")

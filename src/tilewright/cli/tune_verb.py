@@ -32,6 +32,12 @@ def tune(
         help="What varies: forms of subgraphs, parts first (reformer), as wholes (evolutionary), or without "
         "complex operators in one kernel (conventional), or only how products are made (flat).",
     ),
+    workers: str = typer.Option(
+        "",
+        "--workers",
+        metavar="ray|ray://HOST:PORT",
+        help="Let machines of a Ray cluster measure that are like this one; default: this one does.",
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Measure other ways to make each kernel, in the running model, and keep what is faster.
@@ -50,6 +56,7 @@ def tune(
             options=options,
             afresh=afresh,
             search=cast(SearchName, search),
+            workers=workers,
             output=output,
             progress=update,
         )

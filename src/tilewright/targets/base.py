@@ -295,6 +295,7 @@ class Backend(Protocol):
         anew: bool = False,
         afresh: bool = False,
         search: SearchName = DEFAULT_SEARCH,
+        workers: str = "",
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> TuningInfo | None:
@@ -302,7 +303,8 @@ class Backend(Protocol):
 
         What an earlier search found counts, unless `anew` asks for another search, which goes on from the
         earlier one's measurements, or `afresh` for one that measures all again. `search` says what is varied,
-        `meter` what is left of the budget; without one it is started here.
+        `workers` names the cluster that measures, `meter` is what is left of the budget; without one it is
+        started here.
         """
         ...
 
@@ -455,6 +457,7 @@ class PlainBackend:
         anew: bool = False,
         afresh: bool = False,
         search: SearchName = DEFAULT_SEARCH,
+        workers: str = "",
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> TuningInfo | None:

@@ -129,6 +129,11 @@ MeasureResult = Measured | Failed
 class MeasuringPool(Protocol):
     """Whoever measures, here or on other machines."""
 
+    @property
+    def num_machines(self) -> int:
+        """How many candidates are measured at the same time."""
+        ...
+
     def measure(self, requests: Iterable[MeasureRequest]) -> Iterator[MeasureResult]:
         """The result of each request, in their order. A request is taken when its turn comes.
 
@@ -162,6 +167,11 @@ class LocalMeasuringPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def num_machines(self) -> int:
+        """This one."""
+        return 1
 
     @property
     def pid(self) -> int | None:

@@ -61,8 +61,8 @@ class FormModelBench:
 
     @property
     def max_plans(self) -> int:
-        """Plans that are compiled before they are measured, one after another."""
-        return _MAX_PLANS
+        """Plans that are compiled before they are measured, on each machine one after another."""
+        return _MAX_PLANS * self.pool.num_machines
 
     def profile(self, plan: Forms) -> KernelTimes | Failure:
         """The times of a plan's kernels."""

@@ -19,10 +19,11 @@ from tilewright.steps import SearchName, SubgraphTuning, TuningInfo
 from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
 from tilewright.targets.cpu.forms.spaces import form_spaces
-from tilewright.targets.cpu.measuring import measuring_pool
+from tilewright.targets.cpu.measuring import cluster_pool, measuring_pool
 from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.tune_base import Array, GeneratedCode, Generator, plan_context, random_feed
 from tilewright.tuning import NO_CHOICES, Choices, TunedPlan, TuningDatabase
+from tilewright.tuning.cluster import ClusterMeasuringPool
 from tilewright.tuning.form_plan import (
     Findings,
     FormOutcome,
@@ -32,7 +33,7 @@ from tilewright.tuning.form_plan import (
     SiteReport,
     TunedForms,
 )
-from tilewright.tuning.observation import Failure, FailureReason, Observation, PlanContext
+from tilewright.tuning.observation import Failure, FailureReason, Observation, PlanContext, Provenance
 from tilewright.tuning.reformer import Reformer
 from tilewright.tuning.schema import measurement_of
 from tilewright.tuning.space import FormSpace
@@ -44,20 +45,26 @@ FEATURE_SET = "forms-1"
 
 @dataclass(slots=True, eq=False)
 class FormTuner:
-    """Tunes one model; `plain` is what the estimates alone made of it, `search_name` says how."""
+    """Tunes one model; `plain` is what the estimates alone made of it, `search_name` says how.
+
+    `workers` is the address of a cluster that measures; without one this machine does.
+    """
 
     target: Generator
     plain: GeneratedCode
     database: TuningDatabase
     search_name: SearchName = "reformer"
+    workers: str = ""
     _sites: FormSites | None = field(default=None)
 
     @classmethod
-    def of(cls, target: Generator, plain: GeneratedCode, search: SearchName = "reformer") -> FormTuner:
+    def of(
+        cls, target: Generator, plain: GeneratedCode, search: SearchName = "reformer", workers: str = ""
+    ) -> FormTuner:
         """The tuner whose database lies in the cache that the program's options name."""
         options = plain.program.options
         folder = None if options.no_cache else options.cache_dir or default_cache_directory()
-        return cls(target, plain, TuningDatabase.in_folder(folder), search)
+        return cls(target, plain, TuningDatabase.in_folder(folder), search, workers)
 
     @property
     def splits(self) -> bool:
@@ -142,8 +149,10 @@ class FormTuner:
         finally:
             executable.close()
 
-    def pool(self) -> LocalMeasuringPool:
-        """Who measures: a process of its own."""
+    def pool(self) -> LocalMeasuringPool | ClusterMeasuringPool:
+        """Who measures: a process of its own, or machines like this one."""
+        if self.workers:
+            return cluster_pool(self.workers, self.context.fingerprint)
         return measuring_pool()
 
     # The database.
@@ -165,6 +174,7 @@ class FormTuner:
 
     def _record(self, trials: Sequence[FormTrial[Form]]) -> None:
         now_s = time.time()
+        provenance = Provenance(host=self.workers, calibrated_at_s=now_s if self.workers else None)
         outcomes: list[Observation | Failure] = []
         for trial in trials:
             candidate = trial.form.to_json()
@@ -175,7 +185,14 @@ class FormTuner:
                 measured = measurement_of(trial.time_ns)
                 outcomes.append(
                     Observation(
-                        trial.key, candidate, measured, trial.plain_ns, now_s, trial.features, FEATURE_SET
+                        trial.key,
+                        candidate,
+                        measured,
+                        trial.plain_ns,
+                        now_s,
+                        trial.features,
+                        FEATURE_SET,
+                        provenance,
                     )
                 )
         self.database.record(self.context, outcomes)

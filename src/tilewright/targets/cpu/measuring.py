@@ -16,7 +16,10 @@ from tilewright.ir.graph import Graph
 from tilewright.targets.cpu.executable import CpuExecutable, TensorSpec
 from tilewright.targets.cpu.race import time_ns
 from tilewright.targets.cpu.stored import CpuStore, GeneratedCode
+from tilewright.targets.cpu.tuning_context import host_fingerprints
+from tilewright.tuning.cluster import ClusterMeasuringPool
 from tilewright.tuning.measuring import RunTime, serve
+from tilewright.tuning.ray_fleet import Measuring, ray_pool
 from tilewright.tuning.workers import LocalMeasuringPool, PackedCode
 
 Array = np.ndarray[Any, Any]
@@ -25,6 +28,16 @@ Array = np.ndarray[Any, Any]
 def measuring_pool() -> LocalMeasuringPool:
     """A process that measures what `packed` gives."""
     return LocalMeasuringPool(__name__)
+
+
+def cluster_pool(workers: str, fingerprint: str) -> ClusterMeasuringPool:
+    """The machines of a cluster that have a fingerprint (`PlanContext`), which measure what `packed` gives.
+
+    Raises:
+        NoCluster: there are none.
+    """
+    tells = f"{host_fingerprints.__module__}:{host_fingerprints.__name__}"
+    return ray_pool(workers, Measuring(__name__, tells, fingerprint))
 
 
 def packed(code: GeneratedCode) -> PackedCode:

@@ -352,12 +352,13 @@ class CpuTarget:
         anew: bool = False,
         afresh: bool = False,
         search: SearchName = DEFAULT_SEARCH,
+        workers: str = "",
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> TuningInfo | None:
         """How to make the kernels of a model for which the estimates made `code`: see `tune.tune`."""
         progress = progress or _silent
-        return tune(self, code, search, anew=anew, afresh=afresh, progress=progress, meter=meter)
+        return tune(self, code, search, workers, anew=anew, afresh=afresh, progress=progress, meter=meter)
 
 
 class CpuBackend(PlainBackend):
@@ -528,11 +529,20 @@ class CpuBackend(PlainBackend):
         anew: bool = False,
         afresh: bool = False,
         search: SearchName = DEFAULT_SEARCH,
+        workers: str = "",
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> TuningInfo | None:
         """Measure how to make the kernels."""
-        return self.cpu.tune(code, anew=anew, afresh=afresh, search=search, progress=progress, meter=meter)
+        return self.cpu.tune(
+            code,
+            anew=anew,
+            afresh=afresh,
+            search=search,
+            workers=workers,
+            progress=progress,
+            meter=meter,
+        )
 
 
 def _silent(what: str, done: int, total: int) -> None:

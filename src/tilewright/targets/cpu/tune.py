@@ -34,6 +34,7 @@ from tilewright.targets.cpu.tune_base import (
 )
 from tilewright.tuning import Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search
 from tilewright.tuning.observation import PlanContext
+from tilewright.tuning.ray_fleet import NoCluster
 
 logger = logging.getLogger(__name__)
 
@@ -254,6 +255,7 @@ def tune(
     target: Generator,
     plain: GeneratedCode,
     search: SearchName,
+    workers: str = "",
     *,
     anew: bool,
     afresh: bool,
@@ -268,9 +270,10 @@ def tune(
 
     Raises:
         UsageError: a budget, no plan, and the cache is frozen.
+        NoCluster: `workers` names a cluster that does not measure.
     """
     options = plain.program.options
-    flat, forms = Tuner.of(target, plain), FormTuner.of(target, plain, search)
+    flat, forms = Tuner.of(target, plain), FormTuner.of(target, plain, search, workers)
     tuners: tuple[ModelTuner, ...] = (flat, forms)
     stored = [] if anew or afresh else [(t, p) for t in tuners if (p := t.stored()) is not None]
     if stored and (options.budget is None or any(plan.satisfies(options.budget) for _, plan in stored)):
@@ -286,6 +289,8 @@ def tune(
     try:
         meter = meter or (options.budget or Budget(UNLIMITED, None)).start()
         return chosen.search(meter, afresh=afresh, progress=progress)
+    except NoCluster:
+        raise
     except (ModelRejected, UnsupportedOp, UsageError) as error:
         # Operators on the host may refuse random inputs; the model itself is none the worse for it.
         logger.warning("nothing was measured, estimates choose all kernels: %s", error)
