@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.artifact.constants import named_constants, resolved_constants
 from tilewright.artifact.container import MANIFEST, TABLES, Archive, Member, is_member_name, write_archive
 from tilewright.artifact.facts import decode_facts, encode_facts
 from tilewright.artifact.machine import decode_machine, encode_machine
@@ -44,6 +43,7 @@ from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.targets import find_target, is_machine, is_machine_known
 from tilewright.targets.base import CodeStore, Executable, LoadableCode, Target
+from tilewright.targets.named_constants import named_constants, resolved_constants
 from tilewright.targets.stored import StoredCode
 from tilewright.targets.validate import require_valid_program
 

@@ -6,11 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.artifact.constants import named_constants, resolved_constants
 from tilewright.artifact.tensors import decode_tensors, encode_tensors
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
 from tilewright.ir.text import parse_graph, print_graph
+from tilewright.targets.named_constants import named_constants, resolved_constants
 
 TYPES = [d.numpy for d in DType if d is not DType.STRING and not str(d).startswith("complex")]
 

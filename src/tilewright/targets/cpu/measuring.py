@@ -13,16 +13,21 @@ from tilewright.files import Bytes
 from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
+from tilewright.ir.text import parse_graph, print_graph
 from tilewright.targets.cpu.executable import CpuExecutable, TensorSpec
 from tilewright.targets.cpu.race import time_ns
 from tilewright.targets.cpu.stored import CpuStore, GeneratedCode
 from tilewright.targets.cpu.tuning_context import host_fingerprints
+from tilewright.targets.named_constants import named_constants, resolved_constants
 from tilewright.tuning.cluster import ClusterMeasuringPool
 from tilewright.tuning.measuring import RunTime, serve
 from tilewright.tuning.ray_fleet import Measuring, ray_pool
 from tilewright.tuning.workers import LocalMeasuringPool, PackedCode
 
 Array = np.ndarray[Any, Any]
+
+# Parts beside those of the code, whose names have a folder or none.
+_GRAPH, _TENSOR = "program/graph.txt", "program/tensors/"
 
 
 def measuring_pool() -> LocalMeasuringPool:
@@ -41,28 +46,22 @@ def cluster_pool(workers: str, fingerprint: str) -> ClusterMeasuringPool:
 
 
 def packed(code: GeneratedCode) -> PackedCode:
-    """Code as it travels.
-
-    Raises:
-        UsageError: operators run in Python, or outputs are constants, which only the program has.
-    """
-    image = code.image
-    if image.host_steps:
-        node = image.host_steps[0].node
-        raise UsageError(
-            f"{node.op_type} {node.name!r} runs in Python: only models whose operators are all generated "
-            "code are measured in another process."
-        )
-    constant = next((n for n, source in image.passthrough.items() if not isinstance(source, str)), None)
-    if constant is not None:
-        raise UsageError(f"output {constant!r} is a constant, which no measurement is about.")
+    """Code as it travels; with the program where operators run in Python, or outputs are constants."""
+    image, graph = code.image, code.program.graph
     stored = CpuStore().pack(code)
-    facts = {
+    facts: dict[str, Any] = {
         "tables": dict(stored.facts),
         "made_for": dict(stored.made_for),
         "num_threads": resolve_threads(code.program.options.num_threads),
     }
-    return PackedCode(facts, stored.parts)
+    parts = dict(stored.parts)
+    if image.host_steps or not all(isinstance(source, str) for source in image.passthrough.values()):
+        tensors, facts["constants"] = named_constants(graph)
+        arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+        facts["tensors"] = {name: [str(DType.from_numpy(a.dtype)), a.shape] for name, a in arrays.items()}
+        parts |= {_TENSOR + name: (a.reshape(-1).view(np.uint8).data,) for name, a in arrays.items()}
+        parts[_GRAPH] = (print_graph(graph).encode(),)
+    return PackedCode(facts, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,7 @@ class _Parts:
 
     facts: Any
     data: Mapping[str, bytes]
+    program: Mapping[str, Any]
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -87,7 +87,12 @@ class _Parts:
         )
 
     def graph(self) -> Graph:
-        raise UsageError("the program did not travel with its code.")
+        tensors = {
+            name: np.frombuffer(self.data[_TENSOR + name], DType[dtype.upper()].numpy).reshape(shape)
+            for name, (dtype, shape) in self.program["tensors"].items()
+        }
+        constants = resolved_constants(tensors, self.program["constants"])
+        return parse_graph(self.data[_GRAPH].decode(), constants=constants)
 
     def size_bytes(self, name: str) -> int:
         return len(self.data[name])
@@ -132,7 +137,7 @@ def load(facts: Mapping[str, Any], parts: Mapping[str, bytes]) -> _Loaded:
     refusal = store.refusal(facts["made_for"])
     if refusal is not None:
         raise UsageError(refusal)
-    image = store.unpack(_Parts(facts["tables"], parts))
+    image = store.unpack(_Parts(facts["tables"], parts, facts))
     return _Loaded(image.load(facts["num_threads"]), image.main.profile)
 
 

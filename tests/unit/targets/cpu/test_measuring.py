@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import onnx.parser
 import pytest
 from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.compiler import plan
-from tilewright.errors import UsageError
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.targets.cpu.codegen import compile_object
@@ -97,14 +95,22 @@ def test_code_of_another_processor_is_declined(code: CpuCode, pool: LocalMeasuri
     assert "another processor" in result.detail
 
 
-def test_operators_in_python_stay_in_this_process() -> None:
-    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2,2] x) => (float[] y) { y = Det(x) }'
-    program = plan(tw.load(onnx.parser.parse_model(text)).graph, Options()).program
-    with pytest.raises(UsageError, match=r"Det '.*' runs in Python"):
-        packed(CpuTarget().generate(program))
+MIXED = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[3,2,2] x) => (float[3] y, float[3] z, float[3] c)
+    <float[3] c = {1, 2, 3}, float[3] w = {4, 5, 6}> {
+        d = Det(x)  y = Add(d, w)  z = Softmax(y) }"""
 
 
-def test_outputs_that_are_constants_are_none_to_measure(code: CpuCode) -> None:
-    image = replace(code.image, passthrough={"y": np.zeros(2)})
-    with pytest.raises(UsageError, match="output 'y' is a constant"):
-        packed(replace(code, image=image))
+def test_operators_in_python_and_constant_outputs_travel_with_their_program(pool: LocalMeasuringPool) -> None:
+    program = plan(tw.load(onnx.parser.parse_model(MIXED)).graph, Options()).program
+    mixed = CpuTarget().generate(program, profile=True)
+    assert mixed.image.host_steps
+    feed = random_feed(program)
+    expected = run_graph(program.graph, feed)
+    (result,) = pool.measure([MeasureRequest(packed(mixed), feed, expected, 1e-4, None, EFFORT, 60.0)])
+    assert isinstance(result, Measured), result
+    assert {len(steps) for steps in result.candidate.steps_ns} == {len(mixed.lowered.steps)}
+    wrong = {**expected, "c": expected["c"] + 1}
+    (result,) = pool.measure([MeasureRequest(packed(mixed), feed, wrong, 1e-4, None, EFFORT, 60.0)])
+    assert isinstance(result, Failed)
+    assert result.reason == "wrong-values"

@@ -19,6 +19,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.progress import PhaseClock
 from tilewright.schedule.base import Group, Instance, MeasuredStages, NotMeasured, Schedule, Stage, single
 from tilewright.schedule.merge import merge_stage
+from tilewright.targets.cpu import stage_costs
 from tilewright.targets.cpu.arrange import staged_steps
 from tilewright.targets.cpu.stage_costs import CpuStageBench
 from tilewright.targets.cpu.target import CpuBackend, CpuTarget
@@ -158,18 +159,14 @@ def test_what_failed_is_told_and_remembered(cache: Path) -> None:
     assert bench.race(stages, None) is None
 
 
-def test_models_with_operators_in_python_are_not_measured(cache: Path) -> None:
-    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2,2] x) => (float[] y) { y = Det(x) }'
-    options = Options(cache_dir=cache)
-    graph, _ = optimise(tw.load(onnx.parser.parse_model(text)).graph, options)
-    target = CpuTarget()
-    planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
-    bench = planner.schedule_problem(planner.partition("layerwise"), PLAIN_RECIPE).bench
-    assert bench is not None
-    found = bench.measure([single(0)], None)
+def test_models_that_are_too_large_are_not_measured(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_costs, "_MAX_WEIGHT_BYTES", 1000)
+    bench = bench_of(cache, Pool())
+    found = bench.measure(sequential(bench), None)
     assert isinstance(found, NotMeasured)
     assert found.reason == "declined"
-    assert "Det 'y' runs in Python" in found.detail
+    assert "more than 1000" in found.detail
+    assert bench.remembered(sequential(bench)[0]) is None
 
 
 def test_a_frozen_cache_measures_nothing(cache: Path) -> None:
