@@ -98,7 +98,7 @@ def test_energy_is_in_picojoules_where_it_is_known_and_an_error_where_it_is_not(
     assert row.cost is not None
     assert row.bound is not None
     assert 0 < row.bound <= row.cost
-    with pytest.raises(tw.UsageError, match="the cpu target knows no energies"):
+    with pytest.raises(tw.UsageError, match="energy is unavailable on the cpu target"):
         plans("cpu", hint="energy")
 
 
@@ -149,5 +149,6 @@ def test_the_verb_prints_a_table_for_each_target(tmp_path: Path, monkeypatch: py
         *("graphturbo{alpha=1.25}",) * 2,
     ]
     assert tilewright("plan", path, "--hint", "energy").complaint == (
-        "hint energy: the cpu target knows no energies; give latency or throughput."
+        "hint energy: energy is unavailable on the cpu target, which knows no energies of its own; give a "
+        'machine file that says them, -t "cpu{energies=FILE}", or --hint latency.'
     )

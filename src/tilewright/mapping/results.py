@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tilewright.cost.base import Objective
 from tilewright.cost.count import Cost, LevelCount
+from tilewright.cost.energy import source_of
 from tilewright.cost.noc.result import NocResult
 from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import LevelLoops, Mapping
@@ -247,6 +248,12 @@ class MapResult(Result):
     total: MapTotal
     description: Machine = field(metadata=about(hidden=True))
 
+    @property
+    @in_json
+    def energy_source(self) -> str:
+        """Where its energies come from: the machine's table, and where that has them from."""
+        return source_of(self.description)
+
     def tables(self) -> Sequence[Table]:
         """Layers with their costs and bounds, equal ones once; on the network, where that was simulated."""
         rows: dict[int, tuple[str, ...]] = {}
@@ -336,6 +343,12 @@ class MapSweep(Result):
     variants: tuple[SweptMachine, ...]
     work: tuple[str, ...] = field(metadata=about(hidden=True))
 
+    @property
+    @in_json
+    def energy_source(self) -> str:
+        """Where its energies come from: the table of each variant."""
+        return f"model:{self.machine}"
+
     def tables(self) -> Sequence[Table]:
         """A row for each variant."""
         rows = []
@@ -417,6 +430,12 @@ class MapEvaluation(Result):
     link_transfers: bool
     cases: tuple[EvaluatedMapping, ...]
     description: Machine = field(metadata=about(hidden=True))
+
+    @property
+    @in_json
+    def energy_source(self) -> str:
+        """Where its energies come from: the machine's table, and where that has them from."""
+        return source_of(self.description)
 
     def tables(self) -> Sequence[Table]:
         """A row for each mapping; on the network, where that was simulated."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.cost.base import Estimate, KernelWork
 from tilewright.cost.roofline import external_bytes
@@ -18,7 +19,7 @@ from tilewright.hardware.probe import nominal_clock_hz
 from tilewright.ir.derive import macs
 from tilewright.ir.fuse import FusedNodes, NestGroup
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.nest import Nest, Opaque, operands_of
+from tilewright.ir.nest import Nest, Opaque, access_dims, operands_of
 from tilewright.options import Accuracy
 from tilewright.partition.base import Subgraph
 from tilewright.targets.cpu.arrange import Barriers
@@ -79,7 +80,7 @@ class LaunchCost:
         if isinstance(launch, HostOperator):
             return cls.of_host((launch.node,))
         kernel = launch.kernel
-        size_bytes = kernel.argument_bytes
+        size_bytes = min(kernel.argument_bytes, _touched_bytes(launch.nests) or kernel.argument_bytes)
         return cls(kernel_cycles(kernel, isa), kernel.num_chunks, _beyond_caches(size_bytes, isa))
 
     @classmethod
@@ -319,7 +320,7 @@ class CpuCosts:
         return tuple(costs)
 
     def _of_nests(self, nests: Sequence[Nest], cycles: float) -> LaunchCost:
-        size_bytes = sum(operand_bytes(o) for o in operands_of(nests) if o.kind in ("input", "output"))
+        size_bytes = _touched_bytes(nests)
         iterations = sum(nest.num_iterations for nest in nests)
         return LaunchCost(
             cycles, choose_num_chunks(iterations, iterations), _beyond_caches(size_bytes, self._isa)
@@ -347,6 +348,19 @@ def kernel_cycles(kernel: Kernel, isa: Isa) -> float:
     if kernel.estimate_cycles is not None:
         return kernel.estimate_cycles
     return START_CYCLES + transfer_cycles((kernel.argument_bytes,), isa)
+
+
+def _touched_bytes(nests: Sequence[Nest]) -> int:
+    """Of inputs and outputs the bytes that iterations can reach: few of a table whose rows data select."""
+    reached: dict[tuple[str, int], int] = {}
+    for nest in nests:
+        extents = nest.extents
+        for access in (*nest.reads, nest.write):
+            count = prod(extents[dim] for dim in access_dims(nest, access))
+            key = access.operand.key
+            reached[key] = reached.get(key, 0) + count * access.operand.dtype.size_bytes
+    kept = (o for o in operands_of(nests) if o.kind in ("input", "output"))
+    return sum(min(operand_bytes(o), reached[o.key]) for o in kept)
 
 
 def _beyond_caches(size_bytes: int, isa: Isa) -> int:

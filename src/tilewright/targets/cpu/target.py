@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.cost.energy import EnergyTable
 from tilewright.errors import (
     BudgetExceeded,
     InputError,
@@ -50,6 +51,7 @@ from tilewright.targets.cpu.check_places import check_places
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
 from tilewright.targets.cpu.costs import CpuCosts, LaunchCost, clock_ghz
 from tilewright.targets.cpu.describe import describe_steps
+from tilewright.targets.cpu.energies import CpuEnergyCosts
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
 from tilewright.targets.cpu.forms import choose_forms
 from tilewright.targets.cpu.image import CpuImage
@@ -196,6 +198,9 @@ class CpuTarget:
     barriers: Barriers = option(
         "stages", "Where groups of a stage wait: behind the stage, or behind each kernel (strict)."
     )
+    energies: str | None = option(
+        None, "A machine file with sourced energies of this processor, for --hint energy and edp."
+    )
 
     name: ClassVar[str] = "cpu"
     is_measurable: ClassVar[bool] = True
@@ -226,9 +231,10 @@ class CpuTarget:
         Raises:
             UsageError: the hint needs energies, which this target cannot tell.
         """
-        if options.hint in ("energy", "edp"):
+        if options.hint in ("energy", "edp") and self.energies is None:
             raise UsageError(
-                f"hint {options.hint}: the cpu target knows no energies; give latency or throughput."
+                f"hint {options.hint}: energy is unavailable on the cpu target, which knows no energies of "
+                'its own; give a machine file that says them, -t "cpu{energies=FILE}", or --hint latency.'
             )
         return CpuBackend(self, graph, options)
 
@@ -384,7 +390,10 @@ class CpuBackend(PlainBackend):
         """What the templates estimate, on the threads that a run has."""
         num_cores = self.limits.num_cores
         accuracy, barriers = self.options.accuracy, self.cpu.barriers
-        return CpuCosts(self.graph, self.cpu.machine, self.isa, num_cores, accuracy, self._fuse, barriers)
+        facts = self.graph, self.cpu.machine, self.isa, num_cores, accuracy, self._fuse, barriers
+        if self.cpu.energies is None:
+            return CpuCosts(*facts)
+        return CpuEnergyCosts(*facts, energies=EnergyTable.read(self.cpu.energies))
 
     def refine(
         self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tilewright.cost.energy import source_of
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import full_region
 from tilewright.program import Program
@@ -104,7 +105,7 @@ class NpuCode:
             "time_s": found.time_s,
             "energy_j": found.energy_j * num_clusters,
             "energy_by_j": {part: pj * 1e-12 * num_clusters for part, pj in found.energy_pj.items()},
-            "energy_source": self.machine.energy_source or "the citations of the machine's numbers",
+            "energy_source": source_of(self.machine),
             "max_power_w": self.machine.max_power_w,
             "bytes": asdict(found.traffic),
             "utilization": found.utilization,

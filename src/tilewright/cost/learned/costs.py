@@ -1,0 +1,139 @@
+"""The cost model that planners ask: a target's own estimates, corrected by what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.cost.base import CostModel, Estimate, KernelWork
+from tilewright.cost.features import MachineFacts, WorkFacts, features_of, work_structure
+from tilewright.cost.learned.model import Learned, LearnedModel
+from tilewright.errors import UsageError
+from tilewright.hardware.element_types import ElementTypes
+from tilewright.hardware.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedCosts:
+    """Kernels at learned times and energies; what was not learned of is scaled as they are. See `CostModel`.
+
+    A stage of several groups, whose kernels were never measured together, takes as much more or less than the
+    target estimates as its kernels do one after the other. Transfers and bounds are the target's.
+    """
+
+    model: LearnedModel
+    base: CostModel
+    machine: MachineFacts
+    num_threads: int
+    proves_bounds: bool = False
+    _known: dict[Hashable, Estimate] = field(init=False, repr=False, default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        model: LearnedModel,
+        base: CostModel,
+        machine: Machine,
+        types: ElementTypes | None = None,
+        num_threads: int | None = None,
+    ) -> LearnedCosts:
+        """A model for a machine, whose target estimates as `base` does.
+
+        Raises:
+            UsageError: the model is of another machine, or knows no time.
+        """
+        if model.machine != machine.name:
+            raise UsageError(
+                f"learned model: is of machine {model.machine!r}, not of {machine.name!r}; adapt it to that."
+            )
+        if "time" not in model.quantities:
+            raise UsageError(f"learned model of {model.machine!r}: knows no time; train it on times, too.")
+        threads = num_threads or machine.num_cores_per_cluster
+        return cls(model, base, MachineFacts.of(machine, types), threads)
+
+    @classmethod
+    def open(
+        cls, path: str, base: CostModel, machine: Machine | None, types: ElementTypes | None = None
+    ) -> LearnedCosts:
+        """The model of a file, for a machine.
+
+        Raises:
+            UsageError: there is no machine, or the file or what it holds does not fit.
+        """
+        if machine is None:
+            raise UsageError(f"learned model {path}: this target describes no machine; leave the model out.")
+        return cls.of(LearnedModel.read(Path(path)), base, machine, types)
+
+    @property
+    def source(self) -> str:
+        """The method, and the share of operators that it was learned from."""
+        time = self.model.quantities["time"]
+        return f"learned ({time.method}, {time.num_measured} of {time.num_operators} operators measured)"
+
+    def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
+        """A kernel alone.
+
+        Raises:
+            UsageError: an operator without loop nests, of which nothing can be predicted.
+        """
+        return self._learned(work, self.base.kernel(work, num_cores), num_cores or self.num_threads)
+
+    def fused(self, work: KernelWork) -> Estimate:
+        """A kernel alone that may be computed block by block, as the target estimates that.
+
+        Raises:
+            UsageError: an operator without loop nests, of which nothing can be predicted.
+        """
+        return self._learned(work, self.base.fused(work), self.num_threads)
+
+    def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:
+        """Groups that run at the same time.
+
+        Raises:
+            UsageError: an operator without loop nests, of which nothing can be predicted.
+        """
+        estimate = self.base.stage(groups, num_cores)
+        kernels = [work for group in groups for work in group]
+        alone_ns = sum(self.base.kernel(work).time_ns for work in kernels)
+        learned = [self.kernel(work) for work in kernels]
+        factor = sum(kernel.time_ns for kernel in learned) / alone_ns if alone_ns else 1.0
+        known = [kernel.energy_pj for kernel in learned if kernel.energy_pj is not None]
+        energy_pj = sum(known) if len(known) == len(learned) else None
+        return replace(
+            estimate, time_ns=estimate.time_ns * factor, bound_ns=0.0, source=self.source, energy_pj=energy_pj
+        )
+
+    def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
+        """A copy between levels, as the target estimates it.
+
+        Raises:
+            MachineError: there is no such level, or nothing between the two.
+        """
+        return self.base.transfer(size_bytes, source_level, target_level)
+
+    def least(self, kernels: Sequence[KernelWork], num_groups: int = 1) -> Estimate:
+        """What the target says: nothing was learned of bounds."""
+        return self.base.least(kernels, num_groups)
+
+    def _learned(self, work: KernelWork, estimate: Estimate, num_threads: int) -> Estimate:
+        if estimate.time_ns == 0:  # a view, which is no kernel
+            return estimate
+        key = (work_structure(work), num_threads, estimate.time_ns)
+        if key not in self._known:
+            self._known[key] = self._predicted(WorkFacts.of(work), estimate, num_threads)
+        return self._known[key]
+
+    def _predicted(self, facts: WorkFacts, estimate: Estimate, num_threads: int) -> Estimate:
+        features = features_of(facts, self.machine, num_threads, estimate.time_ns)[None, :]
+
+        def corrected(learned: Learned, value: float) -> float:
+            return value * float(np.exp2(learned.log_ratio(features)[0]))
+
+        time_ns = corrected(self.model.quantities["time"], estimate.time_ns)
+        energy, energy_pj = self.model.quantities.get("energy"), estimate.energy_pj
+        if energy is not None and energy_pj is not None:
+            energy_pj = corrected(energy, energy_pj)
+        return Estimate(time_ns, min(estimate.bound_ns, time_ns), self.source, energy_pj, 0.0)
