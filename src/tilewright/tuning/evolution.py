@@ -28,7 +28,7 @@ class EvolutionOptions:
     num_offspring: int = 48
     epsilon: float = 0.15
     cross_share: float = 0.3
-    window: int = 12
+    window: int = 10
     min_gain: float = 0.015
 
 
@@ -108,7 +108,7 @@ class Evolution(Generic[FormT]):
     def has_settled(self) -> bool:
         """Whether more would hardly bring much: nothing new is left, or the last forms brought little."""
         is_steady = has_settled(self._costs, self.options.window, self.options.min_gain)
-        return not self._queue and (self._is_exhausted or is_steady)
+        return is_steady or (self._is_exhausted and not self._queue)
 
     def propose(self, count: int) -> tuple[FormT, ...]:
         """Forms to measure next, no more than `count`, none of them known; fewer where the space has no more.

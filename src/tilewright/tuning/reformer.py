@@ -104,6 +104,7 @@ class Reformer(Generic[FormT]):
     _num_parts: dict[str, int] = field(default_factory=dict)
     _measured: dict[str, set[FormT]] = field(default_factory=dict)
     _verdicts: dict[str, str] = field(default_factory=dict)
+    _taken_by: dict[str, str] = field(default_factory=dict)  # the verdicts of the plan that is stored
     _total_ns: float = 0.0
     _plan: TunedForms[FormT] = field(default_factory=lambda: TunedForms({}))
     _raced: Mapping[str, FormT] = field(default_factory=dict)  # by the last plan that was not stored
@@ -358,6 +359,7 @@ class Reformer(Generic[FormT]):
             wins = against is not None and typical(against[1]) < typical(against[0])
         if wins:
             self._plan = TunedForms(dict(forms), typical(plain), typical(new))
+            self._taken_by = dict(self._verdicts)
             self.listener.store(self._plan)
         elif not incumbent:
             self._plan = TunedForms({}, typical(plain), typical(new))
@@ -437,7 +439,7 @@ class Reformer(Generic[FormT]):
         """Why a site has the form that it has."""
         if form is not None:
             origin = "" if whole is None else whole.origins.get(form, "")
-            return "; ".join(x for x in (origin, self._verdicts.get(key, ""), "the race was won") if x)
+            return "; ".join(x for x in (origin, self._taken_by.get(key, ""), "the race was won") if x)
         if key in self._verdicts:
             return f"{self._verdicts[key]}: not enough, or the race of whole models was not won"
         return "nothing measured was faster than the estimates' choice by enough"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.graph import Node
 from tilewright.partition.base import Subgraph
+from tilewright.partition.check_forms import form_violations
 from tilewright.partition.form import Form
 from tilewright.program import Program
-from tilewright.targets.cpu.lowered import LoweredModel, LoweredStage
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage
 from tilewright.tuning.form_plan import FormSite
 from tilewright.tuning.space import FormSpace
 
@@ -18,15 +20,15 @@ from tilewright.tuning.space import FormSpace
 class FormSites:
     """Subgraphs by what they have in common, in the untuned program.
 
-    `spaces` are by the numbers of subgraphs; a subgraph without one keeps its form.
+    `keys` are by the numbers of subgraphs; a subgraph without one keeps its form.
     """
 
     program: Program
-    spaces: Mapping[int, FormSpace[Form]]
+    keys: Mapping[int, str]
     place: Mapping[Node, tuple[int, int]]  # the number of its subgraph, and its position there
 
     @classmethod
-    def of(cls, program: Program, plain: LoweredModel, spaces: Mapping[int, FormSpace[Form]]) -> FormSites:
+    def of(cls, program: Program, plain: LoweredModel) -> FormSites:
         """The sites of a program that `plain` is made of.
 
         Subgraphs whose kernels run beside those of others have no time of their own: they keep their forms.
@@ -40,17 +42,35 @@ class FormSites:
             for launch in step.launches
             if launch.nodes
         }
-        alone = {number: space for number, space in spaces.items() if number not in shared}
-        return cls(program, alone, place)
+        keys = {n: key for n, key in subgraph_keys(program, plain).items() if n not in shared}
+        return cls(program, keys, place)
 
-    def sites(self) -> tuple[FormSite[Form], ...]:
-        """One for each key, in the order of the subgraphs."""
+    def with_spaces(
+        self, spaces: Mapping[int, FormSpace[Form]]
+    ) -> tuple[FormSites, tuple[FormSite[Form], ...]]:
+        """What is searched if subgraphs have these spaces: the sites, and one of each key, in order."""
+        keys = {number: spaces[number].key for number in sorted(self.keys) if number in spaces}
         first_nodes: dict[str, list[str]] = {}
-        spaces: dict[str, FormSpace[Form]] = {}
-        for number, space in sorted(self.spaces.items()):
-            spaces.setdefault(space.key, space)
-            first_nodes.setdefault(space.key, []).append(self._subgraphs[number].nodes[0].name)
-        return tuple(FormSite(space, tuple(first_nodes[key])) for key, space in spaces.items())
+        of_key: dict[str, FormSpace[Form]] = {}
+        for number, key in keys.items():
+            of_key.setdefault(key, spaces[number])
+            first_nodes.setdefault(key, []).append(self._subgraphs[number].nodes[0].name)
+        found = tuple(FormSite(space, tuple(first_nodes[key])) for key, space in of_key.items())
+        return replace(self, keys=keys), found
+
+    def fitting(self, key: str, document: object) -> Form | None:
+        """The form that a document is, if it is one of the subgraphs of a key."""
+        form = Form.from_json(document)
+        subgraph = self._subgraphs[self._first(key)]
+        if form is None or any(form_violations(self.program.graph, replace(subgraph, form=form))):
+            return None
+        return form
+
+    def nodes(self, key: str) -> tuple[str, ...]:
+        """The names of the first operators of its subgraphs."""
+        return tuple(
+            self._subgraphs[n].nodes[0].name for n, other in sorted(self.keys.items()) if other == key
+        )
 
     def planned(self, forms: Mapping[str, Form]) -> Program:
         """The program with these forms, by the keys of sites."""
@@ -58,12 +78,11 @@ class FormSites:
 
     def numbered(self, forms: Mapping[str, Form]) -> dict[int, Form]:
         """These forms by the numbers of subgraphs."""
-        return {number: forms[space.key] for number, space in self.spaces.items() if space.key in forms}
+        return {number: forms[key] for number, key in self.keys.items() if key in forms}
 
     def describe(self, key: str, form: Form) -> str:
         """A form in words, by the operators of the first of its subgraphs: kernels, and how each is made."""
-        number = next(number for number, space in sorted(self.spaces.items()) if space.key == key)
-        nodes = self._subgraphs[number].nodes
+        nodes = self._subgraphs[self._first(key)].nodes
         kernels: list[str] = []
         for kernel in form.kernels:
             names = [nodes[position].name for position in kernel.nodes]
@@ -84,9 +103,9 @@ class FormSites:
             if not isinstance(step, LoweredStage) or not step.launches[0].nodes:
                 continue
             number, position = self.place[step.launches[0].nodes[0]]
-            if number not in self.spaces:
+            if number not in self.keys:
                 continue
-            kernels = times.setdefault(self.spaces[number].key, {})
+            kernels = times.setdefault(self.keys[number], {})
             samples = [run[index] for run in steps_ns]
             before = kernels.get(position)
             kernels[position] = (
@@ -94,6 +113,28 @@ class FormSites:
             )
         return times
 
+    def _first(self, key: str) -> int:
+        return next(number for number, other in sorted(self.keys.items()) if other == key)
+
     @property
     def _subgraphs(self) -> tuple[Subgraph, ...]:
         return self.program.partition.subgraphs
+
+
+def subgraph_keys(program: Program, lowered: LoweredModel) -> dict[int, str]:
+    """Of each subgraph with kernels a digest of its form and of all its kernels as the estimates make them.
+
+    A kernel's symbol is a digest of its code, so that equal keys mean equal work on equal layouts.
+    """
+    launches: dict[int, list[KernelLaunch]] = {}
+    for launch in lowered.launches:
+        if launch.nodes:
+            launches.setdefault(program.partition.subgraph_of(launch.nodes[0]).id, []).append(launch)
+    return {number: _key(program.partition.subgraphs[number], made) for number, made in launches.items()}
+
+
+def _key(subgraph: Subgraph, launches: Sequence[KernelLaunch]) -> str:
+    kernels = [(m.kernel.signature, m.kernel.symbol, m.kernel.num_chunks) for m in launches]
+    forms = [(kernel.nodes, kernel.blocking, kernel.choices) for kernel in subgraph.kernels]
+    operators = [node.op_type for node in subgraph.nodes]
+    return hashlib.sha256(repr((operators, forms, kernels)).encode()).hexdigest()

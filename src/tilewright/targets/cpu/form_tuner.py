@@ -20,6 +20,7 @@ from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
 from tilewright.targets.cpu.forms.spaces import form_spaces
 from tilewright.targets.cpu.measuring import cluster_pool, measuring_pool
+from tilewright.targets.cpu.site_space import SiteSpace
 from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.tune_base import Array, GeneratedCode, Generator, plan_context, random_feed
 from tilewright.tuning import NO_CHOICES, Choices, TunedPlan, TuningDatabase
@@ -72,6 +73,17 @@ class FormTuner:
         return self.search_name != "evolutionary"
 
     @property
+    def keeps_plans(self) -> bool:
+        """Whether later compilations use what it finds: not where it leaves out what is estimated best."""
+        return self.search_name != "conventional"
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the model runs in another process: all its operators are code, all its outputs computed."""
+        image = self.plain.image
+        return not image.host_steps and all(isinstance(name, str) for name in image.passthrough.values())
+
+    @property
     def program(self) -> Program:
         """The untuned program."""
         return self.plain.program
@@ -90,11 +102,21 @@ class FormTuner:
 
     @property
     def sites(self) -> FormSites:
-        """What is tuned."""
+        """The subgraphs that may be tuned."""
         if self._sites is None:
-            spaces: Mapping[int, FormSpace[Form]] = form_spaces(self.program, self.plain.isa)
-            self._sites = FormSites.of(self.program, self.plain.lowered, spaces)
+            self._sites = FormSites.of(self.program, self.plain.lowered)
         return self._sites
+
+    def spaces(self) -> dict[int, SiteSpace]:
+        """The forms of those that have several, by number."""
+        is_intensive = self.search_name != "conventional"
+        subgraphs, keys = self.program.partition.subgraphs, self.sites.keys
+        spaces = form_spaces(self.program, self.plain.isa)
+        return {
+            number: SiteSpace.of(keys[number], space, subgraphs[number], is_intensive=is_intensive)
+            for number, space in spaces.items()
+            if number in keys
+        }
 
     def stored(self) -> TunedPlan | None:
         """The plan that an earlier search found."""
@@ -103,33 +125,44 @@ class FormTuner:
     def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""
         options = replace(self.program.options, frozen=False, timeout_s=None)
+        spaces = self.spaces()
+        sites, tuned = self.sites.with_spaces(spaces)
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
             if options.no_cache:
                 options = replace(options, no_cache=False, cache_dir=Path(folder))
-            program = replace(self.sites.program, options=options)
-            sites = replace(self.sites, program=program)
+            program = replace(self.program, options=options)
+            if not self.keeps_plans:
+                program = program.with_forms({number: space.initial() for number, space in spaces.items()})
+            sites = replace(sites, program=program)
             try:
-                return self._searched(sites, meter, afresh, progress, random_feed(program))
+                return self._searched(sites, tuned, meter, afresh, progress, random_feed(program))
             except InputError:
                 feed = random_feed(program, largest_integer=0)
-                return self._searched(sites, meter, afresh, progress, feed)
+                return self._searched(sites, tuned, meter, afresh, progress, feed)
 
     def _searched(
-        self, sites: FormSites, meter: Meter, afresh: bool, progress: Progress, feed: Mapping[str, Array]
+        self,
+        sites: FormSites,
+        tuned: Sequence[FormSite[Form]],
+        meter: Meter,
+        afresh: bool,
+        progress: Progress,
+        feed: Mapping[str, Array],
     ) -> TuningInfo:
         expected, run_s = self._untuned(feed)
 
         def store(plan: TunedForms[Form]) -> None:
             self.store(plan, meter.budget)
 
+        known = self.best_known() if self.keeps_plans else None
         with self.pool() as pool:
             bench = FormModelBench(self.target, self.plain, sites, pool, feed, expected, run_s)
             reformer = Reformer(
-                sites.sites(),
+                tuned,
                 bench,
                 meter,
                 Listener(self._record, store, progress),
-                Findings() if afresh else Findings(self._known, self.best_known()),
+                Findings() if afresh else Findings(self._known, known),
                 seed=self.program.options.seed,
                 splits=self.splits,
             )
@@ -159,6 +192,8 @@ class FormTuner:
 
     def store(self, plan: TunedForms[Form], budget: Budget) -> None:
         """Keep a plan that won its race; one without forms says that the untuned plan stays."""
+        if not self.keeps_plans:
+            return
         stored = TunedPlan(
             {},
             plan.plain_ns,
@@ -215,11 +250,9 @@ class FormTuner:
         plan = self.stored()
         if plan is None or not plan.forms:
             return None
-        forms: dict[str, Form] = {}
-        for site in self.sites.sites():
-            form = site.space.read(plan.forms[site.key]) if site.key in plan.forms else None
-            if form is not None:
-                forms[site.key] = form
+        keys = dict.fromkeys(self.sites.keys.values())
+        found = ((key, self.sites.fitting(key, plan.forms[key])) for key in keys if key in plan.forms)
+        forms = {key: form for key, form in found if form is not None}
         return TunedForms(forms, plan.plain_ns, plan.tuned_ns, plan.is_complete)
 
     def best_known(self) -> TunedForms[Form] | None:
@@ -237,17 +270,19 @@ class FormTuner:
             return None
         choices = flat.choices(plan.candidates)
         forms: dict[str, Form] = {}
-        for number, space in self.sites.spaces.items():
-            if space.key not in forms:
-                form = space.read(self._with_choices(number, choices).to_json())
-                if form is not None and form != space.initial():
-                    forms[space.key] = form
+        for number, key in self.sites.keys.items():
+            form = self._with_choices(number, choices)
+            if form != self._untuned_form(number):
+                forms[key] = form
         return TunedForms(forms, plan.plain_ns, plan.tuned_ns, plan.is_complete)
+
+    def _untuned_form(self, number: int) -> Form:
+        return Form(self.program.partition.subgraphs[number].kernels)
 
     def _with_choices(self, number: int, choices: Choices) -> Form:
         """The form of a subgraph with these choices for its products, by signature."""
         subgraph = self.program.partition.subgraphs[number]
-        kernels = list(subgraph.kernels)
+        kernels = list(self._untuned_form(number).kernels)
         kernel_of = {subgraph.nodes[p]: n for n, kernel in enumerate(kernels) for p in kernel.nodes}
         for launch in self.plain.lowered.launches:
             kernel = kernel_of.get(launch.nodes[0]) if launch.nodes else None
@@ -262,37 +297,30 @@ class FormTuner:
     def describe(self, plan: TunedPlan) -> TuningInfo:
         """A stored plan with the measurements that led to it."""
         forms = self._stored_forms() or TunedForms({}, plan.plain_ns, plan.tuned_ns, plan.is_complete)
-        reports = [self._stored_report(site, forms.forms.get(site.key)) for site in self.sites.sites()]
-        outcome = FormOutcome(forms, tuple(r for r in reports if r is not None), 0, 0)
-        return replace(self._info(outcome, self.sites), is_stored=True)
+        keys = dict.fromkeys(self.sites.keys.values())
+        reports = (self._stored_report(key, forms.forms.get(key)) for key in keys)
+        outcome = FormOutcome(forms, tuple(report for report in reports if report is not None), 0, 0)
+        return replace(self._info(outcome, self.sites), is_stored=True, search=self.search_name)
 
-    def _stored_report(self, site: FormSite[Form], form: Form | None) -> SiteReport[Form] | None:
+    def _stored_report(self, key: str, form: Form | None) -> SiteReport[Form] | None:
         """What the database says of a site; None where nothing was measured there."""
-        spaces = [site.space, *(part.space for part in site.space.split())] if self.splits else [site.space]
-        seen = self.database.observations(self.context, site.key)
+        seen = self.database.observations(self.context, key)
         if not seen:
             return None
-        counts = {space.key: len(self.database.observations(self.context, space.key)) for space in spaces}
-        failed = {space.key: len(self.database.failures(self.context, space.key)) for space in spaces}
-        best = (
-            seen[0]
-            if form is None
-            else next((o for o in seen if site.space.read(o.candidate) == form), seen[0])
-        )
-        num_measured, num_failed = sum(counts.values()), sum(failed.values())
+        num_failed = len(self.database.failures(self.context, key))
+        taken = (o for o in seen if form is not None and Form.from_json(o.candidate) == form)
+        best = next(taken, seen[0])
         return SiteReport(
-            key=site.key,
-            nodes=site.nodes,
-            num_parts=max(1, len(spaces) - 1),
-            num_priced=num_measured + num_failed,
-            num_measured=num_measured,
+            key=key,
+            nodes=self.sites.nodes(key),
+            num_parts=1,
+            num_priced=len(seen) + num_failed,
+            num_measured=len(seen) + num_failed,
             num_failed=num_failed,
             plain_ns=best.baseline_ns,
             ratio=best.ratio,
             form=form,
-            why="an earlier search kept the estimates' choice"
-            if form is None
-            else "an earlier search took it",
+            why="an earlier search kept the estimates' form" if form is None else "an earlier search took it",
         )
 
     def _info(self, outcome: FormOutcome[Form], sites: FormSites) -> TuningInfo:
@@ -320,7 +348,13 @@ class FormTuner:
             is_complete=plan.is_complete,
             is_interrupted=outcome.is_interrupted,
             subgraphs=subgraphs,
-            forms=sites.numbered(plan.forms),
+            forms={**self._base(sites), **sites.numbered(plan.forms)},
             search=self.search_name,
             num_priced=outcome.num_priced,
         )
+
+    def _base(self, sites: FormSites) -> dict[int, Form]:
+        """The forms that a search compares with, where these are not those of the untuned plan."""
+        if self.keeps_plans:
+            return {}
+        return {number: Form(sites.program.partition.subgraphs[number].kernels) for number in sites.keys}

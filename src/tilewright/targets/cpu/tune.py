@@ -285,7 +285,11 @@ def tune(
         raise UsageError(
             "this model is not in the tuning database, which is frozen; tune once without --frozen."
         )
-    chosen: ModelTuner = flat if search == "flat" else forms
+    chosen: ModelTuner = forms
+    if search == "flat" or not forms.is_possible:
+        chosen = flat
+    if chosen is flat and search != "flat":
+        logger.warning("some operators run in Python, so only products are tuned, as --search flat does")
     try:
         meter = meter or (options.budget or Budget(UNLIMITED, None)).start()
         return chosen.search(meter, afresh=afresh, progress=progress)

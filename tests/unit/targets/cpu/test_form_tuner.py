@@ -23,7 +23,7 @@ from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.target import CpuCode, CpuTarget
 from tilewright.targets.cpu.tune_base import random_feed
 from tilewright.tuning import TunedPlan
-from tilewright.tuning.form_plan import Failure, Paired, TunedForms
+from tilewright.tuning.form_plan import Failure, FormSite, Paired, TunedForms
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
 
 MODEL = tw.load(small_net(channels=40, size=20))
@@ -45,13 +45,18 @@ def sites_of(code: CpuCode) -> FormSites:
     return FormTuner.of(CpuTarget(), code).sites
 
 
-def others(sites: FormSites) -> dict[str, Form]:
-    """Of every site the form that is worth measuring first."""
-    return {site.key: site.space.starts()[0] for site in sites.sites()}
+def spaces_of(code: CpuCode) -> tuple[FormSite[Form], ...]:
+    tuner = FormTuner.of(CpuTarget(), code)
+    return tuner.sites.with_spaces(tuner.spaces())[1]
+
+
+def others(code: CpuCode) -> dict[str, Form]:
+    """Of every site the form that is worth measuring last of all."""
+    return {site.key: site.space.starts()[-1] for site in spaces_of(code)}
 
 
 def test_every_space_of_a_model_keeps_the_contract(code: CpuCode) -> None:
-    sites = sites_of(code).sites()
+    sites = spaces_of(code)
     assert sites
     for site in sites:
         check_space(site.space, steps=8)
@@ -59,7 +64,7 @@ def test_every_space_of_a_model_keeps_the_contract(code: CpuCode) -> None:
 
 def test_a_plan_of_forms_is_a_program_that_computes_the_same(code: CpuCode) -> None:
     sites = sites_of(code)
-    other = CpuTarget().generate(sites.planned(others(sites)))
+    other = CpuTarget().generate(sites.planned(others(code)))
     assert {k.symbol for s in other.steps for k in s.kernels} != {
         k.symbol for s in code.steps for k in s.kernels
     }
@@ -88,7 +93,7 @@ def test_what_tuning_found_is_used_by_the_next_compilation() -> None:
 
 def test_a_stored_plan_decides_forms_and_the_artifact_keeps_them(code: CpuCode, cache: Path) -> None:
     tuner = FormTuner.of(CpuTarget(), code)
-    forms = others(tuner.sites)
+    forms = others(code)
     tuner.store(TunedForms(forms, 100.0, 50.0, is_complete=True), Budget(UNLIMITED))
     compiled = tw.compile(MODEL, threads=2)
     assert compiled.tuning is not None
@@ -122,13 +127,12 @@ def bench_with(code: CpuCode, pool: Pool, feed: Mapping[str, np.ndarray]) -> For
 
 
 def test_kernels_are_credited_to_their_sites_and_failures_are_told(code: CpuCode) -> None:
-    sites = sites_of(code)
     num_steps = len(code.lowered.steps)
     step_ns = tuple(float(number + 1) for number in range(num_steps))
     ran = Measured(Samples((100.0,) * 2, (step_ns,) * 2), Samples((100.0,) * 2, (step_ns,) * 2))
     pool = Pool([ran, Failed("crashed", "SIGSEGV")])
     bench = bench_with(code, pool, random_feed(code.program))
-    (key, form), *_ = others(sites).items()
+    (key, form), *_ = others(code).items()
     paired, failed = bench.compare({}, [{key: form}, {key: form}])
     assert isinstance(paired, Paired)
     assert failed == Failure("crashed", "SIGSEGV")
@@ -147,7 +151,7 @@ def test_a_form_that_computes_something_else_is_refused(code: CpuCode) -> None:
     tuner = FormTuner.of(CpuTarget(), code)
     with tuner.pool() as pool:
         bench = FormModelBench(CpuTarget(), code, tuner.sites, pool, feed, expected, 1e-3)
-        (result,) = bench.compare({}, [others(tuner.sites)])
+        (result,) = bench.compare({}, [others(code)])
     assert isinstance(result, Failure)
     assert result.reason == "wrong-values"
 
