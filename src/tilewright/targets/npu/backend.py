@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
+from typing import TypeVar
 
 from tilewright.cost.base import Estimate
 from tilewright.errors import BudgetExceeded, Outclassed
@@ -46,6 +47,8 @@ from tilewright.targets.npu.simulate import Policy, Simulation
 from tilewright.targets.npu.tile_mapping import MapperName, tiler_of
 from tilewright.targets.npu.work import Works
 
+_T = TypeVar("_T")
+
 
 class NpuBackend(PlainBackend):
     """A plan is simulated once, whoever asks for it first, and under whatever names."""
@@ -70,10 +73,12 @@ class NpuBackend(PlainBackend):
         self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation, policy_of(""))
         num_cores = machine.num_cores_per_cluster
         self.limits = Limits(num_cores, options.max_memory_bytes, num_cores)
-        self._instances: dict[Hashable, InstanceGraph] = {}
-        self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()  # the last ones
-        self._scopes: dict[Hashable, ScopePlan] = {}  # where values lie in all of them, and what they cost
+        # The last ones, and of all of them what they cost and how full buffers get.
+        self._instances: OrderedDict[Hashable, InstanceGraph] = OrderedDict()
+        self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()
+        self._scopes: OrderedDict[Hashable, ScopePlan] = OrderedDict()
         self._estimates: dict[Hashable, Estimate] = {}
+        self._peaks_of_plans: dict[Hashable, tuple[int, int]] = {}
         self._outclassed: dict[Hashable, Outclassed] = {}
         self._taken: dict[Recipe, str] = {}  # of two orders that a recipe asks for
         self._least_s = inf  # of all plans so far that memory is large enough for
@@ -160,7 +165,10 @@ class NpuBackend(PlainBackend):
         Raises:
             BudgetExceeded: more lies in main memory than `options.max_memory_bytes`.
         """
-        scopes = self._scopes[self._simulate(program.schedule, program.recipe, is_known=True)]
+        key = self._simulate(program.schedule, program.recipe, is_known=True)
+        if key not in self._scopes:
+            self._simulate(program.schedule, program.recipe)
+        scopes = self._scopes[key]
         if program.recipe.schedule == GRAPHTURBO.schedule:
             self._taken[program.recipe] = program.schedule.provenance.note
         needed, most = scopes.levels[Scope.MAIN].peak_bytes, self.options.max_memory_bytes
@@ -198,14 +206,14 @@ class NpuBackend(PlainBackend):
         cut = (layers, schedule.splits, partition.in_place)
         maps = self.analysis.maps
         instances, order = instances_of(schedule, self.types, self._instances.get(cut), maps)
-        self._instances[cut] = instances
+        _keep(self._instances, cut, instances, _NUM_PLACED_KEPT)
         policy = self._policy_of(recipe.execution)
         separate = policy.launches == "each subgraph"
         launches = launches_of(schedule, instances) if separate else ()
         cores = None if separate else core_groups_of(schedule, instances, self.machine.num_cores_per_cluster)
         key = (cut, order, launches, cores, recipe.memory, recipe.execution)
         if key in self._plans or (is_known and key in self._estimates):
-            self._note_peaks(recipe, self._scopes[key])
+            self._peaks[recipe] = self._peaks_of_plans[key]
             if key in self._waiting_keys:
                 self._waiting.add(recipe)
             return key
@@ -228,18 +236,17 @@ class NpuBackend(PlainBackend):
         except Outclassed as error:
             self._outclassed[key] = Outclassed(str(error))
             raise
-        main_bytes, most_bytes = planned.scopes.levels[Scope.MAIN].peak_bytes, self.options.max_memory_bytes
-        if most_bytes is None or main_bytes <= most_bytes:
+        levels, most_bytes = planned.scopes.levels, self.options.max_memory_bytes
+        if most_bytes is None or levels[Scope.MAIN].peak_bytes <= most_bytes:
             self._least_s = min(self._least_s, planned.simulation.time_s)
-        self._plans[key] = planned
-        self._scopes[key] = planned.scopes
-        self._note_peaks(recipe, planned.scopes)
+        _keep(self._plans, key, planned, _NUM_PLANS_KEPT)
+        _keep(self._scopes, key, planned.scopes, _NUM_PLACED_KEPT)
+        peaks = levels[Scope.LOCAL].peak_bytes, levels[Scope.SHARED].peak_bytes
+        self._peaks[recipe] = self._peaks_of_plans[key] = peaks
         if cores is None and self._waits(planned, policy):
             self._waiting.add(recipe)
             self._waiting_keys.add(key)
         self._estimates[key] = estimate_of(planned.simulation)
-        while len(self._plans) > _NUM_PLANS_KEPT:
-            self._plans.popitem(last=False)
         return key
 
     def _waits(self, planned: SimulatedPlan, policy: Policy) -> bool:
@@ -250,10 +257,6 @@ class NpuBackend(PlainBackend):
         num_instances = sum(node.kind is Kind.INSTANCE for node in planned.instances.nodes)
         is_busy = max(planned.simulation.utilization.values(), default=1.0) >= _BUSY
         return not is_busy and num_instances < _FEW_INSTANCES * len(planned.partition.subgraphs)
-
-    def _note_peaks(self, recipe: Recipe, scopes: ScopePlan) -> None:
-        levels = scopes.levels
-        self._peaks[recipe] = (levels[Scope.LOCAL].peak_bytes, levels[Scope.SHARED].peak_bytes)
 
     @cached_property
     def _least_seconds(self) -> dict[str, float]:
@@ -278,5 +281,14 @@ _COARSE = (6, 4)
 _LEAST_SHARE = 4
 """What of a buffer values keep at least, one part in so many."""
 
-_NUM_PLANS_KEPT = 4
-"""Whole plans with all their runs, which take megabytes; of the others the estimates are kept."""
+_NUM_PLANS_KEPT, _NUM_PLACED_KEPT = 4, 16
+"""Whole plans with all their runs, which take megabytes, and instances with their places, which take less; of
+the others the estimates are kept. A search makes thousands."""
+
+
+def _keep(cache: OrderedDict[Hashable, _T], key: Hashable, item: _T, most: int) -> None:
+    """Adds an item, or uses it again, and forgets what was not used for longest."""
+    cache[key] = item
+    cache.move_to_end(key)
+    while len(cache) > most:
+        cache.popitem(last=False)

@@ -1,0 +1,36 @@
+"""The accelerator's backend: a plan is simulated once, and what is forgotten of it is made again."""
+
+from __future__ import annotations
+
+from tests.support.graphs import GraphBuilder
+
+from tilewright.compiler import Planner
+from tilewright.hardware.presets import load_preset
+from tilewright.options import Options
+from tilewright.planning.portfolio import Recipe
+from tilewright.progress import PhaseClock
+from tilewright.targets.npu.backend import NpuBackend
+from tilewright.targets.npu.target import NpuTarget
+
+NUM_PLANS = 20
+
+
+def test_many_plans_are_priced_and_few_are_kept() -> None:
+    b = GraphBuilder()
+    x = b.input(64, 64)
+    graph = b.finish(b.op("Relu", b.op("MatMul", x, b.constant(64, 64), shape=(64, 64))))
+    target, options = NpuTarget(load_preset("stcp920")), Options()
+    backend = target.backend(graph, options)
+    assert isinstance(backend, NpuBackend)
+    planner = Planner(graph, target, backend, options, PhaseClock(None, None))
+    limits = (1 << 20 << n for n in range(NUM_PLANS))
+    recipes = [
+        Recipe("layerwise", "depth-first", f"longest-liveness{{most_bytes={size}}}") for size in limits
+    ]
+    programs = [planner.program(recipe) for recipe in recipes]
+    assert backend.num_simulated == NUM_PLANS
+    assert max(len(backend._plans), len(backend._scopes), len(backend._instances)) < NUM_PLANS
+    again = planner.program(recipes[0])
+    assert backend.num_simulated == NUM_PLANS
+    assert again.memory == programs[0].memory
+    assert backend.place(programs[0]) is not None
