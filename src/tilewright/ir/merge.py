@@ -6,9 +6,7 @@ constant, such as a convolution with its bias and activation, or the product tha
 read off loop nests: a dim of the result, the *merge dim*, that moves constants and never the shared operand
 can be as long as all siblings together. Constants that move along it are concatenated, all others are equal.
 
-Kernels of convolutions that differ in extent are padded with zeros to their common window first, so that each
-tap still reads what it read before. A tap of zero times a value that is not finite is NaN: where such values
-matter, `pads_kernels` forbids it.
+Kernels of convolutions that differ in extent are padded to a common window first (`common_window.py`).
 """
 
 from __future__ import annotations
@@ -20,30 +18,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ModelRejected
+from tilewright.ir.common_window import Attributes, NoCommonWindow, Widened, widened_kernels
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.expr import Expr, Iter
 from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
 from tilewright.ir.nest import Access, Affine, Nest, access_dims, format_access
-from tilewright.ir.ops.convolution import conv_window
 from tilewright.ir.ops.registry import describe, has_effect
-from tilewright.ir.ops.window import Window
 
 Array = np.ndarray[Any, Any]
-Attributes = Mapping[str, Attribute | SubgraphAttribute]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Widened:
-    """A convolution's kernel inside a larger one: where its first tap lies there, and the attributes."""
-
-    kernel: tuple[int, ...]
-    offsets: tuple[int, ...]
-    attributes: Attributes
-
-    def weight(self, data: Array) -> Array:
-        """The kernel with zeros around it."""
-        after = (k - o - s for k, o, s in zip(self.kernel, self.offsets, data.shape[2:], strict=True))
-        return np.pad(data, ((0, 0), (0, 0), *zip(self.offsets, after, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,7 +156,7 @@ def mergeable(siblings: Sequence[Sequence[Node]], *, pads_kernels: bool = True) 
         return None
     try:
         return _Merging(pads_kernels).run(columns)
-    except _Refusal:
+    except (_Refusal, NoCommonWindow):
         return None
 
 
@@ -207,7 +189,7 @@ class _Merging:
         axes: list[int] = []
         merged: list[MergedNode] = []
         for number, column in enumerate(columns):
-            widened = _widened(column, pads_kernels=self.pads_kernels) if number == 0 else ()
+            widened = widened_kernels(column, pads_kernels=self.pads_kernels) if number == 0 else ()
             nests = [_nest(node) for node in column]
             form = _Form(nests[0])
             axis = form.anchor_axis(column[0]) if number == 0 else form.followed_axis(column[0], place, axes)
@@ -414,59 +396,6 @@ def _are_equal(values: Sequence[Value]) -> bool:
         d is not None and d.shape == first.shape and d.dtype == first.dtype and d.tobytes() == first.tobytes()
         for d in others
     )
-
-
-def _widened(column: Sequence[Node], *, pads_kernels: bool) -> tuple[Widened, ...]:
-    """How the kernels of convolutions lie in their common window; empty for other operators.
-
-    Raises:
-        _Refusal: there is no such window, or kernels would be padded.
-    """
-    if column[0].op_type != "Conv" or column[0].domain:
-        return ()
-    windows = [conv_window(node) for node in column]
-    first = windows[0]
-    if {n.int_attr("group", 1) for n in column} != {1}:
-        raise _Refusal
-    if any(
-        (w.strides, w.dilations, w.outputs) != (first.strides, first.dilations, first.outputs)
-        for w in windows
-    ):
-        raise _Refusal
-    if any(min((*w.begin, *w.end)) < 0 or min(w.outputs) < 1 for w in windows):
-        raise _Refusal
-    begin = tuple(map(max, zip(*(w.begin for w in windows), strict=True)))
-    ahead = [tuple(b - own for b, own in zip(begin, w.begin, strict=True)) for w in windows]
-    if any(a % d for offsets in ahead for a, d in zip(offsets, first.dilations, strict=True)):
-        raise _Refusal
-    offsets = [tuple(a // d for a, d in zip(own, first.dilations, strict=True)) for own in ahead]
-    ends = [
-        tuple(o + k for o, k in zip(own, w.kernel, strict=True))
-        for own, w in zip(offsets, windows, strict=True)
-    ]
-    kernel = tuple(map(max, zip(*ends, strict=True)))
-    if not pads_kernels and any(w.kernel != kernel for w in windows):
-        raise _Refusal
-    attributes = _window_attributes(first, kernel, begin, column[0].require(0).shape[2:])
-    return tuple(Widened(kernel, o, attributes) for o in offsets)
-
-
-def _window_attributes(
-    window: Window, kernel: Sequence[int], begin: Sequence[int], spatial: Sequence[int]
-) -> Attributes:
-    """Attributes of a convolution with the outputs of `window` but another kernel and padding.
-
-    No output is added: the sibling whose taps reach farthest reaches as far with this kernel.
-    """
-    zipped = zip(window.outputs, window.strides, window.dilations, kernel, begin, spatial, strict=True)
-    end = tuple(max(0, (o - 1) * s + (k - 1) * d + 1 - b - e) for o, s, d, k, b, e in zipped)
-    return {
-        "kernel_shape": tuple(kernel),
-        "strides": window.strides,
-        "dilations": window.dilations,
-        "pads": (*begin, *end),
-        "group": 1,
-    }
 
 
 def _free_sibling(node: Node, widened: Widened) -> Node:
