@@ -23,9 +23,9 @@ from math import inf
 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import Region, union_volume, volume
+from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.ports import CORE_DMA, DMA, Ports, ports_of
 from tilewright.targets.npu.steps import SimulatedStep
-from tilewright.targets.npu.tasks import Policy
 
 
 def lower_bound(

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from tilewright.hardware.machine import Machine
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.lower_bound import lower_bound
+from tilewright.targets.npu.policy import Overlap, Policy
 from tilewright.targets.npu.pools import PoolSizes
 from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.steps import SimulatedStep
-from tilewright.targets.npu.tasks import Overlap, Policy, StepTasks
+from tilewright.targets.npu.tasks import StepTasks
 from tilewright.targets.npu.traffic import Account, Traffic
 
 __all__ = ["GRAPHTURBO", "Overlap", "Policy", "Simulation", "Traffic", "simulate", "static_power_w"]

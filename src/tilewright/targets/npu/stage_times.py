@@ -15,9 +15,10 @@ import numpy as np
 from tilewright.hardware.machine import Machine
 from tilewright.machine_code import compiled
 from tilewright.targets.npu.events import NOWHERE
+from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.ports import DMA
 from tilewright.targets.npu.simulate import Simulation
-from tilewright.targets.npu.tasks import Policy, StepTasks
+from tilewright.targets.npu.tasks import StepTasks
 from tilewright.targets.npu.traffic import Account
 
 Array = np.ndarray[Any, Any]

@@ -15,7 +15,7 @@ from tilewright.hardware.presets import load_preset
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.recipes import BASELINES
-from tilewright.targets.npu.tasks import _blocks
+from tilewright.targets.npu.tile_tasks import _blocks
 from tilewright.targets.npu.tiles import Passage
 
 sizes = st.integers(1, 5000)
