@@ -1,9 +1,9 @@
 """Stages by measurement: the search plans on estimates, measures what it planned, and plans again.
 
 A stage that was measured costs what it took over its subgraphs one after another; another one what the model
-says of it, or less where measured stages took less than that. When the cheapest schedule has measured stages
-only, there is no more to ask. Some simple schedules are measured first. What is cheapest by measured stages
-alone races the sequential schedule as a whole, and is taken if it wins.
+says of it, and somewhat less. When the cheapest schedule has measured stages only, there is no more to ask.
+Some simple schedules are measured first. What is cheapest by measured stages alone races the sequential
+schedule as a whole, and is taken if it wins.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tilewright.schedule.ios.stages import StageChoice
 
 logger = logging.getLogger(__name__)
 
-# Stages that nobody measured are believed to take less than their estimates where the lower quartile of those
-# that were measured did, but no less than this; and never more, so that what promises most has its turn.
-_LEAST_CORRECTION = 0.7
+# Stages that nobody measured are believed to take less than their estimates, so that what promises most has
+# its turn: as much less as the lower quartile of those that were measured did, within these limits.
+_LEAST_CORRECTION, _MOST_CORRECTION = 0.7, 0.95
 # What a stage must save of the time of its operators: less is no more than noise.
 _LEAST_GAIN = 0.01
 # What really runs may take less than a model's bound.
@@ -58,7 +58,7 @@ class MeasuredCosts:
     bounds: Bounds = field(init=False)
     _estimates: dict[Hashable, float] = field(init=False, default_factory=dict)
     only_measured: bool = field(init=False, default=False)
-    _correction: float = field(init=False, default=1.0)
+    _correction: float = field(init=False, default=_MOST_CORRECTION)
 
     def __post_init__(self) -> None:
         by_kind: dict[Hashable, list[float]] = {}
@@ -135,7 +135,8 @@ class MeasuredCosts:
             if (ratio := self.ratio(choice)) is not None and ratio < _FAILED_RATIO
         )
         if factors:
-            self._correction = min(max(factors[(len(factors) - 1) // 4], _LEAST_CORRECTION), 1.0)
+            lower = factors[(len(factors) - 1) // 4]
+            self._correction = min(max(lower, _LEAST_CORRECTION), _MOST_CORRECTION)
 
     def _alone_ns(self, mask: int) -> float:
         return sum(self.alone_ns[i] for i in bits(mask))
