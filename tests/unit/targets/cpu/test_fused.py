@@ -304,7 +304,41 @@ def test_what_it_declines() -> None:
     assert isinstance(two, NestGroup)
     refused = lower_fused(two, Blocking((1, 4, 2, 8)), Context(host_isa(), layouts_of(two)))
     assert isinstance(refused, Declined)
-    assert "2 results" in refused.reason
+    assert "make each result once" in refused.reason
+
+
+@pytest.mark.parametrize(("kernel", "is_made"), [(1, True), (3, False)])
+def test_what_lies_between_may_be_a_result_where_blocks_make_it_once(kernel: int, is_made: bool) -> None:
+    chain = Chain(16, (20, 18)).conv(24)
+    inside = chain.value
+    chain.conv(16, kernel)
+    chain.graph.outputs = [inside, chain.value]
+    group = fuse_nodes(chain.graph.nodes, chain.graph.outputs)
+    assert isinstance(group, NestGroup)
+    layouts = {**layouts_of(group), ("output", 1): Layout((0, 2, 3, 1))}
+    made = lower_fused(group, Blocking((1, 16, 5, 18)), Context(host_isa(), layouts))
+    assert isinstance(made, Kernel) == is_made
+    assert (
+        any(
+            e.blocking.block == (1, 16, 5, 18)
+            for e in Work(group, host_isa()).estimates(only_promising=False)
+        )
+        == is_made
+    )
+    if not isinstance(made, Kernel):
+        return
+    rng = np.random.default_rng(1)
+    feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in chain.graph.inputs}
+    operands = {
+        ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
+    }
+    for i, v in enumerate(group.outputs):
+        operands["output", i] = np.full(v.shape, np.nan, np.float32)
+    runner = KernelRunner([made], operands, layouts, host_isa())
+    runner()
+    for i, (name, expected) in enumerate(run_graph(chain.graph, feed).items()):
+        got = runner.result(("output", i))
+        np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max(), err_msg=name)
 
 
 def test_small_tensors_stay_apart_and_large_ones_are_fused() -> None:

@@ -15,7 +15,10 @@ from tilewright.ir.restrict import RestrictedNests, restrict
 from tilewright.partition.form import Blocking
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 
-RESULT: OperandKey = ("output", 0)
+
+def blocked_result(group: NestGroup) -> OperandKey:
+    """The result of which blocks are: the last. Blocks of others are what these need of them."""
+    return "output", len(group.outputs) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +53,23 @@ class BlockedWork:
 
 
 def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: int) -> BlockedWork | None:
-    """What every block of the group's only result computes.
+    """What every block of the group's last result computes.
 
     Blocks that differ only in which part of the weights they use share code, too. None where blocks are not
-    nests on windows, or would need more than `max_variants` kinds of code.
+    nests on windows, would need more than `max_variants` kinds of code, or would not make each element of the
+    other results exactly once.
     """
+    result = blocked_result(group)
     whole = whole_constants(group)
     shareable = passed_on(group) if blocking.strip > 1 else frozenset()
     numbers: dict[str, int] = {}
     variants: list[Variant] = []
     strips: list[tuple[tuple[int, RestrictedNests], ...]] = []
-    for strip in blocking.strips(group.outputs[0].shape):
+    for strip in blocking.strips(group.outputs[-1].shape):
         present: dict[OperandKey, Region] = {}
         blocks: list[tuple[int, RestrictedNests]] = []
         for region in strip:
-            part = restrict(group.nests, {RESULT: region}, whole, present)
+            part = restrict(group.nests, {result: region}, whole, present)
             if part is None:
                 return None
             moves = _moves(present, part.windows, layouts)
@@ -80,7 +85,24 @@ def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: in
             blocks.append((numbers[key], part))
             present.update((k, w) for k, w in part.windows.items() if k in shareable)
         strips.append(tuple(blocks))
+    parts = [part for blocks in strips for _, part in blocks]
+    if not all(_is_tiled(v.shape, ("output", i), parts) for i, v in enumerate(group.outputs[:-1])):
+        return None
     return BlockedWork(tuple(variants), tuple(strips), shareable)
+
+
+def _is_tiled(shape: Sequence[int], key: OperandKey, parts: Sequence[RestrictedNests]) -> bool:
+    """Whether every element of a result lies in the window of exactly one part."""
+    windows = [part.windows.get(key) for part in parts]
+    distinct = {window for window in windows if window is not None}
+    if len(distinct) != len(windows):
+        return False
+    axes = [sorted({window[axis] for window in distinct}) for axis in range(len(shape))]
+    for extent, intervals in zip(shape, axes, strict=True):
+        ends = [stop for _, stop in intervals]
+        if [start for start, _ in intervals] != [0, *ends[:-1]] or ends[-1] != extent:
+            return False
+    return len(distinct) == prod(map(len, axes))
 
 
 def whole_constants(group: NestGroup) -> frozenset[OperandKey]:

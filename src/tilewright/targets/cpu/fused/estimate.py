@@ -20,7 +20,7 @@ from tilewright.ir.nest import Affine, Nest, operands_of
 from tilewright.ir.region import Interval, Region, dim_intervals, intersect, volume
 from tilewright.ir.restrict import missing, windows_of
 from tilewright.partition.form import MAX_BLOCKS, Blocking
-from tilewright.targets.cpu.fused.blocks import RESULT, passed_on, whole_constants
+from tilewright.targets.cpu.fused.blocks import blocked_result, passed_on, whole_constants
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import OperandKey
 
@@ -93,11 +93,13 @@ def saved_cycles(size_bytes: int, isa: Isa) -> float:
 
 
 class Work:
-    """A group with one result, and what its blocks are measured by."""
+    """A group, and what blocks of its last result are measured by."""
 
     def __init__(self, group: NestGroup, isa: Isa) -> None:
         self.nests = group.nests
-        self.shape = group.outputs[0].shape
+        self.shape = group.outputs[-1].shape
+        self._result = blocked_result(group)
+        self._others = {("output", i): v.num_elements for i, v in enumerate(group.outputs[:-1])}
         self._isa = isa
         self._constants = {("input", i): v for i, v in enumerate(group.inputs) if v.is_constant}
         self._undivided = whole_constants(group)
@@ -106,9 +108,11 @@ class Work:
         self._element_bytes = {k: o.dtype.size_bytes for k, o in operands.items()}
         products = contractions(group.nests)
         self.saved = max(0, len(products) - 1) * _STEP_CYCLES
-        for key in self._between:
+        for key in (*self._between, *self._others):
             element_bytes = self._element_bytes[key]
             for nest in self._users_of(key):
+                if key in self._others and nest.write.operand.key == key:
+                    continue  # results are written all the same
                 form = contraction_of(nest)
                 is_product = form is not None and form.is_dense
                 num_elements = operands[key].num_elements
@@ -185,7 +189,7 @@ class Work:
 
     def _windows_along(self, region: Region, axis: int, cut: Interval) -> dict[OperandKey, Region]:
         part = (*region[:axis], cut, *region[axis + 1 :])
-        return windows_of(self.nests, {RESULT: part}, self._undivided)
+        return windows_of(self.nests, {self._result: part}, self._undivided)
 
     def _region(self, block: Sequence[int], number: int) -> Region:
         """The block of this number along every axis that is cut, or the last there."""
@@ -198,9 +202,9 @@ class Work:
     def _estimates_of(self, block: tuple[int, ...]) -> Iterator[Estimate]:
         """Of blocks of this size on their own and in strips; none if they outgrow the cache themselves."""
         inner = self._region(block, 1)
-        windows = windows_of(self.nests, {RESULT: inner}, self._undivided)
+        windows = windows_of(self.nests, {self._result: inner}, self._undivided)
         filled = self._windows_bytes(windows) / self._isa.caches.l2_bytes
-        if filled > _WINDOWS_SHARE:
+        if filled > _WINDOWS_SHARE or not self._makes_once(windows):
             return
         start = self._num_kernels * _START_CYCLES + self._weights(windows) / _PRIVATE_CACHE_BYTES_PER_CYCLE
         alone = Blocking(block)
@@ -228,7 +232,7 @@ class Work:
             return self._made(before)
         region = (*region[:axis], after, *region[axis + 1 :])
         present = {k: w for k, w in before.items() if k in self._between}
-        windows = windows_of(self.nests, {RESULT: region}, self._undivided, present)
+        windows = windows_of(self.nests, {self._result: region}, self._undivided, present)
         stays = 0
         for key, window in present.items():
             common = intersect(window, windows[key]) if key in windows else None
@@ -247,6 +251,14 @@ class Work:
             if intervals is not None:
                 total += cycles * prod(high - low for low, high in intervals.values())
         return total
+
+    def _makes_once(self, windows: Mapping[OperandKey, Region]) -> bool:
+        """Whether a block makes as large a share of every other result as of the last."""
+        made = volume(windows[self._result])
+        return all(
+            key in windows and volume(windows[key]) * prod(self.shape) == made * num_elements
+            for key, num_elements in self._others.items()
+        )
 
     def _windows_bytes(self, windows: Mapping[OperandKey, Region]) -> float:
         """Of everything that a block touches but the weights; what comes and goes takes little."""

@@ -4,7 +4,8 @@ Every part is computed by the templates that would compute the whole, on windows
 what lies between them lives in the scratch area, small enough to stay in the cache. A table says for each
 block which variant of the code runs it and where its windows start.
 
-Condition of use: one result, blocks that are nests on windows, and few variants. It beats kernels of their
+Condition of use: blocks that are nests on windows, and few variants; of several results the last is cut, and
+its blocks must make every element of the others once. It beats kernels of their
 own where what lies between them does not fit the cache; halos are computed twice.
 """
 
@@ -94,14 +95,15 @@ def match_fused(group: NestGroup, blocking: Blocking, layouts: Layouts) -> Fused
 
     `layouts` are those of all operands of the group, its temporaries included.
     """
-    if len(group.outputs) != 1:
-        return Declined(f"{len(group.outputs)} results")
+    if not group.outputs:
+        return Declined("no result")
     accesses = (a for nest in group.nests for a in (*nest.reads, nest.write))
     if any(isinstance(i, Indirect) and i.node is not None for a in accesses for i in a.index):
         return Declined("indices that are data are checked by a kernel of their own")
     work = cut(group, layouts, blocking, MAX_VARIANTS)
     if work is None:
-        return Declined(f"blocks of {blocking.block} are not {MAX_VARIANTS} kinds of nests on windows")
+        what = f"blocks of {blocking.block}"
+        return Declined(f"{what} are not {MAX_VARIANTS} kinds of nests on windows that make each result once")
     return FusedProblem(group, blocking, work)
 
 
@@ -133,7 +135,8 @@ def _lower_variant(
 ) -> tuple[Kernel, ...] | Declined:
     group, here = problem.group, problem.on_windows(variant, context)
     on_windows = here.layouts
-    segments = _segments(variant.part.nests, here, passed_on(group))
+    results = {("output", i) for i in range(len(group.outputs))}
+    segments = _segments(variant.part.nests, here, passed_on(group) | results)
     shared = _shared_locals(segments) | problem.work.kept
     kernels: list[Kernel] = []
     for segment in segments:

@@ -39,7 +39,7 @@ class GroupEstimates:
         facts = tuple(nest_facts(nest, {}) for nest in group.nests)
         if None in facts:
             return choose_blocking(group, self.isa)
-        key = facts, tuple(v.is_constant for v in group.inputs)
+        key = facts, tuple(v.is_constant for v in group.inputs), len(group.outputs)
         if key not in self._known:
             self._known[key] = choose_blocking(group, self.isa)
         return self._known[key]
@@ -58,7 +58,7 @@ def choose_blocking(group: NestGroup, isa: Isa) -> Estimate | None:
 
 def estimates_of(group: NestGroup, isa: Isa, *, only_promising: bool = True) -> tuple[Estimate, ...]:
     """Of all blocks of a group's result that may be worth it; none where it is no work for blocks."""
-    if len(group.outputs) != 1 or len(group.nests) > _MAX_NESTS:
+    if not group.outputs or len(group.nests) > _MAX_NESTS:
         return ()
     work = Work(group, isa)
     return tuple(work.estimates(only_promising=only_promising)) if work.saved else ()
