@@ -283,12 +283,6 @@ class Options:
         """What planners may spend, by effort; `budget` is for measuring."""
         return Budget(EFFORT_EVALUATIONS[self.effort])
 
-    @property
-    def schedule_budget(self) -> Budget:
-        """The same for schedulers, which also keep to the time of `budget`."""
-        deadline_s = None if self.budget is None else self.budget.deadline_s
-        return replace(self.search_budget, deadline_s=deadline_s)
-
     def resolved(self) -> Options:
         """The same request, each of its names known, the options of planners and passes in canonical form.
 

@@ -27,7 +27,6 @@ from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.core_groups import CoreGroups
 from tilewright.schedule.instances import InstanceGraph
 
-DEFAULT_PLANNER = "longest-liveness"
 LEVEL_NAMES: Mapping[Scope, str] = {scope: scope.name.lower() for scope in SCOPES}
 """What planners call the scopes: `local`, `shared`, `main`."""
 

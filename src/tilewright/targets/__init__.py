@@ -77,13 +77,3 @@ def find_target(text: str, machine: Machine | None = None) -> Target:
         hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Give {others}."
         raise UsageError(f"Unknown target {shown(spec.name)}. {hint}")
     return with_options(NpuTarget(find_machine(spec.name)), spec)
-
-
-def machine_of(text: str) -> Machine:
-    """The machine of a target; `stcp920{overlap=none}` is a stcp920.
-
-    Raises:
-        UsageError: there is no such target.
-        MachineError: a file that describes no machine.
-    """
-    return find_target(text).machine

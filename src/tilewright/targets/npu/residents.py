@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.pools import PoolSizes
 
-NO_RESIDENTS: Mapping[str, Scope] = {}
-
 _SHARE = 2  # of a pool, one part in so many
 
 
