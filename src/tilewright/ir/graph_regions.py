@@ -5,7 +5,7 @@ All of it is `region.py`'s arithmetic. Nodes whose nests touch the same elements
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.derive import macs
@@ -83,6 +83,18 @@ def node_structure(node: Node) -> Hashable:
     if isinstance(nests, Opaque):
         return (len(node.inputs), shapes)
     return (len(node.inputs), shapes, tuple(_nest_structure(n) for n in nests))
+
+
+def kernel_structure(nodes: Iterable[Node], outputs: Iterable[Value]) -> Hashable:
+    """What the cost of a kernel depends on: its operators, what they touch, and how they are connected."""
+    numbers: dict[Value, int] = {}
+    facts: list[Hashable] = []
+    for node in nodes:
+        operands = (*node.inputs, *node.captures, *node.outputs)
+        places = tuple(None if v is None else numbers.setdefault(v, len(numbers)) for v in operands)
+        kinds = tuple(None if v is None else (v.dtype, v.is_constant) for v in operands)
+        facts.append((node.op_type, node_structure(node), places, kinds))
+    return tuple(facts), tuple(numbers[v] for v in outputs if v in numbers)
 
 
 def _nest_structure(nest: Nest) -> Hashable:

@@ -7,8 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tilewright.cost.base import KernelWork, SharesMachine
+from tilewright.cost.base import SharesMachine
 from tilewright.errors import InternalError
+from tilewright.ir.graph_regions import kernel_structure
 from tilewright.schedule.base import Group, Instance, ScheduleProblem, Stage
 from tilewright.schedule.ios.graph import StageGraph, bits
 from tilewright.schedule.ios.stages import StageChoice, signature
@@ -140,7 +141,8 @@ class ModelCosts:
         self._graph = graph
         numbers: dict[Hashable, int] = {}  # instead of structures, which take long to compare
         self._operators = [
-            numbers.setdefault(_structure(s), len(numbers)) for s in problem.partition.subgraphs
+            numbers.setdefault(kernel_structure(s.nodes, s.outputs), len(numbers))
+            for s in problem.partition.subgraphs
         ]
         self._on_cores: dict[tuple[int, int], float] = {}
         self.bounds = self._bounds()
@@ -270,17 +272,3 @@ def stage_of(choice: StageChoice) -> Stage:
         ),
         "merge" if choice.strategy == "merge" else "parallel",
     )
-
-
-def _structure(work: KernelWork) -> Hashable:
-    """What the cost of a kernel depends on: its operators, what they touch and how they are connected."""
-    from tilewright.ir.graph_regions import node_structure
-
-    numbers: dict[object, int] = {}
-    facts: list[Hashable] = []
-    for node in work.nodes:
-        operands = (*node.inputs, *node.captures, *node.outputs)
-        places = tuple(None if v is None else numbers.setdefault(v, len(numbers)) for v in operands)
-        kinds = tuple(None if v is None else (str(v.dtype), v.is_constant) for v in operands)
-        facts.append((node.op_type, node_structure(node), places, kinds))
-    return tuple(facts), tuple(numbers[v] for v in work.outputs if v in numbers)

@@ -13,7 +13,7 @@ from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
 from tilewright.ir.extract import extract
 from tilewright.ir.graph import Value
-from tilewright.ir.graph_regions import RegionMaps, node_structure
+from tilewright.ir.graph_regions import RegionMaps, kernel_structure
 from tilewright.partition.base import PartitionProblem, Reason, build_partition
 from tilewright.partition.layers import layer_of
 from tilewright.partition.merge_siblings import MergedWork
@@ -118,7 +118,7 @@ class NpuCosts:
 
     def _simulated(self, groups: Sequence[Sequence[KernelWork]]) -> Estimate:
         """Of kernels that are parts of one program."""
-        key = tuple(tuple(map(self._structure, group)) for group in groups)
+        key = tuple(tuple(map(self._structure, group)) for group in groups), _connections(groups)
         if key not in self._known:
             self._known[key] = estimate_of(self.simulate(_alone(groups), False))
         return self._known[key]
@@ -157,7 +157,8 @@ class NpuCosts:
     def _structure(self, work: KernelWork) -> int:
         """A number for all that costs the same."""
         if work not in self._numbers:
-            self._numbers[work] = self._structures.setdefault(_structure(work), len(self._structures))
+            structure = kernel_structure(work.nodes, work.outputs), _is_merged(work)
+            self._numbers[work] = self._structures.setdefault(structure, len(self._structures))
         return self._numbers[work]
 
     def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
@@ -243,21 +244,22 @@ def _alone(groups: Sequence[Sequence[KernelWork]], num_cores: int | None = None)
     return Schedule(partition, (stage,), UNPRICED, Provenance(SOURCE))
 
 
+def _connections(groups: Sequence[Sequence[KernelWork]]) -> tuple[tuple[int, ...], ...]:
+    """For each kernel which values it reads and makes, numbered over all kernels."""
+    numbers: dict[Value, int] = {}
+    return tuple(
+        tuple(
+            numbers.setdefault(value, len(numbers))
+            for value in (*(v for node in work.nodes for v in node.operands()), *work.outputs)
+        )
+        for group in groups
+        for work in group
+    )
+
+
 def _is_merged(work: KernelWork) -> bool:
     """Whether a kernel writes the parts of its result where they belong, in one layer."""
     return isinstance(work, MergedWork)
 
 
 _REASONS = {True: Reason.CLUSTER, False: Reason.NO_FUSION}
-
-
-def _structure(work: KernelWork) -> Hashable:
-    """What the cost of a kernel depends on: operators, what they touch, and how they are connected."""
-    numbers: dict[Value, int] = {}
-    facts: list[Hashable] = []
-    for node in work.nodes:
-        operands = (*node.inputs, *node.captures, *node.outputs)
-        places = tuple(None if v is None else numbers.setdefault(v, len(numbers)) for v in operands)
-        kinds = tuple(None if v is None else (v.dtype, v.is_constant) for v in operands)
-        facts.append((node.op_type, node_structure(node), places, kinds))
-    return tuple(facts), tuple(numbers[v] for v in work.outputs if v in numbers), _is_merged(work)

@@ -7,6 +7,8 @@ from tests.support.graphs import GraphBuilder
 from tilewright.compiler import Planner
 from tilewright.hardware.presets import load_preset
 from tilewright.options import Options
+from tilewright.partition import PARTITIONERS, Partition
+from tilewright.planning import Budget
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
 from tilewright.targets.npu.backend import NpuBackend
@@ -34,3 +36,17 @@ def test_many_plans_are_priced_and_few_are_kept() -> None:
     assert backend.num_simulated == NUM_PLANS
     assert again.memory == programs[0].memory
     assert backend.place(programs[0]) is not None
+
+
+def test_stages_differ_by_what_their_kernels_read_of_each_other() -> None:
+    b = GraphBuilder()
+    first, second = (b.op("Relu", b.input(512, 512)) for _ in range(2))
+    graph = b.finish(first, second, b.op("Relu", first))
+    backend = NpuTarget(load_preset("stcp920")).backend(graph, Options())
+    partition = PARTITIONERS.get("none").solve(backend.partition_problem, Budget())
+    assert isinstance(partition, Partition)
+    made = {subgraph.outputs[0]: subgraph for subgraph in partition.subgraphs}
+    maker, other, reader = (made[value] for value in graph.outputs)
+    passed_on = backend.costs.stage([[maker, reader]])
+    apart = backend.costs.stage([[other, reader]])
+    assert passed_on.time_ns < apart.time_ns
