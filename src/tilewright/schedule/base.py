@@ -267,7 +267,9 @@ class ScheduleProblem:
             functools.reduce(Estimate.then, [self._instance(i, splits) for i in g.instances])
             for g in stage.groups
         ]
-        return max(estimates, key=lambda estimate: estimate.time_ns)
+        longest = max(estimates, key=lambda estimate: estimate.time_ns)
+        together = functools.reduce(Estimate.then, estimates)
+        return replace(longest, energy_pj=together.energy_pj, bound_pj=together.bound_pj)
 
     def _instance(self, instance: Instance, splits: Sequence[Split]) -> Estimate:
         kernel, split = self.kernel(instance.subgraph_id), splits[instance.subgraph_id]

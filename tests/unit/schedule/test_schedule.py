@@ -265,3 +265,16 @@ def test_an_empty_graph_has_an_empty_schedule() -> None:
     schedule = Sequential().solve(problem, Budget())
     assert schedule.stages == ()
     assert check_schedule(problem, schedule) == ()
+
+
+def test_slices_at_the_same_time_take_the_time_of_one_and_the_energy_of_all() -> None:
+    class WithEnergy(Durations):
+        def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
+            return replace(super().kernel(work), energy_pj=8.0, bound_pj=4.0)
+
+    b = GraphBuilder()
+    partition = partition_of(b.finish(b.op("Relu", b.input(4, 4))))
+    halves = Stage(tuple(Group((Instance(0, index),)) for index in range(2)))
+    problem = ScheduleProblem(partition, cost=WithEnergy({"Relu": 10.0}), allows_slices=True)
+    total = problem.estimate([halves], (Split(0, 2),))
+    assert (total.time_ns, total.energy_pj) == (5.0, 8.0)
