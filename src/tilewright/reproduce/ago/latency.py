@@ -25,11 +25,9 @@ from tilewright.planning import UNLIMITED, Budget
 from tilewright.reproduce.ago.turns import Run, in_turns
 from tilewright.steps import SearchName
 
-UNTUNED, FLAT, AGO = "layerwise", "flat", "AGO"
-"""Our own: the default plan by estimates; with products tuned one by one; with forms tuned, parts first."""
-
-AGO_PARTITION = "ago{threshold=cost}"
-"""Subgraphs as large as this processor's cost model says pays."""
+UNTUNED, FLAT, REFORMER, AGO = "layerwise", "flat", "reformer", "AGO"
+"""Our own: the default plan by estimates; with products tuned one by one; with forms tuned, parts first; the
+same on subgraphs of AGO's partition."""
 
 Array = np.ndarray[Any, Any]
 
@@ -56,7 +54,8 @@ class Variant:
 VARIANTS: Mapping[str, Variant] = {
     UNTUNED: Variant("auto", None),
     FLAT: Variant("auto", "flat"),
-    AGO: Variant(AGO_PARTITION, "reformer"),
+    REFORMER: Variant("auto", "reformer"),
+    AGO: Variant("ago", "reformer"),
 }
 
 

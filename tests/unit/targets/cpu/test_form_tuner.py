@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tilewright.compiler import plan
 from tilewright.options import Options
 from tilewright.partition.form import Form
 from tilewright.planning import UNLIMITED, Budget
+from tilewright.reproduce.ago.ablation import Pair
 from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
 from tilewright.targets.cpu.form_tuner import FormTuner
@@ -170,3 +172,23 @@ def test_a_search_of_forms_begins_with_what_the_flat_search_found(code: CpuCode)
     assert [k.symbol for s in by_forms.steps for k in s.kernels] == [
         k.symbol for s in by_choices.steps for k in s.kernels
     ]
+
+
+def test_without_intensive_fusion_no_kernel_has_two_complex_operators_in_blocks() -> None:
+    pair = Pair("pw", "dw", 1, (32, 96, 96), 56)
+    options = Options(threads=2, partition="ago{threshold=1e9}")
+    code = CpuTarget().generate(plan(tw.load(pair.model()).graph, options).program)
+    tuner = FormTuner.of(CpuTarget(), code, "conventional")
+    (space,) = tuner.spaces().values()
+    assert len(space.complex) == 2
+    check_space(space, steps=30)
+    free = FormTuner.of(CpuTarget(), code).spaces()[0]
+    fused = [form for form in free.starts() if not space.allows(form)]
+    assert fused, "else there is nothing to leave out"
+    assert all(space.read(form.to_json()) is None for form in fused)
+    assert all(space.allows(form) for form in (space.initial(), *space.starts()))
+    assert space.key != free.key
+    rng, form = random.Random(0), space.initial()
+    for _ in range(40):
+        form = space.mutate(form, rng)
+        assert space.allows(form)
