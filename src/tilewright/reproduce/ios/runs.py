@@ -25,14 +25,13 @@ _BEAM_WIDTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Schedules of a network on a machine; `pruning` is the paper's r and s, `seconds` a safety net."""
+    """Schedules of a network on a machine; `pruning` is the paper's r and s."""
 
     network: str
     machine: str
     batch: int
     schedules: tuple[str, ...] = SCHEDULES
     pruning: tuple[int, int] = (3, 8)
-    seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +173,7 @@ def _searched(problem: ScheduleProblem, name: str, job: Job) -> tuple[Sequence[S
     merges = [sum(1 << i for i in members) for members in sets]
     rules = Rules(strategy, "component", pruning, name == MOLDABLE)
     network = Network(graph, costs, rules, _MAX_BLOCK, merges)
-    stop = Stop.of(Budget(_EVALUATIONS, job.seconds), costs)
+    stop = Stop.of(Budget(_EVALUATIONS), costs)
     answer = network.solve("lazy", _BEAM_WIDTH, stop)
     stages = [stage_of(choice) for choice in answer.stages]
     one_by_one = [single(subgraph.id) for subgraph in problem.partition.subgraphs]

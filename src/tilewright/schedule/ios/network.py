@@ -21,6 +21,7 @@ from tilewright.schedule.ios.stages import StageChoice
 SearchKind = Literal["lazy", "a-star", "dynamic", "beam"]
 """Lazy shortest paths, lazy A*, the paper's dynamic programme, or no more than the beam that seeds them."""
 _MAX_LISTED = 16_000_000  # transitions of a block, of 8 bytes each
+_LISTED_PER_TRANSITION = 8  # for the effort of one that a search walks
 _ROUNDING = 1e-12  # of costs that are sums of floats
 
 
@@ -56,6 +57,8 @@ class NetworkAnswer:
                 )
                 return f"{joined}, {self.apart_ns:g} {unit}"
             return f"the least of its search space is {self.apart_ns:g} {unit}"
+        if self.cost_ns == float("inf"):
+            return f"at least {self.bound_ns:g} {unit} in its search space, where no schedule was priced"
         words = "estimated to be " if not self.holds else ""
         return f"at least {self.bound_ns:g} {unit} {words}in its search space, gap {self.gap:.1%}"
 
@@ -138,8 +141,7 @@ class Network:
                 raise
             stop.interrupt()
             answer = search.best_known()
-        if lazy is None:
-            stop.num_transitions += answer.num_transitions
+        stop.num_transitions += answer.num_transitions if lazy is None else lazy.effort
         return answer
 
 
@@ -147,5 +149,5 @@ def _lazy(block: Block, stop: Stop) -> LazyPaths | None:
     """The search of a block whose transitions can be listed."""
     if stop.is_due(0):
         return None
-    transitions = block.transitions(_MAX_LISTED)
+    transitions = block.transitions(min(_MAX_LISTED, _LISTED_PER_TRANSITION * stop.max_transitions))
     return None if transitions is None else LazyPaths(block, one_by_one(block), transitions, stop)

@@ -25,6 +25,7 @@ _Plan = Callable[[StageCosts, Budget], tuple[NetworkAnswer, AskedCosts, Stop]]
 # With less time the process that measures would hardly have started.
 _MIN_MEASURING_S = 4.0
 
+_EVALUATIONS_PER_ESTIMATED = 10
 LEAST_ESTIMATED_GAIN = 0.01
 """Share of its time that a stage saves at least to run its operators together, where costs are estimates."""
 _ROUNDING = 1e-9  # of costs that are sums of floats
@@ -79,7 +80,7 @@ class Ios:
                 return measured
             remark = f"nothing was measured: {measured.detail}"
             was_interrupted = measured.reason == INTERRUPTED
-        answer, costs, stop = plan(model, budget)
+        answer, costs, stop = plan(model, _effort(problem, budget))
         schedule = self._best(problem, answer, costs, remark)
         was_interrupted = was_interrupted or stop.is_interrupted
         provenance = replace(schedule.provenance, is_interrupted=was_interrupted)
@@ -156,6 +157,13 @@ class Ios:
             note = f"{note}; {best.provenance.planner} {costs_less}"
         quality = _quality(problem, best.quality, answer)
         return replace(best, quality=quality, provenance=replace(provenance, note=note))
+
+
+def _effort(problem: ScheduleProblem, budget: Budget) -> Budget:
+    """The budget, or a part of it where all that it buys is a smaller gap by estimates."""
+    if problem.cost.proves_bounds or budget.deadline_s is not None:
+        return budget
+    return replace(budget, max_evaluations=budget.max_evaluations // _EVALUATIONS_PER_ESTIMATED)
 
 
 def _least_gain(problem: ScheduleProblem) -> float:

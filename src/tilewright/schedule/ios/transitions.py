@@ -16,6 +16,7 @@ from tilewright.machine_code import compiled
 
 Array = np.ndarray[Any, Any]
 
+_TRANSITIONS_OF_STATE = 32  # of blocks with fewer, mostly wide ones, states take more than their transitions
 _HASH_FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 over the golden ratio, as a signed word
 
 
@@ -104,8 +105,8 @@ def transitions(
         np.array([least_ns for _, _, least_ns in merges], float),
         max_transitions,
     )
-    states, firsts, targets, stages, masks, values = listed
-    if len(targets) > max_transitions:
+    is_whole, states, firsts, targets, stages, masks, values = listed
+    if not is_whole:
         return None
     order = np.argsort(np.bitwise_count(states), kind="stable")
     return Transitions(order, firsts, targets, stages, masks, values, int(order[0]))
@@ -150,9 +151,9 @@ def _list(
     merged_reaches: Array,
     merged_ns: Array,
     max_transitions: int,
-) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """States as they are reached, where the transitions of each begin, and of each transition the state that
-    it leads to and its stage; of each stage its operators and what they take at least.
+) -> tuple[bool, Array, Array, Array, Array, Array, Array]:
+    """Whether these are all; states as they are reached, where the transitions of each begin, and of each
+    transition the state that it leads to and its stage; of each stage its operators and what they take.
 
     Ends early with more transitions than are allowed.
     """
@@ -177,6 +178,8 @@ def _list(
     position = np.zeros(max_groups + 1, np.int64)
     source = 0
     while source < num_states and num_found <= max_transitions:
+        if num_states > max_transitions // _TRANSITIONS_OF_STATE:
+            break
         state = states[source]
         num_candidates = 0
         for group in range(len(groups)):
@@ -249,6 +252,7 @@ def _list(
         source += 1
         firsts[source] = num_found
     return (
+        source == num_states and num_found <= max_transitions,
         states[:num_states],
         firsts[: num_states + 1],
         targets[:num_found],
