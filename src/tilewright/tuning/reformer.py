@@ -155,9 +155,12 @@ class Reformer(Generic[FormT]):
             self._num_parts[site.key] = max(1, len(parts))
             self._subgraphs.append(_Subgraph(site, parts if len(parts) > 1 else (), plain_ns))
         apart = {s.site.key: s.form({}) for s in self._subgraphs if s.parts}
-        if apart and isinstance(self.bench.profile(apart), Failure):
+        # Again in any case: the first time included the start of those who measure.
+        start_s = self.clock()
+        if isinstance(self.bench.profile(apart), Failure):
             for subgraph in self._subgraphs:  # not all parts can be computed alone
                 subgraph.parts = ()
+        self._note_time(start_s, num_plans=1)
         if self.findings.plan is not None and self.findings.plan.forms:
             self._plan = self.findings.plan
             self._stored_ratio = self._plan.tuned_ns / self._plan.plain_ns

@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 Forms = Mapping[str, Form]
 
 _MAX_PLANS = 5
-_COMPARED = Effort(min_rounds=4, max_rounds=24, seconds=0.5)
+_COMPARED = Effort(min_rounds=4, max_rounds=24, seconds=0.4)
 _RACED = Effort(min_rounds=9, max_rounds=60, seconds=2.4)
 # What loading a candidate may take, and in runs of the untuned plan what measuring it may take.
 _LOAD_S = 20.0
