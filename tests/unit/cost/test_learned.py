@@ -13,7 +13,7 @@ import pytest
 from tests.support.graphs import GraphBuilder
 
 from tilewright.cost.base import CostModel
-from tilewright.cost.features import FEATURES
+from tilewright.cost.features import FEATURES, MachineFacts, WorkFacts
 from tilewright.cost.learned.coreg import coreg
 from tilewright.cost.learned.costs import LearnedCosts
 from tilewright.cost.learned.metrics import kendall_tau, right_decisions
@@ -23,7 +23,9 @@ from tilewright.cost.learned.training import METHODS, Effort, Pool, fit, stratif
 from tilewright.cost.roofline import Roofline
 from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
-from tilewright.partition.base import make_subgraph
+from tilewright.partition import PARTITIONERS
+from tilewright.partition.base import PartitionProblem, make_subgraph
+from tilewright.planning import Budget, Infeasible
 
 WIDTH = len(FEATURES)
 
@@ -148,6 +150,32 @@ def test_learned_costs_correct_what_a_target_estimates() -> None:
         LearnedCosts.of(model(DOUBLE), base, load_preset("a310"))
     with pytest.raises(UsageError, match="knows no time"):
         LearnedCosts.of(replace(model(), quantities={}), base, load_preset("zcu102"))
+
+
+def test_a_partitioner_prices_parts_by_a_models_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    model(DOUBLE).write(path)
+    b = GraphBuilder()
+    b.finish(b.op("Relu", b.conv(b.conv(b.input(1, 4, 8, 8), 8), 8)))
+    planner = PARTITIONERS.get(f'pcgc{{cost="{path}"}}')
+    problem = PartitionProblem(b.graph, load_preset("zcu102"))
+    assert not isinstance(planner.solve(problem, Budget(100)), Infeasible)
+    with pytest.raises(UsageError, match="is of machine 'zcu102', not of 'a310'"):
+        planner.solve(replace(problem, machine=load_preset("a310")), Budget(100))
+    with pytest.raises(UsageError, match="this target describes no machine; leave the model out"):
+        planner.solve(replace(problem, machine=None), Budget(100))
+
+
+def test_a_model_of_rooflines_asks_no_target() -> None:
+    b = GraphBuilder()
+    b.finish(b.conv(b.input(1, 4, 8, 8), 8))
+    work = make_subgraph(0, b.graph.nodes, b.graph)
+    by_roofline = replace(model(DOUBLE), estimates="roofline")
+    costs = LearnedCosts.of(by_roofline, Roofline(1e9, 1e9, 0.0, "not asked"), load_preset("zcu102"))
+    roofline = MachineFacts.of(load_preset("zcu102")).roofline(WorkFacts.of(work))
+    assert costs.kernel(work).time_ns == pytest.approx(2 * roofline.time_ns)
+    assert costs.kernel(work).energy_pj == roofline.energy_pj
+    assert costs.stage([[work], [work, work]]).time_ns == pytest.approx(4 * roofline.time_ns)
 
 
 # Training ----------------------------------------------------------------------------------------------

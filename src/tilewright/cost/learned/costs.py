@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,8 @@ class LearnedCosts:
         Raises:
             UsageError: an operator without loop nests, of which nothing can be predicted.
         """
-        return self._learned(work, self.base.kernel(work, num_cores), num_cores or self.num_threads)
+        threads = num_cores or self.num_threads
+        return self._learned(work, None if self._by_roofline else self.base.kernel(work, num_cores), threads)
 
     def fused(self, work: KernelWork) -> Estimate:
         """A kernel alone that may be computed block by block, as the target estimates that.
@@ -87,7 +88,7 @@ class LearnedCosts:
         Raises:
             UsageError: an operator without loop nests, of which nothing can be predicted.
         """
-        return self._learned(work, self.base.fused(work), self.num_threads)
+        return self._learned(work, None if self._by_roofline else self.base.fused(work), self.num_threads)
 
     def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:
         """Groups that run at the same time.
@@ -95,16 +96,22 @@ class LearnedCosts:
         Raises:
             UsageError: an operator without loop nests, of which nothing can be predicted.
         """
-        estimate = self.base.stage(groups, num_cores)
         kernels = [work for group in groups for work in group]
-        alone_ns = sum(self.base.kernel(work).time_ns for work in kernels)
         learned = [self.kernel(work) for work in kernels]
-        factor = sum(kernel.time_ns for kernel in learned) / alone_ns if alone_ns else 1.0
         known = [kernel.energy_pj for kernel in learned if kernel.energy_pj is not None]
         energy_pj = sum(known) if len(known) == len(learned) else None
-        return replace(
-            estimate, time_ns=estimate.time_ns * factor, bound_ns=0.0, source=self.source, energy_pj=energy_pj
-        )
+        if self._by_roofline:
+            time_ns = max((sum(self.kernel(work).time_ns for work in group) for group in groups), default=0.0)
+        else:
+            alone_ns = sum(self.base.kernel(work).time_ns for work in kernels)
+            together_ns = self.base.stage(groups, num_cores).time_ns
+            learned_ns = sum(kernel.time_ns for kernel in learned)
+            time_ns = together_ns * (learned_ns / alone_ns if alone_ns else 1.0)
+        return Estimate(time_ns, 0.0, self.source, energy_pj)
+
+    @property
+    def _by_roofline(self) -> bool:
+        return self.model.estimates == "roofline"
 
     def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
         """A copy between levels, as the target estimates it.
@@ -118,12 +125,13 @@ class LearnedCosts:
         """What the target says: nothing was learned of bounds."""
         return self.base.least(kernels, num_groups)
 
-    def _learned(self, work: KernelWork, estimate: Estimate, num_threads: int) -> Estimate:
-        if estimate.time_ns == 0:  # a view, which is no kernel
+    def _learned(self, work: KernelWork, estimate: Estimate | None, num_threads: int) -> Estimate:
+        if estimate is not None and estimate.time_ns == 0:  # a view, which is no kernel
             return estimate
-        key = (work_structure(work), num_threads, estimate.time_ns)
+        key = (work_structure(work), num_threads, None if estimate is None else estimate.time_ns)
         if key not in self._known:
-            self._known[key] = self._predicted(WorkFacts.of(work), estimate, num_threads)
+            facts = WorkFacts.of(work)
+            self._known[key] = self._predicted(facts, estimate or self.machine.roofline(facts), num_threads)
         return self._known[key]
 
     def _predicted(self, facts: WorkFacts, estimate: Estimate, num_threads: int) -> Estimate:

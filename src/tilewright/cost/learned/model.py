@@ -22,6 +22,7 @@ FORMAT = "tilewright learned cost model"
 VERSION = 1
 
 Quantity = Literal["time", "energy"]
+Estimates = Literal["target", "roofline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,14 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class LearnedModel:
-    """What was learned for one machine. `machine` is its name, `sources` says where energies come from."""
+    """What was learned for one machine: how far its target's own estimates are off, or those of its roofline.
+
+    `energy_source` says where energies come from.
+    """
 
     machine: str
     quantities: Mapping[str, Learned]
+    estimates: Estimates = "target"
     energy_source: str = ""
     features: tuple[str, ...] = FEATURES
     features_version: int = FEATURES_VERSION

@@ -8,6 +8,7 @@ from math import inf
 from typing import ClassVar
 
 from tilewright.cost.base import UNITS
+from tilewright.cost.learned.costs import LearnedCosts
 from tilewright.errors import UsageError
 from tilewright.families import PARTITIONERS
 from tilewright.hardware.capacity import local_capacity_bytes
@@ -42,6 +43,7 @@ class Pcgc:
         "Most time (--hint energy) or energy (latency) of a plan: 5ms, 20mJ, or 5% above the least.",
     )
     rules: str | None = option(None, "A YAML file of rules that differ from the package's.")
+    cost: str | None = option(None, "The file of a learned cost model, by which parts are priced.")
     capacity_bytes: int | None = option(None, "What stays on the chip at most, in place of the machine's.")
     defaults: bool = option(True, "Whether the default partitions are cut again, too, and taken if better.")
     name: ClassVar[str] = "pcgc"
@@ -102,7 +104,11 @@ class PcgcWork:
             capacity = on_chip_bytes(problem.machine)
         fusion = StaticFusion(problem, RuleTable.read(options.rules), capacity)
         fused = fusion.run()
-        pricer = Pricer(problem, meter, needs_energy=options.limit is not None)
+        priced = problem
+        if options.cost is not None:
+            learned = LearnedCosts.open(options.cost, problem.cost, problem.machine, problem.types)
+            priced = replace(problem, cost=learned)
+        pricer = Pricer(priced, meter, needs_energy=options.limit is not None)
         work = cls(problem, options, meter, fusion, fused, pricer)
         starts = [Start("static fusion", tuple(pieces_of(fusion, fused, pricer)), options.recut)]
         if options.defaults and options.recut != "none":

@@ -12,7 +12,7 @@ from tilewright.options import Options
 from tilewright.planning import Spec
 from tilewright.reproduce.base import Effort, Exhibit, Update
 from tilewright.reproduce.ios.processor import measured
-from tilewright.reproduce.pcgc import exhibits
+from tilewright.reproduce.pcgc import exhibits, learned
 from tilewright.reproduce.pcgc.examples import examples
 from tilewright.reproduce.pcgc.paper import BOARDS, Board, Row
 from tilewright.reproduce.pcgc.runs import Job, Outcome, outcome
@@ -48,7 +48,10 @@ class Pcgc:
         for network in _NETWORKS_HERE[: ceil(effort.share * len(_NETWORKS_HERE))]:
             update(f"{network} on this processor", 0, 1)
             times[network] = measured(network, 1, _HERE)
-        return (*tables, exhibits.rules(), exhibits.drawn(list(examples())), *frontiers, exhibits.here(times))
+        return (
+            *(*tables, exhibits.rules(), exhibits.drawn(list(examples())), *frontiers, exhibits.here(times)),
+            *learned.exhibits(effort, update),
+        )
 
 
 def _outcomes(boards: Sequence[Board], num_processes: int, update: Update) -> dict[str, dict[str, Outcome]]:
