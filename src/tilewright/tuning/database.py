@@ -164,12 +164,14 @@ class TuningDatabase:
 
         A later observation of the same candidate replaces the earlier one.
         """
+        sites = {outcome.site for outcome in outcomes}
+        called = {site: name for site, name in (names or {}).items() if site in sites}
         observations = [o for o in outcomes if isinstance(o, Observation)]
         failures = [o for o in outcomes if isinstance(o, Failure)]
         return self.store.write(
             ("INSERT OR REPLACE INTO observations VALUES (?, ?, ?, ?, ?)", self._rows(context, observations)),
             ("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?)", self._rows(context, failures)),
-            self._subjects("site", names or {}),
+            self._subjects("site", called),
             self._described(context),
         )
 
@@ -243,14 +245,19 @@ class TuningDatabase:
             )
         )
 
-    def record_trials(self, context: PlanContext, trials: Sequence[tuple[str, Trial]]) -> bool:
+    def record_trials(
+        self,
+        context: PlanContext,
+        trials: Sequence[tuple[str, Trial]],
+        names: Mapping[str, str] | None = None,
+    ) -> bool:
         """Keep a batch of trials by site, as `record`."""
         now_s = time.time()
         observations = [
             Observation(site, trial.candidate.to_json(), measurement_of(trial.time_ns), trial.plain_ns, now_s)
             for site, trial in trials
         ]
-        return self.record(context, observations)
+        return self.record(context, observations, names)
 
     def plan(self, context: PlanContext, model: str) -> TunedPlan | None:
         """The plan found for a model, by the digest of its sites."""

@@ -147,7 +147,11 @@ class Listener(Generic[FormT]):
 
 @dataclass(frozen=True, slots=True)
 class Findings(Generic[FormT]):
-    """What is known before a search: trials by key of a space, and the plan that an earlier search stored."""
+    """What is known before a search: trials by key of a space, and the plan that an earlier search stored.
+
+    `hints` are forms that did well elsewhere, the best first: they are measured before others.
+    """
 
     trials: Callable[[FormSpace[FormT]], Mapping[FormT, float | None]] = field(default=lambda space: {})
     plan: TunedForms[FormT] | None = None
+    hints: Callable[[FormSpace[FormT]], Sequence[FormT]] = field(default=lambda space: ())

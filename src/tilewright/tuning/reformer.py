@@ -251,7 +251,10 @@ class Reformer(Generic[FormT]):
     def _evolution(self, space: FormSpace[FormT]) -> Evolution[FormT]:
         if space.key not in self._evolutions:
             known = self.findings.trials(space)
-            self._evolutions[space.key] = Evolution(space, self.seed, known=known, options=self.options)
+            evolution = Evolution(space, self.seed, known=known, options=self.options)
+            for form in reversed(self.findings.hints(space)):
+                evolution.start_with(form, "measured elsewhere")
+            self._evolutions[space.key] = evolution
         return self._evolutions[space.key]
 
     def _join_settled(self) -> None:

@@ -222,6 +222,13 @@ def test_a_later_search_goes_on_where_this_one_ended() -> None:
     assert len(repeated) <= 4, "only what is confirmed is measured again"
 
 
+def test_what_did_well_elsewhere_is_measured_first() -> None:
+    fast = [ChainForm((16,), ()), ChainForm((8,), ())]
+    hints: Findings[ChainForm] = Findings(hints=lambda space: fast if space.key == SHORT.key else [])
+    _, told = run(Bench(), findings=hints)
+    assert [trial.form for trial in told.trials if trial.key == SHORT.key][:2] == fast
+
+
 def test_a_seed_and_measurements_decide_everything() -> None:
     one, two = (run(Bench(), Budget(60), seed=7)[1] for _ in range(2))
     assert one.trials == two.trials

@@ -40,6 +40,8 @@ from tilewright.tuning.schema import measurement_of
 from tilewright.tuning.space import FormSpace
 from tilewright.tuning.workers import LocalMeasuringPool
 
+_MAX_HINTS = 4
+_MAX_NAMED = 3  # places of a site, to call it by
 FEATURE_SET = "forms-1"
 """Which features observations of forms have."""
 
@@ -155,14 +157,15 @@ class FormTuner:
             self.store(plan, meter.budget)
 
         known = self.best_known() if self.keeps_plans else None
+        names = {site.key: ", ".join(site.nodes[:_MAX_NAMED]) for site in tuned if site.nodes}
         with self.pool() as pool:
             bench = FormModelBench(self.target, self.plain, sites, pool, feed, expected, run_s)
             reformer = Reformer(
                 tuned,
                 bench,
                 meter,
-                Listener(self._record, store, progress),
-                Findings() if afresh else Findings(self._known, known),
+                Listener(lambda trials: self._record(trials, names), store, progress),
+                Findings() if afresh else Findings(self._known, known, self._hints),
                 seed=self.program.options.seed,
                 splits=self.splits,
             )
@@ -207,7 +210,7 @@ class FormTuner:
         )
         self.database.store_plan(self.context, self.model, stored)
 
-    def _record(self, trials: Sequence[FormTrial[Form]]) -> None:
+    def _record(self, trials: Sequence[FormTrial[Form]], names: Mapping[str, str]) -> None:
         now_s = time.time()
         provenance = Provenance(host=self.workers, calibrated_at_s=now_s if self.workers else None)
         outcomes: list[Observation | Failure] = []
@@ -230,7 +233,7 @@ class FormTuner:
                         provenance,
                     )
                 )
-        self.database.record(self.context, outcomes)
+        self.database.record(self.context, outcomes, names)
 
     def _known(self, space: FormSpace[Form]) -> Mapping[Form, float | None]:
         """What was measured of a space before, in any network."""
@@ -244,6 +247,12 @@ class FormTuner:
             if form is not None:
                 known[form] = None
         return known
+
+    def _hints(self, space: FormSpace[Form]) -> Sequence[Form]:
+        """What was faster than the estimates' choice elsewhere, as far as it is a form of the space here."""
+        hints = self.database.hints(self.context, space.key)[:_MAX_HINTS]
+        forms = (space.read(hint.candidate) for hint in hints if hint.ratio < 1)
+        return [form for form in forms if form is not None]
 
     def _stored_forms(self) -> TunedForms[Form] | None:
         """The forms of the plan that an earlier search stored, as far as they are forms still."""

@@ -32,7 +32,7 @@ from tilewright.targets.cpu.tune_base import (
     plan_context,
     random_feed,
 )
-from tilewright.tuning import Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search
+from tilewright.tuning import Candidate, Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search
 from tilewright.tuning.observation import PlanContext
 from tilewright.tuning.ray_fleet import NoCluster
 
@@ -46,6 +46,7 @@ _RACE_S = 1.2
 _MIN_BLOCKS = 2
 _MAX_BLOCKS = 12
 _MAX_PLANS = 4
+_MAX_NAMED = 3  # places of a site, to call it by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +166,9 @@ class Tuner:
             site.key: {t.candidate: t for t in database.trials(context, site.key)}
             for site in ([] if afresh else sites)
         }
+        names = {site.key: ", ".join(site.nodes[:_MAX_NAMED]) for site in sites}
+        if not afresh:
+            sites = tuple(self._hinted(site) for site in sites)
         quiet = replace(program, options=replace(program.options, frozen=False, timeout_s=None))
 
         def searched(feed: Mapping[str, Array]) -> Outcome:
@@ -172,7 +176,7 @@ class Tuner:
                 sites,
                 ModelBench(self.target, quiet, self.sites, feed, self.plain.weight_bytes),
                 meter,
-                record=lambda trials: database.record_trials(context, trials),
+                record=lambda trials: database.record_trials(context, trials, names),
                 report=lambda what, done, total: progress(what, done, total),
                 known=known,
             )
@@ -189,6 +193,13 @@ class Tuner:
             plan = replace(outcome.plan, model=program.graph.name, tuned_at_s=time.time())
             database.store_plan(context, self.model, plan)
         return self._info(outcome, sites)
+
+    def _hinted(self, site: Site) -> Site:
+        """A site whose candidates that did well elsewhere come first."""
+        seen = self.database.hints(self.context, site.key)
+        hints = [Candidate.from_json(hint.candidate) for hint in seen if hint.ratio < 1]
+        promising = [candidate for candidate in hints if candidate in site.candidates]
+        return replace(site, candidates=tuple(dict.fromkeys((*promising, *site.candidates))))
 
     def describe(self, plan: TunedPlan) -> TuningInfo:
         """A stored plan with the measurements that led to it."""

@@ -114,6 +114,7 @@ class Pool:
     def __init__(self, answers: Iterable[MeasureResult]) -> None:
         self.answers = iter(answers)
         self.requests: list[MeasureRequest] = []
+        self.num_machines = 1
 
     def measure(self, requests: Iterable[MeasureRequest]) -> Iterator[MeasureResult]:
         for request in requests:

@@ -18,8 +18,9 @@ from tilewright.targets.cpu import pool_ir, runtime
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.main_code import (
+from tilewright.targets.cpu.runtime import (
     ArgRef,
+    Executor,
     HostCall,
     Launch,
     LaunchGroup,
@@ -27,7 +28,6 @@ from tilewright.targets.cpu.main_code import (
     build_main,
     compile_main,
 )
-from tilewright.targets.cpu.runtime import Executor
 
 
 @pytest.mark.parametrize("num_threads", range(1, 9))

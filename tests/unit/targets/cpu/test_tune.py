@@ -26,7 +26,7 @@ from tilewright.targets.cpu.select import product_candidates
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.tune import Tuner
-from tilewright.tuning import Candidate, Choice, Choices, TunedPlan, TuningDatabase
+from tilewright.tuning import Candidate, Choice, Choices, Trial, TunedPlan, TuningDatabase
 
 MODEL = tw.load(small_net(channels=40, size=20))
 OPTIONS = Options(threads=2)
@@ -128,6 +128,20 @@ def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:
     assert budgeted.tuning.is_stored
     assert tw.compile(MODEL, threads=1).tuning is None, "other threads, another measurement"
     assert tw.compile(MODEL, threads=2, no_cache=True).tuning is None
+
+
+def test_what_did_well_elsewhere_is_measured_first(cache: Path) -> None:
+    """With other threads the last candidate was fast: no plan follows, but it has the first turn."""
+    tuner = Tuner.of(CpuTarget(), CpuTarget().generate(plan(MODEL.graph, OPTIONS).program))
+    site = tuner.measured_sites()[0]
+    last = site.candidates[-1]
+    assert last != site.candidates[0]
+    elsewhere = replace(tuner.context, num_threads=7)
+    tuner.database.record_trials(elsewhere, [(site.key, Trial(last, 10.0, 100.0))])
+    assert tw.compile(MODEL, threads=2).tuning is None
+    tw.tune(MODEL, threads=2, budget="1trials")
+    assert last in {trial.candidate for trial in tuner.database.trials(tuner.context, site.key)}
+    assert tuner.database.subjects("site")[site.key] == ", ".join(site.nodes)
 
 
 def test_a_stored_plan_decides_kernels_and_the_artifact_keeps_it(cache: Path) -> None:
