@@ -36,7 +36,7 @@ from tilewright.ir.ops.build import (
     require_shape,
 )
 from tilewright.ir.ops.elementwise import softplus
-from tilewright.ir.ops.movement import optional, present
+from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 
 Array = np.ndarray[Any, Any]

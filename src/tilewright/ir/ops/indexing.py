@@ -41,7 +41,7 @@ from tilewright.ir.ops.build import (
     require_scalar,
     require_shape,
 )
-from tilewright.ir.ops.movement import extents_of, present
+from tilewright.ir.ops.operands import extents_of, present
 from tilewright.ir.ops.registry import Sizing, operator
 from tilewright.ir.work import HostWork, number_of
 

@@ -43,7 +43,7 @@ from tilewright.ir.ops.build import (
     scalar_like,
     table,
 )
-from tilewright.ir.ops.movement import axis_within, extents_of, present
+from tilewright.ir.ops.operands import axis_within, extents_of, present
 from tilewright.ir.ops.registry import Sizing, operator
 from tilewright.ir.work import ELEMENTS_PER_POINT, HostWork, number_of
 

@@ -26,7 +26,7 @@ from tilewright.ir.ops.build import (
     require_scalar,
     require_shape,
 )
-from tilewright.ir.ops.movement import optional, present
+from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.registry import operator
 
 Array = np.ndarray[Any, Any]

@@ -28,7 +28,7 @@ from tilewright.ir.ops.build import (
     require_result,
     scalar_like,
 )
-from tilewright.ir.ops.movement import axis_within
+from tilewright.ir.ops.operands import axis_within
 from tilewright.ir.ops.registry import operator
 
 Array = np.ndarray[Any, Any]

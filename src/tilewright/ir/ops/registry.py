@@ -28,6 +28,7 @@ HostWorkFunction = Callable[[Node, Sequence[Array | None]], HostWork]
 FAMILIES = (
     "elementwise",
     "movement",
+    "reshape",
     "convolution",
     "transposed_convolution",
     "matmul",

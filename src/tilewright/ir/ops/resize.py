@@ -34,7 +34,7 @@ from tilewright.ir.ops.build import (
     table,
 )
 from tilewright.ir.ops.indexing import progression
-from tilewright.ir.ops.movement import optional, present
+from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.quantization import saturated, saturated_array
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import HostWork, check_table

@@ -45,7 +45,7 @@ from tilewright.ir.ops.build import (
     require_shape,
     scalar_like,
 )
-from tilewright.ir.ops.movement import present
+from tilewright.ir.ops.operands import present
 from tilewright.ir.ops.quantization import saturated_array
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import MAX_BOX_SAMPLES

@@ -32,7 +32,7 @@ from tilewright.ir.ops.build import (
     scalar_like,
     table,
 )
-from tilewright.ir.ops.movement import extents_of, optional, present
+from tilewright.ir.ops.operands import extents_of, optional, present
 from tilewright.ir.ops.registry import Sizing, operator
 
 Array = np.ndarray[Any, Any]

@@ -41,7 +41,7 @@ from tilewright.ir.ops.build import (
     require_result,
     require_scalar,
 )
-from tilewright.ir.ops.movement import axis_within, optional, present
+from tilewright.ir.ops.operands import axis_within, optional, present
 from tilewright.ir.ops.quantization import limits
 from tilewright.ir.ops.registry import Sizing, operator
 
