@@ -134,16 +134,19 @@ class Work:
         ]
 
     def estimates(self, *, only_promising: bool = True) -> Iterator[Estimate]:
-        """Of every blocking that fits the cache; `only_promising` leaves out what clearly gains nothing."""
+        """Of every blocking that fits the cache; `only_promising` leaves out what soon is seen to lose."""
         if only_promising and not self._estimate(Blocking(self.shape), 0.0).gain:
             return
+        most = 0.0
         for block in dict.fromkeys(self._blocks()):
             blocking = Blocking(block)
             num_blocks = blocking.num_blocks(self.shape)
             starts = num_blocks * self._num_kernels * _START_CYCLES
-            is_promising = not only_promising or self._estimate(blocking, starts).gain
-            if num_blocks <= MAX_BLOCKS and is_promising:
-                yield from self._estimates_of(block)
+            if num_blocks > MAX_BLOCKS or (only_promising and self._estimate(blocking, starts).gain <= most):
+                continue
+            for estimate in self._estimates_of(block):
+                most = max(most, estimate.gain)
+                yield estimate
 
     def _estimate(self, blocking: Blocking, paid: float) -> Estimate:
         return Estimate(blocking, self.saved, paid, self._whole + self.saved)
