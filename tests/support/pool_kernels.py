@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from tilewright.targets.cpu import runtime
 from tilewright.targets.cpu.codegen import compile_object
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.runtime import Executor, build_main, link_main
+from tilewright.targets.cpu.main_code import MainStep, build_main, link_main
+from tilewright.targets.cpu.runtime import Executor, HostCallback
 
 # counts[chunk] += 1, atomically: a chunk that two threads run at the same instant still counts twice.
 COUNT = """
@@ -178,13 +178,13 @@ KERNELS = {
 
 
 def executor(
-    steps: Sequence[runtime.Step],
+    steps: Sequence[MainStep],
     num_threads: int,
     *,
     profile: bool = False,
     arena_bytes: int = 0,
     scratch_bytes: int = 0,
-    callbacks: Sequence[runtime.HostCallback] = (),
+    callbacks: Sequence[HostCallback] = (),
     max_contexts: int | None = None,
 ) -> Executor:
     isa = host_isa()

@@ -11,7 +11,7 @@ from tilewright.targets.cpu.codegen import prepared_module
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import REPORT_BYTES, Kernel
-from tilewright.targets.cpu.runtime import MainCode
+from tilewright.targets.cpu.main_code import MainCode
 from tilewright.targets.cpu.stage_ir import (
     GROUP_WORDS,
     HEAD_WORDS,

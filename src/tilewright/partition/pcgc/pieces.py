@@ -41,7 +41,7 @@ class Cost:
 
 
 FREE = Cost(0.0, 0.0)
-_NODES_OF_EVALUATION = 4
+_NODES_OF_EVALUATION = 3
 
 
 class Pricer:

@@ -26,6 +26,8 @@ from tilewright.partition.pcgc.start import Plan, Recut, Start, pieces_of
 from tilewright.planning import Budget, Infeasible, Meter, Provenance, option
 
 _ROUNDING = 1e-9
+_LEAST_GAIN = 0.01
+"""Share that a plan must save where the cost model does not run what it prices: it may be off by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Pcgc:
                 return Infeasible(f"pcgc: {what}", least, most, levers=levers, unit=unit)
             plans += work.plans_within(most)
         kept = [plan for plan in plans if plan.cost.secondary <= most * (1 + _ROUNDING)]
-        return work.partition(min(kept, key=lambda plan: work.value(plan.cost)))
+        return work.partition(work.best(kept))
 
     def frontier(self, problem: PartitionProblem, budget: Budget) -> tuple[Cost, ...]:
         """Time (ns) against energy (pJ): plans than which none is better in both, the fastest first.
@@ -118,13 +120,23 @@ class PcgcWork:
         """What is minimised."""
         return cost.target * cost.secondary if self.problem.objective == "edp" else cost.target
 
+    def best(self, plans: Sequence[Plan]) -> Plan:
+        """The plan that costs least; a default that costs little more, where costs are estimates."""
+        best = min(plans, key=lambda plan: self.value(plan.cost))
+        if self.problem.cost.proves_bounds:
+            return best
+        most = self.value(best.cost) / (1 - _LEAST_GAIN)
+        near = [plan for plan in plans if plan.start.is_default and self.value(plan.cost) <= most]
+        return min(near, key=lambda plan: self.value(plan.cost), default=best)
+
     def plans(self) -> list[Plan]:
         """The plan that was asked for, static fusion and the default partitions."""
         starts = [start.whole for start in self.starts]
         if self.options.recut == "none":
             return starts
-        # Time and energy are sums, so their least product is at a corner of their frontier.
-        cut = frontier(self.at) if self.problem.objective == "edp" else (self.at(0.0),)
+        # Time and energy are sums, so their least product is at a corner of their frontier. What is best in
+        # the other of the two is often good in both, and a search that was cut short may have missed it.
+        cut = (self.at(0.0), self.at(inf)) if self.problem.objective != "edp" else frontier(self.at)
         return [*cut, *starts]
 
     def plans_within(self, most: float) -> list[Plan]:
@@ -153,7 +165,7 @@ class PcgcWork:
             is_free = self.options.rules is None
             if is_free or all(self.fusion.verdict(edge) is not Verdict.PROHIBITED for edge in inside):
                 fused = self.fused.regrouped(home, self.fusion.edges)
-                yield Start(name, tuple(pieces_of(self.fusion, fused, self.pricer)), "none")
+                yield Start(name, tuple(pieces_of(self.fusion, fused, self.pricer)), "none", is_default=True)
                 clusters = [[position[n] for n in s.nodes] for s in answer.subgraphs]
                 fusion = StaticFusion(self.problem, self.fusion.table, self.fusion.capacity_bytes)
                 more = fusion.run(clusters)

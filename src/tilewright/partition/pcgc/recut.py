@@ -22,7 +22,7 @@ MAX_SUBTREES = 2048
 """Of one cluster; with more of them intervals are tried instead."""
 MAX_INTERVAL = 24
 """Atoms of an interval beside the whole cluster: longer ones take longer to price."""
-_MAX_SPLITS = 20
+_MAX_SPLITS = 12
 _PRICE_STEPS = 40
 _ROUNDING = 1e-9
 _ROOT = 0
@@ -234,7 +234,8 @@ class Exact:
         self.clusters = clusters
         self.programs = [Program(pieces) for pieces in clusters]
         if not self.is_exact:
-            greedy(clusters, max_splits=_MAX_SPLITS)
+            for price in (0.0, inf):
+                greedy(clusters, price=price, max_splits=_MAX_SPLITS)
         # What costs least to ask comes first: a budget that ends leaves out large parts.
         for size in range(1, 1 + max((pieces.num_atoms for pieces in clusters), default=0)):
             for program in self.programs:

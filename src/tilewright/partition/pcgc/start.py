@@ -30,6 +30,7 @@ class Start:
     name: str
     pieces: tuple[Pieces, ...]
     recut: Recut
+    is_default: bool = False
 
     def plan(self, cutting: Cutting) -> Plan:
         """Clusters cut so."""

@@ -16,8 +16,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import require_shape, run_node
 from tilewright.targets.cpu.codegen import JitLibrary
+from tilewright.targets.cpu.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.pool import AlignedBuffer, not_enough_memory
-from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, Executor, HostCallback, MainCode, StepTime
+from tilewright.targets.cpu.runtime import CheckedIndex, Executor, HostCallback, StepTime
 
 Array = np.ndarray[Any, Any]
 

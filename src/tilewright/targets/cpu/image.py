@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec, bytes_at
+from tilewright.targets.cpu.main_code import MainCode, load_main
 from tilewright.targets.cpu.pool import AlignedBuffer
-from tilewright.targets.cpu.runtime import CheckedIndex, MainCode, load_main
+from tilewright.targets.cpu.runtime import CheckedIndex
 
 Array = np.ndarray[Any, Any]
 

@@ -26,7 +26,7 @@ from tilewright.targets.cpu.lowered import (
     Storage,
     Table,
 )
-from tilewright.targets.cpu.runtime import ARENA_BASE, ArgRef
+from tilewright.targets.cpu.main_code import ARENA_BASE, ArgRef
 
 Array = np.ndarray[Any, Any]
 

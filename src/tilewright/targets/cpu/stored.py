@@ -18,7 +18,8 @@ from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import ISA_NAMES, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import REPORT_BYTES
-from tilewright.targets.cpu.runtime import ArgRef, CheckedIndex, HostCall, MainCode
+from tilewright.targets.cpu.main_code import ArgRef, HostCall, MainCode
+from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.cpu.storage import FIRST_CALLER_BASE
 from tilewright.targets.stored import StoredCode, StoredParts
 from tilewright.tuning import NO_CHOICES

@@ -59,10 +59,8 @@ from tilewright.targets.cpu.isa import Isa, isa_of
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, LoweredPartition
-from tilewright.targets.cpu.race import race
-from tilewright.targets.cpu.runtime import (
+from tilewright.targets.cpu.main_code import (
     ArgRef,
-    CheckedIndex,
     HostCall,
     Launch,
     LaunchGroup,
@@ -70,6 +68,8 @@ from tilewright.targets.cpu.runtime import (
     Stage,
     build_main,
 )
+from tilewright.targets.cpu.race import race
+from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.cpu.stage_costs import CpuStageBench
 from tilewright.targets.cpu.storage import (
     FIRST_CALLER_BASE,

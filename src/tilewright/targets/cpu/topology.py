@@ -18,6 +18,7 @@ from tilewright.hardware.probe import resolve_threads
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa, host_isa
+from tilewright.targets.cpu.main_code import ArgRef, Launch, build_main, link_main
 from tilewright.targets.cpu.matrix.tiles import (
     TILE_BYTES_PER_ROW,
     TILE_COLUMNS,
@@ -31,7 +32,7 @@ from tilewright.targets.cpu.matrix.tiles import (
 )
 from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.pool_ir import MAX_CHUNKS, pause_ir
-from tilewright.targets.cpu.runtime import ArgRef, Executor, Launch, build_main, link_main
+from tilewright.targets.cpu.runtime import Executor
 from tilewright.targets.cpu.values import I64, PTR, vec
 
 _PROBE_S = 0.05

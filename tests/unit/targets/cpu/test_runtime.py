@@ -18,9 +18,8 @@ from tilewright.targets.cpu import pool_ir, runtime
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CompileJob
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.runtime import (
+from tilewright.targets.cpu.main_code import (
     ArgRef,
-    Executor,
     HostCall,
     Launch,
     LaunchGroup,
@@ -28,6 +27,7 @@ from tilewright.targets.cpu.runtime import (
     build_main,
     compile_main,
 )
+from tilewright.targets.cpu.runtime import Executor
 
 
 @pytest.mark.parametrize("num_threads", range(1, 9))

@@ -14,7 +14,7 @@ from tests.support.pool_kernels import executor, in_threads
 from tilewright.errors import InternalError
 from tilewright.targets.cpu import pool, pool_ir, runtime
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.runtime import ARENA_BASE, ArgRef, Launch, LaunchGroup, Stage, build_main
+from tilewright.targets.cpu.main_code import ARENA_BASE, ArgRef, Launch, LaunchGroup, Stage, build_main
 
 WIDTH = 24
 
