@@ -204,12 +204,12 @@ def place(
 def core_spaces(cores: CoreGroups, machine: Machine) -> tuple[Space, ...]:
     """Where the buffers of each group of cores lie among those of all cores of a cluster."""
     of_core_bytes = local_capacity_bytes(machine) // machine.num_cores_per_cluster
-    found = []
+    spaces = []
     for group in cores.groups:
         start = aligned(group.first_core * of_core_bytes, DEFAULT_ALIGNMENT_BYTES)
         end = (group.first_core + group.num_cores) * of_core_bytes
-        found.append(Space(start, max(0, end - start)))
-    return tuple(found)
+        spaces.append(Space(start, max(0, end - start)))
+    return tuple(spaces)
 
 
 def levels_of(graph: InstanceGraph, machine: Machine) -> tuple[MemoryLevel, ...]:

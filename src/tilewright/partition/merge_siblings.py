@@ -69,8 +69,8 @@ def merge_sets(partition: Partition, *, pads_kernels: bool = True) -> tuple[froz
             else:
                 alike.append([subgraph])
         sets += (siblings for siblings in alike if len(siblings) > 1)
-    found = [frozenset(s.id for s in siblings) for siblings in sets]
-    return tuple(sorted(found, key=min))
+    numbers = [frozenset(s.id for s in siblings) for siblings in sets]
+    return tuple(sorted(numbers, key=min))
 
 
 def merged_operators(subgraphs: Sequence[Subgraph], *, pads_kernels: bool = True) -> MergedOperators | None:

@@ -114,15 +114,15 @@ def _axis_of_constants(node: Node, nest: Nest) -> int | None:
 
 def _axis_behind(node: Node, nest: Nest, axes: dict[int, int]) -> int | None:
     """The axis of a result that moves with that of the operands made before."""
-    found: set[int] = set()
+    moving: set[int] = set()
     for access in nest.reads:
         axis = axes.get(id(node.inputs[access.operand.position]))
         if axis is None:
             continue
         if access.view is not None or nest.write.view is not None:
             return None
-        found.update(i for i, index in enumerate(nest.write.index) if index == access.index[axis])
-    return found.pop() if len(found) == 1 else None
+        moving.update(i for i, index in enumerate(nest.write.index) if index == access.index[axis])
+    return moving.pop() if len(moving) == 1 else None
 
 
 def _lie_side_by_side(node: Node, match: Node, nest: Nest, axis: int) -> bool:

@@ -85,10 +85,10 @@ def core_groups_of(schedule: Schedule, graph: InstanceGraph, num_cores: int) -> 
 
 def _require_whole_chains(graph: InstanceGraph, of_nodes: Sequence[int]) -> None:
     """Rows that are kept stay in the buffers of the cores that made them."""
-    for first, second in graph.waits:
-        one, other = graph.nodes[first], graph.nodes[second]
-        keeps_rows = one.kind is Kind.INSTANCE and one.rows is not None
-        if keeps_rows and one.subgraph_id == other.subgraph_id and of_nodes[first] != of_nodes[second]:
+    for before, behind in graph.waits:
+        earlier, later = graph.nodes[before], graph.nodes[behind]
+        keeps_rows = earlier.kind is Kind.INSTANCE and earlier.rows is not None
+        if keeps_rows and earlier.subgraph_id == later.subgraph_id and of_nodes[before] != of_nodes[behind]:
             raise UsageError(
-                f"schedule: instance {other} reads rows that {one} keeps on other cores; run both there."
+                f"schedule: instance {later} reads rows that {earlier} keeps on other cores; run both there."
             )

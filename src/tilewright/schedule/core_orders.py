@@ -107,13 +107,13 @@ def balanced(work: Sequence[float], num_stages: int) -> tuple[int, ...]:
     choices: list[list[int]] = []
     for stage in range(1, num_stages):
         checkpoint()
-        found, begins = [inf] * len(sums), [0] * len(sums)
+        largest, begins = [inf] * len(sums), [0] * len(sums)
         for end in range(stage + 1, len(sums)):
             for begin in range(stage, end):
                 most = max(least[begin], sums[end] - sums[begin])
-                if most < found[end]:
-                    found[end], begins[end] = most, begin
-        least = found
+                if most < largest[end]:
+                    largest[end], begins[end] = most, begin
+        least = largest
         choices.append(begins)
     ends = [len(work)]
     for begins in reversed(choices):
@@ -225,12 +225,12 @@ def _stages_of_subgraphs(
     graph: InstanceGraph, order: Order, groups: Sequence[int], ranges: Sequence[tuple[int, int] | None]
 ) -> tuple[Stage, ...]:
     """A stage for each subgraph, for kernels that are launched separately: one on each group of cores."""
-    found: dict[int, dict[int, list[Instance]]] = {s.id: {} for s in graph.partition.subgraphs}
+    instances_of: dict[int, dict[int, list[Instance]]] = {s.id: {} for s in graph.partition.subgraphs}
     for node in (graph.nodes[place] for place in order):
         if node.kind is Kind.INSTANCE:
-            of_group = found[node.subgraph_id].setdefault(groups[node.id], [])
+            of_group = instances_of[node.subgraph_id].setdefault(groups[node.id], [])
             of_group.append(Instance(node.subgraph_id, node.index))
     return tuple(
         Stage(tuple(_group(tuple(instances), ranges[group]) for group, instances in sorted(shares.items())))
-        for shares in found.values()
+        for shares in instances_of.values()
     )

@@ -12,8 +12,8 @@ from tilewright.schedule.ios.stages import StageChoice
 def dynamic(block: Block, stop: Stop | None = None) -> BlockAnswer | None:
     """The cheapest schedule of a block; None where the effort ends before. O(transitions)."""
     graph = block.graph
-    levels: list[set[int]] = [set() for _ in range(graph.num_operators + 1)]
-    levels[graph.num_operators].add(graph.everything)
+    levels: list[dict[int, None]] = [{} for _ in range(graph.num_operators + 1)]
+    levels[graph.num_operators][graph.everything] = None
     endings: dict[int, list[int]] = {}
     num_transitions = 0
     for size in range(graph.num_operators, 0, -1):
@@ -24,7 +24,7 @@ def dynamic(block: Block, stop: Stop | None = None) -> BlockAnswer | None:
             endings[state] = list(block.endings(state))
             num_transitions += len(endings[state])
             for mask in endings[state]:
-                levels[size - mask.bit_count()].add(state ^ mask)
+                levels[size - mask.bit_count()][state ^ mask] = None
     best: dict[int, float] = {0: 0.0}
     last: dict[int, StageChoice] = {}
     for size in range(1, graph.num_operators + 1):

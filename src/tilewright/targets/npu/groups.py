@@ -48,20 +48,20 @@ class Fetch:
 def free_bytes(plan: ScopePlan, cores: CoreGroups, machine: Machine) -> tuple[int, ...]:
     """What placed buffers leave of the buffers of each group's cores."""
     of_core_bytes = level_bytes(machine).local_bytes // machine.num_cores_per_cluster
-    found = []
+    sizes = []
     for group, space in zip(cores.groups, core_spaces(cores, machine), strict=True):
         local = (b for b in plan.buffers if b.scope is Scope.LOCAL and b.size_bytes)
         ends = (b.end_bytes for b in local if cores.of_nodes[b.node] == group.number)
         taken_bytes = max(ends, default=space.offset_bytes) - space.offset_bytes
-        found.append(group.num_cores * of_core_bytes - taken_bytes)
-    return tuple(found)
+        sizes.append(group.num_cores * of_core_bytes - taken_bytes)
+    return tuple(sizes)
 
 
 def step_groups(
     cores: CoreGroups, free: Sequence[int], residents: Residents, machine: Machine
 ) -> tuple[StepGroup, ...]:
     """The groups as steps know them; residents that lie in the cores take an equal part of each core."""
-    found = []
+    steps = []
     num_cores = machine.num_cores_per_cluster
     for group, free_of_group in zip(cores.groups, free, strict=True):
         held = residents.held[group.number] if residents.held else {}
@@ -70,8 +70,8 @@ def step_groups(
         share = group.num_cores / num_cores
         pools = PoolSizes(left, int(passing_bytes(residents.pools.shared_bytes) * share))
         common_bytes = residents.pools.shared_bytes - passing_bytes(residents.pools.shared_bytes)
-        found.append(StepGroup(group.number, group.num_cores, share, pools, common_bytes, frozenset(held)))
-    return tuple(found)
+        steps.append(StepGroup(group.number, group.num_cores, share, pools, common_bytes, frozenset(held)))
+    return tuple(steps)
 
 
 def passing_bytes(shared_bytes: int) -> int:

@@ -74,11 +74,11 @@ def _moving_seconds(
     num_transfers = sum(1 for x in (*inputs.values(), *results.values()) if x)
     if not policy.resident_weights:
         num_transfers += sum(1 for x in weights.values() if x)
-    found = {DMA: num_transfers * ports.setup_s + from_main / ports.main_bytes_per_s}
+    seconds = {DMA: num_transfers * ports.setup_s + from_main / ports.main_bytes_per_s}
     if ports.shared is not None:
         to_cores = border_bytes + rows_bytes + max(0.0, weight_bytes - stay_bytes)
-        found[CORE_DMA] = to_cores / ports.local_bytes_per_s
-    return found
+        seconds[CORE_DMA] = to_cores / ports.local_bytes_per_s
+    return seconds
 
 
 def on_chip_bytes(machine: Machine) -> float:
@@ -100,4 +100,4 @@ def _bytes_once(parts: Iterable[tuple[str, Region, int]]) -> dict[str, float]:
         if size:
             regions.setdefault(name, set()).add(region)
             element_bytes[name] = size / volume(region)
-    return {value: union_volume(found) * element_bytes[value] for value, found in regions.items()}
+    return {value: union_volume(parts) * element_bytes[value] for value, parts in regions.items()}

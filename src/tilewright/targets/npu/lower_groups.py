@@ -50,7 +50,7 @@ def lower_in_groups(
         chosen = replace(residents, held=choice)
         if stays:
             left = [
-                size - sum(own.values()) for size, own in zip(free, choice or [{}] * len(free), strict=True)
+                size - sum(keys.values()) for size, keys in zip(free, choice or [{}] * len(free), strict=True)
             ]
             equal = with_equal_parts(residents, cores, left, machine.num_cores_per_cluster)
             shared = tuple(

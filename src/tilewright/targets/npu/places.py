@@ -18,9 +18,9 @@ def reused_places(plan: ScopePlan) -> list[tuple[int, ...]]:
             if read.buffer is not None:
                 users[read.buffer].add(number)
     for scope in (Scope.LOCAL, Scope.SHARED, Scope.MAIN):
-        own = sorted((p for p in plan.buffers if p.scope is scope), key=lambda p: p.first_step)
+        buffers = sorted((p for p in plan.buffers if p.scope is scope), key=lambda p: p.first_step)
         there: list[PlacedBuffer] = []
-        for buffer in own:
+        for buffer in buffers:
             if buffer.size_bytes == 0:
                 continue
             kept = []

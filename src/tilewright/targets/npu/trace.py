@@ -57,15 +57,15 @@ class Trace:
         """The step that brought each weight which a group of cores holds, by the group and the weight's key:
         the first of the group that brings it. None: it was there before the first step."""
         residents = self.planned.simulation.residents
-        found: dict[tuple[int, str], int | None] = {}
+        steps: dict[tuple[int, str], int | None] = {}
         if residents.stay:
-            found |= {(group, key): None for group, keys in enumerate(residents.held) for key in keys}
+            steps |= {(group, key): None for group, keys in enumerate(residents.held) for key in keys}
         for number, step in enumerate(self.planned.simulation.steps if residents.held else ()):
             group = self.group_of(number)
             for key in (weight.key for weight in step.weights):
                 if group is not None and key is not None and key in residents.held[group.number]:
-                    found.setdefault((group.number, key), number)
-        return found
+                    steps.setdefault((group.number, key), number)
+        return steps
 
     def of(
         self,
