@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isclose
 from typing import Literal
 
 from tilewright.errors import InfeasibleMapping, InternalError
@@ -320,8 +321,10 @@ class Planner:
     def merged(self, schedule: Schedule, recipe: Recipe) -> Schedule:
         """The schedule of a graph in which the subgraphs of each stage that merges are one operator.
 
-        Its costs, and those of its partition, are stated anew: of what really runs.
+        Its costs, and those of its partition, are stated anew: of what really runs. Where that costs what was
+        planned, what the scheduler proved is about it.
         """
+        planned = schedule.quality
         graph, partition, schedule = apply_merges(self.schedule_problem(schedule.partition, recipe), schedule)
         require_valid(graph, after="merging")
         require_bounded_graph(graph, "merging")
@@ -329,6 +332,8 @@ class Planner:
         partition = self.backend.rewritten(asked, partition, progress=self.clock.report)
         problem = self.schedule_problem(partition, recipe)
         quality = problem.quality_of(schedule.stages, schedule.splits)
+        if isclose(quality.cost, planned.cost, rel_tol=1e-9) and planned.bound > quality.bound:
+            quality = planned
         schedule = replace(schedule, partition=partition, quality=quality)
         violations = (*check_partition(asked, partition), *check_schedule(problem, schedule))
         if violations:

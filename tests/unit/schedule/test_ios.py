@@ -9,9 +9,11 @@ from tests.support.graphs import random_graph
 
 from tilewright import zoo
 from tilewright.api.models import load
+from tilewright.compiler import plan
 from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import InternalError, UsageError
+from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.layerwise import Layerwise
 from tilewright.planning import UNLIMITED, Budget, Limits, Provenance, Status
@@ -445,3 +447,14 @@ def test_without_cores_for_them_nothing_runs_together() -> None:
         assert all(len(stage.groups) == 1 for stage in planner.solve(problem, NO_LIMIT).stages)
     sequential = Sequential().solve(problem, NO_LIMIT)
     assert Ios().solve(problem, NO_LIMIT).stages == sequential.stages
+
+
+def test_a_closed_search_is_optimal_for_the_simulated_cost() -> None:
+    """Kernels that are launched one by one make a schedule cost its stages, and the search prices these."""
+    graph = load(zoo.build("ios_squeezenet")).graph
+    for schedule, status in (("ios", Status.OPTIMAL), ("ios{search=beam}", Status.FEASIBLE)):
+        options = Options(target="v100", partition="layerwise", schedule=schedule)
+        found = plan(graph, options).program.schedule
+        assert found.quality.status is status
+        assert "stage costs by simulator" in found.provenance.note
+        assert found.quality.is_proven

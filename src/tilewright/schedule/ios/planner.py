@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from tilewright.cost.base import SharesMachine
 from tilewright.errors import UsageError
 from tilewright.partition.merge_siblings import merge_sets
 from tilewright.planning import Budget, Provenance, Quality, option
@@ -159,6 +160,14 @@ class Ios:
         return replace(best, quality=quality, provenance=replace(provenance, note=note))
 
 
+def _adds_up(problem: ScheduleProblem) -> bool:
+    """Whether schedules cost the sum of their stages: also on machines that launch kernel after kernel."""
+    if problem.price is None:
+        return True
+    cost, subgraphs = problem.cost, problem.partition.subgraphs
+    return isinstance(cost, SharesMachine) and all(cost.occupied_ns(s) is not None for s in subgraphs[:1])
+
+
 def _effort(problem: ScheduleProblem, budget: Budget) -> Budget:
     """The budget, or a part of it where all that it buys is a smaller gap by estimates."""
     if problem.cost.proves_bounds or budget.deadline_s is not None:
@@ -180,7 +189,7 @@ def _choice_of(stages: Sequence[Stage]) -> tuple[StageChoice, ...]:
 def _quality(problem: ScheduleProblem, quality: Quality, answer: NetworkAnswer) -> Quality:
     """With the bound of the search, where that is about the cost of the schedule."""
     is_about_cost = (
-        problem.price is None
+        _adds_up(problem)
         and problem.objective != "edp"
         and abs(answer.cost_ns - quality.cost) <= _ROUNDING * max(1.0, quality.cost)
     )
