@@ -45,8 +45,9 @@ _NUM_RACES = 3
 _MIN_SHARE = 0.004
 # A plan is confirmed and raced once it promises to be faster than the last one by this much ...
 _CHECKPOINT_GAIN = 0.02
-# ... and searching took so many times what that takes: more each time.
+# ... and searching took so many times what that takes, more each time, and so long at least.
 _CHECKPOINT_RATIO = 1.5
+_CHECKPOINT_S = 20.0
 # What confirming and racing takes, in measurements of one plan.
 _END_PLANS = 6
 
@@ -300,7 +301,8 @@ class Reformer(Generic[FormT]):
 
     def _is_due(self) -> bool:
         promises = self._promise() < self._stored_ratio * (1 - _CHECKPOINT_GAIN)
-        return promises and self._searched_s > self._checkpoint_ratio * _END_PLANS * self._least_s
+        least_s = max(_CHECKPOINT_S, self._checkpoint_ratio * _END_PLANS * self._least_s)
+        return promises and self._searched_s > least_s
 
     def _checkpoint(self) -> None:
         """Confirm what promises most, let it race, and store it if it wins."""
