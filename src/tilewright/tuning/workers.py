@@ -189,6 +189,12 @@ class LocalMeasuringPool:
         for request in requests:
             yield self._measured(request)
 
+    def start(self) -> None:
+        """Start the process, if there is none, so that it comes up while others work."""
+        if self._process is None:
+            arguments, environment = module_command(self._module)
+            self._process = WorkerProcess(arguments, start_s=self._start_s, environment=environment)
+
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
@@ -270,9 +276,8 @@ class LocalMeasuringPool:
         """
         if self._process is not None and not self._process.is_usable():
             self.close()
-        if self._process is None:
-            arguments, environment = module_command(self._module)
-            self._process = WorkerProcess(arguments, start_s=self._start_s, environment=environment)
+        self.start()
+        assert self._process is not None
         try:
             is_ready = self._process.is_ready()
         except BaseException:

@@ -38,7 +38,7 @@ from tilewright.tuning.observation import Failure, FailureReason, Observation, P
 from tilewright.tuning.reformer import Reformer
 from tilewright.tuning.schema import measurement_of
 from tilewright.tuning.space import FormSpace
-from tilewright.tuning.workers import LocalMeasuringPool
+from tilewright.tuning.workers import LocalMeasuringPool, MeasuringPool
 
 _MAX_HINTS = 4
 _MAX_NAMED = 3  # places of a site, to call it by
@@ -127,9 +127,11 @@ class FormTuner:
     def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""
         options = replace(self.program.options, frozen=False, timeout_s=None)
-        spaces = self.spaces()
-        sites, tuned = self.sites.with_spaces(spaces)
-        with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tilewright-") as folder, self.pool() as pool:
+            if isinstance(pool, LocalMeasuringPool):
+                pool.start()
+            spaces = self.spaces()
+            sites, tuned = self.sites.with_spaces(spaces)
             if options.no_cache:
                 options = replace(options, no_cache=False, cache_dir=Path(folder))
             program = replace(self.program, options=options)
@@ -137,13 +139,14 @@ class FormTuner:
                 program = program.with_forms({number: space.initial() for number, space in spaces.items()})
             sites = replace(sites, program=program)
             try:
-                return self._searched(sites, tuned, meter, afresh, progress, random_feed(program))
+                return self._searched(pool, sites, tuned, meter, afresh, progress, random_feed(program))
             except InputError:
                 feed = random_feed(program, largest_integer=0)
-                return self._searched(sites, tuned, meter, afresh, progress, feed)
+                return self._searched(pool, sites, tuned, meter, afresh, progress, feed)
 
     def _searched(
         self,
+        pool: MeasuringPool,
         sites: FormSites,
         tuned: Sequence[FormSite[Form]],
         meter: Meter,
@@ -158,18 +161,17 @@ class FormTuner:
 
         known = self.best_known() if self.keeps_plans else None
         names = {site.key: ", ".join(site.nodes[:_MAX_NAMED]) for site in tuned if site.nodes}
-        with self.pool() as pool:
-            bench = FormModelBench(self.target, self.plain, sites, pool, feed, expected, run_s)
-            reformer = Reformer(
-                tuned,
-                bench,
-                meter,
-                Listener(lambda trials: self._record(trials, names), store, progress),
-                Findings() if afresh else Findings(self._known, known, self._hints),
-                seed=self.program.options.seed,
-                splits=self.splits,
-            )
-            outcome = reformer.run()
+        bench = FormModelBench(self.target, self.plain, sites, pool, feed, expected, run_s)
+        reformer = Reformer(
+            tuned,
+            bench,
+            meter,
+            Listener(lambda trials: self._record(trials, names), store, progress),
+            Findings() if afresh else Findings(self._known, known, self._hints),
+            seed=self.program.options.seed,
+            splits=self.splits,
+        )
+        outcome = reformer.run()
         if not outcome.is_interrupted:
             store(outcome.plan)
         return self._info(outcome, sites)
