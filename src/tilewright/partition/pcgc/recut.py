@@ -22,7 +22,7 @@ MAX_SUBTREES = 2048
 """Of one cluster; with more of them intervals are tried instead."""
 MAX_INTERVAL = 24
 """Atoms of an interval beside the whole cluster: longer ones take longer to price."""
-_MAX_SPLITS = 12
+_MAX_SPLITS, _EDGES_OF_SPLIT = 12, 16
 _PRICE_STEPS = 40
 _ROUNDING = 1e-9
 _ROOT = 0
@@ -114,14 +114,17 @@ def splits_of(pieces: Pieces, mask: int, max_splits: int | None = None) -> list[
     there are more than `max_splits`, those stay between whose sides least passes.
     """
     found: dict[Parts, tuple[int, int]] = {}
-    for u, v in pieces.edges:
-        if mask >> u & 1 and mask >> v & 1:
-            behind, before = pieces.behind(v, mask), pieces.before(u, mask)
-            for first in (mask & ~behind, before):
-                rest = mask & ~first
-                split = (*pieces.components(first), *pieces.components(rest))
-                if split not in found:
-                    found[split] = first.bit_count(), pieces.crossing_bytes(first, rest)
+    edges = [(u, v) for u, v in pieces.edges if mask >> u & 1 and mask >> v & 1]
+    if max_splits is not None:
+        # Of very many edges a few from everywhere: to look at each would take longer than to price some.
+        edges = edges[:: -(-len(edges) // (_EDGES_OF_SPLIT * max_splits)) or 1]
+    for u, v in edges:
+        behind, before = pieces.behind(v, mask), pieces.before(u, mask)
+        for first in (mask & ~behind, before):
+            rest = mask & ~first
+            split = (*pieces.components(first), *pieces.components(rest))
+            if split not in found:
+                found[split] = first.bit_count(), pieces.crossing_bytes(first, rest)
     splits = sorted(found, key=found.__getitem__)
     if max_splits is None or len(splits) <= max_splits:
         return splits
