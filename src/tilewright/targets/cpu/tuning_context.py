@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict
 
 from tilewright.hardware.probe import cpu_name
@@ -23,9 +24,15 @@ def context_on(isa: Isa, accuracy: Accuracy, num_threads: int, surroundings: str
         accuracy=accuracy,
         num_threads=num_threads,
         surroundings=surroundings,
-        processor=cpu_name(),
+        processor=_processor(),
         format_version=FORMAT_VERSION,
     )
+
+
+@functools.cache
+def _processor() -> str:
+    """The processor's name, which systems with many cores take a while to tell."""
+    return cpu_name()
 
 
 def host_fingerprints() -> frozenset[str]:
