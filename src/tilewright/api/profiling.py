@@ -73,6 +73,7 @@ class ModelProfile(Profile):
             f"{limits.cache_bytes_per_s / 1e9:.0f} from caches, "
             f"{limits.constant_bytes_per_s / 1e9:.0f} where this model's constants stay",
             f"between kernels: {format_ms(self.between_ns / 1e6)}",
+            f"energy of a run: {self.energy}",
             self.verdict,
         )
 

@@ -21,6 +21,7 @@ import numpy as np
 from tilewright.benchmark.limits import MachineLimits
 from tilewright.benchmark.statistics import quantile
 from tilewright.benchmark.work import Work, total_constant_bytes
+from tilewright.cost.energy import Energy, RaplMeter, unavailable
 from tilewright.printable import json_text
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -38,6 +39,7 @@ OVERHEAD_FACTOR = 4.0
 # never said to be faster than their limits.
 _SHORT_NS = 1000.0
 _LEAST_RUNS = 5
+NOT_METERED = unavailable("no counter was read")
 _WARMUP_RUNS = 3
 
 
@@ -97,6 +99,9 @@ class Profile(Result):
     limits: MachineLimits
     operator_share: Mapping[str, float]
     bound_share: Mapping[str, float]
+    energy: Energy = field(
+        default=NOT_METERED, metadata=about("Of a run, all that the processor takes meanwhile, idle or not.")
+    )
 
     @property
     @in_json
@@ -177,7 +182,7 @@ def profile_program(
     code = CpuTarget.named(program.options.target).generate(program, profile=True)
     executable = code.load(num_threads)
     try:
-        samples, runs_ns = _measure(executable, feed, duration_s, progress)
+        samples, runs_ns, energy = _measure(executable, feed, duration_s, progress)
     finally:
         executable.close()
     progress("measuring this machine", 0, 1)
@@ -211,6 +216,7 @@ def profile_program(
         limits=machine,
         operator_share=dict(sorted(by_operator.items(), key=lambda item: -item[1])),
         bound_share=dict(sorted(by_bound.items())),
+        energy=energy,
     )
 
 
@@ -271,12 +277,15 @@ def _estimate_ns(kernels: Sequence[KernelInfo]) -> float | None:
 
 def _measure(
     executable: Any, feed: Mapping[str, Array], duration_s: float, progress: Progress
-) -> tuple[list[list[float]], list[float]]:
-    """(Times of each step, times of whole runs), in nanoseconds."""
+) -> tuple[list[list[float]], list[float], Energy]:
+    """(Times of each step, times of whole runs), in nanoseconds; the energy of a run."""
     for _ in range(_WARMUP_RUNS):
         executable.run_profiled(feed)
     samples: list[list[float]] = []
     runs_ns: list[float] = []
+    meter = RaplMeter.open()
+    if isinstance(meter, RaplMeter):
+        meter.start()
     started = time.perf_counter()
     while len(runs_ns) < _LEAST_RUNS or time.perf_counter() - started < duration_s:
         times = executable.run_profiled(feed)
@@ -289,7 +298,8 @@ def _measure(
             runs_ns.append(0.0)
         elapsed = time.perf_counter() - started
         progress("running with time stamps", min(100, int(100 * elapsed / max(duration_s, 1e-9))), 100)
-    return samples, runs_ns
+    energy = meter.stop().per_run(len(runs_ns)) if isinstance(meter, RaplMeter) else meter
+    return samples, runs_ns, energy
 
 
 def _bound(median_ns: float, compute_ns: float, memory_ns: float) -> Bound:
