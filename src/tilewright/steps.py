@@ -319,7 +319,7 @@ class TuningInfo(Result):
         rest = "" if self.is_complete else self._rest
         if not (self.num_trials or self.changes or self.is_stored or self.is_complete):
             return "nothing: the budget is too small to run this model often enough; give a larger --budget"
-        if not self.changes:
+        if not self.changes or not self.plain_ns:
             return f"the estimates' choices are the best known, by {source}{rest}"
         times = f"{format_ms(self.plain_ns / 1e6)} became {format_ms(self.tuned_ns / 1e6)}"
         changed = f"{sum(kernel.choice is not None for kernel in self.kernels)} kernels"

@@ -120,7 +120,7 @@ class Reformer(Generic[FormT]):
         is_interrupted = False
         try:
             self._begin()
-            while self._round():
+            while self._round() or self._join_settled():
                 self._join_settled()
                 if self._is_due():
                     self._checkpoint()
@@ -258,13 +258,15 @@ class Reformer(Generic[FormT]):
             self._evolutions[space.key] = evolution
         return self._evolutions[space.key]
 
-    def _join_settled(self) -> None:
-        """Subgraphs whose parts have settled go on as a whole, from what was best of each part."""
+    def _join_settled(self) -> bool:
+        """Subgraphs whose parts have settled go on as a whole, from the best of each; whether any does."""
+        any_joined = False
         for subgraph in self._subgraphs:
             if subgraph.parts and all(self._evolution(space).has_settled for space in subgraph.spaces):
-                joined = self._joined(subgraph)
+                any_joined, joined = True, self._joined(subgraph)
                 subgraph.parts = ()
                 self._evolution(subgraph.space).start_with(joined, "joined from its parts")
+        return any_joined
 
     def _joined(self, subgraph: _Subgraph[FormT]) -> FormT:
         return subgraph.form({s.key: self._evolution(s).best[0] for s in subgraph.spaces})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -237,3 +238,25 @@ def test_a_seed_and_measurements_decide_everything() -> None:
 def test_progress_says_how_far_it_is_and_what_it_brought() -> None:
     _, told = run(Bench())
     assert any("of 2 done" in text and "x untuned" in text and "s left" in text for text in told.reports)
+
+
+@dataclass(frozen=True)
+class CutsOnly(ChainSpace):
+    """Sizes are as they are: alone, an operator has one form."""
+
+    def starts(self) -> Sequence[ChainForm]:
+        return ()
+
+    def mutate(self, form: ChainForm, rng: random.Random) -> ChainForm:
+        if not form.cuts:
+            return form
+        place = rng.randrange(len(form.cuts))
+        return ChainForm(form.sizes, (*form.cuts[:place], not form.cuts[place], *form.cuts[place + 1 :]))
+
+
+def test_a_whole_is_searched_though_its_parts_have_nothing_to_vary() -> None:
+    outcome, told = run(Bench(sites=(FormSite(CutsOnly((1, 1, 1))),)))
+    assert {trial.key for trial in told.trials} == {CutsOnly((1, 1, 1)).key}
+    (form,) = outcome.plan.forms.values()
+    assert form.cuts == (False, False)
+    assert outcome.plan.is_complete
