@@ -5,7 +5,12 @@ import json
 import pytest
 from tests.support.cli import tilewright
 
+from tilewright.benchmark import Timing
 from tilewright.cli.schemas import violations
+from tilewright.frontend.onnx import load_onnx
+from tilewright.reproduce.ago.ablation import PAIRS
+from tilewright.reproduce.ago.latency import Job, Raced, seconds
+from tilewright.reproduce.ago.measured import ablation_exhibit, latency_exhibits
 from tilewright.reproduce.ago.partitions import Weighed
 
 
@@ -49,3 +54,29 @@ def test_weights_are_counted_by_powers_of_two() -> None:
     assert weighed.num_complicated == 3
     assert weighed.complex_text() == "2 with 0, 1 with 1, 2 with 2, 1 with 3"
     assert Weighed((2.0, 2.0), (0, 0)).jain == 1.0
+
+
+def raced(network: str, size: dict[str, int], num_threads: int, ms: dict[str, float]) -> Raced:
+    """What a race would give in which everybody takes the same time in all rounds."""
+    timings = {name: Timing((median,) * 9, (median,) * 9) for name, median in ms.items()}
+    return Raced(Job(network, size, num_threads, seconds(60.0)), timings, {}, 1.0)
+
+
+def test_races_become_figures_beside_the_papers() -> None:
+    ms = {"layerwise": 4.0, "flat": 3.0, "reformer": 2.5, "AGO": 2.0, "onnxruntime": 3.0}
+    races = [raced("squeezenet1_1", {"image": 56}, threads, ms) for threads in (1, 2)]
+    races.append(raced("bert_tiny", {"sequence": 128}, 2, ms))
+    found = {exhibit.name: exhibit for exhibit in latency_exhibits(races)}
+    assert list(found) == ["Figure 10", "Figure 11", "Figure 12"]
+    assert [(f.ours, f.paper) for f in found["Figure 11"].figures] == [(1.5, 1.9), (1.5, 2.6)]
+    assert found["Figure 12"].rows[0][0] == "bert_tiny 128"
+    assert "<svg" in found["Figure 10"].picture
+    assert list(latency_exhibits([])) == []
+
+
+def test_the_ablation_says_what_each_part_brings() -> None:
+    ms = {"AGO": 1.0, "AGO-NI": 1.2, "AGO-NR": 1.0, "untuned": 1.1}
+    exhibit = ablation_exhibit({pair: raced(pair.name, {}, 2, ms) for pair in PAIRS[:2]})
+    assert [round(figure.ours or 0.0, 6) for figure in exhibit.figures] == [0.2, 0.0]
+    assert [row[0] for row in exhibit.rows] == ["pw+dw B1", "dw+pw B1"]
+    assert load_onnx(PAIRS[0].model()).nodes[0].op_type == "Conv"
