@@ -31,6 +31,7 @@ import numpy as np
 from llvmlite import binding as llvm
 from tests.support.cli import tilewright
 from tests.support.models import small_net
+from tests.support.recording import CONTEXT, batch
 
 import tilewright as tw
 from tilewright import private_files
@@ -267,15 +268,15 @@ def _rows(rng: random.Random, path: Path, box: Sandbox) -> tuple[bool, bool]:
     statement, is_told = rng.choice(
         (
             ("UPDATE plans SET body = replace(body, '1', '9')", True),
-            ("UPDATE trials SET body = '{}'", True),
+            ("UPDATE observations SET body = '{}'", True),
             ("UPDATE plans SET model = 'x'", True),
             ("UPDATE plans SET digest = upper(digest)", True),
-            ("UPDATE trials SET choice = zeroblob(100000)", True),
+            ("UPDATE observations SET candidate = zeroblob(100000)", True),
             ("UPDATE plans SET body = body || hex(zeroblob(1000000))", True),
             ("DROP TABLE plans", False),
             ("CREATE TABLE more (x)", False),
             (f"DROP TABLE plans; {_ENDLESS}", False),
-            ("CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM plans; END", False),
+            ("CREATE TRIGGER t AFTER INSERT ON observations BEGIN DELETE FROM plans; END", False),
         )
     )
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
@@ -485,8 +486,8 @@ def _use(box: Sandbox, findings: list[str]) -> None:
     if is_ours("f" * 64, box.cache):
         findings.append("an artifact that was not made here is trusted")
     database = TuningDatabase.in_folder(box.cache)
-    database.trials("context", "site")
-    database.record("context", [])
+    database.trials(CONTEXT, "site")
+    database.record(CONTEXT, batch(0, 0))
 
 
 def _verify(box: Sandbox) -> int:
