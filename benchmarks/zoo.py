@@ -281,7 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     every = ",".join(name for one in SETS for name in one.networks)
     parser.add_argument("--networks", default=every, help="names, by commas, as in resnet18@112")
-    parser.add_argument("--accuracy", default="default", help="ours: strict, default or fast")
+    parser.add_argument("--accuracy", default="default", help="ours: strict, default, relaxed or fast")
     parser.add_argument("--threads", default="1,2", help="numbers of threads, by commas")
     parser.add_argument("--duration", type=float, default=6.0, help="seconds for each row")
     parser.add_argument("--peers", default="onnxruntime,openvino", help="by commas")

@@ -36,5 +36,7 @@ def test_a_kept_artifact_opens_and_runs(path: Path, tmp_path: Path, monkeypatch:
     for array, info in zip(opened.run(None, feed), opened.get_outputs(), strict=True):
         np.testing.assert_allclose(array, want[info.name], rtol=2e-5, atol=2e-5)
     assert opened.explain().nodes
+    # What format 3 calls relaxed was the default before.
+    assert opened.options.accuracy == ("default" if Archive(path).format_version >= 3 else "relaxed")
     # Its machine code, if any, was made elsewhere: the user is told that it was not used.
     assert len(opened.remarks) == (1 if path.stem.endswith("cpu") else 0)

@@ -39,6 +39,7 @@ from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.ir.verify import require_valid
+from tilewright.options import Accuracy, Options
 from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.targets import find_target, is_machine, is_machine_known
@@ -54,8 +55,11 @@ __all__ = ["FORMAT_VERSION", "Archive", "StoredModel", "read_artifact", "save_ar
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raise it when an older release could no longer read what this one writes; older ones stay readable."""
+
+_ACCURACY_NAMES_SINCE = 3
+_EARLIER_ACCURACY_NAMES: dict[Accuracy, Accuracy] = {"default": "relaxed"}
 
 GRAPH = "graph.txt"
 PLAN = "plan.json"
@@ -136,7 +140,7 @@ def read_artifact(
         facts = decode_facts(archive.manifest)
         made_for = field_of(archive.manifest, "native", dict[str, str] | None)
     target, machine = _made_for(archive, facts.target)
-    facts = replace(facts, machine=machine)
+    facts = replace(facts, machine=machine, options=_named_as_now(facts.options, archive.format_version))
     store = _code_store(archive, target, has_code=made_for is not None)
     stored = _Stored(archive, facts, target, store)
     num_threads, remarks = _threads(path, num_threads, facts)
@@ -151,6 +155,13 @@ def read_artifact(
         body = Body(stored.program, lambda: stored.packed(made_for), stored.restored)
         return StoredModel(facts, body, remarks, num_threads)
     return _generated_again(stored, store, made_for, reason, remarks, num_threads, cache_dir)
+
+
+def _named_as_now(options: Options, format_version: int) -> Options:
+    """The options of a file in the words of this version."""
+    if format_version >= _ACCURACY_NAMES_SINCE:
+        return options
+    return replace(options, accuracy=_EARLIER_ACCURACY_NAMES.get(options.accuracy, options.accuracy))
 
 
 def _made_for(archive: Archive, name: str) -> tuple[Target, Machine | None]:

@@ -32,7 +32,7 @@ from tilewright.tuning.observation import (
 from tilewright.tuning.schema import KEYS, measurement_of, removal
 from tilewright.tuning.store import Change, Row, Store
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Of what candidates and sites mean. It is part of every context."""
 
 

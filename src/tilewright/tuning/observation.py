@@ -64,7 +64,7 @@ class PlanContext:
     num_threads: int
     surroundings: str = ""
     processor: str = ""
-    format_version: int = 2
+    format_version: int = 3
 
     @property
     def key(self) -> str:

@@ -111,9 +111,9 @@ def test_generated_code_computes_what_onnxruntime_computes(op_type: str, setting
     for name, found, expected in zip(
         names, compiled.run(None, inputs), runtime_outputs(proto, inputs), strict=True
     ):
-        # A state is below 1, but not Relu's; bfloat16 pieces and 24-bit weights leave 2^-17 of a product out.
+        # A state is below 1, but not Relu's.
         scale = max(1.0, float(np.abs(expected).max()))
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * scale, err_msg=name)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * scale, err_msg=name)
 
 
 @pytest.mark.parametrize("op_type", sorted(GATES))
@@ -128,7 +128,7 @@ def test_a_batch_that_comes_first_is_turned(op_type: str, given: str) -> None:
     assert not [k for k in compiled.kernels if k.is_host]
     names = [output.name for output in compiled.get_outputs()]
     for name, found in zip(names, compiled.run(None, inputs), strict=True):
-        np.testing.assert_allclose(found, expected[name], rtol=0, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(found, expected[name], rtol=0, atol=1e-5, err_msg=name)
 
 
 def test_only_the_last_state_is_computed_where_only_it_is_read() -> None:
@@ -171,7 +171,7 @@ def test_weights_that_the_cache_keeps_between_steps_are_not_rounded(l2_bytes: in
     graph.append(Node("LSTM", [x, *weights], [y], {"hidden_size": 256}))
     graph.outputs = [y]
     isa = replace(isa_by_name("avx512"), caches=CacheSizes(l2_bytes=l2_bytes))
-    lowered = lower_partition(plan(graph, Options()).program.partition, isa)
+    lowered = lower_partition(plan(graph, Options()).program.partition, isa, accuracy="relaxed")
     kernels = [x.kernel for work in lowered.work for x in work if isinstance(x, KernelLaunch)]
     notes = [kernel.notes for kernel in kernels if kernel.macs == 256 * 1024]
     assert len(notes) == 5

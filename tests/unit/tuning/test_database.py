@@ -176,7 +176,7 @@ def test_a_context_is_known_by_all_but_the_name_of_the_processor() -> None:
     assert other.key == CONTEXT.key
     assert other.fingerprint != CONTEXT.fingerprint
     assert ELSEWHERE.fingerprint == CONTEXT.fingerprint, "options are no machine"
-    changes = [{"num_threads": 3}, {"machine": "avx2"}, {"surroundings": "a plan"}, {"format_version": 3}]
+    changes = [{"num_threads": 3}, {"machine": "avx2"}, {"surroundings": "a plan"}, {"format_version": 4}]
     assert len({CONTEXT.key, *(replace(CONTEXT, **change).key for change in changes)}) == 5  # type: ignore[arg-type]
     assert PlanContext.from_json(CONTEXT.to_json()) == CONTEXT
 

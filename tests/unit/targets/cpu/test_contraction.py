@@ -87,7 +87,7 @@ def build(
     out = group.outputs[0]
     layouts["output", 0] = layout(len(out.shape))
     operands["output", 0] = np.full(out.shape, np.nan, np.float32)
-    context = Context(isa, layouts, "default" if may_round else "strict", frozenset(constants))
+    context = Context(isa, layouts, "relaxed" if may_round else "default", frozenset(constants))
     kernels = lower_with(CONTRACTION, group.nests[0], context)
     assert not isinstance(kernels, Declined), kernels
     assert ("B of 24 bits" in kernels[-1].notes) == may_round
