@@ -96,11 +96,11 @@ class Options:
     `max_memory_bytes="1GiB"`, `partition="graphturbo{alpha=1.25}"`.
 
     `accuracy`: `strict` computes as the model says: no pass folds one constant into another, products are
-    plain dot products in float32, and every product is rounded before it is added to another. `default` errs as
-    float32 does, but may compute sums of products in other ways (Winograd's, six products of bfloat16 pieces),
-    and a schedule may merge convolutions whose kernels it pads with zeros, which spreads what is not finite.
-    `relaxed` stays within 1e-4 of the exact result: three products of pieces, weights of 24 bits. `fast` may
-    also use one product of bfloat16.
+    plain dot products in float32, and every product is rounded before it is added to another. `default` errs
+    as float32 does, but may compute sums of products in other ways (Winograd's, six products of bfloat16
+    pieces), and a schedule may merge convolutions whose kernels it pads with zeros, which spreads what is not
+    finite. `relaxed` stays within 1e-4 of the exact result: three products of pieces, weights of 24 bits.
+    `fast` may also use one product of bfloat16.
 
     >>> Options(threads=2).effort
     2
