@@ -37,6 +37,12 @@ class RegionMaps:
         self._of_node: dict[Node, _NodeMap] = {}
         self._macs: dict[Node, int] = {}
 
+    def of_copies(self) -> RegionMaps:
+        """The same functions for nodes that are copies, which these do not keep alive."""
+        maps = RegionMaps()
+        maps._maps = self._maps
+        return maps
+
     def inputs_of(self, node: Node, output: int, region: Region) -> tuple[Region | None, ...]:
         """The region of each input that a region of one output needs, as `input_regions` says."""
         found = self._of_node.get(node)

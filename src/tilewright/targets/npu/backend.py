@@ -264,9 +264,25 @@ class NpuBackend(PlainBackend):
 
     def _part_simulation(self, schedule: Schedule, is_launched: bool) -> Simulation:
         types, policy = self.types.inside, self._policy_of("")
-        if is_launched:
-            policy = replace(policy, launches="each subgraph")
-        return simulated(schedule, self.machine, policy=policy, types=types, tiler=self.tiler).simulation
+        maps = self.analysis.maps.of_copies()  # a part's nodes are copies
+        if not is_launched:
+            return simulated(
+                schedule, self.machine, policy=policy, types=types, tiler=self.tiler, maps=maps
+            ).simulation
+        # Its bound is not asked for: company makes no kernel faster.
+        policy = replace(policy, launches="each subgraph")
+        instances, order = instances_of(schedule, types, maps=maps)
+        return simulated_order(
+            instances,
+            order,
+            self.machine,
+            types,
+            policy=policy,
+            least_seconds={},
+            launches=launches_of(schedule, instances),
+            tiler=self.tiler,
+            keeps_tasks=True,
+        ).simulation
 
 
 _SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}

@@ -130,7 +130,7 @@ class NpuCosts:
             simulation = self.simulate(_alone([[work]], num_cores), True)
             estimate = estimate_of(simulation)
             dynamic_pj = sum(pj for what, pj in simulation.energy_pj.items() if what != "static")
-            tasks = tasks_of_kernel(simulation, self.machine, self.policy)
+            tasks = tasks_of_kernel(simulation)
             bounded = replace(estimate, bound_ns=estimate.time_ns, bound_pj=dynamic_pj)
             shares = _shares(tasks.num_cores, self.machine.num_cores_per_cluster)
             of_cores_ns, *as_counted_ns = (estimate.time_ns * share for share in shares)

@@ -9,6 +9,7 @@ from math import inf
 from tilewright.errors import Outclassed
 from tilewright.hardware.element_types import ElementTypes, element_types
 from tilewright.hardware.machine import Machine
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.memory.base import MemoryPlanner
 from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition.base import Partition
@@ -53,16 +54,17 @@ def simulated(
     policy: Policy | None = None,
     types: ElementTypes | None = None,
     tiler: Tiler | None = None,
+    maps: RegionMaps | None = None,
 ) -> SimulatedPlan:
     """Bind, place and simulate a schedule on one cluster of a machine, by default as the machine runs it and
-    keeps elements.
+    keeps elements. `maps` are regions through the graph that are known.
 
     Raises:
         UsageError: the schedule is not legal.
         InfeasibleMapping: it fits nowhere; names level and bytes.
     """
     types = types or element_types(machine)
-    instances, order = instances_of(schedule, types)
+    instances, order = instances_of(schedule, types, maps=maps)
     policy = policy or Policy(launches=machine.launches)
     is_launched = policy.launches == "each subgraph"
     launches = launches_of(schedule, instances) if is_launched else ()
@@ -84,11 +86,13 @@ def simulated_order(
     tiler: Tiler | None = None,
     most_s: float = inf,
     cores: CoreGroups | None = None,
+    *,
+    keeps_tasks: bool = False,
 ) -> SimulatedPlan:
     """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
     `launches` the kernels in that order of a policy that launches each subgraph, `tiler` whoever tiles steps;
     None: `tiler_of` the machine. A plan that is seen to take more than `most_s` is not simulated. `cores` are
-    the groups of cores that run the nodes of one program.
+    the groups of cores that run the nodes of one program. `keeps_tasks`: the simulation has its tasks.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
@@ -112,7 +116,9 @@ def simulated_order(
     _require(steps_s(steps, residents.scopes, machine), most_s)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, Works(machine, types))
-    simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds)
+    simulation = simulate(
+        steps, machine, residents, policy, least_seconds=least_seconds, keeps_tasks=keeps_tasks
+    )
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation, types)
 
 

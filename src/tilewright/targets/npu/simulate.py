@@ -8,10 +8,10 @@ follows in sequence, with a barrier of all cores after each step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tilewright.hardware.machine import Machine
-from tilewright.targets.npu.events import Run
+from tilewright.targets.npu.events import Run, Task
 from tilewright.targets.npu.lower_bound import lower_bound
 from tilewright.targets.npu.policy import Overlap, Policy
 from tilewright.targets.npu.pools import PoolSizes
@@ -29,7 +29,7 @@ GRAPHTURBO = Policy()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulation:
-    """What one cluster does with one batch. Energy is by level, unit, and `static`."""
+    """What one cluster does with one batch. Energy is by level, unit, and `static`; `tasks` if kept."""
 
     time_s: float
     busy_s: Mapping[str, float]
@@ -41,6 +41,7 @@ class Simulation:
     residents: Residents
     lower_bound_s: float
     bound_by: str
+    tasks: Sequence[Task] = field(default=(), repr=False)
 
     @property
     def pools(self) -> PoolSizes:
@@ -75,6 +76,7 @@ def simulate(
     policy: Policy = GRAPHTURBO,
     *,
     least_seconds: Mapping[str, float] | None = None,
+    keeps_tasks: bool = False,
 ) -> Simulation:
     """Run the steps of one cluster, in the kernels that they say, or else as one program.
 
@@ -118,6 +120,7 @@ def simulate(
         policy = replace(policy, resident_weights=True)
     bound_s, bound_by = lower_bound(steps, machine, policy, least_seconds or {})
     macs = sum(work.macs for step in steps for work in step.works)
+    kept = tuple(tasks.tasks.tasks) if keeps_tasks else ()
     return Simulation(
-        time_s, busy, account.traffic, energy_pj, macs, runs, steps, residents, bound_s, bound_by
+        time_s, busy, account.traffic, energy_pj, macs, runs, steps, residents, bound_s, bound_by, kept
     )

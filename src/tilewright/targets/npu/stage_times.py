@@ -15,11 +15,8 @@ import numpy as np
 from tilewright.hardware.machine import Machine
 from tilewright.machine_code import compiled
 from tilewright.targets.npu.events import NOWHERE
-from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.ports import DMA
 from tilewright.targets.npu.simulate import Simulation
-from tilewright.targets.npu.tasks import StepTasks
-from tilewright.targets.npu.traffic import Account
 
 Array = np.ndarray[Any, Any]
 
@@ -50,15 +47,9 @@ class KernelTasks:
         return float(self.seconds[self.queues == _MAIN].sum())
 
 
-def tasks_of_kernel(simulation: Simulation, machine: Machine, policy: Policy) -> KernelTasks:
-    """The tasks of the only kernel of a simulation."""
-    weights = ((w.key, step.number) for step in simulation.steps for w in step.weights)
-    last_steps = {key: number for key, number in weights if key is not None}
-    steps = StepTasks(machine, policy, simulation.residents, Account(machine), last_steps)
-    for step in simulation.steps:
-        steps.add(step)
-    steps.end()
-    tasks = steps.tasks.tasks
+def tasks_of_kernel(simulation: Simulation) -> KernelTasks:
+    """The tasks of the only kernel of a simulation that keeps them."""
+    tasks = simulation.tasks
     units = dict.fromkeys(task.unit for task in tasks if task.unit not in (NOWHERE, DMA))
     queues = {NOWHERE: _WAITS, DMA: _MAIN} | {unit: place for place, unit in enumerate(units, _MAIN + 1)}
     order = sorted(range(len(tasks)), key=lambda number: (tasks[number].priority, number))
