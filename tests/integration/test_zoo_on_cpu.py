@@ -29,7 +29,18 @@ onnxruntime = pytest.importorskip("onnxruntime")
 Arrays = dict[str, Any]
 
 # More than ten seconds each, even at their smallest.
-LARGE = {"bert_large", "gpt2_small", "ios_nasnet_a", "vgg16", "yolov5x", "yolox_x", "yolov4", "bert_base"}
+LARGE = {
+    "bert_base",
+    "bert_large",
+    "gpt2_decode",
+    "gpt2_small",
+    "ios_nasnet_a",
+    "unet",
+    "vgg16",
+    "yolov4",
+    "yolov5x",
+    "yolox_x",
+}
 ERROR_FACTOR = 4.0
 ERROR_FLOOR = 8 * float(np.finfo(np.float32).eps)
 RELAXED_ERROR = 1e-4

@@ -255,6 +255,27 @@ class Builder:
             strides=steps,
         )
 
+    def conv_transpose(self, x: Tensor, out_channels: int, factor: int, *, name: str = "up") -> Tensor:
+        """A biased transposed convolution that enlarges both sides `factor` times without overlap."""
+        batch, channels, height, width = x.shape
+        weight = self.parameter(
+            f"{name}.weight",
+            (channels, out_channels, factor, factor),
+            deviation=1.0 / math.sqrt(channels * x.power),
+        )
+        return self.node(
+            "ConvTranspose",
+            [x, weight, self.parameter(f"{name}.bias", (out_channels,), deviation=0.05)],
+            (batch, out_channels, factor * height, factor * width),
+            name=name,
+            power=1.0,
+            dilations=(1, 1),
+            group=1,
+            kernel_shape=(factor, factor),
+            pads=(0, 0, 0, 0),
+            strides=(factor, factor),
+        )
+
     def batch_norm(self, x: Tensor, *, scale: float = 1.0, eps: float = 1e-5, name: str = "bn") -> Tensor:
         """Inference batch normalisation: statistics near those of a unit input, gamma near `scale`."""
         shape = (x.channels,)
@@ -453,6 +474,12 @@ class Builder:
         bounds = [self.constant([value]) for value in (start, end, axis, step)]
         return self.node("Slice", [x, *bounds], shape, name=name)
 
+    def pad(self, x: Tensor, pads: Sequence[int], *, name: str = "pad") -> Tensor:
+        """Zeros around: how many before each axis, then how many behind each."""
+        rank = len(x.shape)
+        shape = tuple(e + pads[a] + pads[a + rank] for a, e in enumerate(x.shape))
+        return self.node("Pad", [x, self.constant(tuple(pads))], shape, name=name, mode="constant")
+
     def gather(self, table: Tensor, indices: Tensor, *, axis: int = 0, name: str = "gather") -> Tensor:
         """Entries of `table` along `axis`."""
         shape = (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])
@@ -462,6 +489,11 @@ class Builder:
         """Insert an axis of extent 1."""
         shape = (*x.shape[:axis], 1, *x.shape[axis:])
         return self.node("Unsqueeze", [x, self.constant([axis])], shape, name=name)
+
+    def squeeze(self, x: Tensor, axis: int, *, name: str = "squeeze") -> Tensor:
+        """Drop an axis of extent 1."""
+        shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+        return self.node("Squeeze", [x, self.constant([axis])], shape, name=name)
 
 
 def _spread(value: Extents, rank: int) -> tuple[int, ...]:

@@ -46,6 +46,14 @@ def gelu(b: Builder, x: Tensor, *, name: str = "gelu") -> Tensor:
     return replace(y, power=_gated_power(x.power, 0.25, 2.33))
 
 
+def scaled_gelu(b: Builder, x: Tensor, *, name: str = "gelu") -> Tensor:
+    """The same as (x / 2) * (1 + erf(x * sqrt(1 / 2)))."""
+    with b.scope(name):
+        erf = b.unary("Erf", b.mul(x, math.sqrt(0.5), name="scaled"), name="erf")
+        y = b.mul(b.mul(x, 0.5, name="half"), b.add(erf, 1.0))
+    return replace(y, power=_gated_power(x.power, 0.25, 2.33))
+
+
 def tanh_gelu(b: Builder, x: Tensor, *, name: str = "gelu") -> Tensor:
     """GELU's approximation x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2, in eight nodes."""
     with b.scope(name):
@@ -76,6 +84,17 @@ def layer_norm(b: Builder, x: Tensor, *, eps: float, name: str) -> Tensor:
         deviation = b.unary("Sqrt", b.add(variance, eps, name="add_eps"))
         y = b.add(b.mul(b.binary("Div", centred, deviation), weight), bias)
     return replace(y, power=1.0)
+
+
+def layer_norm_node(b: Builder, x: Tensor, *, eps: float, name: str) -> Tensor:
+    """The same in one node, as exporters write it from opset 17 on."""
+    features = x.shape[-1]
+    with b.scope(name):
+        weight = b.parameter("weight", (features,), mean=1.0, deviation=0.1)
+        bias = b.parameter("bias", (features,), deviation=0.05)
+        return b.node(
+            "LayerNormalization", [x, weight, bias], x.shape, name="norm", power=1.0, axis=-1, epsilon=eps
+        )
 
 
 def dense(

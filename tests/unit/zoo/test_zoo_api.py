@@ -63,7 +63,9 @@ def test_sequence_sets_the_length_of_the_inputs(name: str) -> None:
     if name != "bert_large":
         model = zoo.build(name, sequence=length, batch=2)
         for value in model.graph.input:
-            assert [dim.dim_value for dim in value.type.tensor_type.shape.dim][:2] == [2, length]
+            shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            expected = [2, 1] if name == "gpt2_decode" and len(shape) == 2 else [2, length]  # one token
+            assert (shape if len(shape) < 4 else shape[::2])[:2] == expected
 
 
 def test_example_inputs_fit_their_meaning() -> None:

@@ -16,6 +16,7 @@ from tilewright import zoo
 _INCEPTION_AUX = (768 * 128 + 2 * 128) + (128 * 768 * 25 + 2 * 768) + (768 * 1000 + 1000)
 _TORCHVISION = {
     "convnext_tiny": (28_589_128, 4.46),
+    "convnext_tiny_export": (28_589_128, 4.46),
     "densenet121": (7_978_856, 2.83),
     "efficientnet_b0": (5_288_548, 0.39),
     "googlenet": (6_624_904, 1.50),
@@ -23,6 +24,8 @@ _TORCHVISION = {
     "mnasnet1_0": (4_383_312, 0.31),
     "mobilenet_v2": (3_504_872, 0.30),
     "mobilenet_v3_large": (5_483_032, 0.22),
+    "regnet_x_400mf": (5_495_976, 0.41),
+    "regnet_y_1_6gf": (11_202_430, 1.61),
     "resnet18": (11_689_512, 1.81),
     "resnet34": (21_797_672, 3.66),
     "resnet50": (25_557_032, 4.09),
@@ -30,6 +33,7 @@ _TORCHVISION = {
     "shufflenet_v2_x1_0": (2_278_604, 0.14),
     "squeezenet1_0": (1_248_424, 0.82),
     "squeezenet1_1": (1_235_496, 0.35),
+    "swin_t": (28_288_354, 4.49),
     "vgg16": (138_357_544, 15.47),
     "vit_b_16": (86_567_656, 17.56),
 }
@@ -100,6 +104,48 @@ def test_gpt2_has_the_published_size() -> None:
     assert num_parameters(model) / 1e6 == pytest.approx(124, abs=0.5)
     products = 12 * sequence * hidden * hidden + 2 * sequence * sequence * hidden
     assert num_macs(model) == 12 * products + sequence * hidden * 50257
+
+
+def test_decoder_with_a_cache_multiplies_for_one_token() -> None:
+    """The weights of the whole-prompt network; products of one position, with all keys and values before it."""
+    hidden, past = 768, 64
+    model = zoo.build("gpt2_decode", sequence=past)
+    layer = 12 * hidden * hidden + 13 * hidden
+    assert num_parameters(model) == (50257 + 1024) * hidden + 12 * layer + 2 * hidden
+    products = 12 * hidden * hidden + 2 * (past + 1) * hidden
+    assert num_macs(model) == 12 * products + hidden * 50257
+
+
+def test_mixer_has_the_published_size() -> None:
+    """59.9 M parameters and 12.6 GMAC: timm's table for mixer_b16_224."""
+    model = zoo.build("mlp_mixer_b16")
+    assert num_parameters(model) == 59_880_472
+    assert num_macs(model) / 1e9 == pytest.approx(12.6, abs=0.05)
+
+
+def test_unet_has_the_published_size() -> None:
+    """31.0 M parameters: four levels of two 3 x 3 convolutions each way, enlarged by 2 x 2 transposed ones."""
+    widths = (64, 128, 256, 512, 1024)
+
+    def double(before: int, after: int) -> int:
+        return 9 * after * (before + after) + 4 * after
+
+    down = double(3, 64) + sum(double(a, b) for a, b in itertools.pairwise(widths))
+    up = sum(4 * b * a + a + double(b, a) for a, b in itertools.pairwise(widths))
+    assert num_parameters(zoo.build("unet", image=32)) == down + up + 64 * 2 + 2
+
+
+def test_lstm_has_the_published_size() -> None:
+    """Zaremba et al., medium: two layers of 650 units, 10,000 words; 19.8 M parameters in all."""
+    model = zoo.build("lstm_words")
+    layer = 4 * 650 * (650 + 650 + 2)
+    assert num_parameters(model) == 10000 * 650 + 2 * layer + 650 * 10000 + 10000
+
+
+def test_gru_reads_both_directions() -> None:
+    model = zoo.build("gru_tagger")
+    layers = sum(2 * 3 * 256 * (features + 256 + 2) for features in (300, 512))
+    assert num_parameters(model) == 20000 * 300 + layers + 512 * 17 + 17
 
 
 def test_mobilevit_has_the_published_size() -> None:

@@ -6,12 +6,12 @@ from math import prod
 
 import onnx
 
-_NOT_TRAINED = (".running_mean", ".running_var")
+_NOT_TRAINED = (".running_mean", ".running_var", ".relative_position_index")
 _BUFFERS = ("pos_enc.pe", "model.24.grid.", "model.24.anchor_grid.")
 
 
 def num_parameters(model: onnx.ModelProto) -> int:
-    """Trained numbers: every initializer but the statistics of batch normalisation and fixed tables."""
+    """Trained numbers: every initializer but statistics of batch normalisation and fixed tables."""
     return sum(
         prod(initializer.dims)
         for initializer in model.graph.initializer

@@ -1,0 +1,162 @@
+"""How close the products of networks come to what this core can do, shape by shape, in context.
+
+    python benchmarks/products.py --networks bert_base,resnet50 --threads 1 --seconds 20
+
+Every kernel is timed inside whole runs, with weights and activations as the run leaves them, and stands with the
+least of its times: on a machine that others use only that is the kernel's. Between groups of runs the peak of
+fused multiply-adds is measured in the same process. Appends a JSON line for each network; those that
+`--output` has already, at the same options, are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from zoo import built, commit
+
+from tilewright import zoo
+from tilewright.benchmark.limits import MachineLimits
+from tilewright.benchmark.work import Work, total_constant_bytes
+from tilewright.compiler import plan
+from tilewright.frontend.onnx import load_onnx
+from tilewright.ir.contraction import contraction_of
+from tilewright.ir.nest import Nest
+from tilewright.options import Options
+from tilewright.targets.cpu.lowered import HostOperator, LoweredStep
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.cpu.topology import probe_fma_peak
+
+NETWORKS = (
+    "bert_base", "vit_b_16", "gpt2_small", "mlp_mixer_b16", "swin_t", "resnet50", "resnext50_32x4d",
+)  # fmt: skip
+RUNS_BETWEEN_PEAKS = 10
+FAR_FROM_LIMIT = 0.75
+
+
+def measure(name: str, threads: int, seconds: float, accuracy: str) -> dict[str, Any]:
+    """One network: least time of every step, summed over steps that compute the same."""
+    model = built(name)
+    feed = zoo.example_inputs(model, 0)
+    options = Options(threads=threads, accuracy=accuracy)
+    program = plan(load_onnx(model), options).program
+    code = CpuTarget().generate(program, profile=True)
+    works = {launch: Work.of(launch, code.lowered) for launch in code.lowered.launches}
+    limits = MachineLimits.measure(threads).with_constants(total_constant_bytes(works.values()))
+    peak = limits.fma_flop_per_s
+    executable = code.load(threads)
+    least: list[float] = []
+    num_runs, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until or num_runs < RUNS_BETWEEN_PEAKS:
+        if num_runs % RUNS_BETWEEN_PEAKS == 0:
+            peak = max(peak, probe_fma_peak(threads).peak_flop_per_s)
+        times = [step.duration_ns for step in executable.run_profiled(feed)]
+        least = list(map(min, least, times)) if least else times
+        num_runs += 1
+    executable.close()
+    rows: dict[tuple[str, str, str], dict[str, Any]] = defaultdict(
+        lambda: {"count": 0, "least_us": 0.0, "compute_us": 0.0, "memory_us": 0.0, "product_mflop": 0.0}
+    )
+    slowdown = limits.fma_flop_per_s / peak
+    for info, step, taken_ns in zip(code.steps, code.lowered.steps, least, strict=True):
+        launches = () if isinstance(step, HostOperator) else step.launches
+        template = " | ".join(dict.fromkeys(k.template for k in info.kernels))
+        notes = ", ".join(dict.fromkeys(n for k in info.kernels for n in k.notes))
+        row = rows[template, what(step), notes]
+        constants = sum(sum(works[x].constants.values()) for x in launches)
+        activations = sum(works[x].activation_bytes for x in launches)
+        row["count"] += 1
+        row["least_us"] += taken_ns / 1e3
+        row["memory_us"] += limits.read_ns(constants, activations) / 1e3
+        row["compute_us"] += slowdown * sum(
+            works[x].product_share * limits.compute_ns(x.kernel)
+            + 1e9 * works[x].vector_flop / limits.fma_flop_per_s
+            for x in launches
+        ) / 1e3
+        row["product_mflop"] += sum(works[x].product_flop for x in launches) / 1e6
+    return {
+        "network": name, "threads": threads, "accuracy": accuracy, "commit": commit(), "num_runs": num_runs,
+        "peak_gflop_per_s": peak / 1e9, "least_us": sum(least) / 1e3,
+        "rows": [
+            {"template": t, "shape": shape, "notes": notes, **row} for (t, shape, notes), row in rows.items()
+        ],
+    }  # fmt: skip
+
+
+def what(step: LoweredStep) -> str:
+    """The nests of a step: a product by its extents, anything else by its operators."""
+    if isinstance(step, HostOperator):
+        return step.node.op_type
+    nests = [nest for launch in step.launches for nest in launch.nests]
+    products = [nest for nest in nests if contraction_of(nest) is not None]
+    names = "+".join(dict.fromkeys(node.op_type for launch in step.launches for node in launch.nodes))
+    return f"{names[:40]} {'; '.join(map(extents, products))}" if products else names[:80]
+
+
+def extents(nest: Nest) -> str:
+    """Rows, columns and sums, `x` between dims of each."""
+    summed = "x".join(str(d.extent) for d in nest.reduce_dims)
+    kept = "x".join(str(d.extent) for d in nest.parallel_dims if d.extent > 1)
+    return f"{kept} sum {summed}"
+
+
+def table(result: dict[str, Any], least_share: float = 0.005) -> str:
+    """The shapes by time: share of the network, of the limit, and whether that is too little."""
+    lines = [
+        f"### {result['network']}, {result['threads']} thread(s): {result['least_us'] / 1e3:.2f} ms, "
+        f"{result['peak_gflop_per_s']:.0f} GFLOP/s at best",
+        "",
+        "| shape | made by | times | of the run | us each | GFLOP/s | of the limit | bound by |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(result["rows"], key=lambda row: -row["least_us"]):
+        share = row["least_us"] / result["least_us"]
+        if share < least_share:
+            continue
+        limit = max(row["compute_us"], row["memory_us"])
+        of_limit = limit / row["least_us"]
+        mark = " far" if of_limit < FAR_FROM_LIMIT else ""
+        lines.append(
+            f"| {row['shape']} | {row['template']} ({row['notes']}) | {row['count']} | {100 * share:.1f} % | "
+            f"{row['least_us'] / row['count']:.1f} | {1e3 * row['product_mflop'] / row['least_us']:.0f} | "
+            f"{100 * of_limit:.0f} %{mark} | {'compute' if limit == row['compute_us'] else 'memory'} |"
+        )
+    limit = sum(max(row["compute_us"], row["memory_us"]) for row in result["rows"])
+    return "\n".join([*lines, "", f"All steps: {100 * limit / result['least_us']:.0f} % of the limits.", ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="by commas, as in bert_base@384")
+    parser.add_argument("--threads", default="1", help="numbers of threads, by commas")
+    parser.add_argument("--accuracy", default="default")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of runs, for each network")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/products.jsonl"))
+    parser.add_argument("--page", type=Path, help="a file for the tables")
+    arguments = parser.parse_args()
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    text = arguments.output.read_text() if arguments.output.exists() else ""
+    results = [json.loads(line) for line in text.splitlines()]
+    done = {(r["network"], r["threads"], r["accuracy"]) for r in results}
+    for name in arguments.networks.split(","):
+        for threads in map(int, arguments.threads.split(",")):
+            if (name, threads, arguments.accuracy) in done:
+                continue
+            result = measure(name, threads, arguments.seconds, arguments.accuracy)
+            with arguments.output.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            results.append(result)
+            print(table(result), file=sys.stderr, flush=True)
+    tables = "\n".join(map(table, results))
+    if arguments.page is not None:
+        arguments.page.write_text(tables)
+    print(tables)
+
+
+if __name__ == "__main__":
+    main()
