@@ -2,9 +2,9 @@
 
     python benchmarks/products.py --networks bert_base,resnet50 --threads 1 --seconds 20
 
-Every kernel is timed inside whole runs, with weights and activations as the run leaves them, and stands with the
-least of its times: on a machine that others use only that is the kernel's. Between groups of runs the peak of
-fused multiply-adds is measured in the same process. Appends a JSON line for each network; those that
+Every kernel is timed inside whole runs, with weights and activations as the run leaves them, and stands with
+the least of its times: on a machine that others use only that is the kernel's. Between groups of runs the
+peak of fused multiply-adds is measured in the same process. Appends a JSON line for each network; those that
 `--output` has already, at the same options, are left out.
 """
 
@@ -73,11 +73,15 @@ def measure(name: str, threads: int, seconds: float, accuracy: str) -> dict[str,
         row["count"] += 1
         row["least_us"] += taken_ns / 1e3
         row["memory_us"] += limits.read_ns(constants, activations) / 1e3
-        row["compute_us"] += slowdown * sum(
-            works[x].product_share * limits.compute_ns(x.kernel)
-            + 1e9 * works[x].vector_flop / limits.fma_flop_per_s
-            for x in launches
-        ) / 1e3
+        row["compute_us"] += (
+            slowdown
+            * sum(
+                works[x].product_share * limits.compute_ns(x.kernel)
+                + 1e9 * works[x].vector_flop / limits.fma_flop_per_s
+                for x in launches
+            )
+            / 1e3
+        )
         row["product_mflop"] += sum(works[x].product_flop for x in launches) / 1e6
     return {
         "network": name, "threads": threads, "accuracy": accuracy, "commit": commit(), "num_runs": num_runs,

@@ -21,13 +21,15 @@ _BRANCH_SCALE = 0.5  # of the learned scale per channel that ends each branch
 class Norm(Protocol):
     """Layer normalisation over the last axis."""
 
-    def __call__(self, b: Builder, x: Tensor, *, eps: float, name: str) -> Tensor: ...
+    def __call__(self, b: Builder, x: Tensor, *, eps: float, name: str) -> Tensor:
+        """The normalised value."""
 
 
 class Activation(Protocol):
     """An activation."""
 
-    def __call__(self, b: Builder, x: Tensor, *, name: str) -> Tensor: ...
+    def __call__(self, b: Builder, x: Tensor, *, name: str) -> Tensor:
+        """The activated value."""
 
 
 @dataclass(frozen=True, slots=True)

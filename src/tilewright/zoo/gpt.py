@@ -120,7 +120,7 @@ NETWORKS = (
     Network(
         "gpt2_decode",
         "gpt",
-        "GPT-2 small by one token; the sequence counts the tokens before it, whose keys and values are cached",
+        "GPT-2 small by one token; the sequence counts those before it, whose keys and values are cached",
         "Radford et al., Language Models are Unsupervised Multitask Learners, 2019",
         _cache_inputs,
         _gpt2_decode,

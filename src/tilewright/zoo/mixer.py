@@ -1,4 +1,4 @@
-"""MLP-Mixer in timm's form: linear layers over the patches of each channel, then over the channels of each patch."""
+"""MLP-Mixer in timm's form: linear layers over patches, then over channels."""
 
 from __future__ import annotations
 

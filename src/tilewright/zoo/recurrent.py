@@ -1,8 +1,9 @@
-"""Recurrent networks as PyTorch exports them: an LSTM that predicts words, a GRU in both directions that tags them."""
+"""Recurrent networks as PyTorch exports them: an LSTM that predicts words, a GRU that tags them."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def _recurrent(b: Builder, x: Tensor, op_type: str, units: int, *, directions: i
         ]
         zeros = b.constant(np.zeros((directions, batch, units), np.float32))
         states = [zeros, zeros] if op_type == "LSTM" else [zeros]
-        attributes = {"linear_before_reset": 1} if op_type == "GRU" else {}
+        attributes: dict[str, Any] = {"linear_before_reset": 1} if op_type == "GRU" else {}
         y = b.node(
             op_type,
             [x, *weights, None, *states],

@@ -19,7 +19,7 @@ _MULTIPLE = 8  # of every width
 
 @dataclass(frozen=True, slots=True)
 class _Design:
-    """The parameters of a design space: blocks, first width, slope, ratio of neighbouring widths, group width.
+    """What decides a network: blocks, first width, slope, ratio of neighbouring widths, group width.
 
     `squeeze` is the excitation's share of the width, 0 for none.
     """
@@ -93,9 +93,7 @@ NETWORKS = (
         "regnet",
         "RegNetY-1.6GF, groups of 24 channels and squeeze-and-excitation",
         _PAPER,
-        partial(
-            _regnet, design=_Design(depth=27, first=48, slope=20.71, ratio=2.65, group=24, squeeze=0.25)
-        ),
+        partial(_regnet, design=_Design(depth=27, first=48, slope=20.71, ratio=2.65, group=24, squeeze=0.25)),
         image=_IMAGE,
     ),
 )

@@ -1,4 +1,4 @@
-"""Swin Transformer in torchvision's form: attention in windows that every second block shifts by half of one."""
+"""Swin Transformer in torchvision's form: attention in windows, shifted in every second block."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _APART = -100.0  # added to the scores of positions that a shift brings into one
 
 def _relative_index() -> npt.NDArray[np.int64]:
     """For each pair of positions in a window the row of the bias table."""
-    at = np.array(list(itertools.product(range(_WINDOW), repeat=2)))
+    at: npt.NDArray[np.int64] = np.array(list(itertools.product(range(_WINDOW), repeat=2)))
     distance = at[:, None] - at[None] + _WINDOW - 1
-    return (distance[..., 0] * (2 * _WINDOW - 1) + distance[..., 1]).reshape(-1)
+    rows: npt.NDArray[np.int64] = distance[..., 0] * (2 * _WINDOW - 1) + distance[..., 1]
+    return rows.reshape(-1)
 
 
 def _shift_mask(rows: int, columns: int, shift: tuple[int, int]) -> npt.NDArray[np.float32]:

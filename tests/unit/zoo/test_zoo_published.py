@@ -107,7 +107,7 @@ def test_gpt2_has_the_published_size() -> None:
 
 
 def test_decoder_with_a_cache_multiplies_for_one_token() -> None:
-    """The weights of the whole-prompt network; products of one position, with all keys and values before it."""
+    """The weights of the whole-prompt network; products of one position with all before it."""
     hidden, past = 768, 64
     model = zoo.build("gpt2_decode", sequence=past)
     layer = 12 * hidden * hidden + 13 * hidden
@@ -124,7 +124,7 @@ def test_mixer_has_the_published_size() -> None:
 
 
 def test_unet_has_the_published_size() -> None:
-    """31.0 M parameters: four levels of two 3 x 3 convolutions each way, enlarged by 2 x 2 transposed ones."""
+    """31.0 M parameters: four levels of two 3 x 3 convolutions each way, 2 x 2 ones that enlarge."""
     widths = (64, 128, 256, 512, 1024)
 
     def double(before: int, after: int) -> int:
