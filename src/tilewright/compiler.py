@@ -10,7 +10,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isclose
-from typing import Literal
 
 from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.garbage import collected_rarely
@@ -28,11 +27,9 @@ from tilewright.progress import PhaseClock, Progress
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
-from tilewright.steps import DEFAULT_SEARCH, SearchName, StepInfo, TuningInfo
+from tilewright.steps import STORED_TUNING, StepInfo, TuningInfo, TuningSettings
 from tilewright.targets import find_target
 from tilewright.targets.base import Backend, Code, Target
-
-Tuning = Literal["stored", "anew", "afresh"]
 
 WHOLE_PORTFOLIO = Budget(UNLIMITED)
 """Tries every recipe."""
@@ -88,15 +85,11 @@ def compile_graph(
     options: Options,
     progress: Progress | None = None,
     *,
-    tuning: Tuning = "stored",
-    search: SearchName = DEFAULT_SEARCH,
-    workers: str = "",
+    tuning: TuningSettings = STORED_TUNING,
 ) -> Compilation:
     """The whole flow. The graph given is not changed.
 
-    `tuning` says which measurements choose kernels: those that are `stored`, or without them those that the
-    budget allows; `anew` searches in any case, from the stored ones on, `afresh` from nothing. `search` says
-    what is searched, `workers` on which cluster.
+    `tuning` says which measurements choose kernels.
 
     Raises:
         UnsupportedOp: a node that the target declines.
@@ -112,15 +105,7 @@ def compile_graph(
         program = code.program
     if target.is_measurable and not program.schedule.provenance.is_interrupted:
         with clock.phase("tune"), planned.search_time.running():
-            info = backend.tune(
-                code,
-                anew=tuning == "anew",
-                afresh=tuning == "afresh",
-                search=search,
-                workers=workers,
-                progress=clock.report,
-                meter=planned.meter,
-            )
+            info = backend.tune(code, tuning, progress=clock.report, meter=planned.meter)
             if info is not None:
                 program = _tuned(program, info)
             if info is not None and info.changes:

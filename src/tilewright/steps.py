@@ -26,6 +26,24 @@ DEFAULT_SEARCH: Final[SearchName] = "flat"
 
 
 @dataclass(frozen=True, slots=True)
+class TuningSettings:
+    """Which measurements choose how kernels are made, and how those are come by.
+
+    `source`: what an earlier search `stored`, or without that a search, if there is a budget; a search
+    `anew` that goes on from stored measurements; or one `afresh` that measures all again. `workers` is the
+    address of the cluster that measures; without one this machine does.
+    """
+
+    source: Literal["stored", "anew", "afresh"] = "stored"
+    search: SearchName = DEFAULT_SEARCH
+    workers: str = ""
+
+
+STORED_TUNING: Final = TuningSettings()
+"""What compiling does that is not asked to tune."""
+
+
+@dataclass(frozen=True, slots=True)
 class KernelInfo:
     """One launch of generated code, or one operator that runs on the host (`template` is then `host`).
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from tilewright.errors import UsageError
 from tilewright.formatting import format_age, format_bytes, format_ms
@@ -24,6 +25,32 @@ _CONTEXT_DIGITS = 8
 _SITE_CHARACTERS = 40
 
 
+class _Finding(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def age_s(self) -> float | None: ...
+
+
+_Row = TypeVar("_Row", bound=_Finding)
+
+
+def _table(
+    title: str,
+    findings: Sequence[_Row],
+    texts: Mapping[str, Callable[[_Row], object]],
+    numbers: Mapping[str, Callable[[_Row], object]],
+) -> Table:
+    """The first findings of a kind: a column for each text and number, and how large and old they are."""
+    cells = (*texts.values(), *numbers.values())
+    rows = tuple(
+        (*(cell(row) for cell in cells), format_bytes(row.size_bytes), format_age(row.age_s))
+        for row in findings[:_MAX_SHOWN]
+    )
+    heads = (*texts, *numbers, "size", "age")
+    return Table(heads, rows, title=title, right=tuple(range(len(texts), len(heads))))
+
+
 @dataclass(frozen=True, slots=True)
 class CacheContents(Result):
     """The kernels stored, and what tuning found out about models and sites, by machine."""
@@ -41,66 +68,53 @@ class CacheContents(Result):
         return tuple(t for t in (kernels, self._models(), self._sites(), self._machines()) if t.rows)
 
     def _models(self) -> Table:
-        heads = ("model", "context", "search", "changed", "untuned", "tuned", "size", "age")
-        rows = (
-            (
-                model.name or model.key[:_KEY_DIGITS],
-                model.context[:_CONTEXT_DIGITS],
-                model.search,
-                model.num_changed,
-                format_ms(model.plain_ns / 1e6) if model.plain_ns else "",
-                format_ms(model.tuned_ns / 1e6) if model.tuned_ns else "",
-                format_bytes(model.size_bytes),
-                format_age(model.age_s),
-            )
-            for model in self.findings.models[:_MAX_SHOWN]
+        return _table(
+            "tuned models",
+            self.findings.models,
+            {
+                "model": lambda model: model.name or model.key[:_KEY_DIGITS],
+                "context": lambda model: model.context[:_CONTEXT_DIGITS],
+                "search": lambda model: model.search,
+            },
+            {
+                "changed": lambda model: model.num_changed,
+                "untuned": lambda model: format_ms(model.plain_ns / 1e6) if model.plain_ns else "",
+                "tuned": lambda model: format_ms(model.tuned_ns / 1e6) if model.tuned_ns else "",
+            },
         )
-        return Table(heads, tuple(rows), title="tuned models", right=(3, 4, 5, 6, 7))
 
     def _sites(self) -> Table:
-        heads = ("site", "context", "observations", "hints", "failures", "best", "size", "age")
-        rows = (
-            (
-                site.name or site.key[:_SITE_CHARACTERS],
-                site.context[:_CONTEXT_DIGITS],
-                site.num_observations,
-                site.num_hints,
-                site.num_failures,
-                "" if site.best_ratio is None else f"{site.best_ratio:.3f}",
-                format_bytes(site.size_bytes),
-                format_age(site.age_s),
-            )
-            for site in self.findings.sites[:_MAX_SHOWN]
+        return _table(
+            "sites",
+            self.findings.sites,
+            {
+                "site": lambda site: site.name or site.key[:_SITE_CHARACTERS],
+                "context": lambda site: site.context[:_CONTEXT_DIGITS],
+            },
+            {
+                "observations": lambda site: site.num_observations,
+                "hints": lambda site: site.num_hints,
+                "failures": lambda site: site.num_failures,
+                "best": lambda site: "" if site.best_ratio is None else f"{site.best_ratio:.3f}",
+            },
         )
-        return Table(heads, tuple(rows), title="sites", right=(2, 3, 4, 5, 6, 7))
 
     def _machines(self) -> Table:
-        heads = (
-            "context",
-            "machine",
-            "threads",
-            "accuracy",
-            "version",
-            "models",
-            "observations",
-            "size",
-            "age",
+        return _table(
+            "machines",
+            self.findings.machines,
+            {
+                "context": lambda machine: machine.key[:_CONTEXT_DIGITS],
+                "machine": lambda machine: machine.processor or "not known",
+                "accuracy": lambda machine: machine.accuracy,
+                "version": lambda machine: machine.version,
+            },
+            {
+                "threads": lambda machine: "" if machine.num_threads is None else machine.num_threads,
+                "models": lambda machine: machine.num_plans,
+                "observations": lambda machine: machine.num_observations,
+            },
         )
-        rows = (
-            (
-                machine.key[:_CONTEXT_DIGITS],
-                machine.processor or "not known",
-                "" if machine.num_threads is None else machine.num_threads,
-                machine.accuracy,
-                machine.version,
-                machine.num_plans,
-                machine.num_observations,
-                format_bytes(machine.size_bytes),
-                format_age(machine.age_s),
-            )
-            for machine in self.findings.machines[:_MAX_SHOWN]
-        )
-        return Table(heads, tuple(rows), title="machines", right=(2, 5, 6, 7, 8))
 
     def lines(self) -> Sequence[str]:
         """Sums."""

@@ -7,20 +7,20 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tilewright.api.compilation import artifact_path, compilation_request, compiled_model
 from tilewright.api.models import Model, Shapes
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
-from tilewright.compiler import Tuning, compile_graph
+from tilewright.compiler import compile_graph
 from tilewright.errors import UnsupportedOp, UsageError
 from tilewright.frontend.onnx import Source
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, about
-from tilewright.steps import DEFAULT_SEARCH, SearchName, TuningInfo
+from tilewright.steps import DEFAULT_SEARCH, SearchName, TuningInfo, TuningSettings
 from tilewright.targets import find_target
 from tilewright.tuning.ray_fleet import check_address
 
@@ -126,10 +126,9 @@ def tune_model(
 def answer(request: TuneRequest, progress: Progress | None = None) -> TuneResult:
     """What a request asks for; as `tw.tune`."""
     model, options = request.model, request.options
-    how: Tuning = "afresh" if request.afresh else "anew"
-    compilation = compile_graph(
-        model.graph, options, progress, tuning=how, search=request.search, workers=request.workers
-    )
+    source: Literal["afresh", "anew"] = "afresh" if request.afresh else "anew"
+    settings = TuningSettings(source, request.search, request.workers)
+    compilation = compile_graph(model.graph, options, progress, tuning=settings)
     compiled = compiled_model(model, options, compilation)
     if compiled.tuning is None:
         raise UnsupportedOp(f"{model.name}: does not run on random inputs, so that nothing can be measured.")

@@ -23,7 +23,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule, Stage, StageBench
-from tilewright.steps import DEFAULT_SEARCH, MemoryInfo, SearchName, SimulatedCost, StepInfo, TuningInfo
+from tilewright.steps import STORED_TUNING, MemoryInfo, SimulatedCost, StepInfo, TuningInfo, TuningSettings
 from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
 
@@ -291,20 +291,14 @@ class Backend(Protocol):
     def tune(
         self,
         code: Any,
+        settings: TuningSettings = STORED_TUNING,
         *,
-        anew: bool = False,
-        afresh: bool = False,
-        search: SearchName = DEFAULT_SEARCH,
-        workers: str = "",
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> TuningInfo | None:
         """How to make the kernels of a program for which `generate` made `code`; None without a budget.
 
-        What an earlier search found counts, unless `anew` asks for another search, which goes on from the
-        earlier one's measurements, or `afresh` for one that measures all again. `search` says what is varied,
-        `workers` names the cluster that measures, `meter` is what is left of the budget; without one it is
-        started here.
+        `meter` is what is left of the budget; without one it is started here.
         """
         ...
 
@@ -453,11 +447,8 @@ class PlainBackend:
     def tune(
         self,
         code: Any,
+        settings: TuningSettings = STORED_TUNING,
         *,
-        anew: bool = False,
-        afresh: bool = False,
-        search: SearchName = DEFAULT_SEARCH,
-        workers: str = "",
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> TuningInfo | None:

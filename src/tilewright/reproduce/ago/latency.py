@@ -23,7 +23,7 @@ from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.reproduce.ago.turns import Run, in_turns
-from tilewright.steps import SearchName
+from tilewright.steps import SearchName, TuningSettings
 
 UNTUNED, FLAT, REFORMER, AGO = "layerwise", "flat", "reformer", "AGO"
 """Our own: the default plan by estimates; with products tuned one by one; with forms tuned, parts first; the
@@ -111,7 +111,7 @@ def compiled(graph: Graph, variant: Variant, job: Job, cache: Path) -> Compilati
     if variant.search is None:
         return compile_graph(graph, options)
     options = replace(options, budget=job.budget)
-    return compile_graph(graph, options, tuning="afresh", search=variant.search)
+    return compile_graph(graph, options, tuning=TuningSettings("afresh", variant.search))
 
 
 def seconds(budget_s: float) -> Budget:

@@ -12,8 +12,6 @@ from pathlib import Path
 from tilewright.errors import InputError
 from tilewright.partition.form import Form
 from tilewright.planning import Budget, Meter
-from tilewright.private_files import default_cache_directory
-from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import SearchName, SubgraphTuning, TuningInfo
 from tilewright.targets.cpu.form_bench import FormModelBench
@@ -22,8 +20,15 @@ from tilewright.targets.cpu.forms.spaces import form_spaces
 from tilewright.targets.cpu.measuring import cluster_pool, measuring_pool
 from tilewright.targets.cpu.site_space import SiteSpace
 from tilewright.targets.cpu.sites import Sites
-from tilewright.targets.cpu.tune_base import Array, GeneratedCode, Generator, plan_context, random_feed
-from tilewright.tuning import NO_CHOICES, Choices, TunedPlan, TuningDatabase
+from tilewright.targets.cpu.tune_base import (
+    Array,
+    GeneratedCode,
+    Generator,
+    ModelTuner,
+    database_of,
+    random_feed,
+)
+from tilewright.tuning import NO_CHOICES, Choices, TunedPlan
 from tilewright.tuning.cluster import ClusterMeasuringPool
 from tilewright.tuning.form_plan import (
     Findings,
@@ -34,7 +39,7 @@ from tilewright.tuning.form_plan import (
     SiteReport,
     TunedForms,
 )
-from tilewright.tuning.observation import Failure, FailureReason, Observation, PlanContext, Provenance
+from tilewright.tuning.observation import Failure, FailureReason, Observation, Provenance
 from tilewright.tuning.reformer import Reformer
 from tilewright.tuning.schema import measurement_of
 from tilewright.tuning.space import FormSpace
@@ -47,15 +52,12 @@ FEATURE_SET = "forms-1"
 
 
 @dataclass(slots=True, eq=False)
-class FormTuner:
-    """Tunes one model; `plain` is what the estimates alone made of it, `search_name` says how.
+class FormTuner(ModelTuner):
+    """Chooses the forms of a model's subgraphs; `search_name` says how.
 
     `workers` is the address of a cluster that measures; without one this machine does.
     """
 
-    target: Generator
-    plain: GeneratedCode
-    database: TuningDatabase
     search_name: SearchName = "reformer"
     workers: str = ""
     _sites: FormSites | None = field(default=None)
@@ -65,9 +67,7 @@ class FormTuner:
         cls, target: Generator, plain: GeneratedCode, search: SearchName = "reformer", workers: str = ""
     ) -> FormTuner:
         """The tuner whose database lies in the cache that the program's options name."""
-        options = plain.program.options
-        folder = None if options.no_cache else options.cache_dir or default_cache_directory()
-        return cls(target, plain, TuningDatabase.in_folder(folder), search, workers)
+        return cls(target, plain, database_of(plain), search, workers)
 
     @property
     def splits(self) -> bool:
@@ -84,16 +84,6 @@ class FormTuner:
         """Whether the model runs in another process: all its operators are code, all its outputs computed."""
         image = self.plain.image
         return not image.host_steps and all(isinstance(name, str) for name in image.passthrough.values())
-
-    @property
-    def program(self) -> Program:
-        """The untuned program."""
-        return self.plain.program
-
-    @property
-    def context(self) -> PlanContext:
-        """Everything but the model that decides a measurement."""
-        return plan_context(self.plain)
 
     @property
     def model(self) -> str:
@@ -119,10 +109,6 @@ class FormTuner:
             for number, space in spaces.items()
             if number in keys
         }
-
-    def stored(self) -> TunedPlan | None:
-        """The plan that an earlier search found."""
-        return self.database.plan(self.context, self.model)
 
     def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""

@@ -42,7 +42,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule import SCHEDULERS
 from tilewright.schedule.base import Schedule, ScheduleProblem, StageBench
-from tilewright.steps import DEFAULT_SEARCH, MemoryInfo, SearchName, StepInfo, TuningInfo
+from tilewright.steps import STORED_TUNING, MemoryInfo, StepInfo, TuningInfo, TuningSettings
 from tilewright.targets import base
 from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
 from tilewright.targets.cpu.arrange import Barriers, arrange, numbered
@@ -351,21 +351,6 @@ class CpuTarget:
         program = program.with_partition(lowering.partition)
         return PlacedModel(program, lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
 
-    def tune(
-        self,
-        code: CpuCode,
-        *,
-        anew: bool = False,
-        afresh: bool = False,
-        search: SearchName = DEFAULT_SEARCH,
-        workers: str = "",
-        progress: Progress | None = None,
-        meter: Meter | None = None,
-    ) -> TuningInfo | None:
-        """How to make the kernels of a model for which the estimates made `code`: see `tune.tune`."""
-        progress = progress or _silent
-        return tune(self, code, search, workers, anew=anew, afresh=afresh, progress=progress, meter=meter)
-
 
 class CpuBackend(PlainBackend):
     """Kernels are lowered before values are placed: only then is known what memory they need."""
@@ -534,24 +519,13 @@ class CpuBackend(PlainBackend):
     def tune(
         self,
         code: Any,
+        settings: TuningSettings = STORED_TUNING,
         *,
-        anew: bool = False,
-        afresh: bool = False,
-        search: SearchName = DEFAULT_SEARCH,
-        workers: str = "",
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> TuningInfo | None:
         """Measure how to make the kernels."""
-        return self.cpu.tune(
-            code,
-            anew=anew,
-            afresh=afresh,
-            search=search,
-            workers=workers,
-            progress=progress,
-            meter=meter,
-        )
+        return tune(self.cpu, code, settings, progress=progress or _silent, meter=meter)
 
 
 def _silent(what: str, done: int, total: int) -> None:

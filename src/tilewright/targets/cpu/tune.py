@@ -9,16 +9,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp, UsageError
 from tilewright.planning import UNLIMITED, Budget, Meter
-from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
-from tilewright.steps import KernelTuning, SearchName, TuningInfo
+from tilewright.steps import KernelTuning, TuningInfo, TuningSettings
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.form_tuner import FormTuner
 from tilewright.targets.cpu.lowered import LoweredModel
@@ -29,11 +28,11 @@ from tilewright.targets.cpu.tune_base import (
     MAX_WEIGHT_BYTES,
     GeneratedCode,
     Generator,
-    plan_context,
+    ModelTuner,
+    database_of,
     random_feed,
 )
-from tilewright.tuning import Candidate, Outcome, Plan, Site, Trial, TunedPlan, TuningDatabase, search
-from tilewright.tuning.observation import PlanContext
+from tilewright.tuning import Candidate, Outcome, Plan, Site, Trial, TunedPlan, search
 from tilewright.tuning.ray_fleet import NoCluster
 
 logger = logging.getLogger(__name__)
@@ -114,41 +113,21 @@ class ModelBench:
             yield loaded
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tuner:
-    """Tunes one model; `plain` is what the estimates alone made of it, `database` keeps what is found."""
+@dataclass(slots=True, eq=False)
+class Tuner(ModelTuner):
+    """Chooses how single products of a model are made."""
 
-    target: Generator
-    plain: GeneratedCode
-    database: TuningDatabase
     sites: Sites
 
     @classmethod
     def of(cls, target: Generator, plain: GeneratedCode) -> Tuner:
         """The tuner whose database lies in the cache that the program's options name."""
-        options = plain.program.options
-        folder = None if options.no_cache else options.cache_dir or default_cache_directory()
-        sites = Sites.of(plain.lowered, plain.program.schedule)
-        return cls(target, plain, TuningDatabase.in_folder(folder), sites)
-
-    @property
-    def program(self) -> Program:
-        """The program without choices."""
-        return self.plain.program
-
-    @property
-    def context(self) -> PlanContext:
-        """Everything but the model that decides a measurement."""
-        return plan_context(self.plain)
+        return cls(target, plain, database_of(plain), Sites.of(plain.lowered, plain.program.schedule))
 
     @property
     def model(self) -> str:
         """Digest of what can be chosen, in the order in which it runs."""
         return self.sites.digest()
-
-    def stored(self) -> TunedPlan | None:
-        """The plan that an earlier search found."""
-        return self.database.plan(self.context, self.model)
 
     def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""
@@ -246,64 +225,45 @@ class Tuner:
         )
 
 
-class ModelTuner(Protocol):
-    """What searches ways to make one model, and remembers what it found."""
-
-    def stored(self) -> TunedPlan | None:
-        """The plan that an earlier search found."""
-        ...
-
-    def describe(self, plan: TunedPlan) -> TuningInfo:
-        """A stored plan with the measurements that led to it."""
-        ...
-
-    def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
-        """Search and keep what is found; without `afresh` earlier measurements count."""
-        ...
-
-
 def tune(
     target: Generator,
     plain: GeneratedCode,
-    search: SearchName,
-    workers: str = "",
+    settings: TuningSettings,
     *,
-    anew: bool,
-    afresh: bool,
     progress: Progress,
     meter: Meter | None = None,
 ) -> TuningInfo | None:
     """How to make a program: as an earlier search found, or a new one if there is a budget; None without.
 
     Of the plans that earlier searches stored the fastest counts. A search with a larger budget than the last
-    goes on where that one ended. `anew` searches though there is a plan, from what was measured then;
-    `afresh` forgets that too.
+    goes on where that one ended.
 
     Raises:
         UsageError: a budget, no plan, and the cache is frozen.
-        NoCluster: `workers` names a cluster that does not measure.
+        NoCluster: the settings name a cluster that does not measure.
     """
     options = plain.program.options
-    flat, forms = Tuner.of(target, plain), FormTuner.of(target, plain, search, workers)
+    flat, forms = Tuner.of(target, plain), FormTuner.of(target, plain, settings.search, settings.workers)
     tuners: tuple[ModelTuner, ...] = (flat, forms)
-    stored = [] if anew or afresh else [(t, p) for t in tuners if (p := t.stored()) is not None]
+    is_lookup = settings.source == "stored"
+    stored = [(t, p) for t in tuners if is_lookup and (p := t.stored()) is not None]
     if stored and (options.budget is None or any(plan.satisfies(options.budget) for _, plan in stored)):
         tuner, plan = min(stored, key=lambda pair: pair[1].ratio)
         return tuner.describe(plan)
-    if options.budget is None and not anew and not afresh:
+    if options.budget is None and is_lookup:
         return None
     if options.frozen:
         raise UsageError(
             "this model is not in the tuning database, which is frozen; tune once without --frozen."
         )
     chosen: ModelTuner = forms
-    if search == "flat" or not forms.is_possible:
+    if settings.search == "flat" or not forms.is_possible:
         chosen = flat
-    if chosen is flat and search != "flat":
+    if chosen is flat and settings.search != "flat":
         logger.warning("some operators run in Python, so only products are tuned, as --search flat does")
     try:
         meter = meter or (options.budget or Budget(UNLIMITED, None)).start()
-        return chosen.search(meter, afresh=afresh, progress=progress)
+        return chosen.search(meter, afresh=settings.source == "afresh", progress=progress)
     except NoCluster:
         raise
     except (ModelRejected, UnsupportedOp, UsageError) as error:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.hardware.probe import resolve_threads
 from tilewright.options import Accuracy
+from tilewright.planning import Meter
+from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
+from tilewright.progress import Progress
+from tilewright.steps import TuningInfo
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.lowered import LoweredModel, LoweredPartition
 from tilewright.targets.cpu.storage import Arrangements
 from tilewright.targets.cpu.tuning_context import context_on
+from tilewright.tuning import TunedPlan, TuningDatabase
 from tilewright.tuning.observation import PlanContext
 
 Array = np.ndarray[Any, Any]
@@ -61,10 +68,49 @@ class Generator(Protocol):
     ) -> GeneratedCode: ...
 
 
-def plan_context(code: GeneratedCode) -> PlanContext:
-    """Everything but the model that decides a measurement."""
+@dataclass(slots=True, eq=False)
+class ModelTuner(ABC):
+    """Searches ways to make one model, and keeps what it finds; `plain` is what the estimates made of it."""
+
+    target: Generator
+    plain: GeneratedCode
+    database: TuningDatabase
+
+    @property
+    def program(self) -> Program:
+        """The untuned program."""
+        return self.plain.program
+
+    @property
+    def context(self) -> PlanContext:
+        """Everything but the model that decides a measurement."""
+        options = self.program.options
+        return context_on(self.plain.isa, options.accuracy, resolve_threads(options.num_threads))
+
+    @property
+    @abstractmethod
+    def model(self) -> str:
+        """Digest of what is chosen: models of one digest share their plans."""
+
+    def stored(self) -> TunedPlan | None:
+        """The plan that an earlier search found."""
+        return self.database.plan(self.context, self.model)
+
+    @abstractmethod
+    def describe(self, plan: TunedPlan) -> TuningInfo:
+        """A stored plan with the measurements that led to it."""
+
+    @abstractmethod
+    def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
+        """Search and keep what is found; without `afresh` earlier measurements count."""
+
+
+def database_of(code: GeneratedCode) -> TuningDatabase:
+    """The database in the cache that a program's options name."""
     options = code.program.options
-    return context_on(code.isa, options.accuracy, resolve_threads(options.num_threads))
+    return TuningDatabase.in_folder(
+        None if options.no_cache else options.cache_dir or default_cache_directory()
+    )
 
 
 def random_feed(program: Program, largest_integer: int = 1) -> dict[str, Array]:

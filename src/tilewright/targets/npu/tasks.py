@@ -5,20 +5,14 @@ Kernels and groups of cores begin and end here; the tiles of a step are in `tile
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from tilewright.hardware.machine import Machine
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import NOWHERE, Run
 from tilewright.targets.npu.groups import StepGroup
 from tilewright.targets.npu.kernels import Kernel
-from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.pools import Pool
-from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.steps import SimulatedStep
 from tilewright.targets.npu.tile_tasks import ClusterTasks, TileTasks
-from tilewright.targets.npu.traffic import Account
 
 
 class StepTasks(ClusterTasks):
@@ -28,18 +22,12 @@ class StepTasks(ClusterTasks):
     have ended and its cores are free, keeps these to its end, and leaves nothing on the chip.
     """
 
-    def __init__(
-        self,
-        machine: Machine,
-        policy: Policy,
-        residents: Residents,
-        account: Account,
-        last_steps: Mapping[str, int],
-    ) -> None:
-        super().__init__(machine, policy, residents, account, last_steps)
-        self.barrier_s = machine.overheads.barrier_ns * 1e-9
-        self.launch_s = machine.overheads.kernel_launch_ns * 1e-9
-        self.join_s = machine.overheads.join_ns * 1e-9
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        overheads = self.machine.overheads
+        self.barrier_s = overheads.barrier_ns * 1e-9
+        self.launch_s = overheads.kernel_launch_ns * 1e-9
+        self.join_s = overheads.join_ns * 1e-9
         self._pools: dict[int, tuple[Pool, Pool | None]] = {}  # of each group: in its cores, and beside
         self._first = 0  # of the kernel's tasks
         self._stages: list[int] = []  # after which all of earlier stages have ended

@@ -35,21 +35,22 @@ _Operand = tuple[str, int]
 """The name of a value or weight, and the number of its load."""
 
 
+@dataclass(eq=False)
 class ClusterTasks:
-    """The tasks of a cluster so far, and what those that follow pass: ports, pools, cores."""
+    """The tasks of a cluster so far, and what those that follow pass: ports, pools, cores.
 
-    def __init__(
-        self,
-        machine: Machine,
-        policy: Policy,
-        residents: Residents,
-        account: Account,
-        last_steps: Mapping[str, int],
-    ) -> None:
-        self.last_steps = last_steps  # that read a weight, by its key
-        self.ports, self.policy, self.account = ports_of(machine), policy, account
-        self.residents = residents.scopes
-        self.tasks = TaskGraph(machine.num_cores_per_cluster)
+    `last_steps` are those that read a weight last, by its key.
+    """
+
+    machine: Machine
+    policy: Policy
+    residents: Residents
+    account: Account
+    last_steps: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        self.ports = ports_of(self.machine)
+        self.tasks = TaskGraph(self.machine.num_cores_per_cluster)
         self.kernel: Kernel | None = None
         self.group: StepGroup | None = None
         # After which weights are in the cores that hold them, by group and key.
@@ -57,7 +58,7 @@ class ClusterTasks:
         self.computed: list[list[int]] = []  # by step and tile: the task after which it is in the cores
         self.stored: list[list[int]] = []  # the same: after which it is where it belongs
         self.before: list[int] = []  # what every further task waits for
-        self.open(residents.pools)
+        self.open(self.residents.pools)
 
     @property
     def share(self) -> float:
@@ -212,7 +213,7 @@ class TileTasks:
 
     def _source(self, weight: Weight, passage: Passage) -> _Source:
         """Finds a weight in the shared buffer, or takes the place for one that is to stay there."""
-        if weight.key in self.all.residents:
+        if weight.key in self.all.residents.scopes:
             return _Source([])
         if self.shared is None or not passage.outer_bytes:
             return _Source(None)
@@ -249,7 +250,7 @@ class TileTasks:
         source = self.sources[place]
         at = (self.number, tile, _LOAD + 1)
         name = weight.key or ""
-        resident = self.all.residents.get(name)
+        resident = self.all.residents.scopes.get(name)
         self.account.weight_to_cores(size_bytes, weight.num_copies, resident is Scope.LOCAL)
         if resident is not None:
             return [self._moved(CORE_DMA, size_bytes, at, "weights", free, name)]
@@ -296,7 +297,7 @@ class TileTasks:
     def _leave(self, place: int, weight: Weight, passage: Passage) -> None:
         """A weight that was brought to the shared buffer as a whole stays there, or leaves."""
         source = self.sources[place]
-        if weight.key in self.all.residents:
+        if weight.key in self.all.residents.scopes:
             return
         if self.shared is None or source.ready is None:
             return
