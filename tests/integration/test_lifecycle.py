@@ -297,6 +297,42 @@ def test_the_interpreter_ends_while_daemon_threads_run(threads: int) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+COUNTS_AT_THE_END = """
+    import threading, time
+    import numpy as np
+    from tilewright.arrays import distinct
+
+    values = np.arange(100)
+    def go():
+        while True:
+            distinct(values)
+    for _ in range(2):
+        threading.Thread(target=go, daemon=True).start()
+    time.sleep(0.05)
+"""
+
+COMPILES_AT_THE_END = """
+    import threading, time
+    import tilewright as tw
+    from tests.support.models import feed_for, small_net
+
+    model = small_net()
+    def go():
+        while True:
+            tw.compile(model, threads=1)
+            begun.set()
+    begun = threading.Event()
+    threading.Thread(target=go, daemon=True).start()
+    begun.wait()
+"""
+
+
+@pytest.mark.parametrize("program", [COUNTS_AT_THE_END, COMPILES_AT_THE_END], ids=["count", "compile"])
+def test_the_interpreter_ends_while_a_daemon_thread_makes_plans(program: str) -> None:
+    ended = in_process(program)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 # What refuses memory that was written and is then executed: the kernel's own switch, and a filter of system
 # calls as systemd installs it.
 REFUSALS = {

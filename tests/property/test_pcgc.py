@@ -12,7 +12,7 @@ from tilewright.ir.derive import operator_class
 from tilewright.partition import Partition, PartitionProblem, check_partition
 from tilewright.partition.fusion_records import Verdict
 from tilewright.partition.pcgc import Pcgc
-from tilewright.partition.pcgc.pieces import FREE, Cost, Pieces
+from tilewright.partition.pcgc.pieces import FREE, Cost, Pieces, bits
 from tilewright.partition.pcgc.planner import PcgcWork
 from tilewright.partition.pcgc.recut import Exact, apart, frontier, greedy, splits_of, whole
 from tilewright.partition.pcgc.rules import RuleTable
@@ -81,6 +81,13 @@ def tree(rng: random.Random, *, is_chain: bool) -> list[Pieces]:
             edges.append((other, atom))
         clusters.append(Priced(num_atoms, edges, rng))
     return clusters
+
+
+def test_atoms_of_which_one_hangs_on_none_are_no_tree_though_edges_are_as_few() -> None:
+    diamond_and_one = Priced(5, [(0, 1), (0, 2), (1, 3), (2, 3)], random.Random(0))
+    assert not diamond_and_one.is_tree
+    parts = Exact([diamond_and_one]).at(0.0).parts[0]
+    assert sorted(i for part in parts for i in bits(part)) == [0, 1, 2, 3, 4]
 
 
 def every_cut(pieces: Pieces) -> list[tuple[int, ...]]:

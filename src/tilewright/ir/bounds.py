@@ -19,6 +19,7 @@ from math import prod
 
 import numpy as np
 
+from tilewright.arrays import distinct
 from tilewright.errors import InternalError, ModelRejected
 from tilewright.ir.expr import reads_of
 from tilewright.ir.graph import Graph, Node, Shape, Value
@@ -188,8 +189,8 @@ _Box = tuple[_Places, ...]
 
 def _table(places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> _Table | None:
     """None where a place comes twice."""
-    found = np.unique(places)
-    return _Table(tuple(found.tolist())) if len(found) == len(places) else None
+    visited = distinct(places)
+    return _Table(tuple(visited.tolist())) if len(visited) == len(places) else None
 
 
 def _places(index: Index, extents: Mapping[str, int], size: int) -> _Places | None:
@@ -258,7 +259,10 @@ def _cover(boxes: Sequence[_Box], shape: Shape) -> bool:
     if total != prod(shape):
         return False
     return not any(
-        all(np.intersect1d(a.places(), b.places()).size for a, b in zip(first, second, strict=True))
+        all(
+            np.intersect1d(a.places(), b.places(), assume_unique=True).size
+            for a, b in zip(first, second, strict=True)
+        )
         for first, second in combinations(boxes, 2)
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import distinct
 from tilewright.errors import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Read, evaluate, reads_of
@@ -203,7 +204,7 @@ class _Machine:
         if address:
             flat = flat + np.ravel_multi_index(address, nest.write.shape)
         flat = flat.ravel()
-        repeated = len(np.unique(flat)) != flat.size
+        repeated = len(distinct(flat)) != flat.size
         earlier = target.written.ravel()[flat].any() or marks.ravel()[flat].any()
         if repeated or earlier:
             raise InternalError(f"{nest}: writes an element of {format_access(nest.write)} more than once")

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
+from tilewright.arrays import distinct
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
 from tilewright.progress import checkpoint
 
@@ -62,7 +63,7 @@ def _most_live_bytes(buffers: Sequence[Buffer], alignment_bytes: int) -> int:
             begin.setdefault(buffer.first_step, []).append(buffer)
         die.setdefault(buffer.last_step, []).append(buffer)
     # Live bytes can only grow where a buffer begins.
-    steps = np.unique(first)
+    steps = distinct(first)
     by_end = np.argsort(last, kind="stable")
     ended = np.append(0, np.cumsum(sizes[by_end]))
     begun = np.append(0, np.cumsum(sizes))[np.searchsorted(first, steps, side="right")]

@@ -98,7 +98,9 @@ class Placer:
             item = self.items[number]
             is_live = (placed[2] <= item.last_step) & (placed[3] >= item.first_step)
             if number in self._met:
-                is_live |= np.isin(placed[4], self._met[number])
+                meets = np.zeros(len(self.items), np.bool_)
+                meets[self._met[number]] = True
+                is_live |= meets[placed[4]]
             together = placed[:2, is_live]
             place = _find_gap_of_many(item, together[0], together[1], fit)
             shared = self._shared_offset(item, offsets)

@@ -175,12 +175,25 @@ class TuningDatabase:
             self._described(context),
         )
 
-    def add_hints(self, context: PlanContext, hints: Sequence[Observation], names: Mapping[str, str]) -> bool:
-        """Keep observations of others as `record`, but none in place of what is there already."""
+    def add(
+        self,
+        context: PlanContext,
+        outcomes: Sequence[Observation | Failure],
+        names: Mapping[str, str],
+        replaced: Sequence[Row] = (),
+    ) -> bool:
+        """Keep outcomes of others as `record`, but none in place of what is there already.
+
+        Rows of observations that are `replaced` go, unless they were written anew meanwhile.
+        """
         there = "INSERT OR IGNORE INTO {} VALUES ({})"
+        observations = [o for o in outcomes if isinstance(o, Observation)]
+        failures = [o for o in outcomes if isinstance(o, Failure)]
         described, called = self._described(context), self._subjects("site", names)
         return self.store.write(
-            (there.format("observations", "?, ?, ?, ?, ?"), self._rows(context, hints)),
+            removal("observations", replaced),
+            (there.format("observations", "?, ?, ?, ?, ?"), self._rows(context, observations)),
+            (there.format("failures", "?, ?, ?, ?, ?"), self._rows(context, failures)),
             (there.format("subjects", "?, ?, ?, ?"), [*described[1], *called[1]]),
         )
 

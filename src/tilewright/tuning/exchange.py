@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.errors import UsageError
 from tilewright.files import read_at_most, replacing
@@ -26,8 +26,10 @@ from tilewright.tuning.observation import (
     Provenance,
     Source,
     is_name,
+    is_text,
     parsed,
 )
+from tilewright.tuning.store import Row
 from tilewright.version import __version__
 
 KIND = "tilewright-tuning"
@@ -144,6 +146,9 @@ def _parsed_line(line: bytes) -> object:
         return None
 
 
+Taken = TypeVar("Taken", Observation, Failure)
+
+
 @dataclass(slots=True)
 class _Import:
     database: TuningDatabase
@@ -192,7 +197,7 @@ class _Import:
 
     def _read_name(self, document: Mapping[str, Any]) -> str:
         site, name = document.get("site"), document["name"]
-        if not is_name(site) or not isinstance(name, str) or len(name) > _MAX_NAME_CHARACTERS:
+        if not is_name(site) or not is_text(name) or len(name) > _MAX_NAME_CHARACTERS:
             return "no name of a site"
         self.names[site] = name
         return ""
@@ -224,16 +229,16 @@ class _Import:
         """What is known of a context. Measurements made here are never replaced."""
         counts = context.fingerprint in self.trusted
         source = Source.TRUSTED if counts else Source.IMPORTED
-        held = {
-            (seen.site, seen.candidate_key): seen
-            for _, seen in self.database.observation_rows("context = ?", (key,))
-        }
+        hints: dict[tuple[str, str], Row] = {}
+        measured: set[tuple[str, str]] = set()
+        for row, seen in self.database.observation_rows("context = ?", (key,)):
+            if seen.is_hint:
+                hints[seen.site, seen.candidate_key] = row
+            else:
+                measured.add((seen.site, seen.candidate_key))
+        known = measured if counts else measured | hints.keys()
         taken: list[Observation] = []
-        for seen in self.observations.get(key, ()):
-            known = held.get((seen.site, seen.candidate_key))
-            if known is not None and (not known.is_hint or not counts):
-                self.result.num_known += 1
-                continue
+        for seen in self._unknown(self.observations.get(key, ()), known):
             host = seen.provenance.host or context.processor
             taken.append(replace(seen, provenance=Provenance(source, host, seen.provenance.calibrated_at_s)))
         names = {seen.site: self.names[seen.site] for seen in taken if seen.site in self.names}
@@ -241,16 +246,24 @@ class _Import:
         plans = {model: plan for (context_key, model), plan in self.plans.items() if context_key == key}
         if not counts:
             self.result.num_left_out += len(failures) + len(plans)
-            self.result.num_hints += self._num_kept(self.database.add_hints(context, taken, names), taken)
+            self.result.num_hints += self._num_kept(self.database.add(context, taken, names), taken)
             return
-        outcomes: list[Observation | Failure] = [*taken, *failures]
-        self.result.num_trusted += self._num_kept(self.database.record(context, outcomes, names), outcomes)
+        outcomes: list[Observation | Failure] = [*taken, *self._unknown(failures, known)]
+        outdated = [hint for seen in taken if (hint := hints.get((seen.site, seen.candidate_key)))]
+        is_kept = self.database.add(context, outcomes, names, outdated)
+        self.result.num_trusted += self._num_kept(is_kept, outcomes)
         for model, plan in plans.items():
             if self.database.plan(context, model) is not None:
                 self.result.num_known += 1
             else:
                 is_kept = self.database.store_plan(context, model, plan)
                 self.result.num_trusted += self._num_kept(is_kept, [plan])
+
+    def _unknown(self, outcomes: Sequence[Taken], known: Set[tuple[str, str]]) -> list[Taken]:
+        """The outcomes of other sites or candidates than are known here."""
+        new = [outcome for outcome in outcomes if (outcome.site, outcome.candidate_key) not in known]
+        self.result.num_known += len(outcomes) - len(new)
+        return new
 
     def _num_kept(self, is_kept: bool, findings: Sequence[object]) -> int:
         """How many findings are on disk now; those that are not were left out."""

@@ -92,7 +92,7 @@ class PlanContext:
             return None
         numbers = [document["num_threads"], document["format_version"]]
         texts = [v for k, v in document.items() if k not in ("num_threads", "format_version")]
-        if not all(type(n) is int and 0 < n < 1 << 20 for n in numbers) or not all(map(_is_text, texts)):
+        if not all(type(n) is int and 0 < n < 1 << 20 for n in numbers) or not all(map(is_text, texts)):
             return None
         return cls(**document)
 
@@ -169,7 +169,7 @@ class Observation:
         feature_set = document.get("feature_set")
         if not is_candidate(candidate) or measured is None or features is None or provenance is None:
             return None
-        if not _is_time_ns(baseline_ns) or not _is_moment(measured_at_s) or not _is_text(feature_set):
+        if not _is_time_ns(baseline_ns) or not _is_moment(measured_at_s) or not is_text(feature_set):
             return None
         return cls(
             site,
@@ -214,7 +214,7 @@ class Failure:
             return None
         candidate, detail = document.get("candidate"), document.get("detail")
         reason, failed_at_s = document.get("reason"), document.get("failed_at_s")
-        if not is_candidate(candidate) or not _is_text(detail) or not _is_moment(failed_at_s):
+        if not is_candidate(candidate) or not is_text(detail) or not _is_moment(failed_at_s):
             return None
         if reason not in tuple(FailureReason):
             return None
@@ -269,7 +269,7 @@ def _measurement(document: object) -> Measurement | None:
     count, context = document["count"], document["context"]
     if not all(map(_is_time_ns, (low, median, high))) or not low <= median <= high:
         return None
-    if type(count) is not int or not 0 < count < 1 << 40 or not _is_text(context):
+    if type(count) is not int or not 0 < count < 1 << 40 or not is_text(context):
         return None
     return Measurement(float(median), float(low), float(high), count, context)
 
@@ -277,14 +277,14 @@ def _measurement(document: object) -> Measurement | None:
 def _features(document: object) -> dict[str, float] | None:
     if not isinstance(document, Mapping) or len(document) > MAX_FEATURES:
         return None
-    if not all(_is_text(name) and _is_number(value) for name, value in document.items()):
+    if not all(is_text(name) and _is_number(value) for name, value in document.items()):
         return None
     return {name: float(value) for name, value in document.items()}
 
 
 def _provenance(document: JsonObject) -> Provenance | None:
     source, host, calibrated_at_s = (document.get(name) for name in ("source", "host", "calibrated_at_s"))
-    if source not in tuple(Source) or not _is_text(host):
+    if source not in tuple(Source) or not is_text(host):
         return None
     if calibrated_at_s is not None and not _is_moment(calibrated_at_s):
         return None
@@ -305,7 +305,8 @@ def _is_moment(value: object) -> TypeGuard[float]:
     return _is_number(value) and 0 <= value <= _MAX_TIME_S
 
 
-def _is_text(value: object) -> TypeGuard[str]:
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether it is a text that can be written, and not too long."""
     return isinstance(value, str) and len(value) <= MAX_TEXT_CHARACTERS and _is_unicode(value)
 
 

@@ -90,6 +90,14 @@ def test_a_hint_becomes_trusted_and_a_measurement_stays(target: TuningDatabase, 
     assert mine in target.observations(CONTEXT, "group")
 
 
+def test_a_trusted_failure_does_not_unmake_what_was_measured_here(target: TuningDatabase, file: Path) -> None:
+    mine = seen(FAILURE.candidate, 2.0)
+    target.record(CONTEXT, [mine])
+    found = import_findings(target, file, trusted=TRUSTED)
+    assert (found.num_trusted, found.num_known) == (9, 2)
+    assert target.best(CONTEXT, "group") == mine
+
+
 def test_contents_are_by_model_site_and_machine(database: TuningDatabase) -> None:
     listed = contents(database, now_s=1.7e9 + 60)
     (model,) = listed.models
@@ -194,6 +202,7 @@ def test_a_file_that_was_cut_off_or_changed_is_refused_whole(file: Path, target:
         {"context": CONTEXT.key, "facts": {**CONTEXT.to_json(), "num_threads": 4}},
         {"context": CONTEXT.key, "facts": {"key": 1}},
         {"site": "group", "name": 7},
+        {"site": "group", "name": "\ud800"},
         b'{"context":"%s","site":"group","observation":{"baseline_ns":1e999}}' % CONTEXT.key.encode(),
     ],
     ids=str,

@@ -48,7 +48,7 @@ def coreg(
         pool = rng.choice(left, size=min(_CANDIDATES, len(left)), replace=False)
         taught: list[tuple[int, int, float]] = []
         for member, (power, num_neighbours) in enumerate(MEMBERS):
-            candidates = np.setdiff1d(pool, [number for _, number, _ in taught])
+            candidates = np.setdiff1d(np.sort(pool), [number for _, number, _ in taught], assume_unique=True)
             if len(candidates):
                 number, label, gain = _most_convincing(
                     *known[member], between[member], unlabelled[candidates], power, num_neighbours
@@ -63,7 +63,7 @@ def coreg(
                 between[other], distances(unlabelled[[number]], others, MEMBERS[other][0])
             )
             known[other] = np.vstack([others, unlabelled[number]]), np.append(labels, label)
-        left = np.setdiff1d(left, [number for _, number, _ in taught])
+        left = np.setdiff1d(left, [number for _, number, _ in taught], assume_unique=True)
         count += len(taught)
     members = tuple((*known[i], power, num_neighbours) for i, (power, num_neighbours) in enumerate(MEMBERS))
     return Taught(members, count)

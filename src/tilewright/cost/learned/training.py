@@ -118,7 +118,7 @@ def train(
         chosen = _next(pool, measured, forest, base, count, rng)
         label(chosen)
         measured = [*measured, *chosen]
-    rest = np.setdiff1d(np.arange(pool.size), measured)
+    rest = np.setdiff1d(np.arange(pool.size), measured, assume_unique=True)
     regressors: dict[Method, Regressor] = {}
     num_taught = 0
     for method in methods:
@@ -200,7 +200,7 @@ def _next(
     pool: Pool, measured: Sequence[int], forest: Regressor, base: Array, count: int, rng: np.random.Generator
 ) -> list[int]:
     """Half by benefit, the time that rides on a prediction, half by how much trees differ on it."""
-    rest = np.setdiff1d(np.arange(pool.size), measured)
+    rest = np.setdiff1d(np.arange(pool.size), measured, assume_unique=True)
     points = (pool.features[rest] - np.array(forest.centre)) * np.array(forest.scale)
     assert forest.trees is not None
     votes = np.array([tree.predict(points) for tree in forest.trees.trees])
@@ -209,7 +209,7 @@ def _next(
     benefit = pool.occurrences[rest] * np.exp2(pool.log_estimates[rest]) * np.abs(np.exp2(ratios) - 1)
     chosen: list[int] = []
     for weights, share in ((np.sqrt(benefit), count // 2), (spread**2, count - count // 2)):
-        weights = np.where(np.isin(rest, chosen), 0.0, weights + 1e-12)
+        weights = np.where(np.isin(rest, chosen, assume_unique=True), 0.0, weights + 1e-12)
         picked = rng.choice(
             len(rest), size=min(share, len(rest) - len(chosen)), replace=False, p=weights / weights.sum()
         )

@@ -90,7 +90,7 @@ def _volumes(operand: Operand, names: list[str], tiles: Array, cost_options: Cos
     for axis in operand.axes:
         if cost_options.skips_pixels:
             columns = tiles[:, [names.index(dim) for dim, _ in axis]]
-            distinct, place = np.unique(columns, axis=0, return_inverse=True)
+            distinct, place = np.unique(columns, axis=0, return_inverse=True)  # noqa: TID251  # in numpy's Python
             axis_dims = [dim for dim, _ in axis]
             extents = [
                 num_touched(axis, dict(zip(axis_dims, map(int, row), strict=True))) for row in distinct

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import distinct
 from tilewright.cost.bound import level_capacities
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Level, TensorKind
@@ -66,7 +67,7 @@ class Space:
                 for (a, step_a), (b, step_b) in pairwise(axis):
                     windows.append((number, names.index(a), step_a, names.index(b), step_b))
         self.windows = np.array(windows, np.int64).reshape(-1, 5)
-        self.windowed = np.unique(self.windows[:, 0])
+        self.windowed = distinct(self.windows[:, 0])
         self.steps = np.array([(s.dim, s.factor, s.weight) for s in self.lattice.steps], np.int64).reshape(
             -1, 3
         )

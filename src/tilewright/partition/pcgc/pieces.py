@@ -145,7 +145,8 @@ class Pieces:
     @property
     def is_tree(self) -> bool:
         """Whether any set of edges may be cut without the parts waiting for each other."""
-        return len(set(self.edges)) == self.num_atoms - 1
+        is_connected = next(self.components(self.all), 0) == self.all
+        return is_connected and len(set(self.edges)) == self.num_atoms - 1
 
     def behind(self, atom: int, mask: int) -> int:
         """An atom and all that follow from it, within some atoms."""

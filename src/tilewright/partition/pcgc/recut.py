@@ -188,7 +188,7 @@ class Program:
 def _subtrees(pieces: Pieces) -> dict[int, list[tuple[int, tuple[int, ...]]]] | None:
     """By atom, the connected parts whose topmost atom it is in a tree that hangs from atom 0, and the atoms
     below it that then begin other parts; None where these are too many. Atoms are renamed so that children
-    have larger numbers than their parents: by depth first."""
+    have larger numbers than their parents: by breadth first."""
     parents = {0: -1}
     order = [0]
     for atom in order:

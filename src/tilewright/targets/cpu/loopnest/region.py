@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tilewright.arrays import distinct
 from tilewright.ir.expr import FUNCTIONS, Call
 from tilewright.ir.nest import Dim, Nest, Operand
 from tilewright.targets.cpu.emitter import Emitter, Param
@@ -166,7 +167,7 @@ def _num_places(ref: Ref, dims: Sequence[Dim]) -> int:
     places = np.zeros(1, np.int64)
     for dim in dims:
         steps = ref.coefficient(dim.name) * np.arange(dim.extent)
-        places = np.unique(np.add.outer(places, steps))
+        places = distinct(np.add.outer(places, steps))
     return len(places)
 
 
