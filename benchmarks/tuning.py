@@ -1,10 +1,15 @@
 """What tuning brings at equal budget: the forms of subgraphs beside products one by one and the untuned plan.
 
-`python benchmarks/tuning.py --budget 60 --threads 2 1` tunes each network by each search, from nothing, and
-runs all plans in turns in one process; `--networks squeezenet1_1:112 bert_tiny` takes less time. It writes
-`tuning.json` and a table, says where a search lost what it promises (never slower than the untuned plan by
-more than 3 %, nor than the flat search; by 1.10 faster than the untuned plan on the geometric mean), and with
-`--page docs/tuning.md` puts the table there. Intervals are of 95 %, from rounds.
+`python benchmarks/tuning.py --seconds 60 --threads 2 1 --limit 90m` tunes each network by each search, from
+nothing, and then runs all plans in turns in one process. Every network is a line that is appended to
+`--output` (tuning.jsonl) as soon as it is measured: the same command goes on where it was stopped, and no
+network is begun that would not end within `--limit`. In the end, or at once with `--summary`, it prints a
+table, geometric means with intervals, and where a search broke a promise: never slower than the untuned plan
+by more than 3 %, nor than `flat`; by 1.10 faster than the untuned plan on the geometric mean. `--page
+docs/tuning.md` puts the table there.
+
+`--searches` are any of flat, reformer, evolutionary, conventional, and ago (the reformer on AGO's partition).
+Intervals are of 95 %, from rounds; those of means take networks as independent.
 """
 
 from __future__ import annotations
@@ -12,32 +17,32 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from results import write
+from results import with_table
 
 from tilewright.benchmark import Ratio
-from tilewright.reproduce.ago.latency import (
-    AGO,
-    FLAT,
-    REFORMER,
-    UNTUNED,
-    VARIANTS,
-    Job,
-    Raced,
-    raced,
-    seconds,
-)
+from tilewright.planning import Budget
+from tilewright.reproduce.ago.latency import Job, Raced, Variant, raced, seconds
 
 MAX_LOSS = 0.03
 MIN_GEOMEAN = 1.10
+UNTUNED, FLAT, REFORMER = "untuned", "flat", "reformer"
+SEARCHES: dict[str, Variant] = {
+    FLAT: Variant("auto", "flat"),
+    REFORMER: Variant("auto", "reformer"),
+    "evolutionary": Variant("auto", "evolutionary"),
+    "conventional": Variant("auto", "conventional"),
+    "ago": Variant("ago", "reformer"),
+}
 
 NETWORKS: dict[str, dict[str, int]] = {
     **{
         f"{name}:{size}": {"image": size}
-        for size in (56, 112, 224)
+        for size in (112, 224, 56)
         for name in ("squeezenet1_1", "shufflenet_v2_x1_0", "mobilenet_v2", "mnasnet1_0")
     },
     "bert_tiny": {},
@@ -45,81 +50,164 @@ NETWORKS: dict[str, dict[str, int]] = {
 }
 """By name and side of the image: their sizes."""
 
+# What a job takes beside its searches: compilation, and ends of searches after their budget.
+_EXTRA_S = 8.0
+_Z = 1.96
+Row = dict[str, Any]
 
-def row(name: str, race: Raced) -> dict[str, Any]:
-    """What was measured of one network, as plain values."""
+
+def measured(name: str, threads: int, arguments: argparse.Namespace) -> Row:
+    """Tune a network by each search and run all plans in turns."""
+    job = Job(
+        name.partition(":")[0], NETWORKS[name], threads, seconds(arguments.seconds), arguments.race_seconds
+    )
+    variants = {UNTUNED: Variant("auto", None), **{search: SEARCHES[search] for search in arguments.searches}}
+    race = raced(job, variants, peers=tuple(arguments.peers))
     return {
-        "network": name,
-        "threads": race.job.num_threads,
-        "budget_s": race.job.budget.deadline_s,
+        **_facts(name, threads, arguments),
         "load": race.load,
         "median_ms": {who: timing.median_ms for who, timing in race.timings.items()},
-        "over_untuned": _interval(race.ratio(REFORMER, UNTUNED)),
-        "over_flat": _interval(race.ratio(REFORMER, FLAT)),
-        "ago_over_untuned": _interval(race.ratio(AGO, UNTUNED)),
-        "flat_over_untuned": _interval(race.ratio(FLAT, UNTUNED)),
+        "over": {
+            who: {other: _interval(race, who, other) for other in race.timings if other != who}
+            for who in race.timings
+        },
         "said": dict(race.said),
     }
 
 
-def broken_promises(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Where the whole interval says that a promise is broken, and the geometric mean if that is too small."""
-    for entry in rows:
-        for what in ("over_untuned", "over_flat"):
-            _, _, high = entry[what]
-            if high < 1 - MAX_LOSS:
-                yield f"{entry['network']}, {entry['threads']} threads: {what} at most {high:.3f}"
-    mean = geomean([entry["over_untuned"][0] for entry in rows])
-    if mean < MIN_GEOMEAN:
-        yield f"geometric mean over the untuned plans {mean:.3f}, less than {MIN_GEOMEAN}"
+def _facts(name: str, threads: int, arguments: argparse.Namespace) -> Row:
+    """What tells one measurement from others: a row with the same is not measured again."""
+    asked = {"network": name, "threads": threads, "seconds": arguments.seconds}
+    return {**asked, "contestants": [*arguments.searches, *arguments.peers]}
 
 
-def geomean(values: Sequence[float]) -> float:
-    """The geometric mean."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """A line for each network and number of threads, and the means."""
-    text = "| network | threads | untuned ms | flat ms | reformer ms | on AGO's partition ms "
-    text += "| reformer over untuned | over flat | load |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n"
-    for entry in rows:
-        times = " | ".join(f"{entry['median_ms'][who]:.3f}" for who in VARIANTS)
-        ratios = " | ".join(
-            "{:.2f} ({:.2f} to {:.2f})".format(*entry[what]) for what in ("over_untuned", "over_flat")
-        )
-        load = "" if entry["load"] is None else f"{entry['load']:.1f}"
-        text += f"| {entry['network']} | {entry['threads']} | {times} | {ratios} | {load} |\n"
-    for what in ("over_untuned", "over_flat", "flat_over_untuned", "ago_over_untuned"):
-        text += f"\nGeometric mean, {what.replace('_', ' ')}: {geomean([e[what][0] for e in rows]):.3f}\n"
-    return text
-
-
-def _interval(ratio: Ratio | None) -> tuple[float, float, float]:
+def _interval(race: Raced, who: str, other: str) -> tuple[float, float, float]:
+    ratio: Ratio | None = race.ratio(who, other)
     assert ratio is not None
     return ratio.median, ratio.low, ratio.high
 
 
+def geomean(ratios: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """The geometric mean of ratios with their intervals, and its interval."""
+    logs = [math.log(median) for median, _, _ in ratios]
+    errors = [(math.log(high) - math.log(low)) / (2 * _Z) for _, low, high in ratios]
+    mean, error = sum(logs) / len(logs), math.hypot(*errors) / len(logs)
+    return math.exp(mean), math.exp(mean - _Z * error), math.exp(mean + _Z * error)
+
+
+def broken_promises(rows: Sequence[Row]) -> Iterator[str]:
+    """Where a search is slower than it may be: surely where the whole interval says so."""
+    for row in rows:
+        for other in (UNTUNED, FLAT):
+            median, _, high = row["over"].get(REFORMER, {}).get(other, (1.0, 1.0, 1.0))
+            if median < 1 - MAX_LOSS:
+                surely = "surely" if high < 1 - MAX_LOSS else "perhaps"
+                yield f"{row['network']}, {row['threads']} threads: {median:.3f} of {other}, {surely}"
+    for threads, of_threads in _by_threads(rows):
+        ratios = [row["over"][REFORMER][UNTUNED] for row in of_threads if REFORMER in row["over"]]
+        if ratios and (mean := geomean(ratios)[0]) < MIN_GEOMEAN:
+            yield f"{threads} threads: {mean:.3f} x untuned on the geometric mean, less than {MIN_GEOMEAN}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """For each number of threads a line for each network, then the means."""
+    text = ""
+    for threads, of_threads in _by_threads(rows):
+        names = list(dict.fromkeys(name for row in of_threads for name in row["over"]))
+        others = [name for name in names if name != UNTUNED]
+        heads = [f"{name} ms" for name in names] + [f"{name} over untuned" for name in others]
+        heads += [f"{name} over flat" for name in others if name != FLAT and FLAT in others]
+        text += f"\nThreads: {threads}\n\n| network | {' | '.join(heads)} | load |\n"
+        text += "|---|" + "---:|" * (len(heads) + 1) + "\n"
+        pairs = [(name, UNTUNED) for name in others]
+        pairs += [(name, FLAT) for name in others if name != FLAT and FLAT in others]
+        for row in of_threads:
+            times = [f"{row['median_ms'][n]:.3f}" if n in row["median_ms"] else "" for n in names]
+            ratios = [_shown(row["over"].get(who, {}).get(other)) for who, other in pairs]
+            load = "" if row["load"] is None else f"{row['load']:.1f}"
+            text += f"| {row['network']} | {' | '.join([*times, *ratios])} | {load} |\n"
+        means = [
+            _shown(geomean(found)) if (found := _ratios(of_threads, who, other)) else ""
+            for who, other in pairs
+        ]
+        text += f"| geometric mean | {' | '.join(['' for _ in names] + means)} | |\n"
+    return text.lstrip("\n")
+
+
+def _ratios(rows: Sequence[Row], who: str, other: str) -> list[Sequence[float]]:
+    return [row["over"][who][other] for row in rows if other in row["over"].get(who, {})]
+
+
+def _shown(ratio: Sequence[float] | None) -> str:
+    return "" if ratio is None else "{:.3f} ({:.3f} to {:.3f})".format(*ratio)
+
+
+def _by_threads(rows: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
+    for threads in dict.fromkeys(row["threads"] for row in rows):
+        yield threads, [row for row in rows if row["threads"] == threads]
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file; a line that was cut off does not count."""
+    rows: list[Row] = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def measure_all(arguments: argparse.Namespace) -> None:
+    """Append the rows that are not there yet, while there is time."""
+    deadline_s = math.inf
+    if arguments.limit is not None:
+        deadline_s = time.monotonic() + (Budget.parse(arguments.limit).deadline_s or math.inf)
+    longest_s = len(arguments.searches) * (arguments.seconds + _EXTRA_S) + arguments.race_seconds
+    done = [{key: row.get(key) for key in _facts("", 0, arguments)} for row in read(arguments.output)]
+    for threads in arguments.threads:
+        for name in arguments.networks:
+            if _facts(name, threads, arguments) in done:
+                continue
+            if time.monotonic() + longest_s > deadline_s:
+                print(f"{name}, {threads} threads: no time left; the same command goes on here")
+                return
+            start_s = time.monotonic()
+            row = measured(name, threads, arguments)
+            longest_s = max(longest_s, time.monotonic() - start_s)
+            with arguments.output.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            ratios = {who: _shown(others.get(UNTUNED)) for who, others in row["over"].items()}
+            print(name, threads, {who: ratio for who, ratio in ratios.items() if ratio}, flush=True)
+
+
 def main() -> None:
-    """Measure, write, and say what was promised in vain."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, append, and say what was promised in vain."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--threads", nargs="*", type=int, default=[2, 1])
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of each search")
-    parser.add_argument("--output", type=Path, default=Path("tuning"))
+    parser.add_argument("--searches", nargs="*", default=[FLAT, REFORMER], choices=list(SEARCHES))
+    parser.add_argument("--peers", nargs="*", default=[], help="other engines, such as onnxruntime")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each search")
+    parser.add_argument("--race-seconds", type=float, default=12.0, help="of all plans in turns")
+    parser.add_argument("--limit", help="time after which no network is begun, such as 90m")
+    parser.add_argument("--output", type=Path, default=Path("tuning.jsonl"))
+    parser.add_argument("--summary", action="store_true", help="measure nothing")
     parser.add_argument("--page", type=Path)
     arguments = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    for num_threads in arguments.threads:
-        for name in arguments.networks:
-            network = name.partition(":")[0]
-            job = Job(network, NETWORKS[name], num_threads, seconds(arguments.budget))
-            rows.append(row(name, raced(job, VARIANTS, peers=())))
-            print(json.dumps(rows[-1]), flush=True)
-            arguments.output.with_suffix(".json").write_text(json.dumps(rows, indent=1))
-    write(arguments, rows, table(rows))
-    for text in broken_promises(rows):
-        print(f"broken: {text}")
+    if not arguments.summary:
+        measure_all(arguments)
+    rows = read(arguments.output)
+    if not rows:
+        return
+    text = table(rows)
+    print(text)
+    if arguments.page:
+        arguments.page.write_text(with_table(arguments.page.read_text(), text))
+    for promise in broken_promises(rows):
+        print(f"broken: {promise}")
 
 
 if __name__ == "__main__":

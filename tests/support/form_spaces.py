@@ -64,6 +64,9 @@ class ChainSpace:
         at = rng.randrange(1, len(one.sizes))
         return ChainForm(one.sizes[:at] + other.sizes[at:], one.cuts[:at] + other.cuts[at:])
 
+    def keeps_kernels(self, form: ChainForm) -> bool:
+        return form.cuts == self.initial().cuts
+
     def estimate_ns(self, form: ChainForm) -> float:
         """As the time, but blind to what fusing does."""
         return 100.0 if self.is_blind else self._sum_ns(form)

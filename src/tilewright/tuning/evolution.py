@@ -21,7 +21,8 @@ class EvolutionOptions:
 
     `num_parents` of the best measured forms have offspring; of `num_offspring` estimates choose whom to
     measure, but for a share of `epsilon`, which chance chooses. `cross_share` of them have two parents.
-    A search has settled when its last `window` forms made the best less than `min_gain` better.
+    A search has settled when its last `window` forms made the best less than `min_gain` better: times the
+    patience of the search, which grows where time is left.
     """
 
     num_parents: int = 8
@@ -58,6 +59,7 @@ class Evolution(Generic[FormT]):
         self._num_asked = 0
         self._estimates: dict[FormT, float] = {}
         self._is_exhausted = False
+        self.patience = 1
         for form, ratio in (known or {}).items():
             self._note(form, ratio)
             self.origins.setdefault(form, "measured earlier")
@@ -107,8 +109,13 @@ class Evolution(Generic[FormT]):
     @property
     def has_settled(self) -> bool:
         """Whether more would hardly bring much: nothing new is left, or the last forms brought little."""
-        is_steady = has_settled(self._costs, self.options.window, self.options.min_gain)
-        return is_steady or (self._is_exhausted and not self._queue)
+        window = self.patience * self.options.window
+        return self.is_exhausted or has_settled(self._costs, window, self.options.min_gain)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing new could be proposed when that was asked for last."""
+        return self._is_exhausted and not self._queue
 
     def propose(self, count: int) -> tuple[FormT, ...]:
         """Forms to measure next, no more than `count`, none of them known; fewer where the space has no more.
@@ -154,7 +161,7 @@ class Evolution(Generic[FormT]):
         """Of new offspring those with the least estimates, and some that chance picks."""
         if count <= 0:
             return []
-        pool = {form: self._estimate(form) for form in self._born(rng) if form not in taken}
+        pool = {form: ns for form, ns in self._born(rng) if form not in taken}
         ranked = sorted((f for f in pool if isfinite(pool[f])), key=lambda f: (pool[f], text_of(f)))
         picks: list[FormT] = []
         while ranked and len(picks) < count:
@@ -162,31 +169,36 @@ class Evolution(Generic[FormT]):
             picks.append(ranked.pop(rng.randrange(len(ranked)) if is_random else 0))
         return picks
 
-    def _born(self, rng: random.Random) -> Iterator[FormT]:
-        """New forms; those that are bred again and again end it."""
+    def _born(self, rng: random.Random) -> Iterator[tuple[FormT, float]]:
+        """New forms, and what each is expected to take; those that are bred again and again end it.
+
+        What a parent was measured to take says by how much its estimate errs, and those of its offspring.
+        """
         parents = [form for form, _ in self.ranking[: self.options.num_parents]]
         born: set[FormT] = set()
         for _ in range(4 * self.options.num_offspring):
-            form, origin = self._bred(parents, rng)
+            form, parent, origin = self._bred(parents, rng)
             if form not in born and self._is_new(form):
                 born.add(form)
                 self.origins.setdefault(form, origin)
-                yield form
+                estimate_ns = self._estimate(parent)
+                error = self._ratios[parent] / estimate_ns if isfinite(estimate_ns) else inf
+                yield form, self._estimate(form) * error
             if len(born) >= self.options.num_offspring:
                 return
 
-    def _bred(self, parents: Sequence[FormT], rng: random.Random) -> tuple[FormT, str]:
-        """One offspring, the better parents having more of them."""
+    def _bred(self, parents: Sequence[FormT], rng: random.Random) -> tuple[FormT, FormT, str]:
+        """One offspring, the better parents having more of them, with its parent: the better one of two."""
         one = parents[int(len(parents) * rng.random() ** 2)]
         if len(parents) > 1 and rng.random() < self.options.cross_share:
             other = rng.choice([form for form in parents if form != one])
             mixed = self.space.cross(one, other, rng)
             if mixed is not None and self._is_new(mixed):
-                return mixed, "bred of two"
+                return mixed, min(one, other, key=self._ratios.__getitem__), "bred of two"
         form = self.space.mutate(one, rng)
         while rng.random() < 0.3:
             form = self.space.mutate(form, rng)
-        return form, "a mutation"
+        return form, one, "a mutation"
 
     def _is_new(self, form: FormT) -> bool:
         return form not in self._ratios and form not in self._failed

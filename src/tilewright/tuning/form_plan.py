@@ -62,9 +62,13 @@ class FormBench(Protocol[PlannedT]):
         ...
 
     def compare(
-        self, reference: Mapping[str, PlannedT], plans: Sequence[Mapping[str, PlannedT]]
+        self,
+        reference: Mapping[str, PlannedT],
+        plans: Sequence[Mapping[str, PlannedT]],
+        *,
+        for_long: bool = False,
     ) -> Sequence[Paired | Failure]:
-        """The times of each plan's kernels, beside those of the reference."""
+        """The times of each plan's kernels, beside those of the reference; from more runs if `for_long`."""
         ...
 
     def race(

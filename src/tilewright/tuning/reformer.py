@@ -31,16 +31,20 @@ from tilewright.tuning.form_plan import (
     Listener,
     Paired,
     SiteReport,
-    TunedForms,
 )
-from tilewright.tuning.search import is_faster, typical
+from tilewright.tuning.incumbent import Incumbent
+from tilewright.tuning.search import typical
 from tilewright.tuning.space import FormSpace, FormT, Part
 
-# To be built again a form must be faster by this much, and to be taken by this much the second time.
-_MARGIN = 0.03
-_CONFIRMED_MARGIN = 0.015
-_NUM_CONFIRMATIONS = 2
-_NUM_RACES = 3
+# To be built again a form must be faster by this much, and to be taken by this much the second time, when it
+# is measured for longer.
+_MARGIN = 0.02
+_CONFIRMED_MARGIN = 0.01
+_NUM_CONFIRMATIONS = 3
+# A subgraph with so many times the average share of the time is measured in every plan.
+_FULL_SHARE = 0.5
+# Searches that have settled go on in the time that is left, until they have been as patient as this.
+_MOST_PATIENCE = 4
 # A subgraph with a smaller share of the model's time is not worth a measurement.
 _MIN_SHARE = 0.004
 # A plan is confirmed and raced once it promises to be faster than the last one by this much ...
@@ -104,30 +108,32 @@ class Reformer(Generic[FormT]):
     _evolutions: dict[str, Evolution[FormT]] = field(default_factory=dict)
     _num_parts: dict[str, int] = field(default_factory=dict)
     _measured: dict[str, set[FormT]] = field(default_factory=dict)
-    _verdicts: dict[str, str] = field(default_factory=dict)
-    _taken_by: dict[str, str] = field(default_factory=dict)  # the verdicts of the plan that is stored
+    _incumbent: Incumbent[FormT] = field(init=False)
+    _due: dict[str, float] = field(default_factory=dict)  # plans in which a form of a space should be
     _total_ns: float = 0.0
-    _plan: TunedForms[FormT] = field(default_factory=lambda: TunedForms({}))
-    _raced: Mapping[str, FormT] = field(default_factory=dict)  # by the last plan that was not stored
     _stored_ratio: float = 1.0
     _checkpoint_ratio: float = _CHECKPOINT_RATIO
     _searched_s: float = 0.0  # since the last checkpoint
     _plan_s: float = 0.0  # what a plan took in the last measurement
     _least_s: float = math.inf  # and in the quickest, when its kernels were compiled already
 
+    def __post_init__(self) -> None:
+        self._incumbent = Incumbent(self.bench, self.meter, self.listener, self.clock)
+
     def run(self) -> FormOutcome[FormT]:
         """The whole search; an interrupt ends it with the plan that was stored last."""
         is_interrupted = False
         try:
             self._begin()
-            while self._round() or self._join_settled():
+            while self._round() or self._join_settled() or self._has_patience():
                 self._join_settled()
                 if self._is_due():
                     self._checkpoint()
             self._checkpoint()
+            self._incumbent.defend(self._with_the_same_kernels())
         except KeyboardInterrupt:
             is_interrupted = True
-        plan = replace(self._plan, is_complete=self._is_settled and not is_interrupted)
+        plan = replace(self._incumbent.plan, is_complete=self._is_settled and not is_interrupted)
         num_priced = sum(evolution.num_priced for evolution in self._evolutions.values())
         return FormOutcome(
             plan,
@@ -156,18 +162,15 @@ class Reformer(Generic[FormT]):
             self._num_parts[site.key] = max(1, len(parts))
             self._subgraphs.append(_Subgraph(site, parts if len(parts) > 1 else (), plain_ns))
         apart = {s.site.key: s.form({}) for s in self._subgraphs if s.parts}
-        # Again in any case: the first time included the start of those who measure.
-        start_s = self.clock()
-        if isinstance(self.bench.profile(apart), Failure):
+        if apart and isinstance(self.bench.profile(apart), Failure):
             for subgraph in self._subgraphs:  # not all parts can be computed alone
                 subgraph.parts = ()
-        self._note_time(start_s, num_plans=1)
         if self.findings.plan is not None and self.findings.plan.forms:
-            self._plan = self.findings.plan
-            self._stored_ratio = self._plan.tuned_ns / self._plan.plain_ns
+            plan = self._incumbent.plan = self.findings.plan
+            self._stored_ratio = plan.tuned_ns / plan.plain_ns
             for s in self._subgraphs:
-                if s.site.key in self._plan.forms:
-                    self._evolution(s.space).start_with(self._plan.forms[s.site.key], "of an earlier plan")
+                if s.site.key in plan.forms:
+                    self._evolution(s.space).start_with(plan.forms[s.site.key], "of an earlier plan")
 
     def _round(self) -> bool:
         """Measure some forms of every space that has not settled; False at the end of budget or search."""
@@ -186,16 +189,36 @@ class Reformer(Generic[FormT]):
         return True
 
     def _choices(self, num_plans: int) -> list[Choice[FormT]]:
-        """What to measure: in each plan a new form of every space that has not settled."""
+        """What to measure: in each plan a new form of every space that has not settled.
+
+        Spaces with little of the time have one in fewer plans: each form takes time to compile.
+        """
         choices: list[Choice[FormT]] = [{} for _ in range(num_plans)]
+        weights = self._weights()
         for space in self._searched_spaces():
             evolution = self._evolution(space)
             if evolution.has_settled:
                 continue
-            for choice, form in zip(choices, evolution.propose(num_plans), strict=False):
+            due = self._due.get(space.key, 1.0) + weights[space.key] * num_plans
+            count = min(num_plans, int(due))
+            self._due[space.key] = min(due - count, 1.0)
+            for choice, form in zip(choices, evolution.propose(count) if count else (), strict=False):
                 if self.meter.spend():
                     choice[space.key] = form
+            if count < num_plans:  # not all forms of small ones in one plan
+                choices.append(choices.pop(0))
         return [choice for choice in choices if choice]
+
+    def _weights(self) -> dict[str, float]:
+        """Of each searched space in which part of the plans it has a form."""
+        time_ns: dict[str, float] = {}
+        for subgraph in self._subgraphs:
+            for space in subgraph.spaces:
+                if not self._evolution(space).has_settled:
+                    share = subgraph.plain_ns / len(subgraph.spaces)
+                    time_ns[space.key] = time_ns.get(space.key, 0.0) + share
+        enough_ns = _FULL_SHARE * sum(time_ns.values()) / max(1, len(time_ns))
+        return {key: min(1.0, ns / enough_ns) for key, ns in time_ns.items()}
 
     def _measure(self, choices: Sequence[Choice[FormT]]) -> None:
         """Measure choices beside what they are compared with; a plan that fails is halved to find out why."""
@@ -271,6 +294,15 @@ class Reformer(Generic[FormT]):
     def _joined(self, subgraph: _Subgraph[FormT]) -> FormT:
         return subgraph.form({s.key: self._evolution(s).best[0] for s in subgraph.spaces})
 
+    def _has_patience(self) -> bool:
+        """Whether searches that have settled go on, which they do while some can bring up something new."""
+        wholes = [self._evolution(subgraph.space) for subgraph in self._subgraphs]
+        if all(e.is_exhausted or e.patience == _MOST_PATIENCE for e in wholes) or self.meter.cut_off:
+            return False
+        for evolution in wholes:
+            evolution.patience = min(2 * evolution.patience, _MOST_PATIENCE)
+        return True
+
     @property
     def _is_settled(self) -> bool:
         return all(not s.parts and self._evolution(s.space).has_settled for s in self._subgraphs)
@@ -311,9 +343,20 @@ class Reformer(Generic[FormT]):
         self._searched_s = 0.0
         self._checkpoint_ratio += _CHECKPOINT_RATIO
         forms = self._confirmed()
-        if forms and forms not in (self._plan.forms, self._raced):
-            self._race(forms)
+        searches = {s.site.key: self._evolution(s.space) for s in self._subgraphs}
+        ratios = {key: searches[key].ratio(form) or 1.0 for key, form in forms.items()}
+        self._incumbent.challenge(forms, ratios)
         self._stored_ratio = min(self._stored_ratio, self._promise())
+
+    def _with_the_same_kernels(self) -> dict[str, FormT]:
+        """Of each subgraph the best form that differs from the initial one in how products are made alone."""
+        forms: dict[str, FormT] = {}
+        for s in self._subgraphs:
+            ranking = self._evolution(s.space).ranking
+            form, ratio = next((f, r) for f, r in ranking if s.space.keeps_kernels(f))
+            if ratio < 1 - _CONFIRMED_MARGIN:
+                forms[s.site.key] = form
+        return forms
 
     def _confirmed(self) -> dict[str, FormT]:
         """Forms that win again when they are built anew, together."""
@@ -330,7 +373,7 @@ class Reformer(Generic[FormT]):
                 self.meter.cut_off = True
                 return confirmed
             self.listener.report("measure the best again", attempt, _NUM_CONFIRMATIONS)
-            (times,) = self._compared({}, [forms])
+            (times,) = self._compared({}, [forms], for_long=True)
             if isinstance(times, Failure):
                 return confirmed
             confirmed = self._won_again(forms, times)
@@ -350,57 +393,22 @@ class Reformer(Generic[FormT]):
         won: dict[str, FormT] = {}
         for trial in trials:
             ratio = trial.time_ns / trial.plain_ns
-            self._verdicts[trial.key] = f"built anew it took {ratio:.2f} of the time"
+            self._incumbent.verdicts[trial.key] = f"built anew it took {ratio:.2f} of the time"
             if ratio < 1 - _CONFIRMED_MARGIN:
                 won[trial.key] = trial.form
         return won
 
-    def _race(self, forms: Mapping[str, FormT]) -> None:
-        """Whole models: the new plan must beat the untuned one, and be faster than the one that is stored."""
-        self._raced = forms
-        times = self._whole_times({}, forms)
-        if times is None:
-            return
-        plain, new = times
-        incumbent = self._plan.forms
-        wins = is_faster(new, plain)
-        if wins and incumbent:
-            against = self._whole_times(incumbent, forms)
-            wins = against is not None and typical(against[1]) < typical(against[0])
-        if wins:
-            self._plan = TunedForms(dict(forms), typical(plain), typical(new))
-            self._taken_by = dict(self._verdicts)
-            self.listener.store(self._plan)
-        elif not incumbent:
-            self._plan = TunedForms({}, typical(plain), typical(new))
-
-    def _whole_times(
-        self, incumbent: Mapping[str, FormT], forms: Mapping[str, FormT]
-    ) -> tuple[list[float], list[float]] | None:
-        """Times of whole runs of both, from as many races as are needed; None where one does not run."""
-        before: list[float] = []
-        after: list[float] = []
-        for attempt in range(_NUM_RACES):
-            self.listener.report("compare whole models", attempt, _NUM_RACES)
-            start_s = self.clock()
-            samples = self.bench.race(incumbent, forms)
-            if isinstance(samples, Failure):
-                return None
-            before += samples[0]
-            after += samples[1]
-            left_s = self.meter.left_s
-            is_clear = is_faster(after, before) or is_faster(before, after)
-            if is_clear or (left_s is not None and left_s < self.clock() - start_s):
-                break
-        return before, after
-
     # Time, and what people read.
 
     def _compared(
-        self, reference: Mapping[str, FormT], plans: Sequence[Mapping[str, FormT]]
+        self,
+        reference: Mapping[str, FormT],
+        plans: Sequence[Mapping[str, FormT]],
+        *,
+        for_long: bool = False,
     ) -> Sequence[Paired | Failure]:
         start_s = self.clock()
-        results = self.bench.compare(reference, plans)
+        results = self.bench.compare(reference, plans, for_long=for_long)
         self._note_time(start_s, num_plans=1 + len(plans))
         return results
 
@@ -428,7 +436,7 @@ class Reformer(Generic[FormT]):
         site, whole = subgraph.site, self._evolutions.get(subgraph.space.key)
         keys = {site.key, *(part.space.key for part in site.space.split())} if self.splits else {site.key}
         searches = [self._evolutions[key] for key in sorted(keys) if key in self._evolutions]
-        form = self._plan.forms.get(site.key)
+        form = self._incumbent.plan.forms.get(site.key)
         ratio = 1.0 if whole is None else whole.best[1]
         if form is not None and whole is not None:
             ratio = whole.ratio(form) or ratio
@@ -449,9 +457,11 @@ class Reformer(Generic[FormT]):
         """Why a site has the form that it has."""
         if form is not None:
             origin = "" if whole is None else whole.origins.get(form, "")
-            return "; ".join(x for x in (origin, self._taken_by.get(key, ""), "the race was won") if x)
-        if key in self._verdicts:
-            return f"{self._verdicts[key]}: not enough, or the race of whole models was not won"
+            return "; ".join(
+                x for x in (origin, self._incumbent.taken_by.get(key, ""), "the race was won") if x
+            )
+        if key in self._incumbent.verdicts:
+            return f"{self._incumbent.verdicts[key]}: not enough, or the race of whole models was not won"
         return "nothing measured was faster than the estimates' choice by enough"
 
 

@@ -65,6 +65,10 @@ class FormSpace(Protocol[FormT]):
         """A form with some decisions of each; None where they cannot be mixed."""
         ...
 
+    def keeps_kernels(self, form: FormT) -> bool:
+        """Whether it cuts the subgraph as the initial form does: only how products are made differs."""
+        ...
+
     def estimate_ns(self, form: FormT) -> float:
         """What the cost model says of a form; infinite for one that cannot be made."""
         ...

@@ -55,7 +55,9 @@ class Bench:
         self.now_s += 1
         return self._times(plan)
 
-    def compare(self, reference: Plan, plans: Sequence[Plan]) -> Sequence[Paired | Failure]:
+    def compare(
+        self, reference: Plan, plans: Sequence[Plan], *, for_long: bool = False
+    ) -> Sequence[Paired | Failure]:
         if self.now_s >= self.interrupt_at_s:
             raise KeyboardInterrupt
         self.now_s += 1 + len(plans)

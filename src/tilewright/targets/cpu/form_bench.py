@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import TilewrightError
+from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.fuse import FusedNodes
 from tilewright.partition.form import Form
 from tilewright.targets.cpu.form_sites import FormSites
@@ -20,7 +23,14 @@ from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.storage import Arrangements
 from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, TOLERANCES, GeneratedCode, Generator
 from tilewright.tuning.form_plan import Failure, KernelTimes, Paired
-from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, MeasuringPool, PackedCode
+from tilewright.tuning.workers import (
+    Effort,
+    Failed,
+    MeasureRequest,
+    MeasureResult,
+    MeasuringPool,
+    PackedCode,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +38,9 @@ Array = np.ndarray[Any, Any]
 Forms = Mapping[str, Form]
 
 _MAX_PLANS = 5
-_COMPARED = Effort(min_rounds=4, max_rounds=24, seconds=0.4)
-_RACED = Effort(min_rounds=9, max_rounds=60, seconds=2.4)
+_COMPARED = Effort(min_rounds=4, max_rounds=40, seconds=0.3)
+_CONFIRMED = Effort(min_rounds=8, max_rounds=200, seconds=1.2)
+_RACED = Effort(min_rounds=9, max_rounds=100, seconds=2.0)
 # What loading a candidate may take, and in runs of the untuned plan what measuring it may take.
 _LOAD_S = 20.0
 _MAX_RUNS = 2000
@@ -45,7 +56,10 @@ class _Built:
 
 @dataclass(slots=True, eq=False)
 class FormModelBench:
-    """Measures plans of one model. `expected` are the untuned plan's results for `feed`, `run_s` its time."""
+    """Measures plans of one model. `expected` are the untuned plan's results for `feed`, `run_s` its time.
+
+    `fuse` and `repeats` remember what was generated for it before.
+    """
 
     target: Generator
     plain: GeneratedCode
@@ -54,8 +68,8 @@ class FormModelBench:
     feed: Mapping[str, Array]
     expected: Mapping[str, Array]
     run_s: float
-    _fuse: FusedNodes = field(default_factory=FusedNodes)
-    _repeats: Repeats = field(default_factory=Repeats)
+    fuse: FusedNodes = field(default_factory=FusedNodes)
+    repeats: Repeats = field(default_factory=Repeats)
     _arrangements: Arrangements = field(default_factory=lambda: Arrangements(MAX_WEIGHT_BYTES))
     _kept: tuple[tuple[object, bool], _Built] | None = None  # the last reference
 
@@ -69,18 +83,47 @@ class FormModelBench:
         built = self._reference(plan, stamps=True)
         if isinstance(built, Failure):
             return built
-        (times,) = self._measured([built], None, _COMPARED)
+        (result,) = self.pool.measure([self._request(built, None, _COMPARED)])
+        times = self._paired(result, built, None)
         return times if isinstance(times, Failure) else times.plan
 
-    def compare(self, reference: Forms, plans: Sequence[Forms]) -> Sequence[Paired | Failure]:
-        """The times of each plan's kernels, beside those of the reference."""
+    def compare(
+        self, reference: Forms, plans: Sequence[Forms], *, for_long: bool = False
+    ) -> Sequence[Paired | Failure]:
+        """The times of each plan's kernels, beside those of the reference; from more runs if `for_long`."""
         beside = self._reference(reference, stamps=True)
         if isinstance(beside, Failure):
             return [beside] * len(plans)
-        built = [self._built(plan, stamps=True) for plan in plans]
-        works = [candidate for candidate in built if isinstance(candidate, _Built)]
-        times = self._measured(works, beside, _COMPARED)
-        return [candidate if isinstance(candidate, Failure) else next(times) for candidate in built]
+        built: list[_Built | Failure] = []
+
+        def requests() -> Iterator[MeasureRequest]:
+            for candidate in self._all_built(plans):
+                built.append(candidate)
+                if isinstance(candidate, _Built):
+                    yield self._request(candidate, beside, _CONFIRMED if for_long else _COMPARED)
+
+        results = iter(list(self.pool.measure(requests())))
+        return [
+            candidate if isinstance(candidate, Failure) else self._paired(next(results), candidate, beside)
+            for candidate in built
+        ]
+
+    def _all_built(self, plans: Sequence[Forms]) -> Iterator[_Built | Failure]:
+        """Plans as code, in order. Where a core is left, the next is made while the last is measured."""
+        threads = resolve_threads(self.plain.program.options.num_threads)
+        if self.pool.num_machines > 1 or threads >= num_threads_default():
+            yield from [self._built(plan, stamps=True) for plan in plans]
+            return
+        with ThreadPoolExecutor(1) as ahead:
+            building = [
+                ahead.submit(copy_context().run, self._built, plan, stamps=True) for plan in plans[:1]
+            ]
+            for plan in plans[1:]:
+                candidate = building.pop().result()
+                building.append(ahead.submit(copy_context().run, self._built, plan, stamps=True))
+                yield candidate
+            for last in building:
+                yield last.result()
 
     def race(self, incumbent: Forms, plan: Forms) -> tuple[Sequence[float], Sequence[float]] | Failure:
         """Whole-model times in ns of both, one for each round: the least of a block of runs."""
@@ -95,17 +138,9 @@ class FormModelBench:
         assert result.baseline is not None
         return result.baseline.whole_ns, result.candidate.whole_ns
 
-    def _measured(
-        self, built: Sequence[_Built], beside: _Built | None, effort: Effort
-    ) -> Iterator[Paired | Failure]:
-        requests = (self._request(candidate, beside, effort) for candidate in built)
-        for candidate, result in zip(built, self.pool.measure(requests), strict=True):
-            if isinstance(result, Failed):
-                yield Failure(result.reason, result.detail)
-            else:
-                yield self._paired(result, candidate, beside)
-
-    def _paired(self, result: Measured, candidate: _Built, beside: _Built | None) -> Paired:
+    def _paired(self, result: MeasureResult, candidate: _Built, beside: _Built | None) -> Paired | Failure:
+        if isinstance(result, Failed):
+            return Failure(result.reason, result.detail)
         times = self.sites.by_site(candidate.lowered, result.candidate.steps_ns)
         if beside is None or result.baseline is None:
             return Paired(times, times)
@@ -141,8 +176,8 @@ class FormModelBench:
                 self.plain.isa,
                 accuracy=program.options.accuracy,
                 choices=program.choices,
-                fuse=self._fuse,
-                repeats=self._repeats,
+                fuse=self.fuse,
+                repeats=self.repeats,
             )
             code = self.target.generate(
                 program, profile=stamps, arrangements=self._arrangements, lowering=lowering

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tilewright.errors import InputError
+from tilewright.ir.fuse import FusedNodes
 from tilewright.partition.form import Form
 from tilewright.planning import Budget, Meter
 from tilewright.progress import Progress
@@ -18,6 +19,7 @@ from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
 from tilewright.targets.cpu.forms.spaces import form_spaces
 from tilewright.targets.cpu.measuring import cluster_pool, measuring_pool
+from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.site_space import SiteSpace
 from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.tune_base import (
@@ -61,6 +63,8 @@ class FormTuner(ModelTuner):
     search_name: SearchName = "reformer"
     workers: str = ""
     _sites: FormSites | None = field(default=None)
+    _fuse: FusedNodes = field(default_factory=FusedNodes)
+    _repeats: Repeats = field(default_factory=Repeats)
 
     @classmethod
     def of(
@@ -103,7 +107,7 @@ class FormTuner(ModelTuner):
         """The forms of those that have several, by number."""
         is_intensive = self.search_name != "conventional"
         subgraphs, keys = self.program.partition.subgraphs, self.sites.keys
-        spaces = form_spaces(self.program, self.plain.isa)
+        spaces = form_spaces(self.program, self.plain.isa, self._fuse, self._repeats)
         return {
             number: SiteSpace.of(keys[number], space, subgraphs[number], is_intensive=is_intensive)
             for number, space in spaces.items()
@@ -147,7 +151,9 @@ class FormTuner(ModelTuner):
 
         known = self.best_known() if self.keeps_plans else None
         names = {site.key: ", ".join(site.nodes[:_MAX_NAMED]) for site in tuned if site.nodes}
-        bench = FormModelBench(self.target, self.plain, sites, pool, feed, expected, run_s)
+        bench = FormModelBench(
+            self.target, self.plain, sites, pool, feed, expected, run_s, self._fuse, self._repeats
+        )
         reformer = Reformer(
             tuned,
             bench,

@@ -275,7 +275,7 @@ class _Lowering:
         if own & (set(self.tensors.alias) | set(self.tensors.alias.values())):
             return None
         context = Context(self.isa, names.layouts(group.nests), self.accuracy)
-        make = partial(lower_fused, group, form.blocking, context)
+        make = partial(lower_fused, group, form.blocking, context, dict(form.choices))
         kernel = self.repeats.blocks(group, form, context.layouts, make)
         return None if isinstance(kernel, Declined) else kernel
 

@@ -71,6 +71,12 @@ def product_candidates(nest: Nest, context: Context) -> tuple[Choice, ...]:
     return _alternating([found for found in lists if found])
 
 
+def product_variations(nest: Nest, context: Context) -> tuple[Choice, ...]:
+    """More ways to compute a nest than `product_candidates`, those of the best template first."""
+    found = (o.template.variations(o.problem, o.way, context) for o in _ranked(list(_offers(nest, context))))
+    return tuple(choice for choices in found for choice in choices)
+
+
 def nest_cycles(nest: Nest, context: Context) -> float:
     """Estimated cycles of one core for a nest, by the template that the estimates choose."""
     cycles = product_cycles(nest, context)

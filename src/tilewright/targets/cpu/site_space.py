@@ -68,6 +68,10 @@ class SiteSpace:
         mixed = self.space.cross(one, other, rng)
         return mixed if mixed is not None and self.allows(mixed) else None
 
+    def keeps_kernels(self, form: Form) -> bool:
+        """As the space."""
+        return self.space.keeps_kernels(form)
+
     def estimate_ns(self, form: Form) -> float:
         """As the space."""
         return self.space.estimate_ns(form)

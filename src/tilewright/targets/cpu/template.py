@@ -89,6 +89,9 @@ class Template(Protocol[WorkT, ProblemT]):
     def candidates(self, problem: ProblemT, way: Choice, context: Context) -> tuple[Choice, ...]:
         """Choices worth measuring of one of the ways, the least estimate first."""
 
+    def variations(self, problem: ProblemT, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """Choices of one of the ways beside the candidates, for searches that have time for more."""
+
     def lower(self, problem: ProblemT, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernels in order, the last of them the one that does the work, or why there are none."""
 

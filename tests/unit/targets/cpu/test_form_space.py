@@ -81,6 +81,38 @@ def test_cuts_blocks_and_products_are_all_reached(spaces: dict[int, SubgraphForm
     assert len({text_of(form) for form in forms}) > 30
 
 
+def test_products_within_blocks_have_register_tiles_that_change_the_code_and_not_the_result(
+    program: Program, spaces: dict[int, SubgraphForms]
+) -> None:
+    found = (
+        (number, form)
+        for number, space in spaces.items()
+        for form in walk(space, 80)
+        if any(kernel.blocking is not None and kernel.choices for kernel in form.kernels)
+    )
+    number, form = next(found)
+    plain = Form(tuple(k if k.blocking is None else replace(k, choices=()) for k in form.kernels))
+    symbols, results = [], []
+    feed = {v.name: np.ones(v.shape, np.float32) for v in program.graph.inputs}
+    for each in (form, plain):
+        code = CpuTarget().generate(program.with_forms({number: each}))
+        symbols.append({k.symbol for step in code.steps for k in step.kernels if k.template == "fused"})
+        executable = code.load(1)
+        results.append({name: array.copy() for name, array in executable.run(feed).items()})
+        executable.close()
+    assert symbols[0] != symbols[1]
+    for name, expected in results[1].items():
+        np.testing.assert_allclose(results[0][name], expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_other_tiles_keep_the_kernels_and_other_cuts_do_not(spaces: dict[int, SubgraphForms]) -> None:
+    space = max(spaces.values(), key=lambda space: len(space.layers))
+    for form in walk(space, 60):
+        cuts = [(kernel.nodes, kernel.blocking) for kernel in form.kernels]
+        untuned = [(kernel.nodes, kernel.blocking) for kernel in space.initial().kernels]
+        assert space.keeps_kernels(form) == (cuts == untuned)
+
+
 def test_equal_parts_share_their_key_whatever_their_names(program: Program) -> None:
     other = branches()
     for node in other.nodes:

@@ -22,7 +22,7 @@ from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage, LoweredStep
-from tilewright.targets.cpu.select import product_candidates
+from tilewright.targets.cpu.select import product_candidates, product_variations
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.tune import Tuner
@@ -67,6 +67,20 @@ def test_every_candidate_is_a_kernel_of_its_own() -> None:
     for signature, choices in candidates().items():
         made = {texts(lowered({signature: choice}))[signature] for choice in choices}
         assert len(made) == len(choices)
+
+
+def test_variations_are_other_kernels_than_the_candidates() -> None:
+    listed = candidates()
+    products = lowered().products
+    for signature, product in products.items():
+        context = Context(host_isa(), product.layouts, "default", product.constants)
+        varied = product_variations(product.nest, context)
+        assert not set(varied) & set(listed[signature])
+        usual = texts(lowered())[signature]
+        for choice in varied[:3]:
+            launches = [x for x in lowered({signature: choice}).launches if x.kernel.signature == signature]
+            assert {launch.kernel.choice for launch in launches} == {choice}, "nothing was declined"
+            assert launches[-1].kernel.text != usual
 
 
 def test_strict_has_no_candidate_that_reassociates() -> None:

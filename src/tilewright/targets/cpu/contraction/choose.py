@@ -47,6 +47,9 @@ _ENOUGH_OUTER_UNITS = 8
 _MAX_TILES = 7
 _FEWER_ROWS = 0.75
 _MAX_CUTS = 5
+# Of a longer search: the best tiles by estimate, each with its best cuts.
+_MAX_VARIED_TILES = 24
+_MAX_VARIED_CUTS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +114,28 @@ def contraction_candidates(problem: Contraction, isa: Isa) -> tuple[Choice, ...]
             for cut in (cuts if number == 0 else cuts[:1])
         ]
     return tuple(found)
+
+
+def contraction_variations(problem: Contraction, isa: Isa) -> tuple[Choice, ...]:
+    """Ways to compute a problem beside `contraction_candidates`: more register tiles in more cuts."""
+    if problem.spread is not None:
+        return ()
+    num_rows = problem.row.extent
+
+    def code(choice: Choice) -> tuple[int | None, ...]:
+        """What decides the kernel: rows are split evenly, so that several sizes of a tile give the same."""
+        rows = choice.get("rows") or num_rows
+        return -(-num_rows // rows), *map(choice.get, ("vectors", "row_parts", "panel_parts"))
+
+    known = {code(choice) for choice in contraction_candidates(problem, isa)}
+    found: dict[tuple[int | None, ...], Choice] = {}
+    tiles = rank_tiles(isa, _element(problem), num_rows, problem.vector.extent, _num_steps(problem))
+    for tile in tiles[:_MAX_VARIED_TILES]:
+        parameters = {"rows": tile.max_rows, "vectors": tile.panels.num_vectors}
+        for cut in _cuts(problem, tile)[:_MAX_VARIED_CUTS]:
+            choice = Choice.of(TEMPLATE, **parameters, **_cut_parameters(cut))
+            found.setdefault(code(choice), choice)
+    return tuple(choice for made, choice in found.items() if made not in known)
 
 
 def _cut_parameters(cut: Cut) -> dict[str, int]:

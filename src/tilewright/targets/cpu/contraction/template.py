@@ -10,6 +10,7 @@ from tilewright.targets.cpu.contraction.choose import (
     contraction_candidates,
     contraction_cycles,
     contraction_problem,
+    contraction_variations,
     design_contraction,
 )
 from tilewright.targets.cpu.contraction.generate import generate_contraction
@@ -44,6 +45,10 @@ class ContractionTemplate:
     def candidates(self, problem: Contraction, way: Choice, context: Context) -> tuple[Choice, ...]:
         """Register tiles with the cut estimated for them, the best tile also with other numbers of chunks."""
         return contraction_candidates(problem, context.isa)
+
+    def variations(self, problem: Contraction, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """More register tiles in more cuts."""
+        return contraction_variations(problem, context.isa)
 
     def lower(self, problem: Contraction, choice: Choice, context: Context) -> Kernels | Declined:
         """The packing of the second factor where that must happen at run time, then the product."""

@@ -16,6 +16,7 @@ from tilewright.partition.quotient import QuotientGraph
 from tilewright.planning.choice import Choice
 from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.fused.estimate import Estimate
+from tilewright.targets.cpu.fused.generate import inner_product
 from tilewright.tuning.space import Part
 
 # Elements of one kernel.
@@ -24,19 +25,49 @@ _MAX_ELEMENTS = 8
 _NUM_BLOCKINGS = 24
 _NUM_STARTS = 3
 _PLAIN_SHARE = 0.25
-# What a way to make a product that templates rank lower is estimated to take more.
+# What a way to make a product that templates rank lower is estimated to take more, down to a rank.
 _RANK_SHARE = 0.01
+_LOWEST_RANK = 12
+# Blocks that are estimated to take so much longer than the untuned form do not come first.
+_HOPELESS_RATIO = 1.1
 
 Positions = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product that nodes at these positions make, and the ways to make it, that of the estimates first."""
+    """A product that nodes at these positions make, and the ways to make it, that of the estimates first.
+
+    The first `num_listed` are worth measuring whatever others take.
+    """
 
     positions: frozenset[int]
     signature: str
     ways: tuple[Choice, ...]
+    num_listed: int
+
+    @property
+    def tiles(self) -> tuple[Choice, ...]:
+        """Register tiles among the ways, the best estimate first, in whatever pieces."""
+        tiles = (
+            Choice.of(way.template, rows=rows, vectors=vectors)
+            for way in self.ways
+            if (rows := way.get("rows")) is not None and (vectors := way.get("vectors")) is not None
+        )
+        return tuple(dict.fromkeys(tiles))
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """Where a kernel has a choice: its name, what it takes where nothing is chosen, what else it may be.
+
+    The first `num_listed` of the others are worth measuring in any case.
+    """
+
+    name: str
+    usual: Choice | None
+    others: tuple[Choice, ...]
+    num_listed: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,22 +111,27 @@ class SubgraphForms:
         return self.untuned
 
     def starts(self) -> Sequence[Form]:
-        """Other blocks of each kernel, kernels apart, neighbours as one; then products in other ways."""
+        """Products in other ways, and other blocks of each kernel, kernels apart, neighbours as one."""
         found: list[Form] = []
         for number, kernel in enumerate(self.untuned.kernels):
             for other in self._blocked(kernel)[:_NUM_STARTS]:
                 found.append(self._replaced(self.untuned, number, (other,)))
-        found.append(self._ordered([KernelForm(p) for p in self._all_elements]) or found[0])
+        apart = self._ordered([KernelForm(p) for p in self._all_elements])
+        found += [] if apart is None else [apart]
         for merged in self._merged(self.untuned):
             found += merged[:1]
-        found.sort(key=self.estimate_ns)
+        most_ns = _HOPELESS_RATIO * self.estimate_ns(self.untuned)
+        cuts = sorted((form for form in found if self.estimate_ns(form) < most_ns), key=self.estimate_ns)
         ways = (
-            [self._made(self.untuned, number, product, way) for way in product.ways[1:]]
+            [self._made(self.untuned, number, making, way) for way in making.others[: making.num_listed]]
             for number, kernel in enumerate(self.untuned.kernels)
-            for product in self._products_of(kernel)
+            for making in self._makings(kernel)
         )
-        found += [form for turn in zip_longest(*ways) for form in turn if form is not None]
-        return [form for form in dict.fromkeys(found) if form != self.untuned]
+        made = [form for turn in zip_longest(*ways) for form in turn if form is not None]
+        # Products take turns with all else: they are what most often brings something.
+        turns = zip_longest(made[::2], made[1::2], cuts)
+        mixed = dict.fromkeys(form for turn in turns for form in turn if form is not None)
+        return [form for form in mixed if form != self.untuned]
 
     def mutate(self, form: Form, rng: random.Random) -> Form:
         """Other blocks of a kernel, two kernels as one, one as two, or a product in another way."""
@@ -126,6 +162,11 @@ class SubgraphForms:
             kernels += [kernel for kernel in source.kernels if find(kernel.nodes[0]) == part]
         return self._ordered(kernels)
 
+    def keeps_kernels(self, form: Form) -> bool:
+        """Whether its kernels are those of the untuned form, products in other ways."""
+        cuts = ([(kernel.nodes, kernel.blocking) for kernel in f.kernels] for f in (form, self.untuned))
+        return next(cuts) == next(cuts)
+
     def estimate_ns(self, form: Form) -> float:
         """The kernels one after another; blocks save or cost what the estimate of blocks says."""
         return sum(map(self._kernel_ns, form.kernels))
@@ -154,8 +195,8 @@ class SubgraphForms:
         ):
             return None
         for kernel in form.kernels:
-            known = {product.signature: product.ways for product in self._products_of(kernel)}
-            if any(choice not in known.get(signature, ()) for signature, choice in kernel.choices):
+            known = {making.name: making.others for making in self._makings(kernel)}
+            if any(choice not in known.get(name, ()) for name, choice in kernel.choices):
                 return None
             if kernel.blocking is not None and self._estimate(kernel) is None:
                 return None
@@ -237,7 +278,8 @@ class SubgraphForms:
         if estimate is None:
             return self._time_ns(kernel.nodes) * (1.0 + _RANK_SHARE * self._rank(kernel))
         apart_ns = sum(map(self._time_ns, self._elements(kernel.nodes)))
-        return apart_ns * max(0.05, 1.0 - (estimate.saved - estimate.paid) / estimate.total)
+        share = max(0.05, 1.0 - (estimate.saved - estimate.paid) / estimate.total)
+        return apart_ns * share * (1.0 + _RANK_SHARE * self._rank(kernel))
 
     def _time_ns(self, positions: Positions) -> float:
         if positions not in self._apart_ns:
@@ -247,22 +289,31 @@ class SubgraphForms:
     def _rank(self, kernel: KernelForm) -> int:
         chosen = dict(kernel.choices)
         return sum(
-            product.ways.index(chosen[product.signature])
-            for product in self._products_of(kernel)
-            if product.signature in chosen
+            min(_LOWEST_RANK, 1 + making.others.index(chosen[making.name]))
+            for making in self._makings(kernel)
+            if chosen.get(making.name) in making.others
         )
 
-    def _products_of(self, kernel: KernelForm) -> Iterator[Product]:
-        """Products that a choice is for: within blocks they are others, which the estimates decide."""
+    def _makings(self, kernel: KernelForm) -> Iterator[_Making]:
+        """The choices of a kernel: how its products are made; within blocks in which register tiles."""
+        inside = [p for p in self.products if p.positions <= set(kernel.nodes)]
         if kernel.blocking is None:
-            yield from (p for p in self.products if p.positions <= set(kernel.nodes))
+            for product in inside:
+                if len(product.ways) > 1:
+                    others = product.ways[1:]
+                    yield _Making(product.signature, product.ways[0], others, product.num_listed - 1)
+            return
+        for number, product in enumerate(sorted(inside, key=lambda product: min(product.positions))):
+            if len(product.tiles) > 1:
+                yield _Making(inner_product(number), None, product.tiles, _NUM_STARTS)
 
     # Changes.
 
     def _blocked(self, kernel: KernelForm) -> list[KernelForm]:
         """A kernel in other blocks, the best first, and in none."""
+        choices = () if kernel.blocking is None else kernel.choices
         found = [
-            KernelForm(kernel.nodes, e.blocking, e.saved_share)
+            KernelForm(kernel.nodes, e.blocking, e.saved_share, choices)
             for e in self._candidates(kernel.nodes)
             if e.blocking != kernel.blocking
         ]
@@ -323,21 +374,24 @@ class SubgraphForms:
         return self._replaced(form, number, parts)
 
     def _with_other_way(self, form: Form, rng: random.Random) -> Form:
-        options = [
-            (number, product) for number, k in enumerate(form.kernels) for product in self._products_of(k)
-        ]
+        options = [(number, making) for number, k in enumerate(form.kernels) for making in self._makings(k)]
         if not options:
             return form
-        number, product = rng.choice(options)
-        chosen = dict(form.kernels[number].choices).get(product.signature, product.ways[0])
-        return self._made(form, number, product, rng.choice([w for w in product.ways if w != chosen]))
+        number, making = rng.choice(options)
+        chosen = dict(form.kernels[number].choices).get(making.name, making.usual)
+        ways = making.others if making.usual is None else (making.usual, *making.others)
+        others = [way for way in ways if way != chosen]
+        if chosen is None or rng.random() < _PLAIN_SHARE:
+            return self._made(form, number, making, rng.choice(others))
+        others.sort(key=lambda way: _num_differences(way, chosen))
+        return self._made(form, number, making, others[min(int(rng.expovariate(0.3)), len(others) - 1)])
 
-    def _made(self, form: Form, number: int, product: Product, way: Choice) -> Form:
+    def _made(self, form: Form, number: int, making: _Making, way: Choice) -> Form:
         """The form in which a kernel makes one of its products in this way."""
         kernel = form.kernels[number]
-        chosen = {s: choice for s, choice in kernel.choices if s != product.signature}
-        if way != product.ways[0]:
-            chosen[product.signature] = way
+        chosen = {name: choice for name, choice in kernel.choices if name != making.name}
+        if way != making.usual:
+            chosen[making.name] = way
         return self._replaced(form, number, (replace(kernel, choices=tuple(sorted(chosen.items()))),))
 
     def _replaced(self, form: Form, number: int, kernels: Sequence[KernelForm]) -> Form:
@@ -365,3 +419,10 @@ class SubgraphForms:
             del waiting[following]
             ordered.append(kernels[following])
         return Form(tuple(ordered))
+
+
+def _num_differences(one: Choice, other: Choice) -> int:
+    """How many parameters differ; of different templates all do."""
+    if one.algorithm != other.algorithm:
+        return 1 + len(one.parameters) + len(other.parameters)
+    return len(set(one.parameters) ^ set(other.parameters))

@@ -19,21 +19,25 @@ from tilewright.targets.cpu.forms.space import Product, SubgraphForms
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredPartition
-from tilewright.targets.cpu.select import product_candidates
+from tilewright.targets.cpu.repeats import Repeats
+from tilewright.targets.cpu.select import product_candidates, product_variations
 from tilewright.targets.cpu.template import Context
 
 
-def form_spaces(program: Program, isa: Isa) -> dict[int, SubgraphForms]:
+def form_spaces(
+    program: Program, isa: Isa, fuse: FusedNodes | None = None, repeats: Repeats | None = None
+) -> dict[int, SubgraphForms]:
     """The spaces of a program's subgraphs, by number, of those that can be computed in several ways.
 
-    What products there are is seen in the subgraphs cut into their layers, each a kernel.
+    What products there are is seen in the subgraphs cut into their layers, each a kernel; `fuse` and
+    `repeats` remember how these are made.
     """
     options, graph = program.options, program.graph
     layer_of = {node: i for i, layer in enumerate(layerwise_clusters(graph)) for node in layer}
-    fuse = FusedNodes()
+    fuse = fuse or FusedNodes()
     costs = CpuCosts(graph, host_machine(), isa, resolve_threads(options.num_threads), options.accuracy, fuse)
     apart = _cut(program.partition, layer_of)
-    lowered = lower_partition(apart, isa, accuracy=options.accuracy, fuse=fuse)
+    lowered = lower_partition(apart, isa, accuracy=options.accuracy, fuse=fuse, repeats=repeats)
     spaces: dict[int, SubgraphForms] = {}
     for subgraph, work in zip(program.partition.subgraphs, lowered.work, strict=True):
         launches = [launch for launch in work if isinstance(launch, KernelLaunch)]
@@ -85,11 +89,15 @@ def _products(
         if signature in lowered.products:
             positions = frozenset(place[node] for node in launch.nodes)
             ways = _ways(lowered, signature, isa, accuracy)
-            if len(ways) > 1:
-                products[positions, signature] = Product(positions, signature, ways)
+            products[positions, signature] = Product(positions, signature, *ways)
     return tuple(products.values())
 
 
-def _ways(lowered: LoweredPartition, signature: str, isa: Isa, accuracy: Accuracy) -> tuple[Choice, ...]:
+def _ways(
+    lowered: LoweredPartition, signature: str, isa: Isa, accuracy: Accuracy
+) -> tuple[tuple[Choice, ...], int]:
+    """All ways to make a product, and how many of them, the first, are worth measuring in any case."""
     product = lowered.products[signature]
-    return product_candidates(product.nest, Context(isa, product.layouts, accuracy, product.constants))
+    context = Context(isa, product.layouts, accuracy, product.constants)
+    first = product_candidates(product.nest, context)
+    return tuple(dict.fromkeys((*first, *product_variations(product.nest, context)))), len(first)

@@ -50,9 +50,11 @@ from tilewright.targets.cpu.kernel import (
     name_by_content,
 )
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
+from tilewright.targets.cpu.products import product_signature
 from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, START_CYCLES, Context
 from tilewright.targets.cpu.values import I64, PTR, Int, Val
+from tilewright.tuning import NO_CHOICES, Choices
 
 TEMPLATE = "fused"
 # First, inner and last blocks along two axes.
@@ -62,11 +64,15 @@ _ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedProblem:
-    """A group, the blocks in which it is computed, and what each of them computes."""
+    """A group, the blocks in which it is computed, and what each of them computes.
+
+    `choices` say how products are made in each block, by `inner_product`.
+    """
 
     group: NestGroup
     blocking: Blocking
     work: BlockedWork
+    choices: Choices = field(default_factory=lambda: NO_CHOICES)
 
     @property
     def constants(self) -> frozenset[OperandKey]:
@@ -90,7 +96,17 @@ class FusedProblem:
         )
 
 
-def match_fused(group: NestGroup, blocking: Blocking, layouts: Layouts) -> FusedProblem | Declined:
+def inner_product(number: int) -> str:
+    """What a choice for the product of this number, among those that each block makes, is named.
+
+    A signature would not do: at the edges blocks are smaller, so that one product has several.
+    """
+    return f"product {number}"
+
+
+def match_fused(
+    group: NestGroup, blocking: Blocking, layouts: Layouts, choices: Choices = NO_CHOICES
+) -> FusedProblem | Declined:
     """What each block of the group computes, or why it is not computed in these blocks.
 
     `layouts` are those of all operands of the group, its temporaries included.
@@ -104,7 +120,7 @@ def match_fused(group: NestGroup, blocking: Blocking, layouts: Layouts) -> Fused
     if work is None:
         what = f"blocks of {blocking.block}"
         return Declined(f"{what} are not {MAX_VARIANTS} kinds of nests on windows that make each result once")
-    return FusedProblem(group, blocking, work)
+    return FusedProblem(group, blocking, work, choices)
 
 
 def generate_fused(problem: FusedProblem, context: Context) -> Kernel | Declined:
@@ -136,7 +152,7 @@ def _lower_variant(
     group, here = problem.group, problem.on_windows(variant, context)
     on_windows = here.layouts
     results = {("output", i) for i in range(len(group.outputs))}
-    segments = _segments(variant.part.nests, here, passed_on(group) | results)
+    segments = _segments(variant.part.nests, here, passed_on(group) | results, problem.choices)
     shared = _shared_locals(segments) | problem.work.kept
     kernels: list[Kernel] = []
     for segment in segments:
@@ -173,13 +189,20 @@ def _layout(
     return window_layout(full, value.shape, windows[operand.key])
 
 
-def _segments(nests: Sequence[Nest], context: Context, between: Set[OperandKey]) -> list[_Segment]:
+def _segments(
+    nests: Sequence[Nest], context: Context, between: Set[OperandKey], choices: Choices
+) -> list[_Segment]:
     """The nests in order, cut at products and where one reads what lies `between` kernels."""
     segments: list[_Segment] = []
-    next_local = context.next_local
+    next_local, num_products = context.next_local, 0
     for nest in nests:
-        kernels = lower_product(nest, replace(context, next_local=next_local))
+        chosen = NO_CHOICES
+        if inner_product(num_products) in choices:
+            signature = product_signature(nest, context.layouts, context.constants)
+            chosen = {signature: choices[inner_product(num_products)]}
+        kernels = lower_product(nest, replace(context, next_local=next_local), chosen)
         if not isinstance(kernels, Declined):
+            num_products += 1
             segments.append(_Segment([nest], kernels))
             own = [
                 a.position for k in kernels for a in k.args if isinstance(a, Operand) and a.kind == "local"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilewright.ir.fuse import NestGroup
@@ -11,15 +11,19 @@ from tilewright.targets.cpu.fused.generate import FusedProblem, generate_fused, 
 from tilewright.targets.cpu.kernel import Declined, Kernel
 from tilewright.targets.cpu.select import nest_cycles
 from tilewright.targets.cpu.template import Context, Estimate, Kernels, lower_with
-from tilewright.tuning import Choice
+from tilewright.tuning import NO_CHOICES, Choice, Choices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockedGroup:
-    """Nests of several operators and the blocks of their result in which they are to be computed."""
+    """Nests of several operators and the blocks of their result in which they are to be computed.
+
+    `choices` say how products among them are made: see `generate.inner_product`.
+    """
 
     group: NestGroup
     blocking: Blocking
+    choices: Choices = field(default_factory=lambda: NO_CHOICES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class FusedTemplate:
 
     def match(self, work: BlockedGroup, context: Context) -> FusedProblem | Declined:
         """What each block computes."""
-        return match_fused(work.group, work.blocking, context.layouts)
+        return match_fused(work.group, work.blocking, context.layouts, work.choices)
 
     def ways(self, problem: FusedProblem, context: Context) -> tuple[Choice, ...]:
         """One."""
@@ -52,6 +56,10 @@ class FusedTemplate:
         """Nothing to choose between."""
         return ()
 
+    def variations(self, problem: FusedProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """No more than the candidates."""
+        return ()
+
     def lower(self, problem: FusedProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
         kernel = generate_fused(problem, context)
@@ -61,7 +69,9 @@ class FusedTemplate:
 FUSED = FusedTemplate()
 
 
-def lower_fused(group: NestGroup, blocking: Blocking, context: Context) -> Kernel | Declined:
+def lower_fused(
+    group: NestGroup, blocking: Blocking, context: Context, choices: Choices = NO_CHOICES
+) -> Kernel | Declined:
     """The kernel that computes a group block by block, or why there is none."""
-    kernels = lower_with(FUSED, BlockedGroup(group, blocking), context)
+    kernels = lower_with(FUSED, BlockedGroup(group, blocking, choices), context)
     return kernels if isinstance(kernels, Declined) else kernels[-1]

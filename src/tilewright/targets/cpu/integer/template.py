@@ -87,6 +87,10 @@ class IntegerTemplate:
         """Nothing to choose between."""
         return ()
 
+    def variations(self, problem: IntegerProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """No more than the candidates."""
+        return ()
+
     def lower(self, problem: IntegerProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """Where padding or its layout asks for it a copy of A, a new local operand, then the product."""
         kernel = _generator(problem, context.isa).kernel()

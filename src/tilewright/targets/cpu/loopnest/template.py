@@ -41,6 +41,10 @@ class LoopNestTemplate:
         """Nothing to choose between."""
         return ()
 
+    def variations(self, problem: Nests, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """No more than the candidates."""
+        return ()
+
     def lower(self, problem: Nests, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernels; each carries the estimate of its nests."""
         return lower_nests(problem, context.layouts, context.isa)

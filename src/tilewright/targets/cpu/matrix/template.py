@@ -61,6 +61,10 @@ class MatrixTemplate:
         assert num_products is not None
         return matrix_candidates(problem, num_products, context.isa)
 
+    def variations(self, problem: MatrixProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """No more than the candidates."""
+        return ()
+
     def lower(self, problem: MatrixProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
         plan = self._plan(problem, choice, context)

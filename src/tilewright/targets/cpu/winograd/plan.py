@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from itertools import islice
 
 from tilewright.targets.cpu.contraction.tiling import Panels, RowTile, split_rows
 from tilewright.targets.cpu.isa import Isa
@@ -19,6 +20,7 @@ from tilewright.tuning import Choice
 
 TEMPLATE = "winograd"
 _MAX_CANDIDATES = 5
+_MAX_VARIATIONS = 12
 _FLOAT_BYTES = 4
 _LINE_FLOATS = 16
 # Share of the L2 cache for V and M: the weights in flight, the image and the result need the rest.
@@ -117,6 +119,16 @@ def winograd_candidates(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[
     for _, num_blocks, parts in _ranked(Shape.of(problem, tile), isa):
         found.setdefault(num_blocks, Choice.of(TEMPLATE, tile=tile, num_blocks=num_blocks, panel_parts=parts))
     return tuple(found.values())[:_MAX_CANDIDATES]
+
+
+def winograd_variations(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[Choice, ...]:
+    """Ways to cut a problem beside `winograd_candidates`, the least estimated time first."""
+    known = frozenset(winograd_candidates(problem, tile, isa))
+    found = (
+        Choice.of(TEMPLATE, tile=tile, num_blocks=num_blocks, panel_parts=parts)
+        for _, num_blocks, parts in _ranked(Shape.of(problem, tile), isa)
+    )
+    return tuple(islice((choice for choice in found if choice not in known), _MAX_VARIATIONS))
 
 
 def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> WinogradPlan | Declined:

@@ -16,6 +16,7 @@ from tilewright.targets.cpu.winograd.plan import (
     winograd_candidates,
     winograd_cycles,
     winograd_gain,
+    winograd_variations,
 )
 from tilewright.tuning import Choice
 
@@ -62,6 +63,12 @@ class WinogradTemplate:
         tile = way.get("tile")
         assert tile is not None
         return winograd_candidates(problem, tile, context.isa)
+
+    def variations(self, problem: WinogradProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """More numbers of blocks, in more groups."""
+        tile = way.get("tile")
+        assert tile is not None
+        return winograd_variations(problem, tile, context.isa)
 
     def lower(self, problem: WinogradProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
