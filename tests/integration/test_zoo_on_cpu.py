@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.matrix_unit import can_emulate, emulated_matrix_unit
 
 from tilewright import zoo
 from tilewright.accuracy import relative_error
@@ -91,6 +92,27 @@ def test_network_at_its_smallest(name: str) -> None:
 @pytest.mark.parametrize("name", zoo.names())
 def test_network_at_its_published_size(name: str) -> None:
     check(name, smallest=False, options=Options(no_cache=True, threads=2), relaxed=True)
+
+
+needs_emulation = pytest.mark.skipif(
+    not can_emulate(),
+    reason="this processor rounds no vectors to bfloat16, as the emulated matrix unit needs",
+)
+
+
+@needs_emulation
+@pytest.mark.parametrize("name", ["resnet18", "bert_tiny", "shufflenet_v2_x1_0"])
+def test_network_on_the_matrix_unit_at_its_smallest(name: str) -> None:
+    with emulated_matrix_unit():
+        check(name, smallest=True, options=Options(no_cache=True, threads=2), relaxed=True)
+
+
+@pytest.mark.slow
+@needs_emulation
+@pytest.mark.parametrize("name", zoo.names())
+def test_network_on_the_matrix_unit_at_its_published_size(name: str) -> None:
+    with emulated_matrix_unit():
+        check(name, smallest=False, options=Options(no_cache=True, threads=2), relaxed=True)
 
 
 @pytest.mark.parametrize("schedule", ["greedy", "random"])

@@ -1,7 +1,7 @@
 """The contestants: tilewright and its peers, each behind the same four facts.
 
-Every peer is asked for plain float32 and a given number of threads. An engine is made and called in a
-process of its own (`worker`), so that no thread pool disturbs another.
+Every peer is told how many threads to use and in what to compute: float32, where nothing else is asked for.
+An engine is made and called in a process of its own (`worker`), so that no thread pool disturbs another.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +20,11 @@ from tilewright.errors import UsageError
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
 
+Precision = Literal["float32", "bfloat16"]
+
 PEERS = ("onnxruntime", "openvino")
+NARROW_PEERS = frozenset({"openvino"})
+"""Peers that compute a float32 model in bfloat16 where they are asked to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +42,15 @@ def is_installed(name: str) -> bool:
 
 
 def make_engine(
-    name: str, model_path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]
+    name: str,
+    model_path: str,
+    num_threads: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    precision: Precision = "float32",
 ) -> Engine:
     """Load a model (an ONNX file, or an artifact for tilewright) into one engine.
+
+    `precision` is for peers: an artifact says itself how it computes.
 
     Raises:
         UsageError: an unknown engine, or a peer that is not installed.
@@ -47,7 +58,7 @@ def make_engine(
     makers: dict[str, Callable[[str, int, Mapping[str, tuple[int, ...]]], Engine]] = {
         "tilewright": _tilewright,
         "onnxruntime": _onnxruntime,
-        "openvino": _openvino,
+        "openvino": partial(_openvino, precision=precision),
     }
     if name not in makers:
         raise UsageError(f"unknown engine {name!r}: known are {', '.join(makers)}.")
@@ -76,7 +87,12 @@ def _onnxruntime(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ..
     return Engine("onnxruntime", onnxruntime.__version__, lambda feed: list(session.run(None, dict(feed))))
 
 
-def _openvino(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:
+_HINTS: dict[Precision, str] = {"float32": "f32", "bfloat16": "bf16"}
+
+
+def _openvino(
+    path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]], precision: Precision
+) -> Engine:
     import openvino
 
     core = openvino.Core()
@@ -88,7 +104,7 @@ def _openvino(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]
         "CPU",
         {
             # Without this hint OpenVINO computes in bfloat16 where the processor can.
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": _HINTS[precision],
             "INFERENCE_NUM_THREADS": num_threads,
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.kernel_runner import KernelRunner
-from hypothesis import given, settings
+from harness.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
+from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
@@ -22,13 +25,32 @@ from tilewright.targets.cpu.matrix.generate import generate_matrix
 from tilewright.targets.cpu.matrix.pack import split_bfloat16
 from tilewright.targets.cpu.matrix.plan import MatrixPlan, choose_plan
 from tilewright.targets.cpu.matrix.tiles import NUM_TILES, PRODUCTS, Block, multiply, num_pieces
-from tilewright.targets.cpu.template import Context
+from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.cpu.values import PTR, Val
 
 F32 = DType.FLOAT32
-needs_matrix_unit = pytest.mark.skipif(
-    not host_isa().has_matrix_unit, reason="this processor, or its system, offers no AMX tiles"
-)
+UNITS = [
+    pytest.param(
+        "unit",
+        marks=pytest.mark.skipif(
+            not host_isa().has_matrix_unit, reason="this processor, or its system, offers no AMX tiles"
+        ),
+    ),
+    pytest.param(
+        "emulation",
+        marks=pytest.mark.skipif(not can_emulate(), reason="this processor rounds no vectors to bfloat16"),
+    ),
+]
+
+
+@pytest.fixture(params=UNITS)
+def matrix_isa(request: pytest.FixtureRequest) -> Iterator[Isa]:
+    """This processor with the unit: its own, or an emulated one."""
+    if request.param == "unit":
+        yield host_isa()
+        return
+    with emulated_matrix_unit():
+        yield isa_with_matrix_unit()
 
 
 def conv(
@@ -97,9 +119,11 @@ def lower(graph: Graph, isa: Isa, num_products: int) -> tuple[Any, NestGroup, di
     return (kernel,), group, layouts
 
 
-def run(graph: Graph, num_products: int, *, whole: bool, scale: float = 1.0) -> tuple[Any, Any, Kernel]:
+def run(
+    graph: Graph, isa: Isa, num_products: int, *, whole: bool, scale: float = 1.0
+) -> tuple[Any, Any, Kernel]:
     """(The kernel's output, the output in float64, the kernel); `whole` numbers as inputs, or any."""
-    kernels, group, layouts = lower(graph, host_isa(), num_products)
+    kernels, group, layouts = lower(graph, isa, num_products)
     assert not isinstance(kernels, Declined), kernels
     rng = np.random.default_rng(1)
     feed = {
@@ -112,7 +136,7 @@ def run(graph: Graph, num_products: int, *, whole: bool, scale: float = 1.0) -> 
         ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
     }
     operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-    runner = KernelRunner(kernels, operands, layouts, host_isa())
+    runner = KernelRunner(kernels, operands, layouts, isa)
     runner()
     expected = run_graph(graph, feed, dtype=DType.FLOAT64)[group.outputs[0].name]
     return runner.result(("output", 0)), expected, kernels[0]
@@ -146,16 +170,14 @@ EDGES = {
 }
 
 
-@needs_matrix_unit
 @pytest.mark.parametrize("num_products", sorted(PRODUCTS))
 @pytest.mark.parametrize("name", EDGES)
-def test_whole_numbers_give_exact_sums(name: str, num_products: int) -> None:
-    got, expected, _ = run(EDGES[name](), num_products, whole=True)
+def test_whole_numbers_give_exact_sums(matrix_isa: Isa, name: str, num_products: int) -> None:
+    got, expected, _ = run(EDGES[name](), matrix_isa, num_products, whole=True)
     np.testing.assert_array_equal(got, expected.astype(np.float32))
 
 
-@needs_matrix_unit
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     c=st.integers(2, 70),
     k=st.integers(2, 70),
@@ -167,24 +189,31 @@ def test_whole_numbers_give_exact_sums(name: str, num_products: int) -> None:
     batch=st.integers(1, 2),
 )
 def test_any_convolution_that_is_matched_is_exact_on_whole_numbers(
-    c: int, k: int, size: Any, kernel: Any, pads: Any, strides: Any, dilations: Any, batch: int
+    matrix_isa: Isa,
+    c: int,
+    k: int,
+    size: Any,
+    kernel: Any,
+    pads: Any,
+    strides: Any,
+    dilations: Any,
+    batch: int,
 ) -> None:
     for i in (0, 1):
         if size[i] + pads[i] + pads[i + 2] < dilations[i] * (kernel[i] - 1) + 1:
             return
     graph = conv(c, k, size, kernel, pads=pads, strides=strides, dilations=dilations, batch=batch)
-    kernels, _, _ = lower(graph, host_isa(), 3)
+    kernels, _, _ = lower(graph, matrix_isa, 6)
     if isinstance(kernels, Declined):
         return
-    got, expected, _ = run(graph, 3, whole=True)
+    got, expected, _ = run(graph, matrix_isa, 6, whole=True)
     np.testing.assert_array_equal(got, expected.astype(np.float32))
 
 
-@needs_matrix_unit
 @pytest.mark.parametrize("num_products", sorted(PRODUCTS))
-def test_errors_stay_within_what_the_pieces_leave_out(num_products: int) -> None:
+def test_errors_stay_within_what_the_pieces_leave_out(matrix_isa: Isa, num_products: int) -> None:
     graph = product(48, 64, 512)
-    got, expected, _ = run(graph, num_products, whole=False, scale=1.0)
+    got, expected, _ = run(graph, matrix_isa, num_products, whole=False, scale=1.0)
     weights = next(v.data for v in graph.nodes[0].inputs if v is not None and v.data is not None)
     # Weights are whole and have one piece: what the inputs' pieces leave out counts, and rounding of sums.
     rounding = 512 * 2.0**-24
@@ -195,14 +224,46 @@ def test_errors_stay_within_what_the_pieces_leave_out(num_products: int) -> None
     assert (np.abs(got - expected) <= bound).all()
 
 
-@needs_matrix_unit
-def test_values_that_round_to_infinity_stay_where_they_are() -> None:
+@pytest.mark.parametrize("depth", [64, 768, 3072, 9216])
+def test_six_products_err_as_plain_kernels_do_however_long_the_sums(matrix_isa: Isa, depth: int) -> None:
+    graph = product(48, 64, depth)
+    (weights,) = [v for v in graph.values() if v.data is not None]
+    rng = np.random.default_rng(2)
+    weights.data = rng.standard_normal((depth, 64)).astype(np.float32)
+    got, expected, _ = run(graph, matrix_isa, 6, whole=False)
+    _, group, layouts = lower(graph, matrix_isa, 6)
+    context = Context(matrix_isa, layouts, constants=frozenset({("input", 1)}))
+    plain = lower_with(CONTRACTION, group.nests[0], context)
+    assert not isinstance(plain, Declined)
+    x = np.random.default_rng(1).standard_normal((48, depth)).astype(np.float32)
+    operands = {("input", 0): x, ("input", 1): weights.data, ("output", 0): np.empty((48, 64), np.float32)}
+    runner = KernelRunner(plain, operands, layouts, matrix_isa)
+    runner()
+    as_plain = np.abs(runner.result(("output", 0)) - expected).max()
+    assert np.abs(got - expected).max() <= 2 * as_plain
+
+
+@pytest.mark.skipif(
+    not (host_isa().has_matrix_unit and can_emulate()),
+    reason="this processor, or its system, offers no AMX tiles",
+)
+@pytest.mark.parametrize("num_products", sorted(PRODUCTS))
+def test_the_emulation_gives_the_bits_of_the_unit(num_products: int) -> None:
+    graph = conv(72, 40, (9, 8), residual=True)
+    by_unit, _, _ = run(graph, host_isa(), num_products, whole=False)
+    with emulated_matrix_unit():
+        emulated, _, _ = run(graph, host_isa(), num_products, whole=False)
+    np.testing.assert_array_equal(by_unit.view(np.uint32), emulated.view(np.uint32))
+
+
+@pytest.mark.parametrize("num_products", [3, 6])
+def test_values_that_round_to_infinity_stay_where_they_are(matrix_isa: Isa, num_products: int) -> None:
     graph = product(16, 32, 32)
-    kernels, group, layouts = lower(graph, host_isa(), 3)
+    kernels, group, layouts = lower(graph, matrix_isa, num_products)
     x = np.ones((16, 32), np.float32)
     x[3, 5] = np.inf
     operands = {("input", 0): x, ("input", 1): group.inputs[1].data, ("output", 0): np.zeros((16, 32), "f4")}
-    runner = KernelRunner(kernels, operands, layouts, host_isa())
+    runner = KernelRunner(kernels, operands, layouts, matrix_isa)
     runner()
     got = runner.result(("output", 0))
     assert np.isfinite(np.delete(got, 3, axis=0)).all()

@@ -32,6 +32,11 @@ _MAX_CANDIDATES = 8
 # Weights that stay in the L1 cache while blocks of inputs pass.
 _L1_WEIGHT_BYTES = 24 * 1024
 _ENOUGH_BLOCKS = 4
+# Longer sums of six products are cut into passes that start from zero and are added up in float32: every
+# product of tiles rounds the sum once. As one chain, 3,072 terms err three times as much as plain kernels,
+# 9,216 four to eight times; as passes, less than twice.
+_MAX_CHAIN_STEPS = 32
+_FLOAT32_PRODUCTS = 6
 # Share of the L2 cache for the split inputs: a panel of weights and the result need the rest.
 _SCRATCH_SHARE = 0.6
 _PRODUCT_CYCLES = 16.0
@@ -42,6 +47,8 @@ _TILE_LOAD_CYCLES = 35.0
 # Splitting 32 elements and storing the pieces; storing the zeros around an image.
 _SPLIT_CYCLES = {1: 5.0, 2: 11.0, 3: 18.0}
 _ZERO_CYCLES = 1.5
+# Adding a vector of a pass to its total.
+_ADD_CYCLES = 1.5
 # Finishing and storing a vector of the result; fixed cost of a block, of a chunk.
 _VECTOR_CYCLES = 4.5
 _BLOCK_CYCLES = 60.0
@@ -191,11 +198,20 @@ class MatrixPlan:
         Meanwhile all blocks of the chunk are multiplied: weights from L2 would halve the unit's rate. A few
         blocks do not pay for storing their sums and loading them again.
         """
-        if self.num_blocks < _ENOUGH_BLOCKS:
-            return self.num_steps
-        step_bytes = self.grid.row.num_taps * self.num_pieces * self.block.columns * TILE_BYTES
-        most = max(1, _L1_WEIGHT_BYTES // step_bytes)
+        row_taps = self.grid.row.num_taps
+        most = self.num_steps
+        if self.num_blocks >= _ENOUGH_BLOCKS:
+            step_bytes = row_taps * self.num_pieces * self.block.columns * TILE_BYTES
+            most = max(1, _L1_WEIGHT_BYTES // step_bytes)
+        if self.adds_passes:
+            most = max(1, min(most, _MAX_CHAIN_STEPS // row_taps))
         return -(-self.num_steps // -(-self.num_steps // most))
+
+    @property
+    def adds_passes(self) -> bool:
+        """Whether each pass starts from zero and is added to the total, so that no chain of sums is long."""
+        num_taps = self.grid.line.num_taps * self.grid.row.num_taps
+        return self.num_products == _FLOAT32_PRODUCTS and num_taps * self.num_steps > _MAX_CHAIN_STEPS
 
     @property
     def num_passes(self) -> int:
@@ -230,8 +246,13 @@ class MatrixPlan:
 
     @property
     def scratch_bytes(self) -> int:
-        """Sums and planes."""
-        return self.sums_bytes + self.planes_bytes * (1 if self.grid.has_window else self.num_blocks)
+        """Sums, those of the pass that is added to them, and planes."""
+        return self.planes_offset + self.planes_bytes * (1 if self.grid.has_window else self.num_blocks)
+
+    @property
+    def planes_offset(self) -> int:
+        """From the start of the scratch area to the planes: the sums lie before them."""
+        return self.sums_bytes + (self.block_sums_bytes if self.adds_passes else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,4 +453,6 @@ def _chunk_cycles(shape: _Shape, plan: MatrixPlan) -> float:
     cold = shape.weight_bytes * share / (_COLD_BYTES_PER_CYCLE * parts)
     again = shape.weight_bytes * share * (1 - 1 / parts) / _AGAIN_BYTES_PER_CYCLE
     finish = blocks * (tiles * TILE_ROWS * _VECTOR_CYCLES + _BLOCK_CYCLES * panels)
+    if plan.adds_passes:
+        finish += blocks * tiles * TILE_ROWS * _ADD_CYCLES * (plan.num_passes - 1)
     return split + max(compute, cold + again) + 0.3 * min(compute, cold + again) + finish + _CHUNK_CYCLES

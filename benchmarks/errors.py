@@ -1,0 +1,277 @@
+"""Errors against float64: of networks at each accuracy beside onnxruntime and OpenVINO; of operators alone.
+
+    python benchmarks/errors.py networks --limit 1200
+    python benchmarks/errors.py networks --isa avx2 --networks resnet50,bert_base@128
+    python benchmarks/errors.py networks --isa emulated-amx --networks resnet18@64
+    python benchmarks/errors.py operators --networks resnet18,mobilevit_s@64
+
+Each error is the largest difference of an output, over the largest value expected there. Every result is a
+line of JSON in `--output`: a run that was interrupted, or that `--limit` ended, goes on where it stopped. The
+table of networks is printed in the end; with `--page` it goes there, between its markers.
+
+Operators run alone, each on the values that it reads in the network (from float64, rounded to float32), so
+that the table says which kernels err. `emulated-amx` runs what is made for AMX where there is none, bit for
+bit (`harness/matrix_unit.py`): errors are AMX's, times are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from results import with_table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from harness.matrix_unit import emulated_matrix_unit
+
+from tilewright import zoo
+from tilewright.accuracy import relative_error
+from tilewright.benchmark.engines import make_engine
+from tilewright.compiler import plan
+from tilewright.errors import TilewrightError
+from tilewright.frontend.onnx import load_onnx
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph
+from tilewright.ir.interpret import run_graph
+from tilewright.options import Accuracy, Options
+from tilewright.targets.cpu.target import CpuTarget
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+
+EMULATED = "emulated-amx"
+PEERS = ("onnxruntime float32", "openvino float32", "openvino bfloat16")
+_LARGEST_OPERATORS = 12
+
+
+class Ours:
+    """tilewright on one instruction set; every model compiled anew."""
+
+    def __init__(self, isa: str, threads: int) -> None:
+        self.isa, self.threads = isa, threads
+
+    def run(self, graph: Graph, feed: Arrays, accuracy: Accuracy) -> tuple[dict[str, Array], list[str]]:
+        """(Outputs by name, the templates of the kernels with a product)."""
+        name = None if self.isa in ("host", EMULATED) else self.isa
+        with contextlib.ExitStack() as stack:
+            if self.isa == EMULATED:
+                stack.enter_context(emulated_matrix_unit())
+            options = Options(no_cache=True, threads=self.threads, accuracy=accuracy, isa=name)
+            code = CpuTarget().generate(plan(graph, options).program)
+            executable = code.load(self.threads)
+            got = executable.run(feed)
+            executable.close()
+        kernels = [k for step in code.steps for k in step.kernels]
+        return got, sorted({k.template for k in kernels if k.macs} or {k.template for k in kernels})
+
+
+def worst(got: Arrays, expected: Arrays) -> float:
+    """The error of the output that errs most."""
+    return max((relative_error(got[name], want) for name, want in expected.items()), default=0.0)
+
+
+def built(asked: str, seed: int) -> onnx.ModelProto:
+    """The network of a name such as `resnet18` or `resnet18@112`."""
+    network, at, size = asked.partition("@")
+    is_image = any(len(shape) == 4 for shape in zoo.entry(network).input_shapes.values())
+    sizes = {"image" if is_image else "sequence": int(size)} if at else {}
+    return zoo.build(network, seed=seed, **sizes)
+
+
+def theirs(peer: str, model: onnx.ModelProto, feed: Arrays, names: Sequence[str], threads: int) -> Arrays:
+    """What a peer computes."""
+    engine, precision = peer.split()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        made = make_engine(engine, str(path), threads, {}, precision)  # type: ignore[arg-type]  # one of two
+        return dict(zip(names, made.run(feed), strict=True))
+
+
+def of_networks(arguments: argparse.Namespace) -> None:
+    """Rows that are missing, then the table."""
+    ours = Ours(arguments.isa, arguments.threads)
+    accuracies = arguments.accuracies.split(",")
+    wanted = [*PEERS, *(f"tilewright {accuracy}" for accuracy in accuracies)]
+    for asked in arguments.networks.split(","):
+        # Peers run alike whatever instruction set ours may use.
+        done = {r["engine"] for r in rows(arguments.output) if _is_of(r, asked, arguments.isa)}
+        missing = [engine for engine in wanted if engine not in done]
+        if not missing or is_over(arguments.limit):
+            continue
+        model = built(asked, arguments.seed)
+        feed = zoo.example_inputs(model, arguments.seed + 1)
+        graph = load_onnx(model)
+        expected = run_graph(graph, feed, dtype=DType.FLOAT64)
+        names = [o.name for o in graph.outputs]
+        for engine in missing:
+            row: dict[str, Any] = {"network": asked, "engine": engine, "isa": arguments.isa}
+            begin = time.process_time()
+            try:
+                if engine in PEERS:
+                    got, row["isa"] = theirs(engine, model, feed, names, arguments.threads), "host"
+                else:
+                    got, row["templates"] = ours.run(load_onnx(model), feed, engine.split()[1])  # type: ignore[arg-type]
+                row["error"] = worst(got, expected)
+            except (TilewrightError, RuntimeError) as error:
+                row["failure"] = str(error).splitlines()[0][:200]
+            append(arguments.output, {**row, "cpu_s": round(time.process_time() - begin, 2)})
+    text = table(rows(arguments.output))
+    print(text)
+    if arguments.page is not None:
+        arguments.page.write_text(with_table(arguments.page.read_text(), text))
+
+
+def _is_of(row: Mapping[str, Any], network: str, isa: str) -> bool:
+    return row["network"] == network and (row["isa"] == isa or row["engine"] in PEERS)
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each network and instruction set; ours with how many times onnxruntime's error it is."""
+    by_key = {(r["network"], r["isa"], r["engine"]): r for r in found}
+    ours = list(dict.fromkeys(r["engine"] for r in found if r["engine"] not in PEERS))
+    heads = ["network", "code for", *PEERS, *ours]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for network, isa in dict.fromkeys((r["network"], r["isa"]) for r in found if r["engine"] in ours):
+        base = by_key.get((network, "host", PEERS[0]), {}).get("error")
+        cells = [network, isa, *(_cell(by_key.get((network, "host", peer)), None) for peer in PEERS)]
+        cells += [_cell(by_key.get((network, isa, engine)), base) for engine in ours]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Mapping[str, Any] | None, base: float | None) -> str:
+    if row is None or "error" not in row:
+        return "-" if row is None else "failed"
+    return f"{row['error']:.1e}" + (f" ({row['error'] / base:.1f} x)" if base else "")
+
+
+def of_operators(arguments: argparse.Namespace) -> None:
+    """A table for each network: its operators alone, those first that err most beside onnxruntime."""
+    ours = Ours(arguments.isa, arguments.threads)
+    for asked in arguments.networks.split(","):
+        model = built(asked, arguments.seed)
+        feed = zoo.example_inputs(model, arguments.seed + 1)
+        found = []
+        for label, alone, operands in operators(model, feed):
+            if is_over(arguments.limit):
+                break
+            expected = run_graph(load_onnx(alone), operands, dtype=DType.FLOAT64)
+            base = worst(theirs(PEERS[0], alone, operands, list(expected), arguments.threads), expected)
+            row: dict[str, Any] = {"network": asked, "operator": label, "isa": arguments.isa, PEERS[0]: base}
+            for accuracy in arguments.accuracies.split(","):
+                got, row[f"{accuracy} by"] = ours.run(load_onnx(alone), operands, accuracy)
+                row[accuracy] = worst(got, expected)
+            append(arguments.output, row)
+            found.append(row)
+        print(operator_table(asked, found, arguments.accuracies.split(",")))
+
+
+def operator_table(network: str, found: Sequence[Mapping[str, Any]], accuracies: Sequence[str]) -> str:
+    """Errors over onnxruntime's, the largest of the last accuracy first."""
+
+    def times(row: Mapping[str, Any], accuracy: str) -> float:
+        return float(row[accuracy]) / max(row[PEERS[0]], float(np.finfo(np.float32).eps) / 2)
+
+    ordered = sorted(found, key=lambda row: -times(row, accuracies[-1]))[:_LARGEST_OPERATORS]
+    lines = [f"{network}: error of operators alone, over onnxruntime's (or over half an epsilon)"]
+    for row in ordered:
+        cells = [f"{a} {times(row, a):5.1f} x by {'+'.join(row[f'{a} by'])}" for a in accuracies]
+        lines.append(f"{row['operator']:55s} {row[PEERS[0]]:.1e} | " + " | ".join(cells))
+    return "\n".join(lines)
+
+
+def operators(
+    model: onnx.ModelProto, feed: Arrays
+) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Array]]]:
+    """(Label, a model of it alone, its inputs) of every operator of floats that differs from those before."""
+    graph = load_onnx(model)
+    known = {value.name for value in graph.values()}
+    constants = {x.name: numpy_helper.to_array(x) for x in model.graph.initializer}
+    read = {name for node in model.graph.node for name in node.input if name and name not in constants}
+    values = run_graph(graph, feed, dtype=DType.FLOAT64, taps=read & known)
+    held = {**feed, **{name: values[name] for name in read & known}}
+    seen: set[object] = set()
+    for node in model.graph.node:
+        inputs = [name for name in node.input if name and name not in constants]
+        if not inputs or not all(n in held for n in inputs) or not _is_of_floats(node, held, inputs):
+            continue
+        operands = {n: _narrow(held[n]) for n in inputs}
+        shapes = [tuple(constants[n].shape if n in constants else held[n].shape) for n in node.input if n]
+        key = (node.op_type, str(shapes), str(node.attribute))
+        if key in seen:
+            continue
+        seen.add(key)
+        infos = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in operands.items()
+        ]
+        results = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in node.output if n]
+        kept = [x for x in model.graph.initializer if x.name in node.input]
+        body = helper.make_graph([node], "alone", infos, results[:1], kept)
+        alone = helper.make_model(body, opset_imports=model.opset_import, ir_version=model.ir_version)
+        yield f"{node.op_type} {' '.join('x'.join(map(str, s)) for s in shapes if s)}", alone, operands
+
+
+def _narrow(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+def _is_of_floats(node: onnx.NodeProto, held: Arrays, inputs: Sequence[str]) -> bool:
+    return held[inputs[0]].dtype.kind == "f" and not any(a.HasField("g") for a in node.attribute)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """What was measured so far."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """One more line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), file=sys.stderr, flush=True)
+
+
+@cache
+def _started_s() -> float:
+    return time.monotonic()
+
+
+def is_over(limit_s: float | None) -> bool:
+    """Whether the time given is spent."""
+    return limit_s is not None and time.monotonic() - _started_s() > limit_s
+
+
+def main() -> None:
+    _started_s()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("networks", "operators"))
+    parser.add_argument(
+        "--networks", default=",".join(zoo.names()), help="names, by commas, as in resnet18@112"
+    )
+    parser.add_argument("--accuracies", default=",".join(get_args(Accuracy)), help="by commas")
+    parser.add_argument("--isa", default="host", help=f"host, avx512, avx2, or {EMULATED}")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="of weights; inputs have the next one")
+    parser.add_argument("--limit", type=float, help="begin no network, or operator, after so many seconds")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/errors.jsonl"))
+    parser.add_argument("--page", type=Path, help="a page to put the table in, between its markers")
+    arguments = parser.parse_args()
+    (of_networks if arguments.what == "networks" else of_operators)(arguments)
+
+
+if __name__ == "__main__":
+    main()
