@@ -29,6 +29,7 @@ from tilewright.planning import Budget, Limits
 from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.targets.cpu.arrange import Barriers, numbered
+from tilewright.targets.cpu.code import CpuCode, main_steps
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.executable import bytes_at
 from tilewright.targets.cpu.isa import isa_by_name
@@ -44,7 +45,7 @@ from tilewright.targets.cpu.storage import (
     memory_problem,
     place_reports,
 )
-from tilewright.targets.cpu.target import CpuCode, CpuTarget, _main_steps
+from tilewright.targets.cpu.target import CpuTarget
 
 Array = np.ndarray[Any, Any]
 _GARBAGE = 0xFF  # as floats NaN, as integers -1 or the largest
@@ -199,7 +200,7 @@ def _placed_steps(code: CpuCode) -> tuple[list[Any], list[Any], Weights]:
     homes = caller_homes(code.lowered, graph)
     reports = place_reports(code.lowered, code.image.arena_bytes)
     placement = Placement(code.lowered, bases, code.memory.offsets, names, homes, weights, reports)
-    steps, host_steps = _main_steps(code.lowered, placement)
+    steps, host_steps = main_steps(code.lowered, placement)
     return steps, host_steps, weights
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 from tests.fuzz.differential import Setting, generate, random_setting, run_hostile, run_ordinary
-from tests.fuzz.explained import EXPLAINED_MODELS, Explained, explanation
+from tests.fuzz.explained import Explained, explanation
+from tests.fuzz.explained_models import EXPLAINED_MODELS
 from tests.fuzz.opinions import (
     CPU,
     REFERENCE,

@@ -46,6 +46,7 @@ from tilewright.private_files import (
     PrivateFolder,
     Records,
     key_mark,
+    keys,
 )
 from tilewright.tuning import TuningDatabase
 
@@ -227,7 +228,7 @@ def _forged(rng: random.Random, path: Path, box: Sandbox) -> tuple[bool, bool]:
     kind, content = parts[0], box.filled.records.get(parts, b"")
     content = content + bytes(16) if kind == OBJECTS else _pickle(box)
     key = rng.randbytes(32)
-    raw = private_files._sealed(content, key, kind, path.name)
+    raw = keys.sealed(content, key, kind, path.name)
     if rng.random() < 0.7:  # with the mark of the true key, which is no secret
         true_key = (box.filled.folder / "state" / "tilewright" / KEY_NAME).read_bytes()
         raw = raw.replace(key_mark(key), key_mark(true_key), 1)
@@ -343,7 +344,7 @@ def _by_content(path: Path) -> tuple[bool, bool]:
         folder = folder.parent
     key = (folder.parent.with_name("state") / "tilewright" / KEY_NAME).read_bytes()
     try:
-        private_files._opened_record(path.read_bytes(), key, folder.name, path.name)
+        keys.opened_record(path.read_bytes(), key, folder.name, path.name)
     except BadRecord as problem:
         return SILENT if problem.is_stale else TOLD
     return SILENT

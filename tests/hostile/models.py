@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, helper, numpy_helper
 from tests.fuzz.differential import generate, random_setting, run_hostile
-from tests.fuzz.explained import EXPLAINED_MODELS
+from tests.fuzz.explained_models import EXPLAINED_MODELS
 from tests.fuzz.opinions import CPU, ask_ours, model_margins, wrong_elements
 from tests.fuzz.opsets import MOST_ELEMENTS, random_sketch
 from tests.fuzz.recipes import RECIPES

@@ -26,6 +26,7 @@ from tilewright.private_files import (
     Records,
     hazards_of,
     key_directory,
+    keys,
     record_key,
 )
 
@@ -362,7 +363,7 @@ def test_another_user_who_may_write_the_folder_makes_nothing_that_is_used(reacha
 
     def attack() -> str:
         forged.parent.mkdir(parents=True)
-        forged.write_bytes(private_files._sealed(b"foreign", bytes(32), OBJECTS, "name"))
+        forged.write_bytes(keys.sealed(b"foreign", bytes(32), OBJECTS, "name"))
         return "done"
 
     assert as_nobody(attack) == "done"

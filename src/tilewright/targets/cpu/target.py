@@ -11,8 +11,6 @@ from functools import cached_property
 from statistics import median
 from typing import Any, ClassVar
 
-import numpy as np
-
 from tilewright.cost.energy import EnergyTable
 from tilewright.errors import (
     BudgetExceeded,
@@ -27,11 +25,10 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import FusedNodes
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe
 from tilewright.memory import MEMORY_PLANNERS, check_memory
-from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.planning import Budget, Infeasible, Limits, Meter, Spec, Status, option
@@ -42,34 +39,26 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule import SCHEDULERS
 from tilewright.schedule.base import Schedule, ScheduleProblem, StageBench
-from tilewright.steps import STORED_TUNING, MemoryInfo, StepInfo, TuningInfo, TuningSettings
+from tilewright.steps import STORED_TUNING, TuningInfo, TuningSettings
 from tilewright.targets import base
 from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
-from tilewright.targets.cpu.arrange import Barriers, arrange, numbered
+from tilewright.targets.cpu.arrange import Barriers, arrange
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.check_places import check_places
+from tilewright.targets.cpu.code import CpuCode, PlacedModel, main_steps, passthrough
 from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
-from tilewright.targets.cpu.costs import CpuCosts, LaunchCost, clock_ghz
-from tilewright.targets.cpu.describe import describe_steps
+from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.energies import CpuEnergyCosts
-from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec
+from tilewright.targets.cpu.executable import TensorSpec
 from tilewright.targets.cpu.forms import choose_forms
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import Isa, isa_of
-from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, LoweredPartition
+from tilewright.targets.cpu.lowered import LoweredPartition
 from tilewright.targets.cpu.main_code import (
-    ArgRef,
-    HostCall,
-    Launch,
-    LaunchGroup,
-    MainStep,
-    Stage,
     build_main,
 )
 from tilewright.targets.cpu.race import race
-from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.cpu.stage_costs import CpuStageBench
 from tilewright.targets.cpu.storage import (
     FIRST_CALLER_BASE,
@@ -88,8 +77,6 @@ from tilewright.targets.cpu.tuning_context import context_on
 from tilewright.targets.validate import require_whole
 from tilewright.tuning.search import is_faster
 
-Array = np.ndarray[Any, Any]
-
 logger = logging.getLogger(__name__)
 
 MIN_ESTIMATED_GAIN = 0.05
@@ -102,93 +89,6 @@ _RACE_SHARE = 0.1
 _RACE_S = 2.4
 
 _UNSUPPORTED_TYPES = frozenset({DType.STRING, DType.COMPLEX64, DType.COMPLEX128})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CpuCode:
-    """Everything generated for a model: the image that runs, and the plans that led to it."""
-
-    program: Program
-    isa: Isa
-    lowered: LoweredModel
-    image: CpuImage
-    memory: MemoryPlan
-    memory_problem: MemoryProblem
-
-    @property
-    def kernel_objects(self) -> tuple[bytes, ...]:
-        """Machine code of each kernel."""
-        return self.image.objects[:-1]
-
-    @property
-    def steps(self) -> tuple[StepInfo, ...]:
-        """What runs, in order."""
-        num_cores, clock = resolve_threads(self.program.options.num_threads), clock_ghz()
-        return describe_steps(
-            self.lowered,
-            self.program.partition,
-            lambda launch: LaunchCost.of(launch, self.isa).time_ns(num_cores, clock),
-        )
-
-    @property
-    def memory_info(self) -> MemoryInfo:
-        """What memory it needs."""
-        step_of = [step for step, _, _ in numbered(self.lowered)]
-        buffers = tuple(
-            replace(b, first_step=step_of[b.first_step], last_step=step_of[b.last_step])
-            for b in self.memory_problem.buffers
-        )
-        return MemoryInfo.of(
-            replace(self.memory_problem, buffers=buffers),
-            self.memory,
-            constant_bytes=self.image.constants.size_bytes,
-            scratch_bytes=self.image.scratch_bytes,
-        )
-
-    @property
-    def weight_bytes(self) -> int:
-        """Size of the constants."""
-        return self.image.constants.size_bytes
-
-    def load(self, num_threads: int | None) -> CpuExecutable:
-        """Make it runnable in this process."""
-        return self.image.load(num_threads)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedModel:
-    """A lowered model whose tensors have their addresses: what a main is made of.
-
-    `program` has the forms and reasons that lowering gave its partition.
-    """
-
-    program: Program
-    lowered: LoweredModel
-    steps: tuple[MainStep, ...]
-    host_steps: tuple[HostStep, ...]
-    weights: Weights
-    memory: MemoryPlan
-    problem: MemoryProblem
-
-    @property
-    def kernels(self) -> dict[str, Kernel]:
-        """All code that it needs, by symbol."""
-        return {k.symbol: k for launch in self.lowered.launches for k in launch.kernel.all_kernels()}
-
-    @property
-    def arena_bytes(self) -> int:
-        """Size of the arena of a run; its reports follow it."""
-        return arena_bytes(self.memory.peak_bytes)
-
-    @property
-    def index_checks(self) -> tuple[CheckedIndex, ...]:
-        """What the reports are of, in order."""
-        return tuple(check for reports in self.lowered.reports for check in reports.checks)
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Of the area that every thread needs for itself."""
-        return max((k.scratch_bytes for k in self.kernels.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +247,7 @@ class CpuTarget:
         weights = Weights(arrangements)
         homes, reports = caller_homes(lowered, graph), place_reports(lowered, arena_bytes(plan.peak_bytes))
         placement = Placement(lowered, bases, plan.offsets, names, homes, weights, reports)
-        steps, host_steps = _main_steps(lowered, placement)
+        steps, host_steps = main_steps(lowered, placement)
         program = program.with_partition(lowering.partition)
         return PlacedModel(program, lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
 
@@ -530,46 +430,3 @@ class CpuBackend(PlainBackend):
 
 def _silent(what: str, done: int, total: int) -> None:
     pass
-
-
-def _main_steps(lowered: LoweredModel, placement: Placement) -> tuple[list[MainStep], list[HostStep]]:
-    steps: list[MainStep] = []
-    host_steps: list[HostStep] = []
-    for step in lowered.steps:
-        if isinstance(step, HostOperator):
-            steps.append(HostCall(len(host_steps)))
-            host_steps.append(_host_step(step.node, placement))
-            continue
-        groups = tuple(
-            LaunchGroup(tuple(_launch(launch, placement) for launch in group.launches), group.num_cores)
-            # Threads begin with the groups in order: the longest first ends the stage soonest.
-            for group in sorted(step.groups, key=lambda group: -group.estimate_cycles)
-        )
-        is_plain = len(step.launches) == 1 and groups[0].max_threads is None
-        steps.append(groups[0].launches[0] if is_plain else Stage(groups))
-    return steps, host_steps
-
-
-def _launch(launch: KernelLaunch, placement: Placement) -> Launch:
-    args = tuple(placement.reference(storage) for storage in launch.args)
-    work = launch.kernel.estimate_cycles or 0.0
-    return Launch(launch.kernel.symbol, launch.kernel.num_chunks, args, work=work)
-
-
-def _host_step(node: Node, placement: Placement) -> HostStep:
-    def references(values: tuple[Value | None, ...]) -> tuple[ArgRef | None, ...]:
-        return tuple(None if v is None else placement.reference(v) for v in values)
-
-    return HostStep(node, references((*node.inputs, *node.captures)), references(node.outputs))
-
-
-def passthrough(graph: Graph) -> dict[str, Array | str]:
-    """Outputs that are an initializer, an input, or a repeated output, which no kernel writes."""
-    inputs = set(graph.inputs)
-    result: dict[str, Array | str] = {}
-    for value in graph.outputs:
-        if value in inputs:
-            result[value.name] = value.name
-        elif value.data is not None:
-            result[value.name] = value.data
-    return result

@@ -18,11 +18,12 @@ from tilewright.options import Options
 from tilewright.partition.form import Form
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.reproduce.ago.ablation import Pair
+from tilewright.targets.cpu.code import CpuCode
 from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
 from tilewright.targets.cpu.form_tuner import FormTuner
 from tilewright.targets.cpu.sites import Sites
-from tilewright.targets.cpu.target import CpuCode, CpuTarget
+from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.tune_base import random_feed
 from tilewright.tuning import TunedPlan
 from tilewright.tuning.form_plan import Failure, FormSite, Paired, TunedForms

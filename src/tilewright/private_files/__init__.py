@@ -1,0 +1,67 @@
+"""What the project keeps on disk between runs: files that only their user can have written.
+
+Among them is machine code that will run, so a file is used only if nobody else can have made or changed it:
+
+* Every folder from `/` down is opened from the one before, and looked at through its descriptor. Above the
+  cache's folder it belongs to the user or to root, and no other user may rename what lies in it. The cache's
+  folder and all below it belong to the user, and nobody else may write there; links are not followed.
+* A file is regular, the user's own, written by nobody else, not too large, and read through the descriptor
+  that was checked. Opening never waits, as it would for a pipe.
+* Each record carries a keyed digest (HMAC-SHA256) of its kind, name and content. The key lies elsewhere, in
+  the user's state folder: who can place files in the cache, but cannot read the key, can make no record.
+
+What fails a check is not used: one warning names it and says what to do, and the work is done anew.
+"""
+
+from tilewright.private_files.checks import NotPrivate, warn_once
+from tilewright.private_files.folder import MAX_LOOKED_AT, MAX_RECORD_BYTES, TEMPORARY_PREFIX, PrivateFolder
+from tilewright.private_files.keys import (
+    HEADER_BYTES,
+    KEY_BYTES,
+    BadRecord,
+    key_mark,
+    keyed_digest,
+    record_key,
+)
+from tilewright.private_files.places import (
+    CACHE_ENV,
+    DATABASE,
+    DATABASE_FILES,
+    KEY_NAME,
+    KINDS,
+    LOOPS,
+    OBJECTS,
+    TRUSTED,
+    default_cache_directory,
+    key_directory,
+)
+from tilewright.private_files.records import CacheCheck, Records, hazards_of, verified_records
+
+__all__ = [
+    "CACHE_ENV",
+    "DATABASE",
+    "DATABASE_FILES",
+    "HEADER_BYTES",
+    "KEY_BYTES",
+    "KEY_NAME",
+    "KINDS",
+    "LOOPS",
+    "MAX_LOOKED_AT",
+    "MAX_RECORD_BYTES",
+    "OBJECTS",
+    "TEMPORARY_PREFIX",
+    "TRUSTED",
+    "BadRecord",
+    "CacheCheck",
+    "NotPrivate",
+    "PrivateFolder",
+    "Records",
+    "default_cache_directory",
+    "hazards_of",
+    "key_directory",
+    "key_mark",
+    "keyed_digest",
+    "record_key",
+    "verified_records",
+    "warn_once",
+]
