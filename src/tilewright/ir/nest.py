@@ -136,13 +136,11 @@ class Access:
         """Names of the dims the address depends on, in order of appearance."""
         names: dict[str, None] = {}
         for index in self.index:
-            match index:
-                case Affine():
-                    names.update(dict.fromkeys(index.dims()))
-                case Lookup(_, dim):
-                    names[dim] = None
-                case Indirect():
-                    pass
+            if isinstance(index, Affine):
+                for name, _ in index.terms:
+                    names[name] = None
+            elif isinstance(index, Lookup):
+                names[index.dim] = None
         return tuple(names)
 
 

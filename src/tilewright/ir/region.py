@@ -132,14 +132,34 @@ def dim_intervals(nest: Nest, region: Region) -> dict[str, Interval] | None:
     axis (strides and offsets included) and rounds outwards as a linear range for merged axes.
     """
     write = nest.write
-    if volume(region) == 0 or any(d.extent == 0 for d in nest.parallel_dims):
-        return None
+    intervals: dict[str, Interval] = {}
+    for d in nest.dims:
+        if d.extent == 0 and d.role == "parallel":
+            return None
+        intervals[d.name] = (0, d.extent)
+    for start, stop in region:
+        if start >= stop:
+            return None
     wanted = region if write.view is None else reshape_region(region, write.operand.shape, write.view)
-    intervals: dict[str, Interval] = {d.name: (0, d.extent) for d in nest.dims}
-    settled = False
+    merged: list[tuple[Index, Interval]] = []
+    for index, interval in zip(write.index, wanted, strict=True):
+        if isinstance(index, Affine) and len(index.terms) == 1:
+            # Such bounds depend on no other dim: they are final.
+            ((dim, c),) = index.terms
+            begin, end = intervals[dim]
+            first, last = interval[0] - index.offset, interval[1] - 1 - index.offset
+            if c < 0:
+                first, last = -last, -first
+            begin, end = max(begin, -(-first // abs(c))), min(end, last // abs(c) + 1)
+            if begin >= end:
+                return None
+            intervals[dim] = (begin, end)
+        else:
+            merged.append((index, interval))
+    settled = not merged
     while not settled:
         settled = True
-        for index, interval in zip(write.index, wanted, strict=True):
+        for index, interval in merged:
             for dim, tightened in _solve(index, interval, intervals):
                 if tightened is None:
                     return None
@@ -180,8 +200,11 @@ def _bounds(index: Affine, intervals: Mapping[str, Interval]) -> Interval:
     """Smallest and largest value over the intervals, both inclusive."""
     low = high = index.offset
     for dim, c in index.terms:
-        ends = (c * intervals[dim][0], c * (intervals[dim][1] - 1))
-        low, high = low + min(ends), high + max(ends)
+        begin, end = intervals[dim]
+        if c > 0:
+            low, high = low + c * begin, high + c * (end - 1)
+        else:
+            low, high = low + c * (end - 1), high + c * begin
     return low, high
 
 
@@ -205,15 +228,9 @@ def access_region(
 
     `sums` bounds the values of whole sums of terms more tightly than the intervals of their dims do.
     """
-    if any(intervals[dim][0] >= intervals[dim][1] for dim in access.dims()):
-        return None  # a reduction over nothing still reads its initial value
     axes = []
     for index, extent in zip(access.index, access.shape, strict=True):
-        if isinstance(index, Affine) and index.terms in sums:
-            start, stop = (end + index.offset for end in sums[index.terms])
-            axis: Interval | None = (max(start, 0), min(stop, extent))
-        else:
-            axis = _axis_interval(index, extent, intervals)
+        axis = _axis_interval(index, extent, intervals, sums)
         if axis is None or axis[0] >= axis[1]:
             return None
         axes.append(axis)
@@ -221,18 +238,27 @@ def access_region(
     return region if access.view is None else reshape_region(region, access.view, access.operand.shape)
 
 
-def _axis_interval(index: Index, extent: int, intervals: Mapping[str, Interval]) -> Interval | None:
-    match index:
-        case Affine():
-            low, high = _bounds(index, intervals)
-            if low < 0 or high >= extent:
-                return _clipped(index, extent, intervals)
-            return low, high + 1
-        case Lookup(table, dim):
-            inside = [v for v in table[slice(*intervals[dim])] if 0 <= v < extent]
-            return (min(inside), max(inside) + 1) if inside else None
-        case Indirect():
-            return 0, extent
+def _axis_interval(
+    index: Index, extent: int, intervals: Mapping[str, Interval], sums: Mapping[Terms, Interval]
+) -> Interval | None:
+    """What one index touches; None where that is nothing, as in a reduction over nothing, which still reads
+    its initial value."""
+    if isinstance(index, Affine):
+        for dim, _ in index.terms:
+            begin, end = intervals[dim]
+            if begin >= end:
+                return None
+        if index.terms in sums:
+            start, stop = sums[index.terms]
+            return max(start + index.offset, 0), min(stop + index.offset, extent)
+        low, high = _bounds(index, intervals)
+        if low < 0 or high >= extent:
+            return _clipped(index, extent, intervals)
+        return low, high + 1
+    if isinstance(index, Lookup):
+        inside = [v for v in index.table[slice(*intervals[index.dim])] if 0 <= v < extent]
+        return (min(inside), max(inside) + 1) if inside else None
+    return 0, extent
 
 
 def _clipped(index: Affine, extent: int, intervals: Mapping[str, Interval]) -> Interval | None:

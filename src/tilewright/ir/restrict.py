@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr, Iter, substitute
-from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Lookup, Nest, Operand, operands_of
+from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Lookup, Nest, Operand
 from tilewright.ir.region import Interval, Region, dim_intervals, full_region, hull, nest_input_regions
 
 OperandKey = tuple[str, int]
@@ -68,17 +68,18 @@ def windows_of(
     What is `present` of a temporary needs nothing any more.
     """
     windows = dict(wanted)
-    whole = {*whole, *(o.key for o in operands_of(nests) if o.kind == "table")}
     for nest in reversed(nests):
         region = missing(windows, nest.write.operand.key, present)
         if region is None:
             continue
         for access, needed in zip(nest.reads, nest_input_regions(nest, region), strict=True):
-            key = access.operand.key
-            if key in whole:
-                windows[key] = full_region(access.operand.shape)
+            operand = access.operand
+            key = operand.key
+            if operand.kind == "table" or key in whole:
+                windows[key] = full_region(operand.shape)
             elif needed is not None:
-                windows[key] = hull(windows[key], needed) if key in windows else needed
+                known = windows.get(key)
+                windows[key] = needed if known is None or known == needed else hull(known, needed)
     return windows
 
 

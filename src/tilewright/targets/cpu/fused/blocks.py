@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.bounds import require_bounded_part
-from tilewright.ir.contraction import contractions
+from tilewright.ir.contraction import ContractionForm, contractions
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Affine, Nest, Operand, operands_of
 from tilewright.ir.region import Region, intersect
@@ -61,7 +61,7 @@ def cut(group: NestGroup, layouts: Layouts, blocking: Blocking, max_variants: in
     """
     result = blocked_result(group)
     whole = whole_constants(group)
-    shareable = passed_on(group) if blocking.strip > 1 else frozenset()
+    shareable = passed_on(contractions(group.nests)) if blocking.strip > 1 else frozenset()
     numbers: dict[str, int] = {}
     variants: list[Variant] = []
     strips: list[tuple[tuple[int, RestrictedNests], ...]] = []
@@ -117,9 +117,9 @@ def whole_constants(group: NestGroup) -> frozenset[OperandKey]:
     }
 
 
-def passed_on(group: NestGroup) -> frozenset[OperandKey]:
+def passed_on(products: Iterable[ContractionForm]) -> frozenset[OperandKey]:
     """Temporaries that one kernel writes and another reads: sums of products are kernels of their own."""
-    nests = [form.nest for form in contractions(group.nests)]
+    nests = [form.nest for form in products]
     return frozenset(a.operand.key for n in nests for a in (*n.reads, n.write) if a.operand.kind == "local")
 
 

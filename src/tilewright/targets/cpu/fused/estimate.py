@@ -13,7 +13,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Literal
 
-from tilewright.ir.contraction import contraction_of, contractions
+from tilewright.ir.contraction import ContractionForm, contraction_of
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Affine, Nest, operands_of
@@ -36,7 +36,7 @@ _MOVE_BYTES_PER_CYCLE = 16.0
 _PRODUCT_SHOWN = 0.35
 _LOOP_SHOWN = 0.8
 _LOOP_BYTES_PER_CYCLE = 40.0
-_STEP_CYCLES = 4000.0
+STEP_CYCLES = 4000.0
 _PASSING_SHARE = 0.3
 _PANELS = (16, 32, 48, 64, 96, 192)
 _PANEL_PARTS = (2, 4)
@@ -54,7 +54,7 @@ _LATE_SHARE = 0.2
 _PARTS = (2, 3, 4, 6, 8, 11, 14, 16, 20, 28, 40, 56)
 _STRIPS = (4, 8, 16)
 _MIN_SAVED_OVER_PAID = 1.3
-_MIN_SAVED_SHARE = 0.06
+MIN_SAVED_SHARE = 0.06
 # Cutting an axis in two must not leave more than this share of the work to each half.
 _MOST_IN_A_HALF = 0.75
 _MOST_IN_A_PART = 0.55
@@ -74,7 +74,7 @@ class Estimate:
     def gain(self) -> float:
         """Cycles won, 0 if that is not certain enough."""
         net = self.saved - self.paid
-        certain = self.saved >= _MIN_SAVED_OVER_PAID * self.paid and net >= _MIN_SAVED_SHARE * self.total
+        certain = self.saved >= _MIN_SAVED_OVER_PAID * self.paid and net >= MIN_SAVED_SHARE * self.total
         return net if certain else 0.0
 
     @property
@@ -103,26 +103,27 @@ class Work:
         self._isa = isa
         self._constants = {("input", i): v for i, v in enumerate(group.inputs) if v.is_constant}
         self._undivided = whole_constants(group)
-        self._between = passed_on(group)
+        forms = {nest: contraction_of(nest) for nest in group.nests}
+        products = [form for form in forms.values() if form is not None]
+        self._between = passed_on(products)
         operands = {o.key: o for o in operands_of(group.nests)}
         self._element_bytes = {k: o.dtype.size_bytes for k, o in operands.items()}
-        products = contractions(group.nests)
-        self.saved = max(0, len(products) - 1) * _STEP_CYCLES
-        for key in (*self._between, *self._others):
+        self.saved = max(0, len(products) - 1) * STEP_CYCLES
+        for key in (*sorted(self._between), *self._others):
             element_bytes = self._element_bytes[key]
             for nest in self._users_of(key):
                 if key in self._others and nest.write.operand.key == key:
                     continue  # results are written all the same
-                form = contraction_of(nest)
-                is_product = form is not None and form.is_dense
+                form = forms[nest]
                 num_elements = operands[key].num_elements
                 if nest.write.operand.key == key:
                     num_elements = min(num_elements, prod(d.extent for d in nest.parallel_dims))
-                self.saved += _end_cycles(num_elements * element_bytes, is_product, isa)
-        self._cycles = [_cycles(n, isa) / max(1, n.num_iterations) for n in group.nests]
+                self.saved += end_cycles(num_elements * element_bytes, form is not None and form.is_dense, isa)
+        self._cycles = [_cycles(n, forms[n], isa) / max(1, n.num_iterations) for n in group.nests]
         self._whole = sum(c * n.num_iterations for c, n in zip(self._cycles, group.nests, strict=True))
         # Products, and at most one kernel for the loops around each.
         self._num_kernels = min(len(group.nests), 2 * len(products))
+        self._known_windows: dict[Region, dict[OperandKey, Region]] = {}
 
     def _users_of(self, key: OperandKey) -> list[Nest]:
         """What writes a temporary and what reads it, but for copies, which mostly are views."""
@@ -190,9 +191,14 @@ class Work:
         made = max(self._made(second), self._made(self._windows_along(region, axis, cuts[2])))
         return "panels" if made <= _MOST_IN_A_PART * self._made(whole) else None
 
-    def _windows_along(self, region: Region, axis: int, cut: Interval) -> dict[OperandKey, Region]:
-        part = (*region[:axis], cut, *region[axis + 1 :])
-        return windows_of(self.nests, {self._result: part}, self._undivided)
+    def _windows_along(self, region: Region, axis: int, cut: Interval) -> Mapping[OperandKey, Region]:
+        return self._windows((*region[:axis], cut, *region[axis + 1 :]))
+
+    def _windows(self, region: Region) -> Mapping[OperandKey, Region]:
+        """What a part of the result needs."""
+        if region not in self._known_windows:
+            self._known_windows[region] = windows_of(self.nests, {self._result: region}, self._undivided)
+        return self._known_windows[region]
 
     def _region(self, block: Sequence[int], number: int) -> Region:
         """The block of this number along every axis that is cut, or the last there."""
@@ -205,7 +211,7 @@ class Work:
     def _estimates_of(self, block: tuple[int, ...]) -> Iterator[Estimate]:
         """Of blocks of this size on their own and in strips; none if they outgrow the cache themselves."""
         inner = self._region(block, 1)
-        windows = windows_of(self.nests, {self._result: inner}, self._undivided)
+        windows = self._windows(inner)
         filled = self._windows_bytes(windows) / self._isa.caches.l2_bytes
         if filled > _WINDOWS_SHARE or not self._makes_once(windows):
             return
@@ -276,7 +282,7 @@ class Work:
         return sum(volume(w) * self._element_bytes[k] for k, w in windows.items() if k in self._constants)
 
 
-def _end_cycles(size_bytes: int, is_product: bool, isa: Isa) -> float:
+def end_cycles(size_bytes: int, is_product: bool, isa: Isa) -> float:
     """To write or to read a tensor between two kernels, as far as a product does not hide it."""
     leaving = saved_cycles(size_bytes, isa) / 2
     if is_product:
@@ -284,9 +290,13 @@ def _end_cycles(size_bytes: int, is_product: bool, isa: Isa) -> float:
     return leaving * _LOOP_SHOWN + size_bytes / _LOOP_BYTES_PER_CYCLE
 
 
-def _cycles(nest: Nest, isa: Isa) -> float:
+def highest_rate(isa: Isa) -> float:
+    """Iterations per cycle of the nests that compute fastest."""
+    return _MATRIX_RATE if isa.has_matrix_unit else _PRODUCT_RATE
+
+
+def _cycles(nest: Nest, form: ContractionForm | None, isa: Isa) -> float:
     """Rough time of a nest whose operands are at hand."""
-    form = contraction_of(nest)
     if form is None or not form.is_dense:
         return nest.num_iterations / _LOOP_RATE
     depth = max(1, prod(d.extent for d in nest.reduce_dims))

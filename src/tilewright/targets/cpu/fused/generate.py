@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 
+from tilewright.ir.contraction import contractions
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Indirect, Nest, Operand
@@ -152,7 +153,8 @@ def _lower_variant(
     group, here = problem.group, problem.on_windows(variant, context)
     on_windows = here.layouts
     results = {("output", i) for i in range(len(group.outputs))}
-    segments = _segments(variant.part.nests, here, passed_on(group) | results, problem.choices)
+    between = passed_on(contractions(group.nests)) | results
+    segments = _segments(variant.part.nests, here, between, problem.choices)
     shared = _shared_locals(segments) | problem.work.kept
     kernels: list[Kernel] = []
     for segment in segments:

@@ -1,0 +1,76 @@
+"""Whether blocks of several operators can gain at all: seen from what each operator is alone.
+
+Estimating the blocks of a group needs its nests composed and their windows followed. Most groups of heavy
+products save too little for that, whatever the blocks, and what each operator reads, writes and computes alone
+says so: composing nests takes operands away and adds none, and it computes every sum as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.contraction import contraction_of
+from tilewright.ir.fuse import NestGroup
+from tilewright.ir.graph import Value
+from tilewright.ir.nest import Opaque, Operand
+from tilewright.targets.cpu.fused.estimate import (
+    MIN_SAVED_SHARE,
+    STEP_CYCLES,
+    end_cycles,
+    highest_rate,
+)
+from tilewright.targets.cpu.isa import Isa
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Of one operator, and what follows it element by element: products, and the least time to compute them.
+
+    `ends` are the cycles to write or to read each value that may come to lie within a block, by value; `inner`
+    are those of its own temporaries. What no nests describe promises nothing and has none.
+    """
+
+    num_products: int
+    least_cycles: float
+    inner: float
+    ends: Mapping[Value, float]
+    made: frozenset[Value]
+
+    @classmethod
+    def of(cls, group: NestGroup | Opaque, isa: Isa) -> Promise | None:
+        """Of what the nests of a group say."""
+        if isinstance(group, Opaque):
+            return None
+        num_products = 0
+        iterations = 0
+        inner = 0.0
+        ends: dict[Value, float] = {}
+        for nest in group.nests:
+            form = contraction_of(nest)
+            num_products += form is not None
+            iterations += nest.num_iterations if nest.combine is not None else 0
+            operands: dict[tuple[str, int], Operand] = {
+                access.operand.key: access.operand for access in (*nest.reads, nest.write)
+            }
+            for (kind, position), operand in operands.items():
+                size_bytes = operand.num_elements * operand.dtype.size_bytes
+                cycles = end_cycles(size_bytes, form is not None and form.is_dense, isa)
+                if kind in ("input", "output"):
+                    value = (group.inputs if kind == "input" else group.outputs)[position]
+                    ends[value] = ends.get(value, 0.0) + cycles
+                elif kind == "local":
+                    inner += cycles
+        return cls(num_products, iterations / highest_rate(isa), inner, ends, frozenset(group.outputs))
+
+
+def may_gain(promises: Sequence[Promise | None]) -> bool:
+    """Whether computing these operators block by block can gain, if blocks cost nothing."""
+    known = [promise for promise in promises if promise is not None]
+    if len(known) != len(promises):
+        return False
+    made = frozenset[Value]().union(*(promise.made for promise in known))
+    saved = max(0, sum(promise.num_products for promise in known) - 1) * STEP_CYCLES
+    saved += sum(p.inner + sum(c for value, c in p.ends.items() if value in made) for p in known)
+    least_cycles = sum(promise.least_cycles for promise in known)
+    return saved > 0 and saved >= MIN_SAVED_SHARE * (least_cycles + saved)
