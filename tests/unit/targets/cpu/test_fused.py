@@ -230,7 +230,9 @@ def test_any_chain_in_any_blocks(size: Any, layers: Any, lines: int, strip: int)
     _, k, h, w = chain.value.shape
     blocking = Blocking((1, k, min(lines, h), w), strip)
     group = chain.group()
-    if cut(group, layouts_of(group), blocking, MAX_VARIANTS) is not None and passed_on(contractions(group.nests)):
+    if cut(group, layouts_of(group), blocking, MAX_VARIANTS) is not None and passed_on(
+        contractions(group.nests)
+    ):
         check(chain, blocking)
 
 

@@ -118,7 +118,9 @@ class Work:
                 num_elements = operands[key].num_elements
                 if nest.write.operand.key == key:
                     num_elements = min(num_elements, prod(d.extent for d in nest.parallel_dims))
-                self.saved += end_cycles(num_elements * element_bytes, form is not None and form.is_dense, isa)
+                self.saved += end_cycles(
+                    num_elements * element_bytes, form is not None and form.is_dense, isa
+                )
         self._cycles = [_cycles(n, forms[n], isa) / max(1, n.num_iterations) for n in group.nests]
         self._whole = sum(c * n.num_iterations for c, n in zip(self._cycles, group.nests, strict=True))
         # Products, and at most one kernel for the loops around each.
