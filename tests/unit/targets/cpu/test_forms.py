@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from tests.unit.targets.cpu.test_fused import Chain
@@ -20,7 +21,9 @@ from tilewright.partition.join_layers import join_layers
 from tilewright.partition.layerwise import Layerwise, layerwise_clusters
 from tilewright.planning import Budget, Infeasible, Provenance
 from tilewright.targets.cpu.forms import choose_forms
+from tilewright.targets.cpu.forms.elements import Elements
 from tilewright.targets.cpu.fused.prices import GroupEstimates
+from tilewright.targets.cpu.fused.promise import may_gain
 from tilewright.targets.cpu.isa import Isa, isa_by_name
 
 AVX512 = isa_by_name("avx512")
@@ -119,6 +122,21 @@ def test_clusters_are_cut_into_the_kernels_of_the_default(name: str) -> None:
             {frozenset(s.nodes[i].name for i in k.nodes) for s in chosen.subgraphs for k in s.kernels}
         )
     assert kernels[0] == kernels[1]
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18", "squeezenet1_1"])
+def test_whatever_gains_is_promising(name: str) -> None:
+    graph = plan(load_onnx(zoo.build(name)), Options(target="null")).program.graph
+    known = prices()
+    elements = Elements(as_one(graph)).all
+    counts = {True: 0, False: 0}
+    for first, last in pairwise(elements):
+        promises = [known.promise_of(e.nodes, e.outputs) for e in (first, last)]
+        promising = may_gain(promises)
+        counts[promising] += 1
+        if not promising:
+            assert known.of((*first.nodes, *last.nodes), last.outputs) is None
+    assert all(counts.values())
 
 
 def test_layers_that_weight_cut_are_whole_again() -> None:

@@ -1,8 +1,8 @@
 """Whether blocks of several operators can gain at all: seen from what each operator is alone.
 
 Estimating the blocks of a group needs its nests composed and their windows followed. Most groups of heavy
-products save too little for that, whatever the blocks, and what each operator reads, writes and computes alone
-says so: composing nests takes operands away and adds none, and it computes every sum as before.
+products save too little for that, whatever the blocks, and what each operator reads, writes and computes
+alone says so: composing nests takes operands away and adds none, and it computes every sum as before.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tilewright.targets.cpu.isa import Isa
 class Promise:
     """Of one operator, and what follows it element by element: products, and the least time to compute them.
 
-    `ends` are the cycles to write or to read each value that may come to lie within a block, by value; `inner`
-    are those of its own temporaries. What no nests describe promises nothing and has none.
+    `ends` are the cycles to write or to read each value that may come to lie within a block, by value;
+    `inner` are those of its temporaries.
     """
 
     num_products: int
