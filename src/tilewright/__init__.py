@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tilewright.api import compile_model as compile
     from tilewright.api import export_model as export
     from tilewright.api import inspect_file as inspect
+    from tilewright.api import learn_costs as learn
     from tilewright.api import map_operators as map
     from tilewright.api import open_artifact as open
     from tilewright.api import plan_model as plan
@@ -71,6 +72,7 @@ __all__ = [
     "compile",
     "export",
     "inspect",
+    "learn",
     "load",
     "map",
     "open",
@@ -104,6 +106,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "compile": ("tilewright.api", "compile_model"),
     "export": ("tilewright.api", "export_model"),
     "inspect": ("tilewright.api", "inspect_file"),
+    "learn": ("tilewright.api", "learn_costs"),
     "map": ("tilewright.api", "map_operators"),
     "open": ("tilewright.api", "open_artifact"),
     "plan": ("tilewright.api", "plan_model"),

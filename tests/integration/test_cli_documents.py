@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
 }
 """A command for each kind; demonstrations, reproductions and simulations take longer and have tests of their
 own."""
-ELSEWHERE = {"demo", "reproduce", "simulate"}
+ELSEWHERE = {"demo", "learn", "reproduce", "simulate"}
 
 
 @pytest.fixture(scope="module")

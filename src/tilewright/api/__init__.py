@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tilewright.api.compilation import compile_model
     from tilewright.api.doctor import Diagnosis, diagnose
     from tilewright.api.inspection import Inspection, inspect_file
+    from tilewright.api.learning import LearnResult, learn_costs
     from tilewright.api.mapping import MapRequest, map_operators
     from tilewright.api.models import Model, ModelSummary, load
     from tilewright.api.plans import PlanComparison, PlanRequest, plan_model
@@ -34,6 +35,7 @@ _HOMES = {
     "tilewright.api.compilation": ("compile_model",),
     "tilewright.api.doctor": ("Diagnosis", "diagnose"),
     "tilewright.api.inspection": ("Inspection", "inspect_file"),
+    "tilewright.api.learning": ("LearnResult", "learn_costs"),
     "tilewright.api.mapping": ("MapRequest", "map_operators"),
     "tilewright.api.models": ("Model", "ModelSummary", "load"),
     "tilewright.api.plans": ("PlanComparison", "PlanRequest", "plan_model"),
@@ -56,6 +58,7 @@ __all__ = [
     "ExportedStages",
     "InferenceSession",
     "Inspection",
+    "LearnResult",
     "MapRequest",
     "Model",
     "ModelProfile",
@@ -76,6 +79,7 @@ __all__ = [
     "export_model",
     "export_stages",
     "inspect_file",
+    "learn_costs",
     "load",
     "map_operators",
     "open_artifact",

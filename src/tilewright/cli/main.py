@@ -43,6 +43,7 @@ VERBS: dict[str, str] = {
     "schema": "Look",
     "compile": "Build",
     "tune": "Build",
+    "learn": "Build",
     "export": "Build",
     "plan": "Build",
     "map": "Build",

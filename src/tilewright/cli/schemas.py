@@ -47,6 +47,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "tilewright.cli.facts:WrittenArtifact",
     ),
     "tune": (_FACTS, "tilewright.steps:TuningInfo", "tilewright.api.tuning:TuneResult"),
+    "learn": ("tilewright.api.learning:LearnResult",),
     "cache": ("tilewright.api.cache:CacheContents",),
     "cache-verify": ("tilewright.api.cache:CacheVerification",),
     "cache-prune": ("tilewright.api.cache:PrunedCache",),

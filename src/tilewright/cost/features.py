@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from math import log2, prod
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tilewright.cost.energy import EnergyTable
 from tilewright.cost.roofline import external_bytes
 from tilewright.errors import UsageError
 from tilewright.hardware.element_types import ElementTypes, computing_dtype
+from tilewright.hardware.host import HOST_NAME
 from tilewright.hardware.machine import Machine, Work
 from tilewright.hardware.probe import nominal_clock_hz
 from tilewright.ir.contraction import ContractionForm, contractions
@@ -37,7 +38,7 @@ from tilewright.ir.nest import Affine, Nest, row_major_address
 
 Array = np.ndarray[Any, Any]
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """Changes where a name means something else than before."""
 
 NOMINAL_CLOCK_HZ = 3.0e9
@@ -106,7 +107,7 @@ class WorkFacts:
             intermediate_bytes=sum(v.size_bytes for v in made if v not in work.outputs),
             num_nodes=len(work.nodes),
             innermost=max((v.shape[-1] for v in results if v.shape), default=1),
-            reduced_iterations=sum(n.num_iterations for n in nests if n.combine) - num_macs,
+            reduced_iterations=max(0, sum(n.num_iterations for n in nests if n.combine) - num_macs),
             iterations=sum(n.num_iterations for n in nests if not n.combine),
             strided_iterations=sum(n.num_iterations for n, run in zip(nests, runs, strict=True) if run == 1),
             viewed_iterations=sum(
@@ -126,6 +127,52 @@ class WorkFacts:
     def moved_bytes(self) -> int:
         """Bytes that pass the kernel's border."""
         return self.input_bytes + self.weight_bytes + self.output_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """How a target would compute a kernel, as it estimates before lowering; 0 where it says nothing.
+
+    Times are of one core: of products by the template that would be chosen, and of loop nests apart what
+    their operations, their loads and the bytes that they move take. `separate_ns` is what the operators take
+    one by one, `saved_share` what computing block by block saves, `arranged_ns` what the kernel takes with
+    its operands laid out as their other users wish. Of elements that lanes cannot take side by side some are
+    read, some written, some at steps that fall into one set of a cache. A program's constants tell how cold
+    they are.
+    """
+
+    num_kernels: int = 0
+    least_chunks: int = 0
+    separate_ns: float = 0.0
+    saved_share: float = 0.0
+    matrix_ns: float = 0.0
+    winograd_ns: float = 0.0
+    contraction_ns: float = 0.0
+    integer_ns: float = 0.0
+    product_gain: float = 0.0
+    operations_ns: float = 0.0
+    loads_ns: float = 0.0
+    transfers_ns: float = 0.0
+    gathered_elements: int = 0
+    scattered_elements: int = 0
+    conflicting_elements: int = 0
+    least_vector: int = 0
+    arranged_ns: float = 0.0
+    program_constant_bytes: int = 0
+
+
+@runtime_checkable
+class TellsPlans(Protocol):
+    """A cost model that says how its target would compute a kernel, and on how many threads a run has."""
+
+    @property
+    def num_threads(self) -> int:
+        """Of a run."""
+        ...
+
+    def plan_facts(self, work: KernelWork) -> PlanFacts:
+        """Of a kernel alone."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +234,18 @@ class MachineFacts:
         return Estimate(time_ns, time_ns, "roofline of the described machine", energy_pj, energy_pj or 0.0)
 
 
+def identity_of(machine: Machine) -> str:
+    """The name of a machine, that of this host with its processor."""
+    return f"{machine.name}, {machine.description}" if machine.name == HOST_NAME else machine.name
+
+
 _MACHINE = tuple(f.name for f in fields(MachineFacts) if f.name != "energies")
 _WORK = tuple(f.name for f in fields(WorkFacts))
+_PLAN = tuple(f.name for f in fields(PlanFacts))
 FEATURES: tuple[str, ...] = (
     *_WORK,
+    *_PLAN,
+    "separate_ratio",
     "flop_per_byte",
     "largest_dim",
     "num_threads",
@@ -201,7 +256,13 @@ FEATURES: tuple[str, ...] = (
 """Names of the features, in order."""
 
 
-def features_of(facts: WorkFacts, machine: MachineFacts, num_threads: int, estimate_ns: float) -> Array:
+def features_of(
+    facts: WorkFacts,
+    machine: MachineFacts,
+    num_threads: int,
+    estimate_ns: float,
+    plan: PlanFacts | None = None,
+) -> Array:
     """The features of a kernel on so many threads that the target itself estimates at `estimate_ns`.
 
     >>> from tilewright.hardware.presets import load_preset
@@ -209,9 +270,12 @@ def features_of(facts: WorkFacts, machine: MachineFacts, num_threads: int, estim
     >>> float(features[FEATURES.index("macs")])
     3.0
     """
+    plan = plan or PlanFacts()
     flop = 2 * facts.macs + facts.other_flop
     values = (
         *(getattr(facts, name) for name in _WORK),
+        *(getattr(plan, name) for name in _PLAN),
+        plan.separate_ns / estimate_ns if estimate_ns else 0.0,
         flop / (facts.moved_bytes + 1),
         max(facts.rows, facts.columns, facts.batch),
         num_threads,

@@ -27,6 +27,10 @@ def host_memory() -> Machine:
     return described_host(probe_host())
 
 
+HOST_NAME = "host"
+"""Of whatever machine this process runs on."""
+
+
 def described_host(facts: HostFacts) -> Machine:
     """A host of which these facts hold, as one cluster of its usable cores.
 
@@ -49,7 +53,7 @@ def described_host(facts: HostFacts) -> Machine:
     instructions = None if facts.processor is None else _instructions(facts.processor)
     units = () if instructions is None else described_units(instructions, cores // counts[0])
     return Machine(
-        name="host",
+        name=HOST_NAME,
         description=f"{facts.cpu_name} ({facts.architecture})",
         levels=(*levels, memory),
         units=units,

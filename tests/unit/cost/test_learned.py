@@ -16,7 +16,7 @@ from tilewright.cost.base import CostModel
 from tilewright.cost.features import FEATURES, MachineFacts, WorkFacts
 from tilewright.cost.learned.coreg import coreg
 from tilewright.cost.learned.costs import LearnedCosts
-from tilewright.cost.learned.metrics import kendall_tau, right_decisions
+from tilewright.cost.learned.metrics import fuses, kendall_tau, num_right
 from tilewright.cost.learned.model import Learned, LearnedModel
 from tilewright.cost.learned.regressor import Linear, Neighbours, Regressor, Tree, Trees
 from tilewright.cost.learned.training import METHODS, Effort, Pool, fit, stratified, train
@@ -252,7 +252,8 @@ def test_every_class_has_its_share_of_what_is_measured_first() -> None:
 def test_measures_of_predictions() -> None:
     assert kendall_tau(np.array([1.0, 2.0]), np.array([2.0, 1.0])) == -1.0
     assert kendall_tau(np.ones(3), np.arange(3.0)) == 0.0
-    true = np.array([10.0, 4.0, 4.0, 7.9])
-    choices = [(0, (1, 2)), (3, (1, 2))]
-    assert right_decisions(true, true, choices) == (1, 1), "1.3 % do not matter"
-    assert right_decisions(np.array([1.0, 4.0, 4.0, 1.0]), true, choices) == (0, 1)
+    choices = [(0, (1, 2), False), (3, (1, 2), True)]
+    assert num_right(np.array([10.0, 4.0, 4.0, 7.9]), choices) == 2
+    assert num_right(np.array([1.0, 4.0, 4.0, 1.0]), choices) == 1
+    assert fuses(0.987, 0.987) is None, "1.3 % do not matter"
+    assert fuses(1.25, 1.25) is False

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tilewright.cost.base import CostModel, Estimate, KernelWork
-from tilewright.cost.features import MachineFacts, WorkFacts, features_of, work_structure
+from tilewright.cost.features import (
+    MachineFacts,
+    PlanFacts,
+    TellsPlans,
+    WorkFacts,
+    features_of,
+    identity_of,
+    work_structure,
+)
 from tilewright.cost.learned.model import Learned, LearnedModel
 from tilewright.errors import UsageError
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +54,26 @@ class LearnedCosts:
         """A model for a machine, whose target estimates as `base` does.
 
         Raises:
-            UsageError: the model is of another machine, or knows no time.
+            UsageError: the model is of another machine or number of threads, or knows no time.
         """
-        if model.machine != machine.name:
+        name = identity_of(machine)
+        if model.machine != name:
             raise UsageError(
-                f"learned model: is of machine {model.machine!r}, not of {machine.name!r}; adapt it to that."
+                f"learned model: is of machine {model.machine!r}, not of {name!r}; adapt it to that: "
+                "tilewright learn --start."
             )
         if "time" not in model.quantities:
             raise UsageError(f"learned model of {model.machine!r}: knows no time; train it on times, too.")
-        threads = num_threads or machine.num_cores_per_cluster
-        return cls(model, base, MachineFacts.of(machine, types), threads)
+        if num_threads is None:
+            known = base.num_threads if isinstance(base, TellsPlans) else None
+            num_threads = known or machine.num_cores_per_cluster
+        if model.threads and num_threads not in model.threads:
+            trained = " or ".join(map(str, model.threads))
+            raise UsageError(
+                f"learned model of {model.machine!r}: knows kernels on {trained} threads, not on "
+                f"{num_threads}; give --threads {model.threads[0]}, or train it on {num_threads}."
+            )
+        return cls(model, base, MachineFacts.of(machine, types), num_threads)
 
     @classmethod
     def open(
@@ -130,12 +151,16 @@ class LearnedCosts:
             return estimate
         key = (work_structure(work), num_threads, None if estimate is None else estimate.time_ns)
         if key not in self._known:
-            facts = WorkFacts.of(work)
-            self._known[key] = self._predicted(facts, estimate or self.machine.roofline(facts), num_threads)
+            facts, plan = WorkFacts.of(work), PlanFacts()
+            if estimate is None:
+                estimate = self.machine.roofline(facts)
+            elif isinstance(self.base, TellsPlans):
+                plan = self.base.plan_facts(work)
+            features = features_of(facts, self.machine, num_threads, estimate.time_ns, plan)
+            self._known[key] = self._predicted(features[None, :], estimate)
         return self._known[key]
 
-    def _predicted(self, facts: WorkFacts, estimate: Estimate, num_threads: int) -> Estimate:
-        features = features_of(facts, self.machine, num_threads, estimate.time_ns)[None, :]
+    def _predicted(self, features: Array, estimate: Estimate) -> Estimate:
 
         def corrected(learned: Learned, value: float) -> float:
             return value * float(np.exp2(learned.log_ratio(features)[0]))

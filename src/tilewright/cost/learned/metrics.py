@@ -31,18 +31,27 @@ def kendall_tau(predicted: Array, true: Array) -> float:
     return round(float((first * second).sum() / pairs), 12) if pairs else 0.0
 
 
-def right_decisions(
-    predicted: Array, true: Array, choices: Sequence[tuple[int, Sequence[int]]], least: float = 0.05
-) -> tuple[int, int]:
-    """Of the choices between a whole and its parts that differ by more than `least`: (right, all).
+def fuses(low: float, high: float, least: float = 0.05) -> bool | None:
+    """Whether a whole is faster than its parts, by quartiles of the ratio of their times.
 
-    >>> right_decisions(np.array([1.0, 2.0, 2.0]), np.array([5.0, 2.0, 2.0]), [(0, (1, 2))])
-    (0, 1)
+    None where they differ by `least` or less, or where the quartiles do not agree on which is faster.
+
+    >>> fuses(0.8, 0.9), fuses(1.1, 1.2), fuses(0.8, 1.1), fuses(0.96, 0.98)
+    (True, False, None, None)
     """
-    right = count = 0
-    for whole, parts in choices:
-        together, apart = true[whole], true[list(parts)].sum()
-        if abs(together - apart) > least * max(together, apart):
-            count += 1
-            right += bool((predicted[whole] < predicted[list(parts)].sum()) == (together < apart))
-    return right, count
+    middle = (low * high) ** 0.5
+    if high < 1 and middle < 1 - least:
+        return True
+    return False if low > 1 and 1 / middle < 1 - least else None
+
+
+def num_right(predicted: Array, choices: Sequence[tuple[int, Sequence[int], bool]]) -> int:
+    """Of choices between a whole and its parts, which say whether the whole is faster, those predicted so.
+
+    >>> num_right(np.array([1.0, 2.0, 2.0]), [(0, (1, 2), True), (0, (1, 2), False)])
+    1
+    """
+    return sum(
+        bool(predicted[whole] < predicted[list(parts)].sum()) == is_faster
+        for whole, parts, is_faster in choices
+    )

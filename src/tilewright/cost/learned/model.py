@@ -29,7 +29,8 @@ Estimates = Literal["target", "roofline"]
 class HeldOut:
     """What was predicted of operators that training never saw, beside the target's own estimate.
 
-    `mape` is the mean of relative errors, `kendall_tau` how well the order agrees.
+    `mape` is the mean of relative errors, `kendall_tau` how well the order agrees, `right_share` of the
+    choices between a kernel and its parts that matter those that come out as they are.
     """
 
     num_operators: int
@@ -37,6 +38,9 @@ class HeldOut:
     kendall_tau: float
     estimate_mape: float
     estimate_kendall_tau: float
+    num_choices: int = 0
+    right_share: float = 1.0
+    estimate_right_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,15 @@ class Learned:
 class LearnedModel:
     """What was learned for one machine: how far its target's own estimates are off, or those of its roofline.
 
-    `energy_source` says where energies come from.
+    `energy_source` says where energies come from, `threads` on how many kernels ran; none where that is not
+    what was varied.
     """
 
     machine: str
     quantities: Mapping[str, Learned]
     estimates: Estimates = "target"
     energy_source: str = ""
+    threads: tuple[int, ...] = ()
     features: tuple[str, ...] = FEATURES
     features_version: int = FEATURES_VERSION
     format: str = FORMAT

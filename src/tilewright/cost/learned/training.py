@@ -250,6 +250,15 @@ def _floats(values: Any) -> tuple[float, ...]:
     return tuple(float(v) for v in values)
 
 
+def require_trainer() -> None:
+    """Refuse to begin what could not be ended.
+
+    Raises:
+        UsageError: scikit-learn is missing.
+    """
+    _sklearn()
+
+
 def _sklearn() -> ModuleType:
     try:
         import sklearn

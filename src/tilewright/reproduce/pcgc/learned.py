@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import ceil
 
-from tilewright.cost.features import MachineFacts
 from tilewright.cost.learned.model import Quantity
 from tilewright.cost.learned.training import Effort, Method
 from tilewright.errors import UsageError
+from tilewright.learning.collect import Collection, Network, machine_of
+from tilewright.learning.table import ESTIMATE, Outcome, Table, held_out_by_family, pretrained_without
 from tilewright.reproduce.base import Effort as Share
 from tilewright.reproduce.base import Exhibit, Figure, Update
-from tilewright.reproduce.pcgc.learning import ESTIMATE, Outcome, Table, held_out_by_family
-from tilewright.reproduce.pcgc.samples import Samples, measured, simulated
 
 MACHINES = ("jetson-nano", "a310", "zcu102{dtype=int8}")
 NETWORKS = (
@@ -30,6 +29,7 @@ NETWORKS = (
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
 LEAST_MEASURED_NS = 500.0
 """Time stamps of this processor resolve some 10 ns."""
+HERE = "this processor"
 _HEADS = (
     "machine",
     "of",
@@ -78,8 +78,8 @@ def _exhibits(share: Share, update: Update) -> Iterator[Exhibit]:
         _HEADS,
         tuple(rows),
     )
-    curve: list[tuple[str, ...]] = []
     method: Method = "trees"
+    curve: list[tuple[str, ...]] = []
     for (machine, quantity), table in tables.items():
         if quantity == "time":
             for part in SHARES:
@@ -90,33 +90,48 @@ def _exhibits(share: Share, update: Update) -> Iterator[Exhibit]:
     yield Exhibit(
         "Algorithm 1, curve", "errors against the share that is measured", "", (), "", _HEADS, tuple(curve)
     )
+    yield _pretraining({m: table for (m, quantity), table in tables.items() if quantity == "time"}, update)
+
+
+def _pretraining(tables: Mapping[str, Table], update: Update) -> Exhibit:
+    """Each machine, with and without what all kernels of the simulated others teach."""
+    rows: list[tuple[str, ...]] = []
+    for machine, table in tables.items():
+        others = [t for m, t in tables.items() if m not in (machine, HERE)]
+        before = pretrained_without(others)
+        for part in SHARES[:3]:
+            update(f"{machine}, pre-trained, by {part:.0%}", 0, 1)
+            alone = held_out_by_family(table, Effort(share=part), ("trees",))["trees"]
+            if alone.true:
+                adapted = held_out_by_family(table, Effort(share=part), ("trees",), before)["trees"]
+                rows.append(_row(machine, "time", part, "trees", alone))
+                rows.append(_row(machine, "time", part, "trees, pre-trained", adapted))
+    said = (
+        "Trees that begin with what all kernels of the other simulated machines teach, without the family "
+        "that is held out, and learn what is left."
+    )
+    return Exhibit(
+        "Algorithm 1, pre-trained", "adapting to another machine", said, (), "", _HEADS, tuple(rows)
+    )
 
 
 def _tables(networks: tuple[str, ...], update: Update) -> Iterator[tuple[tuple[str, Quantity], Table]]:
     from tilewright import zoo
     from tilewright.frontend.onnx import load_onnx
-    from tilewright.hardware.host import host_machine
-    from tilewright.targets import find_target
     from tilewright.zoo.catalog import NETWORKS as CATALOG
 
-    graphs = {name: load_onnx(zoo.build(name)) for name in networks}
-    here = Samples()
-    for number, (name, graph) in enumerate(graphs.items()):
-        update(f"operators of {name} on this processor", number, len(graphs))
-        here.extend(measured(name, CATALOG[name].family, graph, (1,))[1])
-    yield (
-        ("this processor", "time"),
-        Table.of(here, MachineFacts.of(host_machine()), "time", LEAST_MEASURED_NS),
-    )
+    known = [Network(name, CATALOG[name].family, name, load_onnx(zoo.build(name))) for name in networks]
     quantities: tuple[Quantity, ...] = ("time", "energy")
-    for target in MACHINES:
-        there = Samples()
-        for number, (name, graph) in enumerate(graphs.items()):
-            update(f"operators of {name} on {target}", number, len(graphs))
-            there.extend(simulated(name, CATALOG[name].family, graph, target))
-        machine = MachineFacts.of(find_target(target).machine)
+    for target in ("cpu", *MACHINES):
+        is_here = target == "cpu"
+        collection = Collection(target, 1)
+        collection.collect(known, update)
+        _, facts = machine_of(target)
+        if is_here:
+            yield (HERE, "time"), Table.of(collection.samples, facts, "time", LEAST_MEASURED_NS)
+            continue
         for quantity in quantities:
-            yield (target.partition("{")[0], quantity), Table.of(there, machine, quantity)
+            yield (target.partition("{")[0], quantity), Table.of(collection.samples, facts, quantity)
 
 
 def _row(machine: str, quantity: str, share: float, method: str, outcome: Outcome) -> tuple[str, ...]:

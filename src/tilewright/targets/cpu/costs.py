@@ -7,11 +7,13 @@ number here is an estimate, bounds too.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from tilewright.cost.base import Estimate, KernelWork
+from tilewright.cost.features import PlanFacts
 from tilewright.cost.roofline import external_bytes
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
@@ -25,16 +27,18 @@ from tilewright.partition.base import Subgraph
 from tilewright.targets.cpu.arrange import Barriers
 from tilewright.targets.cpu.fused.prices import GroupEstimates
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
-from tilewright.targets.cpu.layouts import assign_layouts
+from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts, choose_num_chunks
+from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import LOOP_NEST
+from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch
 from tilewright.targets.cpu.repeats import nest_facts
-from tilewright.targets.cpu.select import product_cycles
+from tilewright.targets.cpu.select import product_way
 from tilewright.targets.cpu.sharing import make_alias
 from tilewright.targets.cpu.stage_ir import NEAR_WORK
 from tilewright.targets.cpu.stage_times import Launched, stage_ns
 from tilewright.targets.cpu.template import START_CYCLES, Context, operand_bytes, transfer_cycles
+from tilewright.targets.cpu.template import Estimate as TemplateEstimate
 from tilewright.targets.cpu.tensors import ModelTensors, Names
 from tilewright.targets.cpu.views import find_views
 from tilewright.tuning import Choice
@@ -113,6 +117,16 @@ class LaunchCost:
         start_ns = _CALL_NS if self.num_chunks == 1 else _STEP_NS
         chunk_ns = (work_ns + remote_ns) / self.num_chunks
         return Launched(chunk_ns, self.num_chunks, start_ns, _BARRIER_NS, share, _SHARING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Nests that one kernel computes by one template."""
+
+    nests: tuple[Nest, ...]
+    template: str
+    estimate: TemplateEstimate
+    layouts: Layouts
 
 
 _Track = tuple[LaunchCost, float]
@@ -290,34 +304,106 @@ class CpuCosts:
 
     def _estimated(self, group: NestGroup) -> tuple[LaunchCost, ...]:
         """What the templates that would be chosen say of a group that is alone in the world."""
+        return tuple(self._of_nests(part.nests, part.estimate.cycles) for part in self._templates(group))
+
+    def _templates(self, group: NestGroup, outside: Mapping[Tensor, Layout] | None = None) -> Iterator[_Part]:
+        """The kernels of a group, by the templates that would be chosen.
+
+        `outside` are the layouts of its inputs and outputs; without them it is alone in the world.
+        """
         tensors = ModelTensors(self._graph)
         tensors.layouts = assign_layouts([group], frozenset())
+        if outside is not None:
+            ends = (*group.inputs, *group.outputs)
+            tensors.layouts = {t: x for t, x in tensors.layouts.items() if not isinstance(t, Value)}
+            tensors.layouts.update({v: outside[v] for v in ends if v in outside})
         names = Names(tensors, 0, group)
         # Parts of a result that lie where it does, as those of merged operators, cost nothing.
         tensors.place(find_views([(group, names.tensor)], tensors.layouts, frozenset(group.inputs)))
         cached = names.cached_constants(self._isa.caches.l2_bytes)
-        costs: list[LaunchCost] = []
         others: list[Nest] = []
 
-        def finish() -> None:
+        def loops() -> Iterator[_Part]:
             if others:
                 context = Context(self._isa, names.layouts(others), self._accuracy)
-                cycles = LOOP_NEST.estimate(others, Choice(LOOP_NEST.name), context).cycles
-                costs.append(self._of_nests(others, cycles))
+                estimate = LOOP_NEST.estimate(others, Choice(LOOP_NEST.name), context)
+                yield _Part(tuple(others), LOOP_NEST.name, estimate, context.layouts)
                 others.clear()
 
         for nest in group.nests:
             if make_alias(nest, names, tensors):
                 continue
             context = Context(self._isa, names.layouts([nest]), self._accuracy, names.constants, cached)
-            cycles = product_cycles(nest, context)
-            if cycles is None:
+            way = product_way(nest, context)
+            if way is None:
                 others.append(nest)
                 continue
-            finish()
-            costs.append(self._of_nests((nest,), cycles))
-        finish()
-        return tuple(costs)
+            yield from loops()
+            yield _Part((nest,), *way, context.layouts)
+        yield from loops()
+
+    @property
+    def num_threads(self) -> int:
+        """Of a run."""
+        return self._num_cores
+
+    def plan_facts(self, work: KernelWork) -> PlanFacts:
+        """How a kernel would be computed, among the operators around it; see `TellsPlans`."""
+        launches = self._launches(work)
+        group = self._fuse(work.nodes, work.outputs)
+        groups = [group] if not isinstance(group, Opaque) else list(map(self._alone, work.nodes))
+        parts = [
+            part
+            for each in groups
+            if not isinstance(each, Opaque)
+            for part in self._templates(each, self._program_layouts)
+        ]
+        per_ns = _CYCLES_PER_ESTIMATED / self._clock_ghz
+        products: dict[str, float] = {}
+        loops: list[LoopCycles] = []
+        for part in parts:
+            if part.template == LOOP_NEST.name:
+                loops.append(loop_cycles(part.nests, part.layouts, self._isa))
+            else:
+                products[part.template] = products.get(part.template, 0.0) + part.estimate.cycles * per_ns
+        blocks = self.blocks.of_one(work.nodes, work.outputs)
+        arranged = [self._of_nests(part.nests, part.estimate.cycles) for part in parts]
+        return PlanFacts(
+            num_kernels=len(launches),
+            least_chunks=min((launch.num_chunks for launch in launches), default=0),
+            separate_ns=sum(self._alone_ns(node) for node in work.nodes),
+            saved_share=0.0 if blocks is None else blocks.saved_share,
+            **{f"{template}_ns": ns for template, ns in products.items()},
+            product_gain=max((part.estimate.gain for part in parts), default=0.0),
+            operations_ns=sum(x.operations for x in loops) * per_ns,
+            loads_ns=sum(x.loads for x in loops) * per_ns,
+            transfers_ns=sum(x.transfers for x in loops) * per_ns,
+            gathered_elements=sum(x.gathered for x in loops),
+            scattered_elements=sum(x.scattered for x in loops),
+            conflicting_elements=sum(x.conflicting for x in loops),
+            least_vector=min((x.least_vector for x in loops), default=0),
+            arranged_ns=self._steps(arranged, 0.0, 1).time_ns,
+            program_constant_bytes=self._constant_bytes,
+        )
+
+    @cached_property
+    def _program_layouts(self) -> Mapping[Tensor, Layout]:
+        """Of values, as all operators of the graph wish together."""
+        groups = [g for g in map(self._alone, self._graph.nodes) if not isinstance(g, Opaque)]
+        known = assign_layouts(groups, frozenset())
+        return {t: layout for t, layout in known.items() if isinstance(t, Value)}
+
+    @cached_property
+    def _constant_bytes(self) -> int:
+        return sum(v.size_bytes for v in self._graph.initializers)
+
+    def _alone(self, node: Node) -> NestGroup | Opaque:
+        return self._fuse((node,), tuple(node.results()))
+
+    def _alone_ns(self, node: Node) -> float:
+        group = self._alone(node)
+        launches = (LaunchCost.of_host((node,)),) if isinstance(group, Opaque) else self._of_group(group)
+        return self._steps(launches, 0.0, 1).time_ns
 
     def _of_nests(self, nests: Sequence[Nest], cycles: float) -> LaunchCost:
         size_bytes = _touched_bytes(nests)

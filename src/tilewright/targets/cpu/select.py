@@ -87,8 +87,14 @@ def nest_cycles(nest: Nest, context: Context) -> float:
 
 def product_cycles(nest: Nest, context: Context) -> float | None:
     """The same of a nest that a template of products computes; None of one that is left to loop nests."""
+    chosen = product_way(nest, context)
+    return None if chosen is None else chosen[1].cycles
+
+
+def product_way(nest: Nest, context: Context) -> tuple[str, Estimate] | None:
+    """The template of products that computes a nest, and its estimate; None where loop nests do."""
     offers = _ranked([o for o in _offers(nest, context) if o.counts])
-    return offers[0].estimate.cycles if offers else None
+    return (offers[0].template.name, offers[0].estimate) if offers else None
 
 
 def _lower_as(choice: Choice, nest: Nest, context: Context) -> Kernels | Declined:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.contraction import contraction_of
@@ -17,9 +18,46 @@ _OPERATIONS_PER_CYCLE = 1.6
 _LOADS_PER_CYCLE = 2.0
 # Of an element that is fetched alone, where what lanes want does not lie side by side.
 _ELEMENT_CYCLES = 1.2
+# Addresses so far apart fall into the same set of a first cache.
+_SET_BYTES = 4096
 
 
-def nests_cycles(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> float:
+@dataclass(frozen=True, slots=True)
+class LoopCycles:
+    """Of one core: what operations, loads and stores, and the bytes that move take, each by themselves.
+
+    `compute` is the longer of the first two, nest by nest. Of the elements that are not side by side for the
+    lanes, `gathered` are read and `scattered` written one by one, `conflicting` of both at steps that fall
+    into one set of the first cache. `least_vector` is the shortest loop that lanes go along.
+    """
+
+    compute: float
+    operations: float
+    loads: float
+    transfers: float
+    gathered: int
+    scattered: int
+    conflicting: int
+    least_vector: int
+
+    @property
+    def total(self) -> float:
+        """Of arithmetic with the transfers beside it."""
+        return overlapped(self.compute, self.transfers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loads:
+    """Of a nest whose lanes go along one dim; see `LoopCycles`."""
+
+    cycles: float
+    gathered: int
+    scattered: int
+    conflicting: int
+    vector: int
+
+
+def loop_cycles(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> LoopCycles:
     """Estimated cycles of one kernel that runs these nests one after the other.
 
     Temporaries that one of them hands to another stay in the private cache.
@@ -27,30 +65,43 @@ def nests_cycles(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> float:
     written = {n.write.operand.key for n in nests if n.write.operand.kind == "local"}
     passed = written & {a.operand.key for n in nests for a in n.reads}
     moved: dict[OperandKey, int] = {}
-    compute = 0.0
+    compute = all_operations = 0.0
+    all_loads: list[_Loads] = []
     for nest in nests:
         accesses = (*nest.reads, nest.write)
         iterations = [prod(nest.extents[d] for d in access_dims(nest, a)) for a in accesses]
-        compute += _compute_cycles(nest, accesses, iterations, layouts, isa)
+        operations, loads = _compute_cycles(nest, accesses, iterations, layouts, isa)
+        compute += max(operations, loads.cycles)
+        all_operations += operations
+        all_loads.append(loads)
         for access, count in zip(accesses, iterations, strict=True):
             operand = access.operand
             if operand.key not in passed and operand.kind != "table":
                 size_bytes = min(count, operand.num_elements) * operand.dtype.size_bytes
                 moved[operand.key] = max(size_bytes, moved.get(operand.key, 0))
-    return overlapped(compute, transfer_cycles(moved.values(), isa))
+    return LoopCycles(
+        compute,
+        all_operations,
+        sum(x.cycles for x in all_loads),
+        transfer_cycles(moved.values(), isa),
+        sum(x.gathered for x in all_loads),
+        sum(x.scattered for x in all_loads),
+        sum(x.conflicting for x in all_loads),
+        min((x.vector for x in all_loads), default=0),
+    )
 
 
 def _compute_cycles(
     nest: Nest, accesses: Sequence[Access], iterations: Sequence[int], layouts: Layouts, isa: Isa
-) -> float:
-    """Operations or loads, whichever take longer, along the dim that is best for vectors."""
+) -> tuple[float, _Loads]:
+    """Cycles of operations, and loads along the dim that is best for vectors."""
     lanes = isa.vector_bytes[0] // max(a.operand.dtype.compute.size_bytes for a in accesses)
     operations = nest_flops(nest)
     if contraction_of(nest) is not None:
         operations -= nest.num_iterations  # a product and its sum are one instruction
     innermost = [_innermost(a, nest, layouts) for a in accesses]
 
-    def loads(vector: str) -> float:
+    def cycles(vector: str) -> float:
         total = 0.0
         for access, count, dims in zip(accesses, iterations, innermost, strict=True):
             is_contiguous = vector in dims or vector not in access_dims(nest, access)
@@ -58,7 +109,30 @@ def _compute_cycles(
         return total
 
     candidates = dict.fromkeys(d for dims in innermost for d in dims) or {"": None}
-    return max(operations / lanes / _OPERATIONS_PER_CYCLE, min(map(loads, candidates)))
+    vector = min(candidates, key=cycles)
+    gathered = scattered = conflicting = 0
+    for access, count, dims in zip(accesses, iterations, innermost, strict=True):
+        if vector in dims or vector not in access_dims(nest, access):
+            continue
+        if access is nest.write:
+            scattered += count
+        else:
+            gathered += count
+        if _step_bytes(access, vector, layouts) % _SET_BYTES == 0:
+            conflicting += count
+    loads = _Loads(cycles(vector), gathered, scattered, conflicting, nest.extents.get(vector, 1))
+    return operations / lanes / _OPERATIONS_PER_CYCLE, loads
+
+
+def _step_bytes(access: Access, dim: str, layouts: Layouts) -> int:
+    """Between neighbours along a dim of the loops; 1 where data or another shape decide it."""
+    if access.view is not None:
+        return 1
+    layout = layouts.get(access.operand.key, Layout.row_major(len(access.shape)))
+    strides = layout.strides(access.shape)
+    terms = [(a, i.terms) for a, i in enumerate(access.index) if isinstance(i, Affine)]
+    elements = sum(c * strides[axis] for axis, known in terms for name, c in known if name == dim)
+    return elements * access.operand.dtype.size_bytes if elements else 1
 
 
 def _innermost(access: Access, nest: Nest, layouts: Layouts) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from tilewright.progress import checkpoint
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts
-from tilewright.targets.cpu.loopnest.estimate import nests_cycles
+from tilewright.targets.cpu.loopnest.estimate import loop_cycles
 from tilewright.targets.cpu.loopnest.groups import form_groups, fused_region
 from tilewright.targets.cpu.loopnest.refs import linearise, simplify
 from tilewright.targets.cpu.loopnest.region import Region, regions_kernel, single_region
@@ -59,7 +59,7 @@ def lower_nests(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> tuple[Kern
                 regions_kernel(waiting, isa),
                 nests=tuple(waiting_nests),
                 macs=sum(form.nest.num_iterations for form in contractions(waiting_nests)),
-                estimate_cycles=nests_cycles(waiting_nests, layouts, isa),
+                estimate_cycles=loop_cycles(waiting_nests, layouts, isa).total,
             )
         )
 

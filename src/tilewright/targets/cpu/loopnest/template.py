@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.kernel import Declined
-from tilewright.targets.cpu.loopnest.estimate import nests_cycles
+from tilewright.targets.cpu.loopnest.estimate import loop_cycles
 from tilewright.targets.cpu.loopnest.lower import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.template import Context, Estimate, Kernels
 from tilewright.tuning import Choice
@@ -35,7 +35,7 @@ class LoopNestTemplate:
 
     def estimate(self, problem: Nests, choice: Choice, context: Context) -> Estimate:
         """Operations over lanes, loads, and the bytes of all operands."""
-        return Estimate(nests_cycles(problem, context.layouts, context.isa))
+        return Estimate(loop_cycles(problem, context.layouts, context.isa).total)
 
     def candidates(self, problem: Nests, way: Choice, context: Context) -> tuple[Choice, ...]:
         """Nothing to choose between."""

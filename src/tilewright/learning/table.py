@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.cost.features import MachineFacts
-from tilewright.cost.learned.metrics import kendall_tau, mape, right_decisions
+from tilewright.cost.learned.metrics import fuses, kendall_tau, mape, num_right
 from tilewright.cost.learned.model import Estimates, HeldOut, Learned, LearnedModel, Quantity
-from tilewright.cost.learned.training import METHODS, Effort, Method, Pool, train
+from tilewright.cost.learned.training import METHODS, Effort, Method, Pool, fit, train
 
 if TYPE_CHECKING:
-    from tilewright.reproduce.pcgc.samples import Sample, Samples
+    from tilewright.learning.samples import Choice, Sample, Samples
 
 Array = np.ndarray[Any, Any]
 ESTIMATE = "estimate"
@@ -24,9 +24,16 @@ ESTIMATE = "estimate"
 _LEAST_FAMILY = 20
 
 
+TrueChoice = tuple[int, tuple[int, ...], bool]
+"""The numbers of a whole and of its parts, and whether the whole is faster."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The samples of one machine as arrays: equal operators of a family are one row each."""
+    """The samples of one machine as arrays: equal operators of a family are one row each.
+
+    Their value is the middle one of all that were seen of them. `choices` are those that matter.
+    """
 
     features: Array
     log_estimates: Array
@@ -34,14 +41,14 @@ class Table:
     classes: tuple[str, ...]
     families: tuple[str, ...]
     keys: tuple[bytes, ...]
-    choices: tuple[tuple[int, tuple[int, ...]], ...]
+    choices: tuple[TrueChoice, ...]
     is_resolved: Array
 
     @classmethod
     def of(cls, samples: Samples, machine: MachineFacts, quantity: Quantity, least: float = 0.0) -> Table:
         """Kernels alone; views, which take nothing, are left out together with the choices about them.
 
-        What takes less than `least` counts in choices only: it is nearer to what a clock resolves.
+        What takes less than `least` is nearer to what a clock resolves: it decides nothing and is not tested.
         """
         numbers: dict[int, int] = {}
         kept: list[tuple[Sample, Array, float, float]] = []
@@ -54,22 +61,47 @@ class Table:
             if estimate > 0 and value > 0:
                 numbers[number] = len(kept)
                 kept.append((sample, sample.features(machine), estimate, value))
-        choices = tuple(
-            (numbers[c.whole], tuple(numbers[p] for p in c.parts))
-            for c in samples.choices
-            if all(n in numbers for n in (c.whole, *c.parts))
-        )
         features = np.array([f for _, f, _, _ in kept])
+        keys = tuple(np.round(row, 6).tobytes() for row in features)
+        families = tuple(sample.family for sample, _, _, _ in kept)
+        values = np.array([v for _, _, _, v in kept])
         return cls(
             features,
             np.log2([e for _, _, e, _ in kept]),
-            np.log2([v for _, _, _, v in kept]),
+            np.log2(_middle_of_equals(values, list(zip(families, keys, strict=True)))),
             tuple(_class_of(sample) for sample, _, _, _ in kept),
-            tuple(sample.family for sample, _, _, _ in kept),
-            tuple(np.round(row, 6).tobytes() for row in features),
-            choices,
-            np.array([v >= least for _, _, _, v in kept]),
+            families,
+            keys,
+            tuple(_true_choices(samples.choices, numbers, values, least)),
+            values >= least,
         )
+
+
+def _true_choices(
+    choices: Sequence[Choice], numbers: Mapping[int, int], values: Array, least: float
+) -> Iterator[TrueChoice]:
+    for choice in choices:
+        if not all(n in numbers for n in (choice.whole, *choice.parts)):
+            continue
+        whole, parts = numbers[choice.whole], tuple(numbers[p] for p in choice.parts)
+        together, apart = values[whole], values[list(parts)].sum()
+        if max(together, apart) < least:
+            continue
+        low, high = choice.low, choice.high
+        is_exact = low is None or high is None
+        is_faster = fuses(together / apart, together / apart) if is_exact else fuses(low or 0.0, high or 0.0)
+        if is_faster is not None:
+            yield whole, parts, is_faster
+
+
+def _middle_of_equals(values: Array, keys: Sequence[Hashable]) -> Array:
+    members: dict[Hashable, list[int]] = {}
+    for number, key in enumerate(keys):
+        members.setdefault(key, []).append(number)
+    middle = values.copy()
+    for numbers in members.values():
+        middle[numbers] = np.median(values[numbers])
+    return middle
 
 
 def _class_of(sample: Sample) -> str:
@@ -128,14 +160,16 @@ def held_out_by_family(
     effort: Effort,
     methods: Sequence[Method] = METHODS,
     pretrained: Callable[[str], Callable[[Array], Array]] | None = None,
+    untested: Sequence[str] = (),
 ) -> Mapping[str, Outcome]:
     """Each family predicted by what the others teach; rows that it shares with others teach nothing of it.
 
-    `pretrained` says for a family that is held out what was learned of other machines, without it.
+    `pretrained` says for a family that is held out what was learned of other machines, without it; those in
+    `untested` are not held out.
     """
     outcomes: dict[str, Outcome] = {name: Outcome() for name in (*methods, ESTIMATE)}
     families = np.array(table.families)
-    for family in sorted(set(table.families)):
+    for family in sorted(set(table.families) - set(untested)):
         inside = families == family
         shared = {table.keys[i] for i in np.flatnonzero(inside)}
         outside = {table.keys[i] for i in np.flatnonzero(~inside)}
@@ -152,8 +186,8 @@ def held_out_by_family(
         base = np.zeros(len(whole)) if before is None else before(table.features[whole])
         at = {int(n): k for k, n in enumerate(whole)}
         choices = [
-            (at[w], tuple(at[p] for p in parts))
-            for w, parts in table.choices
+            (at[w], tuple(at[p] for p in parts), is_faster)
+            for w, parts, is_faster in table.choices
             if w in at and table.keys[w] not in outside
         ]
         true = np.exp2(table.log_values[whole])
@@ -164,7 +198,8 @@ def held_out_by_family(
         logs[ESTIMATE] = np.zeros(len(whole))
         for name, ratios in logs.items():
             predicted = np.exp2(table.log_estimates[whole] + ratios)
-            outcomes[name].add(predicted[rows], true[rows], right_decisions(predicted, true, choices))
+            right = num_right(predicted, choices)
+            outcomes[name].add(predicted[rows], true[rows], (right, len(choices)))
     return outcomes
 
 
@@ -188,26 +223,70 @@ def learned_model(
     *,
     estimates: Estimates = "target",
     energy_source: str = "",
+    threads: Sequence[int] = (),
+    start: LearnedModel | None = None,
 ) -> LearnedModel:
     """A model of all samples of a machine, with the error that it has on families that it did not see.
+
+    It begins with what a model of another machine says, if there is one to `start` from; families that this
+    one saw are not held out.
 
     Raises:
         UsageError: scikit-learn is missing.
     """
     quantities: dict[str, Learned] = {}
     for quantity, table in tables.items():
-        outcomes = held_out_by_family(table, effort, (method,))
+        before = None if start is None else start.quantities.get(quantity)
+        outcomes = held_out_by_family(
+            table,
+            effort,
+            (method,),
+            None if before is None else lambda family, known=before: known.log_ratio,  # type: ignore[misc]
+            () if before is None or start is None else start.trained_on,
+        )
         learned, own = outcomes[method], outcomes[ESTIMATE]
         error = None
         if learned.true:
             count = sum(map(len, learned.true))
-            error = HeldOut(count, learned.mape, learned.kendall_tau, own.mape, own.kendall_tau)
+            error = HeldOut(
+                count,
+                learned.mape,
+                learned.kendall_tau,
+                own.mape,
+                own.kendall_tau,
+                learned.num_choices,
+                learned.right_share,
+                own.right_share,
+            )
         pool = _pool(table, _first_of_each(table, range(len(table.keys))))
-        trained = train(pool, effort, (method,))
-        regressors = (trained.regressors[method],)
+        trained = train(pool, effort, (method,), pretrained=None if before is None else before.log_ratio)
+        regressors = (*(() if before is None else before.regressors), trained.regressors[method])
         quantities[quantity] = Learned(method, len(trained.measured), pool.size, regressors, error)
     families = {family for table in tables.values() for family in table.families}
-    return LearnedModel(machine, quantities, estimates, energy_source, trained_on=tuple(sorted(families)))
+    if start is not None:
+        families |= set(start.trained_on)
+    return LearnedModel(
+        machine, quantities, estimates, energy_source, tuple(threads), trained_on=tuple(sorted(families))
+    )
+
+
+def pretrained_without(
+    tables: Sequence[Table], method: Method = "trees", seed: int = 0
+) -> Callable[[str], Callable[[Array], Array]]:
+    """What tables of other machines teach, all of their rows, without those of a family."""
+    known: dict[str, Callable[[Array], Array]] = {}
+
+    def predictor(family: str) -> Callable[[Array], Array]:
+        if family not in known:
+            rows = [
+                [i for i in _first_of_each(t, range(len(t.keys))) if t.families[i] != family] for t in tables
+            ]
+            features = np.vstack([t.features[r] for t, r in zip(tables, rows, strict=True)])
+            ratios = [t.log_values[r] - t.log_estimates[r] for t, r in zip(tables, rows, strict=True)]
+            known[family] = fit(method, features, np.concatenate(ratios), seed=seed).predict
+        return known[family]
+
+    return predictor
 
 
 def _pool(table: Table, rows: Sequence[int]) -> Pool:

@@ -1,0 +1,178 @@
+"""`tw.learn`: a cost model from kernels that are measured here or simulated, as a file for planners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from tilewright.api.models import Model, as_model
+from tilewright.arguments import checked
+from tilewright.cost.features import MachineFacts, identity_of
+from tilewright.cost.learned.model import HeldOut, LearnedModel, Quantity
+from tilewright.cost.learned.training import METHODS, Effort, Method, require_trainer
+from tilewright.errors import UsageError
+from tilewright.files import write_atomically
+from tilewright.frontend.onnx import Source
+from tilewright.learning.collect import Collection, Network, machine_of
+from tilewright.learning.samples import SampleFile, Samples
+from tilewright.learning.table import Table, learned_model
+from tilewright.planning import UNLIMITED, Budget
+from tilewright.progress import Progress
+from tilewright.results import Result
+from tilewright.results import Table as Rows
+from tilewright.targets import find_target
+
+DEFAULT_BUDGET = Budget(UNLIMITED, 300.0)
+LEAST_MEASURED_NS = 500.0
+"""Time stamps of processors resolve some 10 ns."""
+_FEWEST_KERNELS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedQuantity:
+    """What was learned of times or energies, and how wrong it is of models that training did not see.
+
+    `held_out` is null where there are too few models or kernels to hold any out.
+    """
+
+    quantity: Quantity
+    num_kernels: int
+    num_measured: int
+    held_out: HeldOut | None
+
+
+@dataclass(frozen=True, slots=True)
+class LearnResult(Result):
+    """A learned cost model: where it was written, of which machine, and how wrong it is.
+
+    `num_unmeasured` parts of the work were left for another time because the budget was used up.
+    """
+
+    machine: str
+    target: str
+    output: Path
+    method: str
+    num_models: int
+    quantities: tuple[LearnedQuantity, ...]
+    num_unmeasured: int
+    skipped: tuple[str, ...]
+
+    def tables(self) -> Sequence[Rows]:
+        """A row for what was learned, and one for the target's own estimates beside it."""
+        rows: list[tuple[str, ...]] = []
+        for learned in self.quantities:
+            held = learned.held_out
+            if held is None:
+                rows.append((learned.quantity, self.method, "unknown: too few models", "", ""))
+                continue
+            rows.append(
+                (
+                    learned.quantity,
+                    self.method,
+                    *_figures(held.mape, held.kendall_tau, held.right_share, held),
+                )
+            )
+            estimate = held.estimate_mape, held.estimate_kendall_tau, held.estimate_right_share
+            rows.append((learned.quantity, "the target's estimate", *_figures(*estimate, held)))
+        return (Rows(("of", "by", "mean error", "Kendall tau", "right to fuse or cut"), tuple(rows)),)
+
+    def lines(self) -> Sequence[str]:
+        """What was learned from, and how to use it."""
+        said = [
+            f"{q.quantity}: from {q.num_measured} of {q.num_kernels} kernels of {self.num_models} models"
+            for q in self.quantities
+        ]
+        said += [f"skipped: {reason}" for reason in self.skipped]
+        if self.num_unmeasured:
+            said.append(f"{self.num_unmeasured} parts are not measured yet; run it again with --samples FILE")
+        said.append(f'use it: tilewright compile MODEL --partition "pcgc{{cost={self.output}}}"')
+        return said
+
+
+@checked
+def learn_costs(
+    models: Sequence[Model | Source],
+    target: str = "cpu",
+    *,
+    output: Path,
+    samples: Path | None = None,
+    share: float = 1.0,
+    method: str = "trees",
+    start: Path | None = None,
+    budget: Budget = DEFAULT_BUDGET,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> LearnResult:
+    """Learn how far a target's estimates are off, from the kernels of models, and write that as a file.
+
+    On `cpu` kernels are measured, for as long as `budget` says; on a described machine they are simulated.
+    `samples` is a file that keeps them: what is in it is not measured again. `share` of them teaches, chosen
+    as PCGC's Algorithm 1 does. `start` is a model of another machine to begin with. The model's own error is
+    of models that it did not see, each held out in its turn.
+
+    Raises:
+        UsageError: scikit-learn is missing, a target where nothing is measured or simulated, files that do not
+            fit, too few kernels.
+    """
+    if method not in get_args(Method):
+        raise UsageError(f"method {method!r}: expected one of {', '.join(METHODS)}.")
+    effort = Effort(share=share)
+    require_trainer()
+    machine, facts = machine_of(target)
+    before = None if start is None else LearnedModel.read(start)
+    if not output.parent.is_dir():
+        raise UsageError(f"{output}: its folder does not exist; create it, or give another --output.")
+    loaded = [as_model(model, {}) for model in models]
+    name = identity_of(machine)
+    file = None if samples is None else SampleFile(samples, name)
+    collection = Collection(target, threads, file, budget.deadline_s)
+    collection.collect([Network(m.name, m.name, m.sha256, m.graph) for m in loaded], progress)
+    tables = _tables(collection.samples, target, facts)
+    if progress is not None:
+        progress("training", 0, 1)
+    is_measured = find_target(target).is_measurable
+    model = learned_model(
+        name,
+        tables,
+        effort,
+        method,  # type: ignore[arg-type]  # it is one of them
+        estimates="target" if is_measured else "roofline",
+        energy_source="" if "energy" not in tables else f"model:{machine.name}",
+        threads=sorted({s.num_threads for s in collection.samples.samples}) if is_measured else (),
+        start=before,
+    )
+    write_atomically(output, model.text().encode())
+    return LearnResult(
+        name,
+        target,
+        output,
+        method,
+        len(loaded),
+        tuple(
+            LearnedQuantity(name, q.num_operators, q.num_measured, q.held_out)  # type: ignore[arg-type]  # as above
+            for name, q in model.quantities.items()
+        ),
+        collection.num_unmeasured,
+        tuple(dict.fromkeys(collection.skipped)),
+    )
+
+
+def _tables(samples: Samples, target: str, facts: MachineFacts) -> dict[Quantity, Table]:
+    """Times, and energies where the target knows them."""
+    least_ns = LEAST_MEASURED_NS if find_target(target).is_measurable else 0.0
+    if len(samples.samples) < _FEWEST_KERNELS:
+        raise UsageError(
+            f"{len(samples.samples)} kernels on target {target}: too few to learn from, which takes "
+            f"{_FEWEST_KERNELS}; give more models, or a longer --budget."
+        )
+    tables: dict[Quantity, Table] = {"time": Table.of(samples, facts, "time", least_ns)}
+    if all(sample.energy_pj for sample in samples.samples):
+        tables["energy"] = Table.of(samples, facts, "energy")
+    return tables
+
+
+def _figures(mape: float, kendall_tau: float, right_share: float, held: HeldOut) -> tuple[str, ...]:
+    right = f"{right_share:.0%} of {held.num_choices}" if held.num_choices else "no choices"
+    return f"{mape:.1%}", f"{kendall_tau:.2f}", right

@@ -1,0 +1,64 @@
+"""`tilewright learn`: a cost model from measured kernels, which `--partition "pcgc{cost=FILE}"` prices by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tilewright.cli.flags import THREADS, add_verb, flag
+from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress
+from tilewright.planning.budget import Budget
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    add_verb(app, "learn", learn, panel)
+
+
+def learn(
+    models: list[Path] = typer.Argument(metavar="MODEL...", help="ONNX files whose kernels teach."),
+    output: Path = typer.Option(..., "--output", "-o", help="Write the cost model here, as JSON."),
+    target: str = flag("target"),
+    samples: Path | None = typer.Option(
+        None, "--samples", help="Keep what was measured in this file; what is in it is not measured again."
+    ),
+    budget: str = typer.Option("5m", "--budget", help="Begin no measurement after so long: 60s, 5m."),
+    share: float = typer.Option(1.0, "--share", help="Share of the kernels that training may see."),
+    method: str = typer.Option(
+        "trees", "--method", metavar="trees|coreg|boosting|linear", help="How costs are predicted."
+    ),
+    start: Path | None = typer.Option(
+        None, "--start", metavar="FILE", help="Begin with a cost model of another machine."
+    ),
+    threads: int | None = THREADS,
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Learn how far a target's cost estimates are off, from kernels that are measured here or simulated.
+
+    Each model is held out in its turn, so several of different kinds say most of the error. Training needs
+    scikit-learn (`pip install 'tilewright[learn]'`), using the file does not.
+
+    Example: `tilewright learn resnet18.onnx bert.onnx -o costs.json --samples kernels.jsonl`, then
+    `tilewright compile model.onnx --partition "pcgc{cost=costs.json}"`.
+    """
+    from tilewright.api.learning import learn_costs
+
+    with progress("learning costs") as update:
+        result = learn_costs(
+            models,
+            target,
+            output=output,
+            samples=samples,
+            share=share,
+            method=method,
+            start=start,
+            budget=Budget.parse(budget),
+            threads=threads,
+            progress=update,
+        )
+    if as_json:
+        print_document("learn", result)
+    else:
+        print_result(result)
+        hint(f"written to {output}")

@@ -1,0 +1,110 @@
+"""Samples of several networks on a target: measured where it runs here, simulated where it is described."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from tilewright.cost.features import MachineFacts
+from tilewright.errors import UsageError
+from tilewright.families import TARGETS
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.probe import resolve_threads
+from tilewright.ir.graph import Graph
+from tilewright.learning import measured
+from tilewright.learning.samples import SampleFile, Samples
+from tilewright.learning.simulated import simulated
+from tilewright.options import Options
+from tilewright.progress import Progress
+from tilewright.targets import find_target
+from tilewright.targets.cpu.kernel_times import KernelBench
+from tilewright.targets.cpu.target import CpuTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A graph as it was imported, the digest of its file, and the family with which it is held out."""
+
+    name: str
+    family: str
+    digest: str
+    graph: Graph
+
+
+@dataclass(slots=True)
+class Collection:
+    """The samples of networks on a target, which a file keeps from one time to the next, if there is one.
+
+    `most_s` is after how long nothing more is measured; what is missing then are `unmeasured` parts. Skipped
+    are those that cannot be measured, with the reason.
+    """
+
+    target: str
+    num_threads: int | None = None
+    file: SampleFile | None = None
+    most_s: float | None = None
+    samples: Samples = field(init=False, default_factory=Samples)
+    num_unmeasured: int = field(init=False, default=0)
+    skipped: list[str] = field(init=False, default_factory=list)
+
+    def collect(self, networks: Sequence[Network], progress: Progress | None = None) -> None:
+        """All of them, one part after another.
+
+        Raises:
+            UsageError: a target where nothing is measured or simulated, or a file that does not fit.
+        """
+        machine_of(self.target)
+        known = {} if self.file is None else self.file.known()
+        is_measured = find_target(self.target).is_measurable
+        parts = measured.PARTITIONS if is_measured else ("simulated",)
+        threads = resolve_threads(self.num_threads) if is_measured else 1
+        started_s = time.monotonic()
+        # Round by round, so that a deadline leaves some of each network.
+        jobs = [(network, part) for part in parts for network in networks]
+        with ExitStack() as stack:
+            bench = stack.enter_context(KernelBench(CpuTarget())) if is_measured else None
+            for number, (network, part) in enumerate(jobs):
+                key = f"{network.digest}/{part}/{threads}"
+                samples = known.get(key)
+                if samples is None:
+                    if self.most_s is not None and time.monotonic() - started_s > self.most_s:
+                        self.num_unmeasured += 1
+                        continue
+                    if progress is not None:
+                        progress(f"{network.name}: {part}", number, len(jobs))
+                    samples = self._made(network, part, threads, bench)
+                    if samples is None:
+                        continue
+                    if self.file is not None:
+                        self.file.append(key, samples)
+                self.samples.extend(samples)
+
+    def _made(self, network: Network, part: str, threads: int, bench: KernelBench | None) -> Samples | None:
+        try:
+            if bench is None:
+                return simulated(network.name, network.family, network.graph, self.target)
+            here = measured.NetworkBench.of(network.name, network.family, network.graph, threads, bench)
+            return here.measured(part)
+        except UsageError as error:
+            self.skipped.append(str(error))
+            return None
+
+
+def machine_of(target: str) -> tuple[Machine, MachineFacts]:
+    """The machine of a target, and what features say of it.
+
+    Raises:
+        UsageError: a target whose work is neither measured nor simulated.
+    """
+    found = find_target(target)
+    if found.is_measurable:
+        return found.machine, MachineFacts.of(found.machine)
+    if found.name in TARGETS.names():
+        raise UsageError(
+            f"target {target}: nothing is measured or simulated there that costs could be learned from; "
+            "give cpu, or a machine of `tilewright targets`."
+        )
+    problem = found.backend(Graph(), Options(target=target)).partition_problem
+    return found.machine, MachineFacts.of(found.machine, problem.types)
