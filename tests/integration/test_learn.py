@@ -41,10 +41,7 @@ def test_a_learned_model_prices_the_parts_of_a_plan(folder: Path) -> None:
     assert "pcgc" in tilewright(*plan, "-t", "a310").out
     refused = tilewright(*plan, "-t", "jetson-nano")
     assert refused.code == 2
-    assert (
-        "learned model: is of machine 'a310', not of 'jetson-nano'; adapt it to that: tilewright learn --start."
-        in refused.err
-    )
+    assert "is of machine 'a310', not of 'jetson-nano'; adapt it to that: tilewright learn" in refused.err
     assert refused.err.count("\n") == 1
     adapted = ("learn", "two.onnx", "-t", "jetson-nano", "-o", "adapted.json", "--start", "costs.json")
     assert "too few models" in tilewright(*adapted).out

@@ -113,8 +113,8 @@ def learn_costs(
     of models that it did not see, each held out in its turn.
 
     Raises:
-        UsageError: scikit-learn is missing, a target where nothing is measured or simulated, files that do not
-            fit, too few kernels.
+        UsageError: scikit-learn is missing, a target where nothing is measured or simulated, files that
+            do not fit, too few kernels.
     """
     if method not in get_args(Method):
         raise UsageError(f"method {method!r}: expected one of {', '.join(METHODS)}.")
