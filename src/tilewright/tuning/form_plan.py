@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from tilewright.tuning.search import typical
 from tilewright.tuning.space import Form, FormSpace, FormT
 
 Samples = Sequence[float]
@@ -80,14 +81,22 @@ class FormBench(Protocol[PlannedT]):
 
 @dataclass(frozen=True, slots=True)
 class FormTrial(Generic[FormT]):
-    """One form of the subgraphs of a key, measured in context beside the initial form, or why it was not."""
+    """One form of the subgraphs of a key, measured in context beside the initial form, or why it was not.
+
+    `samples_ns` are its times, one for each run that counted; `plain_ns` is typical of the initial form.
+    """
 
     key: str
     form: FormT
-    time_ns: float
+    samples_ns: Samples
     plain_ns: float
     features: Mapping[str, float]
     failure: Failure | None = None
+
+    @property
+    def time_ns(self) -> float:
+        """What it typically takes."""
+        return typical(self.samples_ns)
 
     @property
     def ratio(self) -> float | None:
@@ -131,13 +140,14 @@ class SiteReport(Generic[FormT]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FormOutcome(Generic[FormT]):
-    """What a search came to."""
+    """What a search came to; it `is_lost` where nobody was left to measure before its end."""
 
     plan: TunedForms[FormT]
     sites: tuple[SiteReport[FormT], ...]
     num_trials: int
     num_priced: int
     is_interrupted: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ any time.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ from tilewright.tuning.form_plan import (
 from tilewright.tuning.incumbent import Incumbent
 from tilewright.tuning.search import typical
 from tilewright.tuning.space import FormSpace, FormT, Part
+from tilewright.worker_process import NoWorker
+
+logger = logging.getLogger(__name__)
 
 # To be built again a form must be faster by this much, and to be taken by this much the second time, when it
 # is measured for longer.
@@ -121,8 +125,11 @@ class Reformer(Generic[FormT]):
         self._incumbent = Incumbent(self.bench, self.meter, self.listener, self.clock)
 
     def run(self) -> FormOutcome[FormT]:
-        """The whole search; an interrupt ends it with the plan that was stored last."""
-        is_interrupted = False
+        """The whole search; an interrupt ends it with the plan that was stored last.
+
+        So does the loss of all who measure, with a warning.
+        """
+        is_interrupted = is_lost = False
         try:
             self._begin()
             while self._round() or self._join_settled() or self._has_patience():
@@ -133,7 +140,11 @@ class Reformer(Generic[FormT]):
             self._incumbent.defend(self._with_the_same_kernels())
         except KeyboardInterrupt:
             is_interrupted = True
-        plan = replace(self._incumbent.plan, is_complete=self._is_settled and not is_interrupted)
+        except NoWorker as error:
+            is_lost = True
+            logger.warning("the search ends with the best so far: %s", error)
+        is_complete = self._is_settled and not is_interrupted and not is_lost
+        plan = replace(self._incumbent.plan, is_complete=is_complete)
         num_priced = sum(evolution.num_priced for evolution in self._evolutions.values())
         return FormOutcome(
             plan,
@@ -141,6 +152,7 @@ class Reformer(Generic[FormT]):
             sum(map(len, self._measured.values())),
             num_priced,
             is_interrupted,
+            is_lost,
         )
 
     # Rounds.
@@ -233,7 +245,7 @@ class Reformer(Generic[FormT]):
             elif len(choice) == 1:
                 ((key, form),) = choice.items()
                 features = self._evolutions[key].space.features(form)
-                trials.append(FormTrial(key, form, 0.0, 0.0, features, times))
+                trials.append(FormTrial(key, form, (), 0.0, features, times))
             else:
                 again += _halves(choice)
         self._take_note(trials)
@@ -243,12 +255,13 @@ class Reformer(Generic[FormT]):
 
     def _trials(self, choice: Choice[FormT], times: Paired) -> Iterator[FormTrial[FormT]]:
         for key, form in choice.items():
-            time_ns, plain_ns = self._time_of(key, times.plan), self._time_of(key, times.reference)
-            if time_ns and plain_ns:
-                yield FormTrial(key, form, time_ns, plain_ns, self._evolutions[key].space.features(form))
+            samples, plain = self._times_of(key, times.plan), self._times_of(key, times.reference)
+            if samples and plain and typical(samples) and typical(plain):
+                features = self._evolutions[key].space.features(form)
+                yield FormTrial(key, form, samples, typical(plain), features)
 
-    def _time_of(self, key: str, times: KernelTimes) -> float:
-        """Typical time of a space's kernels at all its places; 0 where they have none."""
+    def _times_of(self, key: str, times: KernelTimes) -> list[float]:
+        """Times of a space's kernels at all its places together, run by run; none where they have none."""
         samples = [
             kernel
             for subgraph in self._subgraphs
@@ -256,7 +269,7 @@ class Reformer(Generic[FormT]):
             for position, kernel in times.get(subgraph.site.key, {}).items()
             if positions is None or position in positions
         ]
-        return typical(_summed(samples)) if samples else 0.0
+        return _summed(samples)
 
     def _take_note(self, trials: Sequence[FormTrial[FormT]]) -> None:
         outcomes: dict[str, dict[FormT, float | None]] = {}
@@ -384,11 +397,10 @@ class Reformer(Generic[FormT]):
         for s in self._subgraphs:
             if s.site.key in forms:
                 form = forms[s.site.key]
-                time_ns, plain_ns = (
-                    typical(_summed(run[s.site.key].values())) for run in (times.plan, times.reference)
-                )
+                samples, plain = (_summed(run[s.site.key].values()) for run in (times.plan, times.reference))
                 self._evolution(s.space)
-                trials.append(FormTrial(s.site.key, form, time_ns, plain_ns, s.space.features(form)))
+                features = s.space.features(form)
+                trials.append(FormTrial(s.site.key, form, samples, typical(plain), features))
         self._take_note(trials)
         won: dict[str, FormT] = {}
         for trial in trials:

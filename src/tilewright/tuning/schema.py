@@ -83,7 +83,7 @@ def converted_trial(context: str, site: str, choice: str, body: str) -> tuple[st
     return context, site, candidate_key(candidate), json.dumps(observation.to_json())
 
 
-WHOLE_RUNS = "the lower quartile of a site's times in whole runs"
+WHOLE_RUNS = "a site's times in whole runs"
 
 
 def measurement_of(time_ns: float) -> Measurement:

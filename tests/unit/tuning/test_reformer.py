@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from tests.support.form_spaces import ChainForm, ChainSpace
 
 from tilewright.planning import UNLIMITED, Budget
@@ -21,6 +22,7 @@ from tilewright.tuning.form_plan import (
     TunedForms,
 )
 from tilewright.tuning.reformer import Reformer
+from tilewright.worker_process import NoWorker
 
 LONG, SHORT, TINY = ChainSpace((4, 4, 32, 16)), ChainSpace((16,)), ChainSpace((2,), "tiny")
 SITES = tuple(FormSite(space, (f"node of {space.key}",)) for space in (LONG, SHORT, TINY))
@@ -195,6 +197,25 @@ def test_what_is_best_so_far_is_stored_on_the_way_and_survives_an_interrupt() ->
         assert not (outcome.is_interrupted and outcome.plan.is_complete)
         num_stored.add(len(told.stored) if outcome.is_interrupted else -1)
     assert max(num_stored) > 0, "a plan was there before the search ended"
+
+
+def test_the_loss_of_all_who_measure_ends_with_the_best_so_far(caplog: pytest.LogCaptureFixture) -> None:
+    class Lost(Bench):
+        def compare(
+            self, reference: Plan, plans: Sequence[Plan], *, for_long: bool = False
+        ) -> Sequence[Paired | Failure]:
+            if self.now_s >= 40:
+                raise NoWorker("no machine of the cluster is left")
+            return super().compare(reference, plans, for_long=for_long)
+
+    outcome, told = run(Lost(sites=(HARD,)))
+    assert outcome.is_lost
+    assert told.stored
+    assert outcome.plan.forms == told.stored[-1].forms
+    assert not outcome.plan.is_complete
+    assert [record.getMessage() for record in caplog.records] == [
+        "the search ends with the best so far: no machine of the cluster is left"
+    ]
 
 
 def test_the_deadline_is_kept() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tilewright.cost.base import Measurement
 from tilewright.errors import InputError
 from tilewright.ir.fuse import FusedNodes
 from tilewright.partition.form import Form
@@ -43,7 +44,7 @@ from tilewright.tuning.form_plan import (
 )
 from tilewright.tuning.observation import Failure, FailureReason, Observation, Provenance
 from tilewright.tuning.reformer import Reformer
-from tilewright.tuning.schema import measurement_of
+from tilewright.tuning.schema import WHOLE_RUNS
 from tilewright.tuning.space import FormSpace
 from tilewright.tuning.workers import LocalMeasuringPool, MeasuringPool
 
@@ -164,7 +165,7 @@ class FormTuner(ModelTuner):
             splits=self.splits,
         )
         outcome = reformer.run()
-        if not outcome.is_interrupted:
+        if not outcome.is_interrupted and not outcome.is_lost:
             store(outcome.plan)
         return self._info(outcome, sites)
 
@@ -214,7 +215,7 @@ class FormTuner(ModelTuner):
                 reason = FailureReason(trial.failure.reason)
                 outcomes.append(Failure(trial.key, candidate, reason, trial.failure.detail, now_s))
             else:
-                measured = measurement_of(trial.time_ns)
+                measured = Measurement.of(trial.samples_ns, WHOLE_RUNS)
                 outcomes.append(
                     Observation(
                         trial.key,
