@@ -20,6 +20,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _NAME = "measuring.lock"
+# Whoever waits for the lock holds this one, so that who measures without a pause lets others in between.
+_TURN_NAME = "measuring.turn"
 _POLL_S = 0.01
 _MAX_WAIT_S = 120.0
 """A measurement takes a few seconds: who holds the lock for longer was stopped."""
@@ -54,7 +56,12 @@ class MachineLock:
         try:
             with self._folder.opened(create=True) as folder:
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                self._descriptor = os.open(_NAME, flags, 0o600, dir_fd=folder)
+                turn = os.open(_TURN_NAME, flags, 0o600, dir_fd=folder)
+                try:
+                    self._descriptor = os.open(_NAME, flags, 0o600, dir_fd=folder)
+                except BaseException:
+                    os.close(turn)
+                    raise
         except NotPrivate as problem:
             warn_once(problem)
             return
@@ -62,10 +69,13 @@ class MachineLock:
             logger.info("measuring without a lock: %s", error)
             return
         try:
+            self._wait(turn)
             self._wait(self._descriptor)
         except BaseException:
             self._release()
             raise
+        finally:
+            os.close(turn)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

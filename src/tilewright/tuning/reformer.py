@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic
@@ -118,7 +119,9 @@ class Reformer(Generic[FormT]):
     _stored_ratio: float = 1.0
     _checkpoint_ratio: float = _CHECKPOINT_RATIO
     _searched_s: float = 0.0  # since the last checkpoint
-    _plan_s: float = 0.0  # what a plan took in the last measurement
+    _plan_s: deque[float] = field(
+        default_factory=lambda: deque(maxlen=3)
+    )  # of a plan, in the last comparisons
     _least_s: float = math.inf  # and in the quickest, when its kernels were compiled already
 
     def __post_init__(self) -> None:
@@ -159,9 +162,7 @@ class Reformer(Generic[FormT]):
 
     def _begin(self) -> None:
         """Measure the untuned plan, and take apart the subgraphs that are worth it."""
-        start_s = self.clock()
         times = self.bench.profile({})
-        self._note_time(start_s, num_plans=1)
         if isinstance(times, Failure):
             return
         by_site = {key: typical(_summed(kernels.values())) for key, kernels in times.items() if kernels}
@@ -187,7 +188,8 @@ class Reformer(Generic[FormT]):
     def _round(self) -> bool:
         """Measure some forms of every space that has not settled; False at the end of budget or search."""
         start_s = self.clock()
-        kept_s = _END_PLANS * self._least_s if self._promise() < 1 - _CONFIRMED_MARGIN else 0.0
+        is_promising = bool(self._plan_s) and self._promise() < 1 - _CONFIRMED_MARGIN
+        kept_s = _END_PLANS * self._least_s if is_promising else 0.0
         num_plans = min(self.bench.max_plans - 1, self._num_affordable(kept_s) - 1)
         if num_plans < 1:
             self.meter.cut_off = True
@@ -425,15 +427,18 @@ class Reformer(Generic[FormT]):
         return results
 
     def _note_time(self, start_s: float, *, num_plans: int) -> None:
-        self._plan_s = (self.clock() - start_s) / num_plans
-        self._least_s = min(self._least_s, self._plan_s)
+        plan_s = (self.clock() - start_s) / num_plans
+        self._plan_s.append(plan_s)
+        self._least_s = min(self._least_s, plan_s)
 
     def _num_affordable(self, kept_s: float) -> int:
         """How many plans can be measured if so much time is kept."""
         left_s = self.meter.left_s
-        if left_s is None or self._plan_s <= 0:
+        if left_s is None:
             return self.bench.max_plans
-        return max(0, int((left_s - kept_s) / self._plan_s))
+        # The median, as somebody else may have been measuring; before the first comparison nobody knows.
+        plan_s = sorted(self._plan_s)[len(self._plan_s) // 2] if self._plan_s else left_s / 4
+        return max(0, int((left_s - kept_s) / plan_s)) if plan_s > 0 else self.bench.max_plans
 
     def _tell(self) -> None:
         num_settled = sum(not s.parts and self._evolution(s.space).has_settled for s in self._subgraphs)

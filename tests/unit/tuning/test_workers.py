@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,3 +171,24 @@ def test_one_measures_at_a_time(tmp_path: Path) -> None:
     waits.clear()
     with second:
         assert not waits
+
+
+def test_who_measures_without_a_pause_lets_others_in_between(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    order: list[str] = []
+
+    def measure(name: str) -> None:
+        lock = MachineLock(tmp_path)
+        for _ in range(4):
+            with lock:
+                order.append(name)
+                time.sleep(0.03)
+
+    threads = [threading.Thread(target=measure, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(order) == [*"aaaabbbb"]
+    assert "aaa" not in "".join(order[:-1])
+    assert "bbb" not in "".join(order[:-1])
