@@ -2,10 +2,12 @@
 
     git worktree add /tmp/before v0.1.0
     python benchmarks/versions.py /tmp/before . --networks resnet50,bert_base --threads 2
+    python benchmarks/versions.py . . --accuracies relaxed,default
 
 Each version runs from its own source tree in processes of its own, with an empty cache for each compile.
 Ratios are the first version's time over the second's: above 1 the second is faster, 0.95 to 1.05 is a
-tie. Writes `OUTPUT.json` (all samples) and `OUTPUT.md` (the table).
+tie. Writes `OUTPUT.json` (all samples) and `OUTPUT.md` (the table) after each row, so that a run that was
+interrupted, or that `--limit` ended, goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +37,8 @@ COMPILE = """
 import sys, time
 import tilewright as tw
 started = time.perf_counter()
-compiled = tw.compile(sys.argv[1], threads=int(sys.argv[2]))
+asked = {"accuracy": sys.argv[4]} if sys.argv[4] else {}
+compiled = tw.compile(sys.argv[1], threads=int(sys.argv[2]), **asked)
 print(time.perf_counter() - started)
 compiled.save(sys.argv[3])
 """
@@ -42,10 +46,11 @@ compiled.save(sys.argv[3])
 
 @dataclass(frozen=True)
 class Version:
-    """A source tree under a name."""
+    """A source tree under a name; `accuracy` is what it is asked for, empty for its default."""
 
     label: str
     tree: Path
+    accuracy: str = ""
 
     def environment(self, cache: Path) -> dict[str, str]:
         """What makes a process use this version, with a cache of its own."""
@@ -64,7 +69,7 @@ class Version:
 
     def _compile_s(self, model: Path, num_threads: int, artifact: Path, cache: Path) -> float:
         done = subprocess.run(
-            [sys.executable, "-c", COMPILE, str(model), str(num_threads), str(artifact)],
+            [sys.executable, "-c", COMPILE, str(model), str(num_threads), str(artifact), self.accuracy],
             env={**os.environ, **self.environment(cache)},
             capture_output=True,
             text=True,
@@ -92,6 +97,7 @@ def measure(
                 "tilewright",
                 version.artifact(path, num_threads, Path(folder) / version.label),
                 environment=version.environment(Path(folder) / version.label),
+                accuracy=version.accuracy or "default",
             )
             for version in versions
         ]
@@ -109,7 +115,8 @@ def measure(
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """A line for each network and number of threads, then geometric means."""
     labels = [c["label"] for c in rows[0]["contestants"]]
-    heads = ["network", "threads", *(f"{x} ms" for x in labels), "run ratio"]
+    timed = [f"{c['label']} ({c['accuracy']}) ms" for c in rows[0]["contestants"]]
+    heads = ["network", "threads", *timed, "run ratio"]
     heads += [*(f"{x} compile s" for x in labels), "compile ratio"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
@@ -158,17 +165,31 @@ def main() -> None:
     parser.add_argument(
         "--wait", type=float, default=60.0, help="seconds to wait for an idle machine, at most"
     )
+    parser.add_argument(
+        "--accuracies", default=",", help="of the first version, of the second; default: theirs"
+    )
+    parser.add_argument("--limit", type=float, help="begin no row after so many seconds")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/versions"))
     arguments = parser.parse_args()
-    versions = [Version("before", arguments.before.resolve()), Version("after", arguments.after.resolve())]
+    started_s = time.monotonic()
+    first, second = arguments.accuracies.split(",")
+    versions = [
+        Version("before", arguments.before.resolve(), first),
+        Version("after", arguments.after.resolve(), second),
+    ]
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
+    samples = arguments.output.with_suffix(".json")
+    rows: list[dict[str, Any]] = json.loads(samples.read_text()) if samples.exists() else []
+    done = {(row["model"], row["num_threads"]) for row in rows}
     for name in arguments.networks.split(","):
         for num_threads in map(int, arguments.threads.split(",")):
+            is_over = arguments.limit is not None and time.monotonic() - started_s > arguments.limit
+            if (name, num_threads) in done or is_over:
+                continue
             wait_for_idle(arguments.wait)
             row = measure(name, versions, num_threads, arguments.duration, arguments.compiles)
             rows.append(row)
-            write_atomically(arguments.output.with_suffix(".json"), json.dumps(rows).encode())
+            write_atomically(samples, json.dumps(rows).encode())
             write_atomically(arguments.output.with_suffix(".md"), table(rows).encode())
             print(table([row]).splitlines()[2], file=sys.stderr, flush=True)
     print(table(rows))

@@ -1,12 +1,15 @@
 """The zoo beside onnxruntime and OpenVINO: every network, in turns, one table for each set of networks.
 
     python benchmarks/zoo.py --threads 1,2 --duration 6 --page docs/benchmarks.md
+    python benchmarks/zoo.py --isa avx2 --output benchmarks/results/zoo-avx2
+    python benchmarks/zoo.py --accuracy fast --output benchmarks/results/zoo-fast
 
-A network may be given another size: `mobilenet_v2@112` is 112 pixels wide, `bert_base@384` reads 384 tokens.
-Writes `OUTPUT.json` (all samples) and `OUTPUT.md` (the tables) after each network, so that an interrupted run
-goes on where it stopped; in the end the tables go into `--page`. Before each measurement it waits for the
-machine to be idle; a row measured on a busy machine all the same is marked `*`, and the geometric means leave
-it out.
+Peers compute in float32 whatever the processor; beside `fast` OpenVINO computes in bfloat16. A network may
+be given another size: `mobilenet_v2@112` is 112 pixels wide, `bert_base@384` reads 384 tokens. Writes
+`OUTPUT.json` (all samples) and `OUTPUT.md` (the tables) after each network, so that a run that was
+interrupted, or that `--limit` ended, goes on where it stopped; in the end the tables go into `--page`. Before
+each measurement it waits for the machine to be idle; a row measured on a busy machine all the same is marked
+`*`, and the geometric means leave it out.
 """
 
 from __future__ import annotations
@@ -31,11 +34,13 @@ import tilewright as tw
 from tilewright import zoo
 from tilewright.api.benchmark import expected_outputs
 from tilewright.benchmark import BenchPlan, Entrant, compare_engines
+from tilewright.benchmark.engines import peer_precision
 from tilewright.benchmark.machine_state import BUSY_SHARE, busy_share
 from tilewright.benchmark.profile import MachineLimits, profile_program
 from tilewright.files import write_atomically
 from tilewright.frontend.onnx import load_onnx
 from tilewright.program import Program
+from tilewright.targets.cpu.isa import HOST, isa_by_name
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ PROFILE_S = 1.0
 
 
 def measure(
-    name: str, peers: list[str], threads: list[int], duration_s: float, accuracy: str
+    name: str, peers: list[str], threads: list[int], duration_s: float, accuracy: str, isa: str | None
 ) -> Iterator[dict[str, Any]]:
     """A row for each number of threads: figures, samples, versions, the state of the machine, the commit."""
     model = built(name)
@@ -88,11 +93,11 @@ def measure(
         path.write_bytes(model.SerializeToString(deterministic=True))
         for num_threads in threads:
             start = time.perf_counter()
-            compiled = tw.compile(path, threads=num_threads, accuracy=accuracy)
+            compiled = tw.compile(path, threads=num_threads, accuracy=accuracy, isa=isa)
             ours = compiled.save(Path(folder) / "ours.tw")
             compile_s = time.perf_counter() - start
-            entrants = [Entrant("tilewright", "tilewright", ours, compile_s)]
-            entrants += [Entrant(peer, peer, path) for peer in peers]
+            entrants = [Entrant("tilewright", "tilewright", ours, compile_s, accuracy=accuracy)]
+            entrants += [Entrant(peer, peer, path, accuracy=peer_precision(peer, accuracy)) for peer in peers]
             plan = BenchPlan(num_threads, duration_s)
             comparison = compare_engines(entrants, feed, plan, model=name, expected=expected)
             yield {
@@ -101,6 +106,7 @@ def measure(
                 "roofline": roofline(compiled.program, feed, num_threads),
                 "seed": SEED,
                 "accuracy": accuracy,
+                "isa": isa_by_name(isa or HOST).name,
                 "commit": commit(),
                 "warnings": list(comparison.machine.warnings()),
                 "is_busy": comparison.machine.is_busy,
@@ -169,7 +175,7 @@ def wait_for_idle(limit_s: float) -> None:
 
 def tables(rows: list[dict[str, Any]], peers: list[str]) -> str:
     """A table for each set with rows, the networks of no set last; then means and what was measured where."""
-    parts: list[str] = []
+    parts = [conditions(rows)] if rows else []
     named = {name for one in SETS for name in one.networks}
     for one in SETS:
         own = [row for row in rows if row["model"] in one.networks]
@@ -179,6 +185,13 @@ def tables(rows: list[dict[str, Any]], peers: list[str]) -> str:
     if others:
         parts.append(f"### Others\n\n{table(others, peers, None)}")
     return "\n".join([*parts, summary(rows, peers)])
+
+
+def conditions(rows: list[dict[str, Any]]) -> str:
+    """What is compared with what: the accuracy and the instruction set of ours, the types of peers."""
+    ours = sorted({f"accuracy `{row['accuracy']}`, code for {row['isa']}" for row in rows})
+    theirs = {f"{c['engine']} in {c['accuracy']}" for row in rows for c in row["contestants"][1:]}
+    return f"tilewright at {'; '.join(ours)}; beside {', '.join(sorted(theirs)) or 'nobody'}.\n"
 
 
 def table(rows: list[dict[str, Any]], peers: list[str], goal: float | None) -> str:
@@ -252,7 +265,6 @@ def summary(rows: list[dict[str, Any]], peers: list[str]) -> str:
             f"{min(shares, default=0):.0f}-{max(shares, default=0):.0f} % of them; core to core "
             f"{min(latencies, default=0):.0f}-{max(latencies, default=0):.0f} ns. "
             + ", ".join(f"{c['engine']} {c['version']}" for c in rows[0]["contestants"])
-            + f"; accuracy {', '.join(sorted({row['accuracy'] for row in rows}))}"
             + f"; commits {', '.join(sorted({row['commit'] for row in rows}))}. Times are medians in ms; a "
             "ratio above 1 means that tilewright is faster, with a 95 % interval over the rounds; errors are "
             "against float64, relative to the largest value; MB is the most memory that the process had. "
@@ -282,26 +294,34 @@ def main() -> None:
     every = ",".join(name for one in SETS for name in one.networks)
     parser.add_argument("--networks", default=every, help="names, by commas, as in resnet18@112")
     parser.add_argument("--accuracy", default="default", help="ours: strict, default, relaxed or fast")
+    parser.add_argument(
+        "--isa", help="instruction set that ours keeps to; default: all that this machine has"
+    )
     parser.add_argument("--threads", default="1,2", help="numbers of threads, by commas")
     parser.add_argument("--duration", type=float, default=6.0, help="seconds for each row")
     parser.add_argument("--peers", default="onnxruntime,openvino", help="by commas")
     parser.add_argument(
         "--wait", type=float, default=60.0, help="seconds to wait for an idle machine, at most"
     )
+    parser.add_argument("--limit", type=float, help="begin no network after so many seconds")
     parser.add_argument("--page", type=Path, help="a page to put the table in, between its markers")
+    parser.add_argument("--marker", default="table", help="the name of the markers there")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/zoo"))
     arguments = parser.parse_args()
+    started_s = time.monotonic()
     peers = [p for p in arguments.peers.split(",") if p]
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     samples = arguments.output.with_suffix(".json")
     rows: list[dict[str, Any]] = json.loads(samples.read_text()) if samples.exists() else []
     done = {(r["model"], r["num_threads"]) for r in rows}
+    asked = (peers, arguments.duration, arguments.accuracy, arguments.isa)
     for name in arguments.networks.split(","):
         threads = [n for n in map(int, arguments.threads.split(",")) if (name, n) not in done]
-        if not threads:
+        is_over = arguments.limit is not None and time.monotonic() - started_s > arguments.limit
+        if not threads or is_over:
             continue
         wait_for_idle(arguments.wait)
-        for row in measure(name, peers, threads, arguments.duration, arguments.accuracy):
+        for row in measure(name, asked[0], threads, *asked[1:]):
             rows.append(row)
             write_atomically(samples, json.dumps(rows).encode())
             write_atomically(arguments.output.with_suffix(".md"), tables(rows, peers).encode())
@@ -309,7 +329,9 @@ def main() -> None:
     text = tables(rows, peers)
     print(text)
     if arguments.page is not None:
-        write_atomically(arguments.page, with_table(arguments.page.read_text(), text).encode())
+        write_atomically(
+            arguments.page, with_table(arguments.page.read_text(), text, arguments.marker).encode()
+        )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tilewright.api.inputs import feed_of
 from tilewright.api.models import load
 from tilewright.arguments import checked
 from tilewright.benchmark import BenchPlan, BoundSplit, Comparison, Contestant, Entrant, compare_engines
-from tilewright.benchmark.engines import PEERS, is_installed
+from tilewright.benchmark.engines import PEERS, is_installed, peer_precision
 from tilewright.benchmark.profile import profile_program
 from tilewright.benchmark.session import PERCENTS
 from tilewright.compiled import CompiledModel
@@ -86,9 +86,9 @@ class BenchResult(Comparison):
             f"{self.num_rounds} rounds in turns, {runs} runs"
         )
         percents = tuple(f"p{p:g}" for p in first.percents)
-        heads = ("engine", *percents, "error", "memory", "its time over the first's", "verdict")
+        heads = ("engine", "accuracy", *percents, "error", "memory", "its time over the first's", "verdict")
         rows = tuple(_row(contestant, first) for contestant in self.contestants)
-        return (Table(heads, rows, title, tuple(range(1, len(percents) + 3))),)
+        return (Table(heads, rows, title, tuple(range(2, len(percents) + 4))),)
 
     def lines(self) -> Sequence[str]:
         """The machine's state."""
@@ -101,7 +101,7 @@ def _row(contestant: Contestant, first: Contestant) -> tuple[str, ...]:
         name = f"{contestant.engine} {contestant.version}"
     timing, ratio = contestant.timing, contestant.ratio
     if timing is None:
-        return (name, *("-" for _ in contestant.percents), "-", "-", "-", "failed")
+        return (name, contestant.accuracy, *("-" for _ in contestant.percents), "-", "-", "-", "failed")
     times = (format_ms(timing.percentile_ms(p)) for p in contestant.percents)
     error = "" if contestant.max_error is None else f"{contestant.max_error:.1e}"
     against = verdict = ""
@@ -109,7 +109,7 @@ def _row(contestant: Contestant, first: Contestant) -> tuple[str, ...]:
         against = f"{ratio.median:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
         is_open = ratio.verdict in ("tie", "can't tell")
         verdict = str(ratio.verdict) if is_open else f"{first.label} is {ratio.verdict}"
-    return (name, *times, error, format_bytes(contestant.peak_bytes), against, verdict)
+    return (name, contestant.accuracy, *times, error, format_bytes(contestant.peak_bytes), against, verdict)
 
 
 @checked
@@ -128,8 +128,9 @@ def bench(
     `others` are compiled models, files (an ONNX model or an artifact), or `onnxruntime` and `openvino`,
     which need the first to be an ONNX file. A `feed` are arrays
     or an .npz file; without one inputs are random. `duration` is in seconds, or
-    a text such as `5s`; it and `threads` go before what `measure` says. The accuracy of each is against the
-    first model in float64.
+    a text such as `5s`; it and `threads` go before what `measure` says. The error of each is against the
+    first model in float64. Peers compute in float32, and in bfloat16 those that can where the first model is
+    at accuracy `fast`.
 
     Raises:
         UsageError: a peer without an ONNX file, or settings that make no sense.
@@ -226,6 +227,7 @@ class _Subject:
     outputs: tuple[str, ...]
     sha256: str
     target: str
+    accuracy: str
 
     @classmethod
     def of(cls, compiled: CompiledModel, graph: Graph | None = None) -> _Subject:
@@ -238,6 +240,7 @@ class _Subject:
             tuple(o.name for o in compiled.get_outputs()),
             compiled.model_sha256,
             compiled.target,
+            compiled.options.accuracy,
         )
 
 
@@ -255,11 +258,16 @@ class _Workshop:
         """All who take part, and what the first of them is."""
         models = [model for model in everyone if not _is_peer(model)]
         made = [self._entrant(number, model) for number, model in enumerate(models)]
+        made = [(dataclasses.replace(one, accuracy=what.accuracy), what) for one, what in made]
         (first, subject), *_ = made
         if len(models) == 1:
             made[0] = (dataclasses.replace(first, label="tilewright"), subject)
         file = first.model if isinstance(models[0], CompiledModel) else Path(models[0])
-        peers = (Entrant(str(peer), str(peer), file) for peer in everyone if _is_peer(peer))
+        peers = (
+            Entrant(str(peer), str(peer), file, accuracy=peer_precision(str(peer), subject.accuracy))
+            for peer in everyone
+            if _is_peer(peer)
+        )
         return (*(entrant for entrant, _ in made), *peers), subject
 
     def _entrant(self, number: int, model: CompiledModel | str | Path) -> tuple[Entrant, _Subject]:

@@ -23,8 +23,16 @@ Feed = Mapping[str, Array]
 Precision = Literal["float32", "bfloat16"]
 
 PEERS = ("onnxruntime", "openvino")
-NARROW_PEERS = frozenset({"openvino"})
-"""Peers that compute a float32 model in bfloat16 where they are asked to."""
+_NARROW_PEERS = frozenset({"openvino"})
+
+
+def peer_precision(peer: str, accuracy: str) -> Precision:
+    """In what a peer is to compute beside code of ours: in bfloat16 beside `fast`, where it can.
+
+    >>> peer_precision("openvino", "fast"), peer_precision("onnxruntime", "fast")
+    ('bfloat16', 'float32')
+    """
+    return "bfloat16" if accuracy == "fast" and peer in _NARROW_PEERS else "float32"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +54,7 @@ def make_engine(
     model_path: str,
     num_threads: int,
     shapes: Mapping[str, tuple[int, ...]],
-    precision: Precision = "float32",
+    precision: str = "float32",
 ) -> Engine:
     """Load a model (an ONNX file, or an artifact for tilewright) into one engine.
 
@@ -87,12 +95,10 @@ def _onnxruntime(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ..
     return Engine("onnxruntime", onnxruntime.__version__, lambda feed: list(session.run(None, dict(feed))))
 
 
-_HINTS: dict[Precision, str] = {"float32": "f32", "bfloat16": "bf16"}
+_HINTS: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16"}
 
 
-def _openvino(
-    path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]], precision: Precision
-) -> Engine:
+def _openvino(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]], precision: str) -> Engine:
     import openvino
 
     core = openvino.Core()

@@ -43,7 +43,8 @@ PERCENTS = (50.0, 90.0, 99.0)
 class Entrant:
     """Who takes part: a name for the table, the engine, and the file it loads.
 
-    `prepared_s` is time already spent on the file, such as compiling it; it counts as loading.
+    `prepared_s` is time already spent on the file, such as compiling it; it counts as loading. `accuracy` is
+    what an artifact was compiled at, or the type in which a peer is told to compute.
     `environment` is added to that of its process, which lets another version of a package take part.
     """
 
@@ -52,6 +53,7 @@ class Entrant:
     model: Path
     prepared_s: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    accuracy: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,12 @@ class Contestant:
         metadata=about("Against float64, over the output's largest value.", nullable=True),
     )
     error: str | None = None
+    accuracy: str = field(
+        default="",
+        metadata=about(
+            "Of our code as `--accuracy` names it, of a peer the type that it was told to compute in."
+        ),
+    )
     ratio: Ratio | None = field(
         default=None,
         metadata=about("Its time over the first contestant's, round by round; null for the first."),
@@ -243,6 +251,7 @@ def _worker(
             "engine": entrant.engine,
             "model": str(entrant.model),
             "threads": num_threads,
+            "accuracy": entrant.accuracy,
             "shapes": {name: list(shape) for name, shape in shapes.items()},
             "dtypes": dict(dtypes),
             "inputs": str(files[0]),
@@ -291,7 +300,7 @@ def _burst(worker: _Worker, seconds: float) -> list[float]:
 def _result(worker: _Worker, bursts: Sequence[list[float]], expected: Sequence[Array] | None) -> Contestant:
     entrant = worker.entrant
     if worker.failure is not None:
-        return Contestant(entrant.label, entrant.engine, error=worker.failure)
+        return Contestant(entrant.label, entrant.engine, error=worker.failure, accuracy=entrant.accuracy)
     return Contestant(
         label=entrant.label,
         engine=entrant.engine,
@@ -303,6 +312,7 @@ def _result(worker: _Worker, bursts: Sequence[list[float]], expected: Sequence[A
             tuple(quantile(burst, 0.5) for burst in bursts), tuple(ms for burst in bursts for ms in burst)
         ),
         max_error=None if expected is None else _error(worker.outputs, expected),
+        accuracy=entrant.accuracy,
     )
 
 

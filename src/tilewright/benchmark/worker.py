@@ -37,7 +37,9 @@ def main() -> None:
     shapes = {name: tuple(shape) for name, shape in request["shapes"].items()}
     try:
         started = time.perf_counter()
-        engine = make_engine(request["engine"], request["model"], request["threads"], shapes)
+        engine = make_engine(
+            request["engine"], request["model"], request["threads"], shapes, request["accuracy"]
+        )
         load_s = time.perf_counter() - started
         started = time.perf_counter()
         outputs = engine.run(feed)

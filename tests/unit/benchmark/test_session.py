@@ -52,8 +52,10 @@ def test_everybody_gets_the_same_number_of_rounds(artifact: Path) -> None:
 
 @pytest.mark.usefixtures("short_bursts")
 def test_who_cannot_run_does_not_stop_the_others(artifact: Path, tmp_path: Path) -> None:
-    entrants = [Entrant("good", "tilewright", artifact), Entrant("bad", "tilewright", tmp_path / "none.tw")]
+    bad = Entrant("bad", "tilewright", tmp_path / "none.tw", accuracy="fast")
+    entrants = [Entrant("good", "tilewright", artifact, accuracy="relaxed"), bad]
     found = compare_engines(entrants, feed_for(small_net()), QUICK)
+    assert [c.accuracy for c in found.contestants] == ["relaxed", "fast"]
     good, bad = found.contestants
     assert good.timing is not None
     assert bad.timing is None

@@ -29,7 +29,9 @@ def script() -> Iterator[ModuleType]:
 
 def row(name: str, ratio: float, *, is_busy: bool = False, error: str | None = None) -> dict[str, Any]:
     ours = {"engine": "tilewright", "version": "1", "median_ms": 2.0, "max_error": 1e-7, "peak_bytes": 5e6}
+    ours["accuracy"] = "default"
     theirs: dict[str, Any] = {"engine": "peer", "version": "2", "median_ms": 2.0 * ratio, "max_error": None}
+    theirs["accuracy"] = "float32"
     theirs["ratio"] = {"median": ratio, "low": ratio - 0.1, "high": ratio + 0.1, "verdict": "faster"}
     if error is not None:
         theirs |= {"median_ms": None, "ratio": None, "error": error}
@@ -53,6 +55,7 @@ def row(name: str, ratio: float, *, is_busy: bool = False, error: str | None = N
         },
         "commit": "abc",
         "accuracy": "default",
+        "isa": "avx512",
     }
 
 
@@ -66,6 +69,7 @@ def test_the_mean_is_geometric_and_leaves_out_rows_of_a_busy_machine(script: Mod
     )
     assert "| 88 % | Conv by matrix-3 10 %; between kernels 2 % |" in text
     assert "commits abc" in text
+    assert text.startswith("tilewright at accuracy `default`, code for avx512; beside peer in float32.")
 
 
 def test_a_peer_that_fails_is_a_cell_not_a_crash(script: ModuleType) -> None:
