@@ -21,6 +21,9 @@ def reproduce(
     share: float = typer.Option(1.0, "--share", help="Share of the layers: 0.1 for a first look."),
     samples: int = typer.Option(4000, "--samples", help="Random mappings where a distribution is shown."),
     processes: int | None = typer.Option(None, "--processes", help="Processes; default: one for each core."),
+    resume: Path | None = typer.Option(
+        None, "--resume", help="A file that keeps finished parts, and from which a run goes on (pcgc)."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Make a paper's tables and figures again, and write them beside the paper's numbers into one HTML file.
@@ -31,7 +34,13 @@ def reproduce(
 
     with progress(f"reproducing {paper}") as update:
         found = reproduce_paper(
-            paper, output, share=share, samples=samples, processes=processes, progress=update
+            paper,
+            output,
+            share=share,
+            samples=samples,
+            processes=processes,
+            resume=resume,
+            progress=update,
         )
     if as_json:
         print_document("reproduce", found)

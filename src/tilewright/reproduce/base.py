@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from tilewright.errors import UsageError
 from tilewright.report.figure import heading, html_table, note, page
+from tilewright.reproduce.kept import Kept
 from tilewright.results import Result, Table, about
 
 Update = Callable[[str, int, int], None]
@@ -56,11 +57,13 @@ class ReproducedPaper(Result):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much to do: a share of the layers (1 is all), samples of a distribution, processes."""
+    """How much to do: a share of the layers (1 is all), samples of a distribution, processes; what an earlier
+    run finished."""
 
     share: float = 1.0
     num_samples: int = 4000
     num_processes: int = 2
+    kept: Kept = field(default_factory=Kept)
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -71,7 +74,9 @@ class Effort:
 
 @runtime_checkable
 class Reproduction(Protocol):
-    """One paper."""
+    """One paper. It `resumes` if it keeps finished parts."""
+
+    resumes: ClassVar[bool]
 
     @property
     def title(self) -> str:

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import permutations
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -75,6 +75,8 @@ MAPPERS: Mapping[str, Mapper] = {
 @dataclass(frozen=True, slots=True)
 class Cosa:
     """The reproduction."""
+
+    resumes: ClassVar[bool] = False
 
     @property
     def title(self) -> str:

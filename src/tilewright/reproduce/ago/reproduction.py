@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewright.planning import Budget
 from tilewright.reproduce.ago import exhibits, measured
@@ -29,6 +30,8 @@ JOBS = tuple(Job(name, size, threads, _BUDGET) for threads in (2, 1) for name, s
 @dataclass(frozen=True, slots=True)
 class Ago:
     """The reproduction. A share of the effort is one of what is tuned and raced."""
+
+    resumes: ClassVar[bool] = False
 
     @property
     def title(self) -> str:

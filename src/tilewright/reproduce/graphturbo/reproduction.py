@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewright.reproduce.base import Effort, Exhibit, Update
 from tilewright.reproduce.graphturbo import exhibits
@@ -33,6 +34,8 @@ _ALLOCATED = (1.0, 0.875, 0.75, 0.625, 0.5)
 @dataclass(frozen=True, slots=True)
 class GraphTurbo:
     """The reproduction."""
+
+    resumes: ClassVar[bool] = False
 
     @property
     def title(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.reproduce.base import Effort, Exhibit, Update
 from tilewright.reproduce.ios import exhibits
@@ -35,6 +35,8 @@ _THREADS = (1, 2)
 @dataclass(frozen=True, slots=True)
 class Ios:
     """The reproduction."""
+
+    resumes: ClassVar[bool] = False
 
     @property
     def title(self) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from math import ceil
 from multiprocessing import get_context
+from typing import ClassVar
 
 from tilewright.options import Options
 from tilewright.planning import Spec
 from tilewright.reproduce.base import Effort, Exhibit, Update
-from tilewright.reproduce.ios.processor import measured
+from tilewright.reproduce.ios.processor import Measured, measured
+from tilewright.reproduce.kept import Kept
 from tilewright.reproduce.pcgc import exhibits, learned
-from tilewright.reproduce.pcgc.examples import examples
+from tilewright.reproduce.pcgc.examples import Example, examples
 from tilewright.reproduce.pcgc.paper import BOARDS, Board, Row
 from tilewright.reproduce.pcgc.runs import Job, Outcome, outcome
 
@@ -32,6 +35,8 @@ _NETWORKS_HERE = ("resnet34", "resnet50", "yolov4_tiny", "yolox_nano")
 class Pcgc:
     """The reproduction; a share of the effort is one of each table's networks."""
 
+    resumes: ClassVar[bool] = True
+
     @property
     def title(self) -> str:
         """The paper, for people."""
@@ -40,29 +45,41 @@ class Pcgc:
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit."""
         boards = [replace(b, rows=b.rows[: ceil(effort.share * len(b.rows))]) for b in BOARDS]
-        found = _outcomes(boards, effort.num_processes, update)
+        kept = effort.kept
+        found = _outcomes(boards, effort.num_processes, kept, update)
         tables = [exhibits.table(board, found[board.name]) for board in boards]
         frontiers = [exhibits.frontiers(board, found[board.name]) for board in boards]
         # Alone on the processor, so that nothing disturbs what is measured.
         times = {}
         for network in _NETWORKS_HERE[: ceil(effort.share * len(_NETWORKS_HERE))]:
             update(f"{network} on this processor", 0, 1)
-            times[network] = measured(network, 1, _HERE)
-        return (
-            *(*tables, exhibits.rules(), exhibits.drawn(list(examples())), *frontiers, exhibits.here(times)),
-            *learned.exhibits(effort, update),
+            times[network] = kept.made(
+                f"{network} here", dict[str, Measured], functools.partial(measured, network, 1, _HERE)
+            )
+        drawn = kept.made("examples", tuple[Example, ...], lambda: tuple(examples()))
+        costs = kept.made(
+            f"learned costs at share {effort.share:g}",
+            tuple[Exhibit, ...],
+            lambda: learned.exhibits(effort, update),
         )
+        planned = (*tables, exhibits.rules(), exhibits.drawn(drawn), *frontiers)
+        return (*planned, exhibits.here(times), *costs)
 
 
-def _outcomes(boards: Sequence[Board], num_processes: int, update: Update) -> dict[str, dict[str, Outcome]]:
-    jobs = {(board.name, row.name): _job(board, row) for board in boards for row in board.rows}
-    found: dict[str, dict[str, Outcome]] = {}
+def _outcomes(
+    boards: Sequence[Board], num_processes: int, kept: Kept, update: Update
+) -> dict[str, dict[str, Outcome]]:
+    jobs = {f"{row.name} on {board.name}": _job(board, row) for board in boards for row in board.rows}
+    known = {key: kept.value(key, Outcome) for key in jobs}
+    found = {key: value for key, value in known.items() if value is not None}
     with ProcessPoolExecutor(max(1, num_processes), get_context("spawn")) as pool:
-        tasks = {key: pool.submit(outcome, job) for key, job in jobs.items()}
-        for number, ((board_name, row_name), task) in enumerate(tasks.items()):
-            update(f"{row_name} on {board_name}", number, len(tasks))
-            found.setdefault(board_name, {})[row_name] = task.result()
-    return found
+        tasks = {pool.submit(outcome, job): key for key, job in jobs.items() if key not in found}
+        for task in as_completed(tasks):
+            key = tasks[task]
+            update(key, len(found), len(jobs))
+            found[key] = task.result()
+            kept.keep(key, found[key])
+    return {b.name: {row.name: found[f"{row.name} on {b.name}"] for row in b.rows} for b in boards}
 
 
 def _job(board: Board, row: Row) -> Job:

@@ -1,0 +1,67 @@
+"""Finished parts of a reproduction: kept at once, known to the next run, refused if they are something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.cli import tilewright
+
+from tilewright.errors import UsageError
+from tilewright.reproduce.base import Exhibit, Figure
+from tilewright.reproduce.kept import Kept
+from tilewright.reproduce.pcgc.runs import Outcome, Planned
+
+OUTCOME = Outcome({"layerwise": Planned(3, 1.5, 0.25)}, ((1.5, 0.25), (2.0, 0.125)), {"layerwise": 0.5})
+
+
+def test_what_was_kept_is_known_again(tmp_path: Path) -> None:
+    path = tmp_path / "parts.jsonl"
+    exhibits = (Exhibit("Table 1", "title", "said", (Figure("mean", 0.5, None),), rows=(("a", "b"),)),)
+    kept = Kept(path)
+    kept.keep("network", OUTCOME)
+    kept.keep("exhibits", exhibits)
+    again = Kept(path)
+    assert again.value("network", Outcome) == OUTCOME
+    assert again.made("exhibits", tuple[Exhibit, ...], tuple) == exhibits
+    assert again.value("another", Outcome) is None
+
+
+def test_a_line_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "parts.jsonl"
+    Kept(path).keep("first", OUTCOME)
+    with path.open("a") as file:
+        file.write('{"version": "0.1')
+    kept = Kept(path)
+    assert kept.value("first", Outcome) == OUTCOME
+    kept.keep("second", OUTCOME)
+    assert [json.loads(line)["key"] for line in path.read_text().splitlines()] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nonsense", "line 1: no finished part"),
+        ('{"version": "0.0.1", "key": "a", "value": 1}', "line 1: made by version 0.0.1"),
+    ],
+)
+def test_another_file_is_refused_in_one_line(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "parts.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(UsageError, match=said) as caught:
+        Kept(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_of_another_kind_is_refused(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "parts.jsonl")
+    kept.keep("network", (1, 2))
+    with pytest.raises(UsageError, match="'network' is not what this program keeps"):
+        Kept(kept.path).value("network", Outcome)
+
+
+def test_papers_that_keep_nothing_say_so(tmp_path: Path) -> None:
+    result = tilewright("reproduce", "cosa", "--resume", str(tmp_path / "parts.jsonl"))
+    assert result.code == 2
+    assert "cosa keeps no finished parts" in result.err
