@@ -1,4 +1,4 @@
-"""Finished parts of a reproduction: kept at once, known to the next run, refused if they are something else."""
+"""Finished parts of a reproduction: kept at once, known to the next run, refused if something else."""
 
 from __future__ import annotations
 
