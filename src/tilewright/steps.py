@@ -151,7 +151,9 @@ class SimulatedCost:
     """What a run takes on a machine that is described: time, bytes, energy. Every figure is an estimate."""
 
     time_s: float
-    energy_j: float = field(metadata=about("Of all clusters, static power included."))
+    energy_j: float | None = field(
+        metadata=about("Of all clusters, static power included; null without energies.", nullable=True)
+    )
     energy_by_j: Mapping[str, float] = field(metadata=about("By level, unit and static power."))
     energy_source: str
     max_power_w: float | None = field(
@@ -170,15 +172,17 @@ class SimulatedCost:
 
     @property
     @in_json
-    def power_w(self) -> float:
-        """Mean power of all clusters."""
+    def power_w(self) -> float | None:
+        """Mean power of all clusters; None where the machine gives no energies."""
+        if self.energy_j is None:
+            return None
         return self.energy_j / self.time_s if self.time_s else 0.0
 
     @property
     @in_json
     def exceeds_power(self) -> bool:
         """Whether that is more than the machine can draw: it would run slower, or energies are too high."""
-        return self.max_power_w is not None and self.power_w > self.max_power_w
+        return self.max_power_w is not None and (self.power_w or 0.0) > self.max_power_w
 
     @property
     @in_json

@@ -308,5 +308,9 @@ def _pj_per_byte(level: Level) -> float | None:
 
 
 def source_of(machine: Machine) -> str:
-    """Where energies come from that a machine's description gives, and where it has them from."""
+    """Where energies come from that a machine's description gives, and where it has them from; that they are
+    unavailable, and what is missing, where it gives none."""
+    missing = EnergyTable.of(machine).missing
+    if missing is not None:
+        return f"{UNAVAILABLE}: machine {machine.name!r} gives no {missing}"
     return f"model:{machine.name} ({machine.energy_source or 'see the citations of its numbers'})"

@@ -34,28 +34,34 @@ def compare_values(code: SimulatedCode, tolerance: Tolerance) -> tuple[TensorDif
 
 def cost_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
     """Time, bound, energy, bytes and how busy units are, a line each."""
-    source = cost.energy_source.split(";")[0][:60]
     read, written = (format_bytes(cost.bytes[f"main_{way}"]) for way in ("read", "written"))
     busiest_first = sorted(cost.utilization.items(), key=lambda item: (-item[1], item[0]))
     return [
         ("time", f"{cost.time_s * 1e3:.3f} ms"),
         ("at least", f"{cost.lower_bound_s * 1e3:.3f} ms ({cost.bound_by}): {100 * cost.gap:.0f} % above"),
-        ("energy", f"{cost.energy_j * 1e3:.1f} mJ, estimated ({source})"),
-        ("power", _power(cost)),
+        *_energy_rows(cost),
         ("main memory", f"{read} read, {written} written"),
         ("busy", ", ".join(f"{unit} {100 * share:.0f} %" for unit, share in busiest_first)),
     ]
 
 
-def _power(cost: SimulatedCost) -> str:
+def _energy_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
+    if cost.energy_j is None or cost.power_w is None:
+        return [("energy", cost.energy_source)]
+    source = cost.energy_source.split(";")[0][:60]
+    energy = f"{cost.energy_j * 1e3:.1f} mJ, estimated ({source})"
+    return [("energy", energy), ("power", _power(cost, cost.power_w))]
+
+
+def _power(cost: SimulatedCost, power_w: float) -> str:
     """Mean power beside what the machine can draw; if it is above, which part takes most."""
     if cost.max_power_w is None or not cost.time_s:
-        return f"{cost.power_w:.3g} W"
+        return f"{power_w:.3g} W"
     if not cost.exceeds_power:
-        return f"{cost.power_w:.3g} W of at most {cost.max_power_w:.3g} W"
+        return f"{power_w:.3g} W of at most {cost.max_power_w:.3g} W"
     most_w = cost.energy_by_j[cost.most_energy_by] / cost.time_s
     return (
-        f"{cost.power_w:.3g} W, ABOVE the {cost.max_power_w:.3g} W that the machine can draw: "
+        f"{power_w:.3g} W, ABOVE the {cost.max_power_w:.3g} W that the machine can draw: "
         f"{cost.most_energy_by} takes most, {most_w:.3g} W"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil, floor, log10
 
 from tilewright.cost.base import Objective
 from tilewright.errors import UsageError
@@ -11,7 +12,8 @@ _SCALES = {
     "ns": {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9},
     "pJ": {"pJ": 1.0, "nJ": 1e3, "uJ": 1e6, "mJ": 1e9, "J": 1e12},
 }
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+|%)")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([A-Za-z]+|%)")
+_SHOWN_DIGITS = 4
 _OTHER: dict[Objective, tuple[str, str]] = {"latency": ("energy", "pJ"), "energy": ("time", "ns")}
 
 
@@ -26,6 +28,23 @@ def secondary_of(objective: Objective) -> tuple[str, str]:
             f"pcgc: a limit bounds what is not minimised, but {objective} is of both; leave it out."
         )
     return _OTHER[objective]
+
+
+def shown_limit(amount: float, objective: Objective) -> str:
+    """The amount in the largest unit of which it has one, rounded up, as `parse_limit` reads it.
+
+    >>> shown_limit(54908.82, "energy"), shown_limit(3.31e8, "latency")
+    ('54.91us', '331.0uJ')
+    """
+    _, unit = secondary_of(objective)
+    suffix, scale = max(
+        ((name, scale) for name, scale in _SCALES[unit].items() if scale <= amount),
+        key=lambda pair: pair[1],
+        default=(unit, 1.0),
+    )
+    value = amount / scale
+    num_decimals = max(0, _SHOWN_DIGITS - 1 - max(0, floor(log10(value)))) if value > 0 else 0
+    return f"{ceil(value * 10**num_decimals) / 10**num_decimals:.{num_decimals}f}{suffix}"
 
 
 def parse_limit(text: str, objective: Objective, least: float) -> float:

@@ -18,7 +18,7 @@ from tilewright.ir.ops import describe
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.fusion_records import FusionRecord, Verdict
 from tilewright.partition.pcgc.fuse import Edge, Fused, StaticFusion, on_chip_bytes
-from tilewright.partition.pcgc.limit import parse_limit, secondary_of
+from tilewright.partition.pcgc.limit import parse_limit, secondary_of, shown_limit
 from tilewright.partition.pcgc.pieces import Cost, Pricer
 from tilewright.partition.pcgc.recut import cheapest_within, frontier, greedy
 from tilewright.partition.pcgc.rules import RuleTable
@@ -62,7 +62,7 @@ class Pcgc:
             most = parse_limit(self.limit, problem.objective, least)
             if least > most * (1 + _ROUNDING):
                 what, unit = secondary_of(problem.objective)
-                levers = (f"pcgc{{limit={least:.6g}{unit}}}", "pcgc without a limit")
+                levers = (f"pcgc{{limit={shown_limit(least, problem.objective)}}}", "pcgc without a limit")
                 return Infeasible(f"pcgc: {what}", least, most, levers=levers, unit=unit)
             plans += work.plans_within(most)
         kept = [plan for plan in plans if plan.cost.secondary <= most * (1 + _ROUNDING)]

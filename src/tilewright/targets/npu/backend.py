@@ -10,6 +10,7 @@ from math import inf
 from typing import TypeVar
 
 from tilewright.cost.base import Estimate
+from tilewright.cost.energy import EnergyTable
 from tilewright.errors import BudgetExceeded, Outclassed
 from tilewright.families import MEMORY_PLANNERS
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
@@ -70,6 +71,7 @@ class NpuBackend(PlainBackend):
         self.machine, self.types, self._policy_of = machine, types, policy_of
         self.tiler = tiler_of(machine, mapper)
         self.works = Works(machine, types)
+        self._has_energies = EnergyTable.of(machine).missing is None
         self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation, policy_of(""))
         num_cores = machine.num_cores_per_cluster
         self.limits = Limits(num_cores, options.max_memory_bytes, num_cores)
@@ -246,7 +248,7 @@ class NpuBackend(PlainBackend):
         if cores is None and self._waits(planned, policy):
             self._waiting.add(recipe)
             self._waiting_keys.add(key)
-        self._estimates[key] = estimate_of(planned.simulation)
+        self._estimates[key] = estimate_of(planned.simulation, has_energies=self._has_energies)
         return key
 
     def _waits(self, planned: SimulatedPlan, policy: Policy) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tilewright.cost.energy import source_of
+from tilewright.cost.energy import EnergyTable, source_of
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import full_region
 from tilewright.program import Program
@@ -101,10 +101,12 @@ class NpuCode:
 
     def _figures(self) -> dict[str, Any]:
         found, num_clusters = self.simulation, self.machine.num_clusters
+        missing = EnergyTable.of(self.machine).missing
+        by_pj = found.energy_pj if missing is None else {}
         return {
             "time_s": found.time_s,
-            "energy_j": found.energy_j * num_clusters,
-            "energy_by_j": {part: pj * 1e-12 * num_clusters for part, pj in found.energy_pj.items()},
+            "energy_j": found.energy_j * num_clusters if missing is None else None,
+            "energy_by_j": {part: pj * 1e-12 * num_clusters for part, pj in by_pj.items()},
             "energy_source": source_of(self.machine),
             "max_power_w": self.machine.max_power_w,
             "bytes": asdict(found.traffic),

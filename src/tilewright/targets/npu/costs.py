@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.cost.base import Estimate, KernelWork
+from tilewright.cost.energy import EnergyTable
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
 from tilewright.ir.extract import extract
@@ -30,14 +31,10 @@ UNPRICED = Quality(0.0, 0.0, "ns", Status.FEASIBLE)
 _MAX_PLACES = 8
 
 
-def estimate_of(simulation: Simulation) -> Estimate:
-    """The simulated time and energy of one cluster."""
-    return Estimate(
-        simulation.time_s * 1e9,
-        simulation.lower_bound_s * 1e9,
-        SOURCE,
-        sum(simulation.energy_pj.values()),
-    )
+def estimate_of(simulation: Simulation, *, has_energies: bool = True) -> Estimate:
+    """The simulated time of one cluster, and its energy where the machine `has_energies`."""
+    energy_pj = sum(simulation.energy_pj.values()) if has_energies else None
+    return Estimate(simulation.time_s * 1e9, simulation.lower_bound_s * 1e9, SOURCE, energy_pj)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +110,10 @@ class NpuCosts:
         return self._launched(work).occupied_ns if self._launches_each else None
 
     @property
+    def _has_energies(self) -> bool:
+        return EnergyTable.of(self.machine).missing is None
+
+    @property
     def _launches_each(self) -> bool:
         return self.policy.launches == "each subgraph"
 
@@ -120,7 +121,9 @@ class NpuCosts:
         """Of kernels that are parts of one program."""
         key = tuple(tuple(map(self._structure, group)) for group in groups), _connections(groups)
         if key not in self._known:
-            self._known[key] = estimate_of(self.simulate(_alone(groups), False))
+            self._known[key] = estimate_of(
+                self.simulate(_alone(groups), False), has_energies=self._has_energies
+            )
         return self._known[key]
 
     def _launched(self, work: KernelWork, num_cores: int | None = None) -> _Kernel:
@@ -128,7 +131,7 @@ class NpuCosts:
         key = self._structure(work), num_cores
         if key not in self._kernels:
             simulation = self.simulate(_alone([[work]], num_cores), True)
-            estimate = estimate_of(simulation)
+            estimate = estimate_of(simulation, has_energies=self._has_energies)
             dynamic_pj = sum(pj for what, pj in simulation.energy_pj.items() if what != "static")
             tasks = tasks_of_kernel(simulation)
             bounded = replace(estimate, bound_ns=estimate.time_ns, bound_pj=dynamic_pj)
@@ -148,7 +151,8 @@ class NpuCosts:
         ]
         seconds = stage_seconds([[k.tasks for k in group] for group in kernels], self.machine)
         dynamic_pj = sum(k.energy_pj for group in kernels for k in group)
-        energy_pj = dynamic_pj + static_power_w(self.machine) * seconds * 1e12
+        static_pj = static_power_w(self.machine) * seconds * 1e12
+        energy_pj = dynamic_pj + static_pj if self._has_energies else None
         longest_ns = max(sum(k.estimate.time_ns for k in group) for group in kernels)
         occupied_ns = [k.occupied_ns for group in kernels for k in group]
         bound_ns = max(longest_ns, *map(sum, zip(*occupied_ns, strict=True)))
@@ -198,7 +202,8 @@ class NpuCosts:
             energy_pj += work.energy_pj
         bound_s = max(seconds.values(), default=0.0)
         energy_pj += static_power_w(self.machine) * bound_s * 1e12
-        return Estimate(bound_s * 1e9, bound_s * 1e9, self.source, energy_pj, energy_pj)
+        known_pj = energy_pj if self._has_energies else None
+        return Estimate(bound_s * 1e9, bound_s * 1e9, self.source, known_pj, energy_pj)
 
 
 def _shares(num_cores: int, of_cores: int) -> Iterator[float]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from tilewright.cost.energy import EnergyTable
 from tilewright.errors import MachineError, UsageError
 from tilewright.hardware.element_types import ElementTypes, Lowered, element_types
 from tilewright.hardware.lacks import lacks_of, refusal, require_networks
@@ -74,11 +75,17 @@ class NpuTarget:
         """What plans and simulates a graph.
 
         Raises:
-            UsageError: an instruction set is asked for.
+            UsageError: an instruction set is asked for, or the least energy of a machine that gives none.
             MachineError: the machine lacks buffers of cores, or a rate for what it has to do; says all of it.
         """
         if options.isa is not None:
             raise UsageError(f"target {self.name}: has no instruction set; leave out --isa {options.isa}.")
+        missing = EnergyTable.of(self.machine).missing
+        if options.hint in ("energy", "edp") and missing is not None:
+            raise UsageError(
+                f"hint {options.hint}: energy is unavailable: machine {self.name!r} gives no {missing}; "
+                "add it to the machine's file, or give --hint latency."
+            )
         self._require(graph)
         return NpuBackend(self, self.machine, self.types, self.policy, graph, options, self.mapper)
 
