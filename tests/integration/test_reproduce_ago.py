@@ -1,6 +1,7 @@
 """`tilewright reproduce ago`: figure 14 beside the paper's numbers."""
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.support.cli import tilewright
@@ -8,9 +9,9 @@ from tests.support.cli import tilewright
 from tilewright.benchmark import Timing
 from tilewright.cli.schemas import violations
 from tilewright.frontend.onnx import load_onnx
-from tilewright.reproduce.ago.ablation import PAIRS
+from tilewright.reproduce.ago.ablation import STACKS, Stack
 from tilewright.reproduce.ago.latency import Job, Raced, seconds
-from tilewright.reproduce.ago.measured import ablation_exhibit, latency_exhibits
+from tilewright.reproduce.ago.measured import ablation_exhibit, latency_exhibit
 from tilewright.reproduce.ago.partitions import Weighed
 
 
@@ -63,20 +64,84 @@ def raced(network: str, size: dict[str, int], num_threads: int, ms: dict[str, fl
 
 
 def test_races_become_figures_beside_the_papers() -> None:
-    ms = {"layerwise": 4.0, "flat": 3.0, "reformer": 2.5, "AGO": 2.0, "onnxruntime": 3.0}
-    races = [raced("squeezenet1_1", {"image": 56}, threads, ms) for threads in (1, 2)]
-    races.append(raced("bert_tiny", {"sequence": 128}, 2, ms))
-    found = {exhibit.name: exhibit for exhibit in latency_exhibits(races)}
-    assert list(found) == ["Figure 10", "Figure 11", "Figure 12"]
-    assert [(f.ours, f.paper) for f in found["Figure 11"].figures] == [(1.5, 1.9), (1.5, 2.6)]
-    assert found["Figure 12"].rows[0][0] == "bert_tiny 128"
-    assert "<svg" in found["Figure 10"].picture
-    assert list(latency_exhibits([])) == []
+    ms = {"layerwise": 4.0, "flat": 3.0, "AGO": 2.0, "onnxruntime": 3.0}
+    two = latency_exhibit("Figure 11", [raced("squeezenet1_1", {"image": 56}, 2, ms)])
+    assert [(f.ours, f.paper) for f in two.figures] == [(1.5, 1.9), (1.5, 2.6)]
+    assert "2 threads" in two.title
+    assert "<svg" in two.picture
+    new = latency_exhibit("Figure 12", [raced("bert_tiny", {"sequence": 128}, n, ms) for n in (2, 1)])
+    assert [row[:2] for row in new.rows] == [("bert_tiny 128", "2"), ("bert_tiny 128", "1")]
 
 
 def test_the_ablation_says_what_each_part_brings() -> None:
     ms = {"AGO": 1.0, "AGO-NI": 1.2, "AGO-NR": 1.0, "untuned": 1.1}
-    exhibit = ablation_exhibit({pair: raced(pair.name, {}, 2, ms) for pair in PAIRS[:2]})
+    others = {**ms, "AGO-NI": 9.0}
+    races = {stack: raced(stack.name, {}, 2, ms if stack.is_papers else others) for stack in STACKS}
+    exhibit = ablation_exhibit(races)
     assert [round(figure.ours or 0.0, 6) for figure in exhibit.figures] == [0.2, 0.0]
-    assert [row[0] for row in exhibit.rows] == ["pw+dw B1", "dw+pw B1"]
-    assert load_onnx(PAIRS[0].model()).nodes[0].op_type == "Conv"
+    assert {row[0] for row in exhibit.rows} == {
+        f"{name} B{batch}"
+        for name in ("pw+dw", "dw+pw", "pw+pw", "dw+dw", "product+product", "pw+dw+pw")
+        for batch in (1, 4)
+    }
+    assert sum(stack.is_papers for stack in STACKS) == 8
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+def test_a_stack_is_its_operators_in_a_row(stack: Stack) -> None:
+    graph = load_onnx(stack.model())
+    complex_ones = {"pw": "Conv", "dw": "Conv", "product": "MatMul"}
+    operators = [node.op_type for node in graph.nodes if node.op_type in complex_ones.values()]
+    assert operators == [complex_ones[name] for name in stack.operators]
+    assert graph.inputs[0].shape[0] == graph.outputs[0].shape[0] == stack.batch
+
+
+def reproduce(*arguments: str) -> dict[str, dict[str, object]]:
+    result = tilewright("reproduce", "ago", "--only", "Figure 13", "--json", *arguments)
+    assert result.code == 0, result.err
+    return {exhibit["name"]: exhibit for exhibit in json.loads(result.out)["exhibits"]}
+
+
+def test_a_figure_is_made_alone_in_a_given_time_and_goes_on_from_what_is_kept(tmp_path: Path) -> None:
+    tuned: list[str] = []
+
+    def made(stack: Stack, job: Job) -> Raced:
+        tuned.append(stack.name)
+        assert job.budget.deadline_s == 70.0
+        ms = {"AGO": 1.0, "AGO-NI": 1.2, "AGO-NR": 1.0, "untuned": 1.1}
+        return Raced(job, {name: Timing((m,) * 9, (m,) * 9) for name, m in ms.items()}, {}, None)
+
+    arguments = (
+        "--budget",
+        "44m",
+        "--resume",
+        str(tmp_path / "kept.jsonl"),
+        "-o",
+        str(tmp_path / "ago.html"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilewright.reproduce.ago.reproduction.ablated", made)
+        first = reproduce(*arguments)
+        assert len(tuned) == len(STACKS)
+        assert reproduce(*arguments) == first
+        assert len(tuned) == len(STACKS)
+    assert list(first) == ["Figure 13"]
+
+
+def test_a_stack_is_tuned_and_raced_by_every_variant(tmp_path: Path) -> None:
+    exhibit = reproduce("--share", "0.1", "--budget", "13s", "-o", str(tmp_path / "ago.html"))["Figure 13"]
+    rows = exhibit["rows"]
+    assert isinstance(rows, list)
+    assert [row[0] for row in rows] == ["pw+dw B1"]
+    assert all(float(ms) > 0 for ms in rows[0][1:5])
+
+
+def test_what_is_not_there_is_refused_in_one_line() -> None:
+    for arguments, error in (
+        (("ago", "--only", "Figure 9"), "ago has no exhibit 'Figure 9'"),
+        (("ago", "--budget", "5trials"), "expected a time"),
+        (("cosa", "--only", "Figure 1"), "makes all its exhibits"),
+    ):
+        result = tilewright("reproduce", *arguments)
+        assert result.code == 2
+        assert error in result.err

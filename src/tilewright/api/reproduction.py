@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright.arguments import checked
 from tilewright.errors import UsageError
 from tilewright.files import write_atomically
 from tilewright.hardware.probe import affinity_cores
+from tilewright.planning import Budget
 from tilewright.progress import Progress
 from tilewright.reproduce import REPRODUCTIONS
 from tilewright.reproduce.base import Effort, ReproducedPaper, report_page
@@ -23,22 +25,37 @@ def reproduce_paper(
     samples: int = 4000,
     processes: int | None = None,
     resume: str | Path | None = None,
+    only: Sequence[str] = (),
+    budget: str | None = None,
     progress: Progress | None = None,
 ) -> ReproducedPaper:
     """Make a paper's tables and figures again, and write them with the paper's numbers into one HTML file.
 
     `share` is that of the layers, 0.1 for a first look; `samples` are random mappings where a distribution is
     shown; `processes` is how many work, by default one for each core. `resume` is
-    a file of JSON lines that keeps finished parts: a run that was cut short goes on from there.
+    a file of JSON lines that keeps finished parts: a run that was cut short goes on from there. `only` names
+    exhibits, such as `Figure 10`; `budget` is the time for what they tune and race: what does not fit is left
+    out.
 
     Raises:
-        UsageError: an unknown paper, a share or number that makes no sense, or a file of something else.
+        UsageError: an unknown paper or exhibit, a share, number or time that makes no sense, or a file of
+            something else.
     """
     reproduction = REPRODUCTIONS.get(paper)
     if resume is not None and not reproduction.resumes:
         raise UsageError(f"reproduce: {paper} keeps no finished parts; leave out the file to resume from.")
+    if not reproduction.exhibits and (only or budget is not None):
+        raise UsageError(f"reproduce: {paper} makes all its exhibits, in no given time; leave that out.")
+    unknown = [name for name in only if name not in reproduction.exhibits]
+    if unknown:
+        known = ", ".join(reproduction.exhibits)
+        raise UsageError(f"reproduce: {paper} has no exhibit {unknown[0]!r}: expected {known}.")
+    budget_s = None if budget is None else Budget.parse(budget).deadline_s
+    if budget is not None and budget_s is None:
+        raise UsageError(f"reproduce: budget {budget!r}: expected a time, such as 5m.")
     num_processes = max(1, affinity_cores() if processes is None else processes)
-    effort = Effort(share, samples, num_processes, Kept(None if resume is None else Path(resume)))
+    kept = Kept(None if resume is None else Path(resume))
+    effort = Effort(share, samples, num_processes, kept, tuple(only), budget_s)
     exhibits = tuple(reproduction.run(effort, progress or (lambda *_: None)))
     path = Path(output or f"{paper}.html")
     layers = "all layers" if share == 1 else f"one layer in {round(1 / share)}"

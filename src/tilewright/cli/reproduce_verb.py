@@ -22,7 +22,11 @@ def reproduce(
     samples: int = typer.Option(4000, "--samples", help="Random mappings where a distribution is shown."),
     processes: int | None = typer.Option(None, "--processes", help="Processes; default: one for each core."),
     resume: Path | None = typer.Option(
-        None, "--resume", help="A file that keeps finished parts, and from which a run goes on (pcgc)."
+        None, "--resume", help="A file that keeps finished parts, and from which a run goes on (ago, pcgc)."
+    ),
+    only: str | None = typer.Option(None, "--only", help="Exhibits: Figure 10,Figure 13 (ago)."),
+    budget: str | None = typer.Option(
+        None, "--budget", help="Time for what is tuned and raced, such as 5m; the rest is left out (ago)."
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -40,6 +44,8 @@ def reproduce(
             samples=samples,
             processes=processes,
             resume=resume,
+            only=[name.strip() for name in only.split(",")] if only else (),
+            budget=budget,
             progress=update,
         )
     if as_json:

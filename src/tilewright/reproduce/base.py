@@ -58,12 +58,14 @@ class ReproducedPaper(Result):
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much to do: a share of the layers (1 is all), samples of a distribution, processes; what an earlier
-    run finished."""
+    run finished; which exhibits (none: all), and in what time."""
 
     share: float = 1.0
     num_samples: int = 4000
     num_processes: int = 2
     kept: Kept = field(default_factory=Kept)
+    only: tuple[str, ...] = ()
+    budget_s: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -74,9 +76,11 @@ class Effort:
 
 @runtime_checkable
 class Reproduction(Protocol):
-    """One paper. It `resumes` if it keeps finished parts."""
+    """One paper. It `resumes` if it keeps finished parts; `exhibits` are those that can be made alone, in a
+    time that is given."""
 
     resumes: ClassVar[bool]
+    exhibits: ClassVar[tuple[str, ...]]
 
     @property
     def title(self) -> str:

@@ -77,6 +77,7 @@ class Cosa:
     """The reproduction."""
 
     resumes: ClassVar[bool] = False
+    exhibits: ClassVar[tuple[str, ...]] = ()
 
     @property
     def title(self) -> str:

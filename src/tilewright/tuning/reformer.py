@@ -368,9 +368,9 @@ class Reformer(Generic[FormT]):
         forms: dict[str, FormT] = {}
         for s in self._subgraphs:
             ranking = self._evolution(s.space).ranking
-            form, ratio = next((f, r) for f, r in ranking if s.space.keeps_kernels(f))
-            if ratio < 1 - _CONFIRMED_MARGIN:
-                forms[s.site.key] = form
+            best = next(((f, r) for f, r in ranking if s.space.keeps_kernels(f)), None)
+            if best is not None and best[1] < 1 - _CONFIRMED_MARGIN:
+                forms[s.site.key] = best[0]
         return forms
 
     def _confirmed(self) -> dict[str, FormT]:

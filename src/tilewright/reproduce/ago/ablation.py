@@ -1,4 +1,4 @@
-"""Figure 13: subgraphs of two complex operators, tuned by AGO and by AGO without a part of it."""
+"""Figure 13: subgraphs of two and three complex operators, tuned by AGO and by AGO without a part of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.zoo.builder import Builder, Tensor
 from tilewright.zoo.layers import relu6
 
 NO_INTENSIVE, NO_REFORMER = "AGO-NI", "AGO-NR"
-POINTWISE, DEPTHWISE = "pw", "dw"
+POINTWISE, DEPTHWISE, PRODUCT = "pw", "dw", "product"
 
 # One subgraph, whatever it weighs.
 _WHOLE = "ago{threshold=1e9}"
@@ -25,49 +25,70 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two complex operators in a row, each with a bias, and a ReLU6 between them; side of the image."""
+class Stack:
+    """Complex operators in a row, each with a bias, and a ReLU6 between two; side of the image.
 
-    first: str
-    second: str
+    `channels` are those of the input and of every operator's result. A product has a row for each element of
+    the image.
+    """
+
+    operators: tuple[str, ...]
     batch: int
-    channels: tuple[int, int, int]
+    channels: tuple[int, ...]
     image: int
 
     @property
     def name(self) -> str:
         """As the paper's figure names it."""
-        return f"{self.first}+{self.second} B{self.batch}"
+        return f"{'+'.join(self.operators)} B{self.batch}"
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether the paper's figure has it: two of pointwise and depthwise convolutions."""
+        return len(self.operators) == 2 and set(self.operators) <= {POINTWISE, DEPTHWISE}
 
     def model(self) -> ModelProto:
         """The network that has nothing else."""
-        b = Builder(f"{self.first}_{self.second}", seed=0)
-        x = b.input("x", (self.batch, self.channels[0], self.image, self.image))
-        y = relu6(b, self._operator(b, x, self.first, self.channels[1], "first"), name="between")
-        b.output(self._operator(b, y, self.second, self.channels[2], "second"), "y")
+        b = Builder("_".join(self.operators), seed=0)
+        rows = (self.image**2,) if PRODUCT in self.operators else (self.image, self.image)
+        first = self.channels[0]
+        shape = (self.batch, *rows, first) if PRODUCT in self.operators else (self.batch, first, *rows)
+        value = b.input("x", shape)
+        for number, (kind, channels) in enumerate(zip(self.operators, self.channels[1:], strict=True)):
+            value = relu6(b, value, name=f"between{number}") if number else value
+            value = self._operator(b, value, kind, channels, f"operator{number}")
+        b.output(value, "y")
         return b.finish()
 
     @staticmethod
     def _operator(b: Builder, x: Tensor, kind: str, channels: int, name: str) -> Tensor:
         if kind == POINTWISE:
             return b.conv(x, channels, 1, bias=True, name=name)
-        return b.conv(x, channels, 3, padding=1, groups=channels, bias=True, name=name)
+        if kind == DEPTHWISE:
+            return b.conv(x, channels, 3, padding=1, groups=channels, bias=True, name=name)
+        with b.scope(name):
+            width = x.shape[-1]
+            weights = b.parameter("weight", (width, channels), deviation=width**-0.5)
+            return b.add(b.matmul(x, weights), b.parameter("bias", (channels,), deviation=0.1))
 
 
-PAIRS = tuple(
-    Pair(first, second, batch, channels, 28)
+STACKS = tuple(
+    Stack(operators, batch, channels, 28)
     for batch in (1, 4)
-    for first, second, channels in (
-        (POINTWISE, DEPTHWISE, (32, 192, 192)),
-        (DEPTHWISE, POINTWISE, (192, 192, 32)),
-        (POINTWISE, POINTWISE, (192, 32, 192)),
-        (DEPTHWISE, DEPTHWISE, (192, 192, 192)),
+    for operators, channels in (
+        ((POINTWISE, DEPTHWISE), (32, 192, 192)),
+        ((DEPTHWISE, POINTWISE), (192, 192, 32)),
+        ((POINTWISE, POINTWISE), (192, 32, 192)),
+        ((DEPTHWISE, DEPTHWISE), (192, 192, 192)),
+        ((PRODUCT, PRODUCT), (144, 288, 144)),
+        ((POINTWISE, DEPTHWISE, POINTWISE), (32, 192, 192, 32)),
     )
 )
 """Of MobileNet-v2 where its image has 28 lines: an expansion with the depthwise convolution behind it, that
-with the projection, a projection with the next expansion. No network has two depthwise ones in a row."""
+with the projection, a projection with the next expansion, a whole block; of MobileViT-S there: the two
+products behind an attention. No network has two depthwise convolutions in a row."""
 
 
-def ablated(pair: Pair, job: Job) -> Raced:
-    """A pair by every variant at equal budget, in turns."""
-    return race_model(pair.model(), job, VARIANTS)
+def ablated(stack: Stack, job: Job) -> Raced:
+    """A stack by every variant at equal budget, in turns."""
+    return race_model(stack.model(), job, VARIANTS)

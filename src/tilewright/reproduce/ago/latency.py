@@ -25,9 +25,9 @@ from tilewright.planning import UNLIMITED, Budget
 from tilewright.reproduce.ago.turns import Run, in_turns
 from tilewright.steps import SearchName, TuningSettings
 
-UNTUNED, FLAT, REFORMER, AGO = "layerwise", "flat", "reformer", "AGO"
-"""Our own: the default plan by estimates; with products tuned one by one; with forms tuned, parts first; the
-same on subgraphs of AGO's partition."""
+UNTUNED, FLAT, AGO = "layerwise", "flat", "AGO"
+"""Our own: the default plan by estimates; with products tuned one by one; subgraphs of AGO's partition with
+their forms tuned, parts first."""
 
 Array = np.ndarray[Any, Any]
 
@@ -54,7 +54,6 @@ class Variant:
 VARIANTS: Mapping[str, Variant] = {
     UNTUNED: Variant("auto", None),
     FLAT: Variant("auto", "flat"),
-    REFORMER: Variant("auto", "reformer"),
     AGO: Variant("ago", "reformer"),
 }
 

@@ -2,36 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.planning import Budget
 from tilewright.reproduce.ago import exhibits, measured
-from tilewright.reproduce.ago.ablation import PAIRS, ablated
-from tilewright.reproduce.ago.latency import Job, raced, seconds
+from tilewright.reproduce.ago.ablation import STACKS, Stack, ablated
+from tilewright.reproduce.ago.ablation import VARIANTS as ABLATION
+from tilewright.reproduce.ago.latency import VARIANTS as LATENCY
+from tilewright.reproduce.ago.latency import Job, Raced, raced, seconds
 from tilewright.reproduce.ago.paper import NETWORK, SIZE, SIZES
 from tilewright.reproduce.ago.partitions import VARIANTS, Weighed, partitioned
 from tilewright.reproduce.base import Effort, Exhibit, Update
 
 _BUDGET = seconds(60.0)
-_PAIR_BUDGET = Budget(300)
+_STACK_BUDGET = Budget(300)
+_STACK_THREADS = 2
 # Small ones first, so that a share of the effort has several.
 _CLASSICAL = ("squeezenet1_1", "shufflenet_v2_x1_0", "mobilenet_v2", "mnasnet1_0")
-_SIZED = (
-    *((name, {"image": size}) for size in SIZES for name in _CLASSICAL),
-    ("bert_tiny", {"sequence": 128}),
-    (NETWORK, SIZE),
-)
-JOBS = tuple(Job(name, size, threads, _BUDGET) for threads in (2, 1) for name, size in _SIZED)
-"""What is tuned and raced for figures 10 to 12."""
+_NEW: Mapping[str, Mapping[str, int]] = {"bert_tiny": {"sequence": 128}, NETWORK: SIZE}
+_SIZED = tuple((name, {"image": size}) for size in SIZES for name in _CLASSICAL)
+JOBS: Mapping[str, tuple[Job, ...]] = {
+    "Figure 10": tuple(Job(name, size, 1, _BUDGET) for name, size in _SIZED),
+    "Figure 11": tuple(Job(name, size, 2, _BUDGET) for name, size in _SIZED),
+    "Figure 12": tuple(
+        Job(name, size, threads, _BUDGET) for threads in (2, 1) for name, size in _NEW.items()
+    ),
+}
+"""What is tuned and raced for the figures of latency."""
+
+# What a race takes beside its searches, of a limited time; less than the least finds nothing.
+_EXTRA_S, _RACE_S = 10.0, 4.0
+_LEAST_SEARCH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is tuned and raced for a figure: a network of the zoo, or a stack."""
+
+    figure: str
+    job: Job
+    stack: Stack | None = None
+
+    @property
+    def key(self) -> str:
+        """What tells it from others, its budget included."""
+        budget = self.job.budget
+        effort = (
+            f"{budget.max_evaluations} trials" if budget.deadline_s is None else f"{budget.deadline_s:g} s"
+        )
+        return f"{self.name}, {self.job.num_threads} threads, {effort} each search"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return " ".join((self.job.network, *map(str, self.job.size.values())))
+
+    @property
+    def num_searches(self) -> int:
+        """How many of its contestants are tuned."""
+        variants = LATENCY if self.stack is None else ABLATION
+        return sum(variant.search is not None for variant in variants.values())
+
+    def race(self) -> Raced:
+        """Tune and race it."""
+        return raced(self.job) if self.stack is None else ablated(self.stack, self.job)
 
 
 @dataclass(frozen=True, slots=True)
 class Ago:
     """The reproduction. A share of the effort is one of what is tuned and raced."""
 
-    resumes: ClassVar[bool] = False
+    resumes: ClassVar[bool] = True
+    exhibits: ClassVar[tuple[str, ...]] = (*JOBS, "Figure 13", "Figure 14")
 
     @property
     def title(self) -> str:
@@ -42,26 +87,59 @@ class Ago:
 
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit, in the paper's order."""
-        jobs = JOBS[: round(effort.share * len(JOBS))]
-        pairs = PAIRS[: round(effort.share * len(PAIRS))]
-        total = len(jobs) + len(pairs) + 2 * len(VARIANTS)
-        races = []
-        for number, job in enumerate(jobs):
-            update(f"{job.network} {job.size} tuned and raced on {job.num_threads} threads", number, total)
-            races.append(raced(job))
-        by_pair = {}
-        for number, pair in enumerate(pairs, len(jobs)):
-            update(f"{pair.name} tuned and raced", number, total)
-            by_pair[pair] = ablated(pair, Job(pair.name, {}, 2, _PAIR_BUDGET, seconds=3.0))
-        found: dict[tuple[str, str], Weighed] = {}
-        num_operators: dict[str, int] = {}
-        for graph, name, count, weighed in partitioned(NETWORK, SIZE, tuple(VARIANTS)):
-            found[graph, name] = weighed
-            num_operators[graph] = count
-            update(f"{NETWORK} by {name}", len(jobs) + len(pairs) + len(found), total)
-        return (
-            exhibits.readings(),
-            *measured.latency_exhibits(races),
-            *([measured.ablation_exhibit(by_pair)] if by_pair else []),
-            exhibits.figure_14(found, num_operators),
-        )
+        wanted = effort.only or self.exhibits
+        races = list(_raced(_limited(list(_tasks(wanted, effort.share)), effort), effort, update))
+        stacks = {task.stack: race for task, race in races if task.stack is not None}
+        made: list[Exhibit] = []
+        for figure in JOBS:
+            of_figure = [race for task, race in races if task.figure == figure]
+            made += [measured.latency_exhibit(figure, of_figure)] if of_figure else []
+        made += [measured.ablation_exhibit(stacks)] if stacks else []
+        if "Figure 14" in wanted:
+            found: dict[tuple[str, str], Weighed] = {}
+            num_operators: dict[str, int] = {}
+            for graph, name, count, weighed in partitioned(NETWORK, SIZE, tuple(VARIANTS)):
+                found[graph, name] = weighed
+                num_operators[graph] = count
+                update(f"{NETWORK} by {name}", len(found), 2 * len(VARIANTS))
+            made = [exhibits.readings(), *made, exhibits.figure_14(found, num_operators)]
+        return made
+
+
+def _tasks(wanted: Sequence[str], share: float) -> Iterator[_Task]:
+    for figure, jobs in JOBS.items():
+        if figure in wanted:
+            yield from (_Task(figure, job) for job in jobs[: round(share * len(jobs))])
+    if "Figure 13" in wanted:
+        for stack in STACKS[: round(share * len(STACKS))]:
+            yield _Task("Figure 13", Job(stack.name, {}, _STACK_THREADS, _STACK_BUDGET, 3.0), stack)
+
+
+def _limited(tasks: Sequence[_Task], effort: Effort) -> list[_Task]:
+    """The tasks with budgets that share the time there is; the same time gives the same budgets."""
+    if effort.budget_s is None or not tasks:
+        return list(tasks)
+    searches_s = effort.budget_s - len(tasks) * _EXTRA_S
+    search_s = max(_LEAST_SEARCH_S, round(searches_s / sum(task.num_searches for task in tasks), 1))
+    return [replace(task, job=replace(task.job, budget=seconds(search_s), seconds=_RACE_S)) for task in tasks]
+
+
+def _raced(tasks: Sequence[_Task], effort: Effort, update: Update) -> Iterator[tuple[_Task, Raced]]:
+    """Those that are kept, and those for which there is time."""
+    started_s = time.monotonic()
+    longest_s = 0.0
+    for number, task in enumerate(tasks):
+        race = effort.kept.value(task.key, Raced)
+        if race is None:
+            begun_s = time.monotonic()
+            if effort.budget_s is not None and begun_s + longest_s > started_s + effort.budget_s:
+                continue
+            update(
+                f"{task.figure}: {task.name} tuned and raced, {task.job.num_threads} threads",
+                number,
+                len(tasks),
+            )
+            race = task.race()
+            effort.kept.keep(task.key, race)
+            longest_s = max(longest_s, time.monotonic() - begun_s)
+        yield task, race

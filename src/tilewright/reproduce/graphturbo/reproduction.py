@@ -36,6 +36,7 @@ class GraphTurbo:
     """The reproduction."""
 
     resumes: ClassVar[bool] = False
+    exhibits: ClassVar[tuple[str, ...]] = ()
 
     @property
     def title(self) -> str:

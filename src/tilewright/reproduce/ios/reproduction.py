@@ -37,6 +37,7 @@ class Ios:
     """The reproduction."""
 
     resumes: ClassVar[bool] = False
+    exhibits: ClassVar[tuple[str, ...]] = ()
 
     @property
     def title(self) -> str:

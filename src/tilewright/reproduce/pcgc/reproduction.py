@@ -36,6 +36,7 @@ class Pcgc:
     """The reproduction; a share of the effort is one of each table's networks."""
 
     resumes: ClassVar[bool] = True
+    exhibits: ClassVar[tuple[str, ...]] = ()
 
     @property
     def title(self) -> str:

@@ -17,7 +17,7 @@ from tilewright.compiler import plan
 from tilewright.options import Options
 from tilewright.partition.form import Form
 from tilewright.planning import UNLIMITED, Budget
-from tilewright.reproduce.ago.ablation import Pair
+from tilewright.reproduce.ago.ablation import Stack
 from tilewright.targets.cpu.code import CpuCode
 from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
@@ -177,9 +177,9 @@ def test_a_search_of_forms_begins_with_what_the_flat_search_found(code: CpuCode)
 
 
 def test_without_intensive_fusion_no_kernel_has_two_complex_operators_in_blocks() -> None:
-    pair = Pair("pw", "dw", 1, (32, 96, 96), 56)
+    stack = Stack(("pw", "dw"), 1, (32, 96, 96), 56)
     options = Options(threads=2, partition="ago{threshold=1e9}")
-    code = CpuTarget().generate(plan(tw.load(pair.model()).graph, options).program)
+    code = CpuTarget().generate(plan(tw.load(stack.model()).graph, options).program)
     tuner = FormTuner.of(CpuTarget(), code, "conventional")
     (space,) = tuner.spaces().values()
     assert len(space.complex) == 2
