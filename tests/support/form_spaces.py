@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.tuning.space import FormSpace, FormT, Part, text_of
@@ -63,6 +63,9 @@ class ChainSpace:
             return None
         at = rng.randrange(1, len(one.sizes))
         return ChainForm(one.sizes[:at] + other.sizes[at:], one.cuts[:at] + other.cuts[at:])
+
+    def kind(self, form: ChainForm) -> Hashable:
+        return form.cuts
 
     def keeps_kernels(self, form: ChainForm) -> bool:
         return form.cuts == self.initial().cuts

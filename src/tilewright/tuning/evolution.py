@@ -7,7 +7,7 @@ proposes depends on the seed, on how often it was asked, and on the set of what 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Generic
@@ -21,8 +21,9 @@ class EvolutionOptions:
 
     `num_parents` of the best measured forms have offspring; of `num_offspring` estimates choose whom to
     measure, but for a share of `epsilon`, which chance chooses. `cross_share` of them have two parents.
-    A search has settled when its last `window` forms made the best less than `min_gain` better: times the
-    patience of the search, which grows where time is left.
+    Kinds of which `num_hopeless` forms were measured, none of them in less than `hopeless_ratio` of the
+    initial form's time, are left to chance. A search has settled when its last `window` forms made the best
+    less than `min_gain` better: times the patience of the search, which grows where time is left.
     """
 
     num_parents: int = 8
@@ -31,6 +32,8 @@ class EvolutionOptions:
     cross_share: float = 0.3
     window: int = 10
     min_gain: float = 0.015
+    num_hopeless: int = 2
+    hopeless_ratio: float = 1.3
 
 
 DEFAULT_EVOLUTION = EvolutionOptions()
@@ -59,6 +62,7 @@ class Evolution(Generic[FormT]):
         self._num_asked = 0
         self._estimates: dict[FormT, float] = {}
         self._is_exhausted = False
+        self._kinds: dict[Hashable, list[float]] = {}
         self.patience = 1
         for form, ratio in (known or {}).items():
             self._note(form, ratio)
@@ -148,12 +152,13 @@ class Evolution(Generic[FormT]):
             self._ratios[form] = ratio
             if is_new:
                 self._costs.append(ratio)
+                self._kinds.setdefault(self.space.kind(form), []).append(ratio)
 
     def _next_queued(self, count: int) -> list[FormT]:
         picks: list[FormT] = []
         while self._queue and len(picks) < count:
             form = self._queue.pop(0)
-            if self._is_new(form) and isfinite(self._estimate(form)):
+            if self._is_new(form) and isfinite(self._estimate(form)) and not self._is_hopeless(form):
                 picks.append(form)
         return picks
 
@@ -162,7 +167,8 @@ class Evolution(Generic[FormT]):
         if count <= 0:
             return []
         pool = {form: ns for form, ns in self._born(rng) if form not in taken}
-        ranked = sorted((f for f in pool if isfinite(pool[f])), key=lambda f: (pool[f], text_of(f)))
+        possible = [f for f in pool if isfinite(pool[f])]
+        ranked = sorted(possible, key=lambda f: (self._is_hopeless(f), pool[f], text_of(f)))
         picks: list[FormT] = []
         while ranked and len(picks) < count:
             is_random = rng.random() < self.options.epsilon
@@ -199,6 +205,11 @@ class Evolution(Generic[FormT]):
         while rng.random() < 0.3:
             form = self.space.mutate(form, rng)
         return form, one, "a mutation"
+
+    def _is_hopeless(self, form: FormT) -> bool:
+        """Whether forms that differ in sizes alone were so slow that other sizes will hardly help."""
+        seen = self._kinds.get(self.space.kind(form), ())
+        return len(seen) >= self.options.num_hopeless and min(seen) > self.options.hopeless_ratio
 
     def _is_new(self, form: FormT) -> bool:
         return form not in self._ratios and form not in self._failed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -63,6 +63,10 @@ class FormSpace(Protocol[FormT]):
 
     def cross(self, one: FormT, other: FormT, rng: random.Random) -> FormT | None:
         """A form with some decisions of each; None where they cannot be mixed."""
+        ...
+
+    def kind(self, form: FormT) -> Hashable:
+        """What is equal for forms that differ in sizes alone: of tiles, of blocks, of pieces."""
         ...
 
     def keeps_kernels(self, form: FormT) -> bool:

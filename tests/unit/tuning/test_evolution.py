@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable
 
 from tests.support.form_spaces import ChainForm, ChainSpace
 
@@ -70,6 +71,25 @@ def test_a_space_without_anything_new_has_settled() -> None:
         evolution.observe(dict.fromkeys(evolution.propose(4), 0.9))
     assert evolution.has_settled
     assert evolution.propose(4) == ()
+
+
+class Sized(ChainSpace):
+    """One operator; sizes from 8 on are a kind."""
+
+    def starts(self) -> list[ChainForm]:
+        return [ChainForm((size,), ()) for size in (8, 16, 32, 2, 4)]
+
+    def kind(self, form: ChainForm) -> Hashable:
+        return form.sizes[0] >= 8
+
+
+def test_a_kind_whose_first_forms_are_far_behind_is_left_out() -> None:
+    for slow, following in ((2.0, (2, 4)), (1.2, (32, 2))):
+        evolution = Evolution(Sized((4,)))
+        first = evolution.propose(2)
+        assert [form.sizes[0] for form in first] == [8, 16]
+        evolution.observe(dict.fromkeys(first, slow))
+        assert tuple(form.sizes[0] for form in evolution.propose(2)) == following
 
 
 def test_what_is_known_is_not_measured_again() -> None:

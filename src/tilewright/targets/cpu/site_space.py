@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.contraction import contractions
@@ -67,6 +67,10 @@ class SiteSpace:
         """A form with some decisions of each, if that is not left out."""
         mixed = self.space.cross(one, other, rng)
         return mixed if mixed is not None and self.allows(mixed) else None
+
+    def kind(self, form: Form) -> Hashable:
+        """As the space."""
+        return self.space.kind(form)
 
     def keeps_kernels(self, form: Form) -> bool:
         """As the space."""

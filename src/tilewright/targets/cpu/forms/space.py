@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 
@@ -161,6 +161,17 @@ class SubgraphForms:
             source = one if rng.random() < 0.5 else other
             kernels += [kernel for kernel in source.kernels if find(kernel.nodes[0]) == part]
         return self._ordered(kernels)
+
+    def kind(self, form: Form) -> Hashable:
+        """The cut, which kernels have blocks, and the algorithms of products."""
+        return tuple(
+            (
+                kernel.nodes,
+                kernel.blocking is not None,
+                tuple((name, choice.algorithm) for name, choice in kernel.choices),
+            )
+            for kernel in form.kernels
+        )
 
     def keeps_kernels(self, form: Form) -> bool:
         """Whether its kernels are those of the untuned form, products in other ways."""
