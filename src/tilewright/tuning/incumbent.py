@@ -67,7 +67,7 @@ class Incumbent(Generic[FormT]):
         incumbent = self.plan.forms
         wins = is_faster(new, plain)
         if wins and incumbent:
-            against = self._whole_times(incumbent, forms)
+            against = self._whole_times(incumbent, forms, most=1)
             wins = against is not None and typical(against[1]) < typical(against[0])
         if wins:
             self._store(forms, typical(plain), typical(new))
@@ -89,13 +89,13 @@ class Incumbent(Generic[FormT]):
         return left_s is None or left_s > self.race_s
 
     def _whole_times(
-        self, incumbent: Mapping[str, FormT], forms: Mapping[str, FormT]
+        self, incumbent: Mapping[str, FormT], forms: Mapping[str, FormT], *, most: int = _NUM_RACES
     ) -> tuple[list[float], list[float]] | None:
         """Times of whole runs of both, from as many races as are needed; None where one does not run."""
         before: list[float] = []
         after: list[float] = []
-        for attempt in range(_NUM_RACES):
-            self.listener.report("compare whole models", attempt, _NUM_RACES)
+        for attempt in range(most):
+            self.listener.report("compare whole models", attempt, most)
             start_s = self.clock()
             samples = self.bench.race(incumbent, forms)
             self.race_s = self.clock() - start_s

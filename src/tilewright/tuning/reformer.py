@@ -54,8 +54,8 @@ _MOST_PATIENCE = 4
 _MIN_SHARE = 0.004
 # A plan is confirmed and raced once it promises to be faster than the last one by this much ...
 _CHECKPOINT_GAIN = 0.02
-# ... and searching took so many times what that takes, more each time, and so long at least.
-_CHECKPOINT_RATIO = 1.5
+# ... and searching took so many times what that took last, and so long at least.
+_CHECKPOINT_RATIO = 4.0
 _CHECKPOINT_S = 20.0
 # What confirming and racing takes, in measurements of one plan.
 _END_PLANS = 6
@@ -117,7 +117,7 @@ class Reformer(Generic[FormT]):
     _due: dict[str, float] = field(default_factory=dict)  # plans in which a form of a space should be
     _total_ns: float = 0.0
     _stored_ratio: float = 1.0
-    _checkpoint_ratio: float = _CHECKPOINT_RATIO
+    _checkpoint_s: float = 0.0  # what the last one took
     _searched_s: float = 0.0  # since the last checkpoint
     _plan_s: deque[float] = field(
         default_factory=lambda: deque(maxlen=3)
@@ -189,7 +189,7 @@ class Reformer(Generic[FormT]):
         """Measure some forms of every space that has not settled; False at the end of budget or search."""
         start_s = self.clock()
         is_promising = bool(self._plan_s) and self._promise() < 1 - _CONFIRMED_MARGIN
-        kept_s = _END_PLANS * self._least_s if is_promising else 0.0
+        kept_s = max(_END_PLANS * self._least_s, self._checkpoint_s) if is_promising else 0.0
         num_plans = min(self.bench.max_plans - 1, self._num_affordable(kept_s) - 1)
         if num_plans < 1:
             self.meter.cut_off = True
@@ -350,18 +350,18 @@ class Reformer(Generic[FormT]):
 
     def _is_due(self) -> bool:
         promises = self._promise() < self._stored_ratio * (1 - _CHECKPOINT_GAIN)
-        least_s = max(_CHECKPOINT_S, self._checkpoint_ratio * _END_PLANS * self._least_s)
+        least_s = max(_CHECKPOINT_S, _CHECKPOINT_RATIO * self._checkpoint_s)
         return promises and self._searched_s > least_s
 
     def _checkpoint(self) -> None:
         """Confirm what promises most, let it race, and store it if it wins."""
-        self._searched_s = 0.0
-        self._checkpoint_ratio += _CHECKPOINT_RATIO
+        start_s = self.clock()
         forms = self._confirmed()
         searches = {s.site.key: self._evolution(s.space) for s in self._subgraphs}
         ratios = {key: searches[key].ratio(form) or 1.0 for key, form in forms.items()}
         self._incumbent.challenge(forms, ratios)
         self._stored_ratio = min(self._stored_ratio, self._promise())
+        self._searched_s, self._checkpoint_s = 0.0, self.clock() - start_s
 
     def _with_the_same_kernels(self) -> dict[str, FormT]:
         """Of each subgraph the best form that differs from the initial one in how products are made alone."""
