@@ -133,6 +133,11 @@ class PlanComparison(Result):
         """Of each target what was planned, and what cannot be."""
         return tuple(table for target in self.targets for table in self._tables_of(target))
 
+    def _objective_of(self, planned: Sequence[PlannedCombination]) -> str:
+        """Joules say where they come from."""
+        sources = ", ".join(dict.fromkeys(c.source for c in planned if c.source))
+        return self.objective if self.objective == "latency" else f"{self.objective} ({sources})"
+
     def _tables_of(self, target: str) -> Iterator[Table]:
         there = [c for c in self.combinations if c.target == target]
         planned = [c for c in there if c.error is None]
@@ -146,7 +151,7 @@ class PlanComparison(Result):
             yield Table(
                 (*varied, *figures, "peak memory", "planned in s"),
                 tuple((*(c.planners[f] for f in varied), *c.figures()) for c in planned),
-                f"{', '.join([title, *common])}: estimated {self.objective}",
+                f"{', '.join([title, *common])}: estimated {self._objective_of(planned)}",
                 tuple(len(varied) + column for column in (0, 1, 2, 3, 4, 7)),
             )
         if refused:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cli import tilewright
 
 from tilewright import zoo
 from tilewright.compiler import compile_graph
@@ -25,8 +27,9 @@ from tilewright.cost.energy import (
 from tilewright.errors import MachineError, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.machine_file import machine_text
-from tilewright.hardware.presets import load_preset
+from tilewright.hardware.presets import load_preset, preset_text
 from tilewright.options import Options
+from tilewright.steps import SimulatedCost
 
 
 def test_an_energy_has_a_source_or_is_unavailable() -> None:
@@ -167,3 +170,27 @@ def test_a_machine_file_with_energies_lets_the_processor_plan_by_energy(
     bare.write_text("name: bare\nlevels: [{name: DRAM}]\nunits: []\n")
     with pytest.raises(MachineError, match=r"machine 'bare' has no energies: it lacks units\[\].mac_pj"):
         compile_graph(graph, Options(target=f'cpu{{energies="{bare}"}}', hint="energy", no_cache=True))
+
+
+def test_a_described_machine_without_energies_has_none_rather_than_zero(tmp_path: Path) -> None:
+    text = re.sub(r"(mac|op|read|write)_pj: [0-9.]+", "", preset_text("a310"))
+    bare = tmp_path / "bare.yaml"
+    bare.write_text(text.split("energy_source:", maxsplit=1)[0].replace("name: a310", "name: bare", 1))
+    graph = load_onnx(zoo.build("squeezenet1_1", image=32))
+    for hint in ("energy", "edp"):
+        with pytest.raises(
+            UsageError, match=r"energy is unavailable: machine 'bare' gives no units\[\].mac_pj"
+        ):
+            compile_graph(graph, Options(target=str(bare), hint=hint, no_cache=True))
+    compilation = compile_graph(graph, Options(target=str(bare), partition="layerwise", no_cache=True))
+    cost = compilation.code.cost
+    assert isinstance(cost, SimulatedCost)
+    assert (cost.energy_j, cost.power_w, dict(cost.energy_by_j)) == (None, None, {})
+    assert cost.energy_source == "unavailable: machine 'bare' gives no units[].mac_pj"
+
+
+def test_plans_by_energy_say_where_joules_come_from(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(zoo.build("squeezenet1_1", image=32).SerializeToString())
+    result = tilewright("plan", str(path), "-t", "a310", "--partition", "layerwise", "--hint", "energy")
+    assert "energies by model:a310" in result.out.replace("\n", " ")

@@ -21,6 +21,7 @@ from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, Reason, check_partition
 from tilewright.partition.fusion_records import Verdict
 from tilewright.partition.pcgc import Pcgc
+from tilewright.partition.pcgc.limit import parse_limit, shown_limit
 from tilewright.partition.pcgc.planner import Recut
 from tilewright.partition.pcgc.rules import RuleTable
 from tilewright.planning import Budget, Infeasible
@@ -263,6 +264,14 @@ def test_a_limit_that_nothing_meets_names_both_amounts_in_their_unit() -> None:
     answer = Pcgc(limit="19ns").solve(problem, Budget())
     assert isinstance(answer, Infeasible)
     assert str(answer) == "pcgc: time needs 20 ns but has 19. Try pcgc{limit=20ns} or pcgc without a limit."
+
+
+@pytest.mark.parametrize("objective", ["energy", "latency"])
+@pytest.mark.parametrize("amount", [0.0, 0.25, 19.0, 999.96, 54908.82, 3.31137e8, 99999.0, 7.7e15])
+def test_the_limit_that_is_proposed_is_read_as_no_less(objective: Objective, amount: float) -> None:
+    limit = parse_limit(shown_limit(amount, objective), objective, 0.0)
+    assert amount <= limit * (1 + 1e-9)
+    assert limit <= max(1.0, amount * 1.0011)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def shown_limit(amount: float, objective: Objective) -> str:
     """The amount in the largest unit of which it has one, rounded up, as `parse_limit` reads it.
 
     >>> shown_limit(54908.82, "energy"), shown_limit(3.31e8, "latency")
-    ('54.91us', '331.0uJ')
+    ('54.91us', '331uJ')
     """
     _, unit = secondary_of(objective)
     suffix, scale = max(
@@ -44,7 +44,8 @@ def shown_limit(amount: float, objective: Objective) -> str:
     )
     value = amount / scale
     num_decimals = max(0, _SHOWN_DIGITS - 1 - max(0, floor(log10(value)))) if value > 0 else 0
-    return f"{ceil(value * 10**num_decimals) / 10**num_decimals:.{num_decimals}f}{suffix}"
+    shown = f"{ceil(value * 10**num_decimals) / 10**num_decimals:.{num_decimals}f}"
+    return (shown.rstrip("0").rstrip(".") if num_decimals else shown) + suffix
 
 
 def parse_limit(text: str, objective: Objective, least: float) -> float:

@@ -33,7 +33,7 @@ from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBackend, Target
 from tilewright.targets.npu.code import NpuCode
-from tilewright.targets.npu.costs import UNPRICED, NpuCosts, estimate_of
+from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
 from tilewright.targets.npu.recipes import (
     GRAPHTURBO,
@@ -72,7 +72,10 @@ class NpuBackend(PlainBackend):
         self.tiler = tiler_of(machine, mapper)
         self.works = Works(machine, types)
         self._has_energies = EnergyTable.of(machine).missing is None
-        self.costs = NpuCosts(machine, self.works, self.analysis.maps, self._part_simulation, policy_of(""))
+        source = f"{SOURCE}, energies by model:{machine.name}" if self._has_energies else SOURCE
+        self.costs = NpuCosts(
+            machine, self.works, self.analysis.maps, self._part_simulation, policy_of(""), source
+        )
         num_cores = machine.num_cores_per_cluster
         self.limits = Limits(num_cores, options.max_memory_bytes, num_cores)
         # The last ones, and of all of them what they cost and how full buffers get.
