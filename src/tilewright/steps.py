@@ -258,9 +258,9 @@ class SubgraphTuning:
     """What tuning made of the form of a subgraph, at all places of equal ones together.
 
     `nodes` name the first operator of each place. `form` is what replaced the estimates' form, None where
-    that stayed; `after_ns` the time of the best alternative, taken or not. Of `num_priced` forms that were
-    looked at, if only by their estimates, `num_measured` were measured; `num_failed` crashed, hung, or gave
-    wrong values.
+    that stayed; `after_ns` the time of the best alternative, taken or not, None where none was measured. Of
+    `num_priced` forms that were looked at, if only by their estimates, `num_measured` were measured;
+    `num_failed` crashed, hung, or gave wrong values.
     """
 
     nodes: tuple[str, ...]
@@ -269,13 +269,16 @@ class SubgraphTuning:
     num_measured: int
     num_failed: int
     before_ns: float
-    after_ns: float = field(metadata=about("Of the best alternative, taken or not."))
+    after_ns: float | None = field(metadata=about("Of the best alternative, taken or not."))
     form: str | None = field(metadata=about("What replaced the estimates' form; null where that stayed."))
     why: str
 
     def row(self) -> tuple[object, ...]:
         """Its first operator, at how many places it stands, what was tried, times and outcome."""
-        before, after = (format_ms(time_ns / 1e6) for time_ns in (self.before_ns, self.after_ns))
+        before, after = (
+            "-" if time_ns is None else format_ms(time_ns / 1e6)
+            for time_ns in (self.before_ns, self.after_ns)
+        )
         tried = f"{self.num_measured} of {self.num_priced}"
         return (
             self.nodes[0] if self.nodes else "-",
@@ -290,10 +293,11 @@ class SubgraphTuning:
     def __str__(self) -> str:
         parts = f" in {self.num_parts} parts" if self.num_parts > 1 else ""
         failed = f", {self.num_failed} of them failed" if self.num_failed else ""
-        times = f"{format_ms(self.before_ns / 1e6)}, best {format_ms(self.after_ns / 1e6)}"
+        other = "" if self.after_ns is None else f", best other {format_ms(self.after_ns / 1e6)}"
         return (
             f"subgraph of {self.nodes[0]} ({len(self.nodes)} x): {self.num_measured} of {self.num_priced} "
-            f"forms measured{parts}{failed}; {times}; {self.form or 'as it was'}: {self.why}"
+            f"forms measured{parts}{failed}; by estimate {format_ms(self.before_ns / 1e6)}{other}; "
+            f"{self.form or 'as it was'}: {self.why}"
         )
 
 
@@ -356,7 +360,15 @@ class TuningInfo(Result):
     def tables(self) -> Sequence[Table]:
         """A row for each product or group, or for each kind of subgraph, the slowest first."""
         if self.search != "flat":
-            columns = ("subgraph", "places", "measured", "before", "best other", "form", "why")
+            columns = (
+                "subgraph from",
+                "places",
+                "forms measured",
+                "by estimate",
+                "best other",
+                "form",
+                "why",
+            )
             subgraphs = sorted(self.subgraphs, key=lambda s: -s.before_ns)
             return (Table(columns, tuple(subgraph.row() for subgraph in subgraphs), right=(1, 2, 3, 4)),)
         heads = ("kernel", "places", "by estimate", "before", "best other", "choice")

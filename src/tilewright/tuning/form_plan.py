@@ -121,8 +121,9 @@ class TunedForms(Generic[FormT]):
 class SiteReport(Generic[FormT]):
     """What was tried for one site, and what came of it.
 
-    `form` is what replaces the initial form, None where that stays; `ratio` the time of the best over the
-    initial one's, measured in the running model. `num_priced` forms were looked at, if only by their
+    `form` is what replaces the initial form, None where that stays; `ratio` the time of that, or else of the
+    best other form, over the initial one's, in the running model; None where no other was measured whole or
+    composed of measured parts. `num_priced` forms were looked at, if only by their
     estimates.
     """
 
@@ -133,7 +134,7 @@ class SiteReport(Generic[FormT]):
     num_measured: int
     num_failed: int
     plain_ns: float
-    ratio: float
+    ratio: float | None
     form: FormT | None
     why: str
 

@@ -326,18 +326,21 @@ class Reformer(Generic[FormT]):
 
     def _promising(self, subgraph: _Subgraph[FormT]) -> tuple[FormT, float] | None:
         """The form of a subgraph that promises most, and what it promises; None without a gain."""
+        offers = [(form, ratio) for form, ratio in self._others(subgraph) if ratio < 1 - _MARGIN]
+        return min(offers, key=lambda offer: offer[1], default=None)
+
+    def _others(self, subgraph: _Subgraph[FormT]) -> list[tuple[FormT, float]]:
+        """The best that was measured of a subgraph beside its initial form, and its best parts as a whole."""
         initial = subgraph.space.initial()
-        offers: list[tuple[FormT, float]] = []
         whole = self._evolutions.get(subgraph.space.key)
-        if whole is not None:
-            offers.append(whole.best)
+        measured = [] if whole is None else whole.ranking
+        others = [(form, ratio) for form, ratio in measured if form != initial][:1]
         if subgraph.parts:
             joined = self._joined(subgraph)
-            if whole is None or not whole.knows(joined):
+            if joined != initial and (whole is None or not whole.knows(joined)):
                 ratios = [self._evolution(part.space).best[1] for part in subgraph.parts]
-                offers.append((joined, sum(ratios) / len(ratios)))
-        offers = [(form, ratio) for form, ratio in offers if form != initial and ratio < 1 - _MARGIN]
-        return min(offers, key=lambda offer: offer[1], default=None)
+                others.append((joined, sum(ratios) / len(ratios)))
+        return others
 
     def _promise(self) -> float:
         """The time of the most promising plan over that of the untuned one, as far as kernels tell."""
@@ -454,7 +457,8 @@ class Reformer(Generic[FormT]):
         keys = {site.key, *(part.space.key for part in site.space.split())} if self.splits else {site.key}
         searches = [self._evolutions[key] for key in sorted(keys) if key in self._evolutions]
         form = self._incumbent.plan.forms.get(site.key)
-        ratio = 1.0 if whole is None else whole.best[1]
+        others = self._others(subgraph)
+        ratio = min((other[1] for other in others), default=None)
         if form is not None and whole is not None:
             ratio = whole.ratio(form) or ratio
         return SiteReport(
@@ -467,10 +471,18 @@ class Reformer(Generic[FormT]):
             plain_ns=subgraph.plain_ns,
             ratio=ratio,
             form=form,
-            why=self._why(site.key, form, whole),
+            why=self._why(site.key, form, whole, ratio, is_settled=all(s.has_settled for s in searches)),
         )
 
-    def _why(self, key: str, form: FormT | None, whole: Evolution[FormT] | None) -> str:
+    def _why(
+        self,
+        key: str,
+        form: FormT | None,
+        whole: Evolution[FormT] | None,
+        ratio: float | None,
+        *,
+        is_settled: bool,
+    ) -> str:
         """Why a site has the form that it has."""
         if form is not None:
             origin = "" if whole is None else whole.origins.get(form, "")
@@ -479,7 +491,10 @@ class Reformer(Generic[FormT]):
             )
         if key in self._incumbent.verdicts:
             return f"{self._incumbent.verdicts[key]}: not enough, or the race of whole models was not won"
-        return "nothing measured was faster than the estimates' choice by enough"
+        if ratio is not None and ratio < 1 - _MARGIN:
+            return f"the best other took {ratio:.2f} of the time, but no time was left to confirm it"
+        tried = "nothing else was measured" if ratio is None else "no other was faster by enough"
+        return tried if is_settled else f"{tried} before the budget ended"
 
 
 def _summed(samples: Iterable[Sequence[float]]) -> list[float]:

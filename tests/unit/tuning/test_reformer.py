@@ -283,3 +283,14 @@ def test_a_whole_is_searched_though_its_parts_have_nothing_to_vary() -> None:
     (form,) = outcome.plan.forms.values()
     assert form.cuts == (False, False)
     assert outcome.plan.is_complete
+
+
+def test_a_subgraph_that_stays_says_why() -> None:
+    whys: set[str] = set()
+    for budget in (Budget(1), Budget(4), Budget(UNLIMITED, 10.0), NO_DEADLINE_SOON):
+        for site in run(Bench(race_factor=2.0), budget)[0].sites:
+            assert site.form is None
+            assert (site.ratio is None) == site.why.startswith("nothing else was measured")
+            whys.add(site.why)
+    assert "nothing else was measured before the budget ended" in whys
+    assert any(why.startswith("built anew it took") for why in whys)

@@ -337,7 +337,7 @@ class FormTuner(ModelTuner):
                 num_measured=report.num_measured,
                 num_failed=report.num_failed,
                 before_ns=report.plain_ns,
-                after_ns=report.ratio * report.plain_ns,
+                after_ns=None if report.ratio is None else report.ratio * report.plain_ns,
                 form=None if report.form is None else sites.describe(report.key, report.form),
                 why=report.why,
             )
