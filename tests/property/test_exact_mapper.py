@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf, prod
 from typing import get_args
 
 from hypothesis import example, given, settings
@@ -24,8 +26,10 @@ from tilewright.loops.problem import Problem, convolution
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.exact import Exact, search_states
 from tilewright.mapping.exact.lattice import Lattice
+from tilewright.mapping.exact.padding import least_compute_cycles
+from tilewright.mapping.exact.search_pass import Question, search
 from tilewright.mapping.exact.space import Space
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Status
 
 _MACHINE = """
 name: tiny
@@ -37,7 +41,7 @@ levels:
     words_per_access: {inner_block}
     num_instances_per_parent: {instances}
     read_pj: {inner_pj}
-  - name: Memory
+{inner_rates}  - name: Memory
     words_per_access: {block}
     read_pj: 50
     write_pj: {write_pj}
@@ -48,6 +52,14 @@ units:
   - {{name: mac, kind: mac, num_per_instance: {units}, macs_per_cycle: {{int8: 1}}, mac_pj: 0.5}}
 energy_source: made up
 """
+
+
+_INNER_RATES = (
+    "",
+    "    read_bytes_per_cycle: 1\n",
+    "    read_bytes_per_cycle: 2\n    write_bytes_per_cycle: 0.5\n",
+    "    read_bytes_per_cycle: 1\n    write_bytes_per_cycle: 1\n    has_shared_port: true\n",
+)
 
 
 def _machine(rooms: dict[str, int], **numbers: int | str) -> Machine:
@@ -66,6 +78,7 @@ def _machine(rooms: dict[str, int], **numbers: int | str) -> Machine:
             "read_rate": 4,
             "units": 1,
             "shared_port": "false",
+            "inner_rates": "",
         }
         | numbers,
     )
@@ -88,6 +101,7 @@ def machines(draw: st.DrawFn) -> Machine:
         shared_port=draw(st.sampled_from(["true", "false"])),
         read_rate=draw(st.sampled_from([1, 2, 4])),
         units=draw(st.sampled_from([1, 2])),
+        inner_rates=draw(st.sampled_from(_INNER_RATES)),
     )
 
 
@@ -179,6 +193,49 @@ def test_no_mapping_at_all_beats_the_answer_or_the_bound(
             assert answer.details["energy_bound_at_latency_pj"] <= known.energy_at_latency_pj * (1 + 1e-9)
 
 
+def padded(problem: Problem) -> Iterator[Problem]:
+    """The problem with each extent as it is or up to two more."""
+    choices = [range(extent, extent + (3 if extent > 1 else 1)) for _, extent in problem.dims]
+    for extents in product(*choices):
+        yield replace(problem, dims=tuple(zip(problem.extents, extents, strict=True)))
+
+
+@given(
+    machine=machines(),
+    extents=st.sampled_from([{"P": 5}, {"K": 3, "C": 2}, {"P": 3, "R": 2}, {"K": 5, "P": 2}, {"C": 7}]),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_padded_mapping_beats_the_bound(machine: Machine, extents: dict[str, int]) -> None:
+    problem = convolution(extents)
+    known = [
+        found for layer in padded(problem) if (found := least(layer, machine, CostOptions())) is not None
+    ]
+    if not known:
+        return
+    for objective in get_args(Objective):
+        value = min(found.values[objective] for found in known)
+        answer = Exact().solve(MappingProblem(problem, machine, objective), Budget())
+        assert isinstance(answer, MappingSolution)
+        assert answer.quality.bound <= value * (1 + 1e-9)
+        if answer.quality.status is Status.OPTIMAL:
+            assert measure(objective, answer.cost.cycles, answer.cost.energy_pj) <= value * (1 + 1e-9)
+
+
+@given(problem=problems(), units=st.integers(1, 12), instances=st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_no_spatial_factors_compute_faster_than_the_least(
+    problem: Problem, units: int, instances: int
+) -> None:
+    task = MappingProblem(problem, _machine({"input": 2}, units=units, instances=instances))
+    extents = [extent for _, extent in problem.dims]
+    least_steps = prod(extents)
+    for factors in product(*(range(1, min(extent, units * instances) + 1) for extent in extents)):
+        if prod(factors) <= units * instances:
+            steps = prod(-(-extent // factor) for extent, factor in zip(extents, factors, strict=True))
+            least_steps = min(least_steps, steps)
+    assert least_compute_cycles(task) == least_steps
+
+
 _SMALL = st.sampled_from(
     [
         {"G": 4},
@@ -219,7 +276,14 @@ def test_no_cost_is_below_the_roofline(
 ) -> None:
     shared = "true" if takes_turns else "false"
     text = _MACHINE.replace("write_bytes_per_cycle: 1", f"write_bytes_per_cycle: {write_rate}")
-    values = {"capacity": 4096, "holds": "weight, input, output", "shares": "", "write_pj": 1, "inner_pj": 1}
+    values = {
+        "capacity": 4096,
+        "holds": "weight, input, output",
+        "shares": "",
+        "write_pj": 1,
+        "inner_pj": 1,
+        "inner_rates": "",
+    }
     numbers = {"inner_block": 1, "instances": 1, "block": 1, "units": 64}
     machine = parse_machine(text.format(**values, **numbers, read_rate=read_rate, shared_port=shared), "tiny")
     loops = tuple(Loop(dim, extent) for dim, extent in problem.dims)
@@ -234,9 +298,9 @@ def test_the_search_counts_no_more_than_the_cost(
     machine: Machine, problem: Problem, skips_pixels: bool
 ) -> None:
     task = MappingProblem(problem, machine, "energy", CostOptions(skips_pixels=skips_pixels))
-    space = Space(task, Lattice.of(problem, task.cost_options, 1000), 100_000)
+    space = Space(task, Lattice.of(problem, task.cost_options, 1000))
     for objective in (search_states.ENERGY_WITHIN, search_states.LATENCY):
-        found = space.search(objective, inf, inf, None)
+        found = search(space, Question(objective, inf, inf, 100_000), lambda: False)
         assert found is not None
         for value, mapping in found.mappings:
             cost = evaluate(problem, machine, mapping, task.cost_options)

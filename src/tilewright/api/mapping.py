@@ -20,7 +20,7 @@ from tilewright.loops.mapping import Mapping as LoopMapping
 from tilewright.loops.problem import Problem, written
 from tilewright.mapping.cases import Case, load_cases
 from tilewright.mapping.solve import (
-    UNLIMITED_BUDGET,
+    DEFAULT_BUDGET,
     MapItem,
     MapProblem,
     evaluate_mappings,
@@ -52,7 +52,7 @@ class MapRequest:
     * `machine` is a preset's name, a YAML file, or a `Machine`; `machine_files` go with one of Timeloop's
       architectures.
     * `mapper` is one of `MAPPERS`, `seed` for those that draw. A `budget` is for each layer: a time such as
-      10s, or for mappers that draw also a number of trials.
+      1m, 10s if left out, or for mappers that draw also a number of trials.
     * `link_transfers`, `skips_pixels` and `double_buffered` are options of the cost model (`CostOptions`).
     * `noc` also simulates the mappings on the machine's network on chip, cycle by cycle.
     * `sweep` maps onto variants of the machine: `levels.GlobalBuffer.capacity=64KiB,128KiB`.
@@ -163,7 +163,7 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
         mapper=request.mapper,
         objective=request.objective,
         cost_options=request.cost_options,
-        budget=budget or UNLIMITED_BUDGET,
+        budget=budget or DEFAULT_BUDGET,
         seed=request.seed,
         on_network=request.noc,
         work=tuple(str(work) for work in request.work),

@@ -8,7 +8,7 @@ import typer
 
 from tilewright.cli.flags import SHAPES, add_verb
 from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
-from tilewright.errors import UsageError
+from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.families import MAPPERS
 
 
@@ -47,8 +47,8 @@ def map_(
     budget: str | None = typer.Option(
         None,
         "--budget",
-        help="For each layer: a time such as 10s; of hybrid and random also how many mappings they look at, "
-        "such as 5000trials.",
+        help="For each layer: a time, 10s if left out; of hybrid and random also how many mappings they look "
+        "at, such as 5000trials.",
     ),
     evaluate: Path | None = typer.Option(
         None,
@@ -120,13 +120,16 @@ def map_(
         from tilewright.report.sweep import sweep_page
 
         write_atomically(plot, sweep_page(result).encode())
+    all_illegal = isinstance(result, MapEvaluation) and all(case.cost is None for case in result.cases)
     if as_json:
         kind = {MapSweep: "map-sweep", MapEvaluation: "map-evaluate"}.get(type(result), "map")
         print_document(kind, result)
-        return
-    print_result(result)
-    if plot is not None:
+    else:
+        print_result(result)
+    if plot is not None and not as_json:
         say(f"drawn in {plot}")
+    if all_illegal:
+        raise typer.Exit(InfeasibleMapping.exit_code)
 
 
 _WITHOUT_EFFECT = {

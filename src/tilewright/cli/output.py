@@ -46,6 +46,7 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 PIPE_WIDTH = 140
+_LEAST_TEXT, _BETWEEN = 12, 3  # columns of text may be folded to this; what a column takes beside its cells
 
 JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document instead of tables.")
 
@@ -144,11 +145,18 @@ def print_table(
         header_style="bold",
         pad_edge=False,
     )
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    width = 0
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
+        # A figure on two lines would be read as a smaller one.
+        is_figure = number in right
+        longest = max([len(column), *(len(row[number]) for row in cells)])
+        width += (longest if is_figure else min(longest, _LEAST_TEXT)) + _BETWEEN
+        table.add_column(column, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_figure)
+    for row in cells:
+        table.add_row(*map(Text, row))
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console.width = max(console.width, width)
     with console.capture() as capture:
         console.print(table)
     lines = (line.rstrip() for line in capture.get().splitlines())

@@ -276,8 +276,9 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
             if linked.sent:
                 # Averages over the instances, as Timeloop rounds them.
                 per_parent = prod(loop.factor for loop in nest.levels[child - 1].spatial)
-                from_peers[child] = linked.sent // nest.num_used(child)
-                entering[child] = linked.received // per_parent + from_peers[child]
+                used = nest.num_used(child)
+                from_peers[child] = (2 * linked.sent + used) // (2 * used)
+                entering[child] = (linked.sent + linked.received) // per_parent
                 accesses = linked.accesses
                 for between in range(number, child - 1):
                     accesses *= nest.distinct_boxes(operand, between)

@@ -239,15 +239,18 @@ class _Tried:
         """
         if isinstance(answer, Infeasible):
             return
-        bound = answer.quality.bound * (1.0 if self.objective == "energy" else view.cycle_length)
+        bound = max(answer.quality.bound, answer.details.get("bound_unpadded", 0.0))
+        bound *= 1.0 if self.objective == "energy" else view.cycle_length
         self.bounds[view.num_threads] = bound
         try:
             cost, launch = evaluate_blocks(self.problem, self.machine, answer.mapping, self.cost_options)
         except InfeasibleMapping:
             return
         value = measure(self.objective, cost.cycles, cost.energy_pj)
-        # A block that leaves warps of the view idle is counted without them: the bound is not about it.
-        if self._size(launch) == view.num_threads and bound > value * (1 + _ROUNDING):
+        # A block that leaves warps of the view idle is counted without them: the bound is not about it, nor
+        # about a padded layer.
+        is_covered = self._size(launch) == view.num_threads and answer.mapping.padding(self.problem) == 0
+        if is_covered and bound > value * (1 + _ROUNDING):
             raise InternalError(
                 f"layer {self.problem.name}: {answer.provenance.planner} answers {value:g} "
                 f"{UNITS[self.objective]} for blocks of {view.num_threads} threads and claims a least of "

@@ -162,6 +162,13 @@ class MappedLayer(Result):
 
     @property
     @in_json
+    def bound_unpadded(self) -> float | None:
+        """Of the objective: what no mapping beats whose factors divide the extents; null where that was not
+        searched."""
+        return self.solution.details.get("bound_unpadded")
+
+    @property
+    @in_json
     def status(self) -> str:
         """How the search ended: optimal, feasible, cut off."""
         return str(self.solution.quality.status)
@@ -297,6 +304,7 @@ class MapResult(Result):
         total = self.total
         if len(self.layers) == 1:
             lines += loop_lines(self.layers[0].solution.mapping)
+            lines += self._unpadded()
             if self.layers[0].block is not None:
                 lines += self.layers[0].block.lines()
         else:
@@ -310,6 +318,15 @@ class MapResult(Result):
                 f"{total.streamed_cycles:,} cycles, {total.streamed_energy_pj / 1e6:,.2f} µJ more"
             )
         return [*lines, f"mapped onto {self.mapped_onto}"] if self.mapped_onto else lines
+
+    def _unpadded(self) -> list[str]:
+        """What was proven of mappings that pad nothing, where all mappings are not proven to take as much."""
+        layer = self.layers[0]
+        quality, bound = layer.solution.quality, layer.bound_unpadded
+        if bound is None or bound <= quality.bound * (1 + 1e-9) or layer.padding > 0:
+            return []
+        above = 100 * max(0.0, quality.cost / bound - 1)
+        return [f"at most {above:.1f} % above the least of mappings that pad nothing"]
 
     def __repr__(self) -> str:
         total = self.total

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tilewright.mapping.network import Layer
 
 UNLIMITED_BUDGET = Budget(UNLIMITED)
+DEFAULT_BUDGET = Budget(UNLIMITED, deadline_s=10.0)
+"""Of each layer, where people ask: what is not proven by then is said with its gap."""
 
 
 @dataclass(frozen=True, slots=True)

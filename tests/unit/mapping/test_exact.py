@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
+from math import inf
 from typing import get_args
 
 import pytest
@@ -14,7 +16,7 @@ from tilewright.cost.base import Objective
 from tilewright.cost.bound import objective_bound
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.objective import measure
-from tilewright.cost.options import CostOptions
+from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
@@ -23,7 +25,9 @@ from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import Problem, convolution, dims, layer
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
-from tilewright.mapping.exact import Exact
+from tilewright.mapping.exact import Exact, mapper, search_states
+from tilewright.mapping.exact.lattice import Lattice
+from tilewright.mapping.exact.search_pass import Question, search
 from tilewright.mapping.exact.space import Space
 from tilewright.mapping.factors import prime_factors
 from tilewright.planning import Budget, Infeasible, Status
@@ -182,6 +186,62 @@ def test_odd_extents_are_mapped_and_the_answer_says_how_good_it_is(text: str) ->
     assert answer.cost.cycles >= answer.bound_cycles
 
 
+@pytest.mark.parametrize("objective", get_args(Objective))
+@pytest.mark.parametrize("text", ["K=32,P=16,C=8", "K=16,P=8,R=4,C=4", "K=64,C=16,Q=4"])
+def test_a_merged_lattice_proves_nothing_of_the_tiles_that_it_lacks(text: str, objective: Objective) -> None:
+    problem, machine = dims(text), load_preset("simba-cosa-repo")
+    task = MappingProblem(problem, machine, objective)
+    finer = Exact(pads=False).solve(task, Budget())
+    merged = Exact(pads=False, max_points=12).solve(task, Budget())
+    assert isinstance(finer, MappingSolution)
+    assert isinstance(merged, MappingSolution)
+    assert merged.quality.bound <= finer.quality.bound * (1 + 1e-9)
+    assert finer.quality.cost <= merged.quality.cost * 1.015
+    if merged.quality.status is Status.OPTIMAL:
+        assert merged.quality.cost <= finer.quality.cost * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_many_tiles_are_searched_as_they_are() -> None:
+    problem = dims("N=64,R=3,S=3,P=56,Q=56,C=64,K=256")
+    task = MappingProblem(problem, load_preset("simba-cosa-repo"), "energy")
+    answer = Exact().solve(task, Budget(deadline_s=30.0))
+    assert isinstance(answer, MappingSolution)
+    assert answer.cost.energy_pj <= 18_543.1e6
+    assert answer.quality.status is not Status.OPTIMAL
+
+
+def test_what_fan_outs_divide_is_padded_to() -> None:
+    """56 and 64 use 128 of 12 x 14 elements; 57 is divided by 3, and 56 elements run the rest."""
+    problem = layer("1_56_64_64_1")
+    answer = Exact().solve(MappingProblem(problem, load_preset("eyeriss")), Budget())
+    assert isinstance(answer, MappingSolution)
+    assert answer.cost.cycles == answer.quality.bound == 77_824
+    assert answer.details["bound_unpadded"] == 100_352
+    assert answer.quality.status is Status.OPTIMAL
+
+
+def test_least_energy_of_mappings_that_pad_nothing_is_no_bound_of_all() -> None:
+    problem = dims("K=7,C=11,P=13")
+    answer = Exact().solve(MappingProblem(problem, load_preset("simba-cosa-repo"), "energy"), Budget())
+    assert isinstance(answer, MappingSolution)
+    assert answer.quality.bound <= objective_bound(problem, load_preset("simba-cosa-repo"), "energy")
+    assert answer.quality.status is not Status.OPTIMAL
+
+
+def test_bandwidth_inside_the_chip_is_searched() -> None:
+    """The buffer reads a word in four cycles: words that stay in the registers are what is fast."""
+    text = SMALL.replace("    read_pj: 8\n", "    read_pj: 8\n    read_bytes_per_cycle: 0.25\n")
+    machine = parse_machine(text, "slow inside")
+    for problem in PROBLEMS.values():
+        answer = solved(problem, machine, "latency")
+        least_cycles = inf
+        for mapping in all_mappings(problem, machine):
+            with suppress(InfeasibleMapping):
+                least_cycles = min(least_cycles, evaluate(problem, machine, mapping).cycles)
+        assert answer.cost.cycles == answer.quality.bound == least_cycles
+
+
 def test_a_large_prime_is_padded_where_that_is_faster() -> None:
     problem = dims("K=1021,C=1021,P=64,Q=64")
     machine = load_preset("simba-cosa-repo")
@@ -210,10 +270,25 @@ def test_a_passed_deadline_gives_the_best_so_far(deadline_s: float) -> None:
     assert answer.quality.bound <= answer.cost.energy_pj
 
 
+def test_a_deadline_is_kept_within_a_level() -> None:
+    """The clock is looked at after so much work, however many partial mappings a level has."""
+    problem = layer("3_56_64_256_1")
+    task = MappingProblem(problem, load_preset("eyeriss"), "energy")
+    space = Space(task, Lattice.of(problem, TIMELOOP, 20_000))
+    asked: list[None] = []
+
+    def is_over() -> bool:
+        asked.append(None)
+        return len(asked) > 3 * len(space.levels)
+
+    question = Question(search_states.ENERGY_WITHIN, inf, inf, 2_000_000)
+    assert search(space, question, is_over) is None
+
+
 def test_what_is_cut_off_is_no_worse_than_cosas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Space, "search", lambda *_: None)  # as when time is up
+    monkeypatch.setattr(mapper, "search", lambda *_: None)  # as when time is up
     task = MappingProblem(layer("3_14_10007_3_1"), load_preset("simba-cosa-repo"))
-    answer, seed = (mapper.solve(task, Budget(deadline_s=600.0)) for mapper in (Exact(), Cosa()))
+    answer, seed = (m.solve(task, Budget(deadline_s=600.0)) for m in (Exact(), Cosa()))
     assert isinstance(answer, MappingSolution)
     assert isinstance(seed, MappingSolution)
     assert answer.quality.status is Status.CUT_OFF

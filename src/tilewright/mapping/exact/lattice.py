@@ -42,6 +42,7 @@ class Lattice:
     copies: Array  # float64 [operands, points]: tiles that differ in dims the operand does not depend on
     num_tiles: Array  # float64 [points]: tiles of the whole problem
     touched: Array  # float64 [operands]: words that are needed at all
+    is_merged: bool  # some tiles are left out, as factors were taken together
 
     @property
     def whole(self) -> int:
@@ -51,7 +52,8 @@ class Lattice:
     @classmethod
     def of(cls, problem: Problem, cost_options: CostOptions, max_points: int) -> Lattice:
         """The lattice of a problem; small primes are taken together until there are few enough points."""
-        factors = _merged([(e, prime_factors(e)) for _, e in problem.dims], max_points)
+        primes = [list(prime_factors(extent)) for _, extent in problem.dims]
+        factors = _merged(primes, max_points)
         steps: list[LatticeStep] = []
         weight = 1
         for dim, listed in enumerate(factors):
@@ -82,7 +84,13 @@ class Lattice:
             np.stack(copies),
             ratios.prod(axis=1),
             np.array([float(touched_words(problem, o)) for o in problem.operands]),
+            factors != primes,
         )
+
+
+def num_points(problem: Problem) -> int:
+    """All tiles of a problem."""
+    return prod(count + 1 for _, extent in problem.dims for _, count in prime_factors(extent))
 
 
 def _volumes(operand: Operand, names: list[str], tiles: Array, cost_options: CostOptions) -> Array:
@@ -104,15 +112,13 @@ def _volumes(operand: Operand, names: list[str], tiles: Array, cost_options: Cos
     return total
 
 
-def _merged(
-    dims: list[tuple[int, tuple[tuple[int, int], ...]]], max_points: int
-) -> list[list[tuple[int, int]]]:
+def _merged(primes: list[list[tuple[int, int]]], max_points: int) -> list[list[tuple[int, int]]]:
     """Factors of every dim with multiplicities, at most so many points in all.
 
     Pairs of equal factors become one, of the dim with the most points first; the last factor of an odd number
     stays alone.
     """
-    axes = [list(primes) for _, primes in dims]
+    axes = [list(listed) for listed in primes]
 
     def points(listed: list[tuple[int, int]]) -> int:
         return prod(count + 1 for _, count in listed)

@@ -12,9 +12,7 @@ Factors divide the extents exactly; where extents have large primes, padded exte
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice, product
 from math import inf
 
 from tilewright.cost.base import Objective
@@ -28,9 +26,10 @@ from tilewright.loops.mapping import Mapping
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import search_states
-from tilewright.mapping.exact.lattice import Lattice
-from tilewright.mapping.exact.space import Found, Space
-from tilewright.mapping.factors import smooth
+from tilewright.mapping.exact.lattice import Lattice, num_points
+from tilewright.mapping.exact.padding import least_compute_cycles, padded_problems
+from tilewright.mapping.exact.search_pass import ALL, Found, Question, search
+from tilewright.mapping.exact.space import Space
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
 
@@ -44,6 +43,15 @@ _ROUNDING = 1e-9
 _NEARLY = 1.015
 _CLOSE = 1.2  # a limit so near the bound is not worth a way of several passes
 _QUICK_LABELS = 300_000
+_NUM_BLIND = 1  # passes before good mappings are looked for
+_WIDTHS = (1, 4)
+_MOMENT_S = 0.1
+_MANY_POINTS, _FEW_POINTS = 20_000, 3_000
+_IN_TURN: dict[Objective, tuple[int, ...]] = {
+    "latency": (search_states.EDP, search_states.LATENCY),
+    "energy": (search_states.ENERGY_WITHIN,),
+    "edp": (search_states.EDP,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class Exact:
     """Least latency, energy or their product under the real cost, with a proof."""
 
     max_points: int = option(
-        60_000, "Most ways through the tiles of one search; beyond, the answer has a gap."
+        200_000, "Most ways through the tiles of one search; beyond, the answer has a gap."
     )
     max_search_states: int = option(
         2_000_000, "Most partial mappings of one search; beyond, the answer has a gap."
@@ -66,32 +74,24 @@ class Exact:
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         """The best mapping; among those of the least latency, the one of the least energy.
 
-        The bound of the quality holds for all mappings whose factors divide the extents (of a padded answer,
-        and with transfers between neighbours, for all mappings whatsoever); `bound_cycles` and
+        The bound of the quality holds for all mappings, padded ones too; without `pads` for those whose
+        factors divide the extents, as `details["bound_unpadded"]` always does. `bound_cycles` and
         `bound_energy_pj` hold for all mappings.
         """
         started = time.perf_counter()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
         check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
-        best = _Search(problem, self, end_s).run(seed=None if end_s is None else _seed(problem, budget))
-        bound, note = best.bound, best.note
+        best = self._unpadded(problem, end_s)
+        note, bound_unpadded = best.note, best.bound
         if not Evaluator.suits(problem.problem, problem.cost_options):
             # The search counts without transfers between neighbours, and windows of two dims.
-            bound, note = self._bound(problem), f"{note}, nothing proven beyond the roofline"
+            bound_unpadded, note = self._bound(problem), f"{note}, nothing proven beyond the roofline"
             best = replace(best, energy_bound_pj=0.0)
+        bound = bound_unpadded
         if self.pads:
-            for candidate in _padded(problem):
-                if best.is_cut_off or self._bound(candidate) * _NEARLY >= self._value(problem, best):
-                    continue
-                other = _Search(candidate, self, end_s).run(best)
-                if other.mapping is best.mapping:
-                    best = replace(
-                        best, num_search_states=other.num_search_states, is_cut_off=other.is_cut_off
-                    )
-                    continue
-                # What was proven is about mappings without padding.
-                bound, note = self._bound(problem), f"{other.note}, padded"
-                best = replace(other, energy_bound_pj=0.0)
+            bound = min(bound_unpadded, self._bound_padded(problem))
+            if self._value(problem, best) > bound:
+                best, note = self._padded(problem, best, note, end_s)
         mapping = best.mapping or Tilings(problem).everything_outermost()
         cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
@@ -101,10 +101,43 @@ class Exact:
             Quality.of(value, bound=bound, unit=UNITS[problem.objective], cut_off=best.is_cut_off),
             Provenance(self.name, num_evaluations=best.num_search_states, note=note),
             seconds=time.perf_counter() - started,
-            details={"energy_bound_at_latency_pj": best.energy_bound_pj},
+            details={"energy_bound_at_latency_pj": best.energy_bound_pj, "bound_unpadded": bound_unpadded},
             bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
             bound_energy_pj=energy_bound_pj(problem.problem, problem.machine),
         )
+
+    def _unpadded(self, problem: MappingProblem, end_s: float | None) -> _Best:
+        """The best mapping whose factors divide the extents; where time is short, of few tiles."""
+        seed = None
+        if end_s is not None and num_points(problem.problem) > _MANY_POINTS:
+            coarse = _Search(problem, replace(self, max_points=_FEW_POINTS), end_s)
+            seed = coarse.run_narrowly()
+            if coarse.is_over():
+                return replace(seed, bound=self._bound(problem), is_cut_off=True)
+        return _Search(problem, self, end_s).run(seed=seed)
+
+    def _padded(
+        self, problem: MappingProblem, best: _Best, note: str, end_s: float | None
+    ) -> tuple[_Best, str]:
+        """The best mapping, with what is said of it, if padded extents are tried, too."""
+        for candidate in padded_problems(problem):
+            if best.is_cut_off or (end_s is not None and time.monotonic() > end_s):
+                return replace(best, is_cut_off=True), note
+            if self._bound_padded(candidate) * _NEARLY >= self._value(problem, best):
+                continue
+            other = _Search(candidate, self, end_s).run(best)
+            if other.mapping is best.mapping:
+                best = replace(best, num_search_states=other.num_search_states, is_cut_off=other.is_cut_off)
+            else:  # what was proven of its energy is about mappings without padding
+                best, note = replace(other, energy_bound_pj=0.0), f"{other.note}, padded"
+        return best, note
+
+    def _bound_padded(self, task: MappingProblem) -> float:
+        """What no mapping beats, whatever it pads."""
+        if task.objective == "energy":
+            return self._bound(task)
+        cycles = max(latency_bound_cycles(task.problem, task.machine), least_compute_cycles(task))
+        return measure(task.objective, cycles, energy_bound_pj(task.problem, task.machine))
 
     @staticmethod
     def _bound(task: MappingProblem) -> float:
@@ -134,28 +167,40 @@ class _Search:
     """One problem, extents as they are."""
 
     def __init__(self, task: MappingProblem, mapper: Exact, end_s: float | None) -> None:
-        self.task, self.end_s = task, end_s
+        self.task, self.mapper, self.end_s = task, mapper, end_s
         self.lattice = Lattice.of(task.problem, task.cost_options, mapper.max_points)
-        self.space = Space(task, self.lattice, mapper.max_search_states)
+        self.space = Space(task, self.lattice)
         self.best, self.refines = _Best(), True
         self.num_search_states = self.largest_pass = 0
-        self.is_cut_off = False
-        self.roofline_cycles = float(latency_bound_cycles(task.problem, task.machine))
+        self.is_cut_off = self.is_seeded = False
+        self.started_s = time.monotonic()
+
+    def run_narrowly(self) -> _Best:
+        """A good mapping, quickly."""
+        for objective in _IN_TURN[self.task.objective]:
+            self._narrowly(objective, inf, self.space.least(objective))
+        return self.best
 
     def run(self, known: _Best | None = None, *, seed: _Best | None = None) -> _Best:
         """The best mapping, `known` if nothing beats it by 1.5 %, `seed` if nothing beats it at all."""
         self.best, self.refines = known or seed or _Best(), known is None
+        least_cycles = self.space.least(search_states.LATENCY)
         match self.task.objective:
             case "latency":
-                bound, energy_bound = self._latency()
+                bound, energy_bound = self._latency(least_cycles)
             case "energy" | "edp" as objective:
                 if known is None:
                     # What is best at the least latency is seldom far from the best, and quickly found.
-                    self._deepen(search_states.ENERGY_WITHIN, self.roofline_cycles)
+                    self._deepen(search_states.ENERGY_WITHIN, least_cycles)
                 bound = self._deepen(
                     search_states.ENERGY_WITHIN if objective == "energy" else search_states.EDP, inf
                 )
                 energy_bound = bound if objective == "energy" else 0.0
+        if self.best.cost is None and self.end_s is not None and not self.is_seeded:
+            self._seed(self.end_s - time.monotonic())
+        if self.lattice.is_merged:  # nothing was proven of the tiles that are left out
+            bound = objective_bound(self.task.problem, self.task.machine, self.task.objective)
+            energy_bound = 0.0
         return replace(
             self.best,
             bound=bound,
@@ -165,12 +210,11 @@ class _Search:
             note=f"{len(self.lattice.num_tiles)} tiles, {self.num_search_states} partial mappings",
         )
 
-    def _latency(self) -> tuple[float, float]:
+    def _latency(self, least_cycles: float) -> tuple[float, float]:
         """(Least cycles, least energy of mappings that take no longer than the one found)."""
-        cycles = self.roofline_cycles
-        energy = self._deepen(search_states.ENERGY_WITHIN, cycles)
-        if self.best.cost is not None and self.best.cost.cycles <= cycles:
-            return cycles, energy
+        energy = self._deepen(search_states.ENERGY_WITHIN, least_cycles)
+        if self.best.cost is not None and self.best.cost.cycles <= least_cycles:
+            return least_cycles, energy
         least = self._deepen(search_states.LATENCY, inf)
         if self.best.cost is None:
             return least, energy
@@ -186,7 +230,9 @@ class _Search:
         if start == inf:
             return inf
         proven = start
-        for factor in _LIMITS:
+        for number, factor in enumerate(_LIMITS):
+            if number == _NUM_BLIND:
+                self._narrowly(objective, cap_cycles, start)
             enough = self._value(objective, cap_cycles) / _NEARLY
             limit = enough if enough <= start * _CLOSE else min(start * factor, enough)
             if limit <= proven:
@@ -197,6 +243,8 @@ class _Search:
             proven = max(proven, min(limit, answer.least_lost, *(value for value, _ in answer.mappings[:1])))
             if answer.mappings or limit == enough:
                 break
+            if answer.least_lost < limit and enough < inf:
+                break  # no room for more
         known = self._value(objective, cap_cycles)
         if known == inf or not self.refines or self.largest_pass > _QUICK_LABELS or proven >= known:
             return proven
@@ -205,18 +253,49 @@ class _Search:
             return proven
         return max(proven, min(known, answer.least_lost, *(value for value, _ in answer.mappings[:1])))
 
-    def _pass(self, objective: int, limit: float, cap_cycles: float) -> Found | None:
-        answer = self.space.search(objective, limit, cap_cycles, self.end_s)
+    def _narrowly(self, objective: int, cap_cycles: float, start: float) -> None:
+        """Good mappings without a proof: of each tile only a few partial mappings go on."""
+        for width in _WIDTHS:
+            known = self._value(objective, cap_cycles)
+            if known <= start * _NEARLY:
+                return
+            if self._pass(objective, known, cap_cycles, width) is None:
+                return
+
+    def _pass(self, objective: int, limit: float, cap_cycles: float, width: int = ALL) -> Found | None:
+        question = Question(objective, limit, cap_cycles, self.mapper.max_search_states, width)
+        answer = search(self.space, question, self.is_over)
         if answer is None:
             self.is_cut_off = True
             return None
         self.num_search_states += answer.num_search_states
-        self.largest_pass = max(self.largest_pass, answer.num_search_states)
+        if width == ALL:
+            self.largest_pass = max(self.largest_pass, answer.num_search_states)
         for value, mapping in answer.mappings:
             if self._value(objective, cap_cycles) <= value:
                 break  # what follows costs as much at least
             self._take(mapping)
         return answer
+
+    def is_over(self) -> bool:
+        """Whether time is up; a search that has nothing after a moment takes CoSA's mapping meanwhile."""
+        if self.end_s is None:
+            return False
+        now = time.monotonic()
+        if self.best.cost is None and not self.is_seeded and now > self.started_s + _MOMENT_S:
+            self._seed((self.end_s - now) / 4)
+        return time.monotonic() > self.end_s
+
+    def _seed(self, deadline_s: float) -> None:
+        self.is_seeded = True
+        if deadline_s <= 0:
+            return
+        try:
+            solution = Cosa().solve(self.task, Budget(deadline_s=deadline_s))
+        except InfeasibleMapping:  # not in this time, or what it answers does not fit
+            return
+        if not isinstance(solution, Infeasible):
+            self._take(solution.mapping)
 
     def _value(self, objective: int, cap_cycles: float) -> float:
         """Of the best mapping so far."""
@@ -232,45 +311,3 @@ class _Search:
 
     def _rank(self, cost: Cost) -> tuple[float, float]:
         return rank(self.task.objective, cost.cycles, cost.energy_pj)
-
-
-def _seed(task: MappingProblem, budget: Budget) -> _Best:
-    """CoSA's mapping, for searches that may end early: it takes a moment, and is far better than nothing."""
-    assert budget.deadline_s is not None
-    try:
-        solution = Cosa().solve(task, Budget(deadline_s=budget.deadline_s / 2))
-    except InfeasibleMapping:  # not in this time, or what it answers does not fit
-        return _Best()
-    return _Best() if isinstance(solution, Infeasible) else _Best(solution.mapping, solution.cost)
-
-
-def _padded(task: MappingProblem) -> Iterator[MappingProblem]:
-    """The problem with extents raised to ones that divide better, the least work first.
-
-    Each extent stays, or goes to the next number without a large prime, or to the next multiple of 4 or 16,
-    as fan-outs are mostly powers of two.
-    """
-    choices = [_rounded_up(extent) for _, extent in task.problem.dims]
-    problems = [
-        replace(
-            task.problem,
-            dims=tuple((dim, new) for (dim, _), new in zip(task.problem.dims, chosen, strict=True)),
-        )
-        for chosen in product(*choices)
-    ]
-    problems.sort(key=lambda problem: problem.num_macs)
-    tried = (
-        p for p in problems if task.problem.num_macs < p.num_macs <= _MOST_PADDING * task.problem.num_macs
-    )
-    for problem in islice(tried, _MOST_PADDED):
-        yield replace(task, problem=problem)
-
-
-_MOST_PADDING = 1.5
-_MOST_PADDED = 24
-
-
-def _rounded_up(extent: int) -> list[int]:
-    if extent == 1:
-        return [1]
-    return sorted({extent, smooth(extent), -(-extent // 4) * 4, -(-extent // 16) * 16})

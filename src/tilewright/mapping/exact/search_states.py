@@ -6,17 +6,23 @@ superfluous (dominance); a state whose cost and least possible rest reach the li
 
 A state's numbers are a row of floats. `USED`: compute instances so far, as spatial loops multiply.
 `REDUCTIONS`: copies of outputs that are added up further out. `FIRST_SUMS`: outputs that the level which
-serves them need not read, as nothing was added to them before. `READ`, `WRITTEN`: busy cycles of the
-outermost level. Then for each operand: the product of the innermost loops that it does not depend on, the
-copies that one access serves (multicast), the used instances of the level that serves it. At last, for each
-operand with a window, what `windows` knows of its loops.
+serves them need not read, as nothing was added to them before. `CYCLES`: busy cycles of levels with a limit
+of bandwidth that serve nothing further. Then for each operand: the product of the innermost loops that it
+does not depend on, the copies that one access serves (multicast), the used instances of the level that
+serves it. Then, for each operand with a window, what `windows` knows of its loops. At last, for each level
+with a limit of bandwidth that may still serve: cycles in which one instance of it reads, and writes; where
+both take turns, all of them are the first.
 
 What a stage knows of each operand is a row, too: energy per word that enters its next level and words of one
 access there, energy per word that is taken from the level that serves it (of outputs: given to it) and words
 of one access there, energy per word of an output that is read to be added to, instances that such an access
 is charged for at most, least energy of all that comes further in, whether there is a next level, units that
-one access may serve, busy cycles of the outermost level for each access (reads, writes), words that are
-needed at all.
+one access may serve, words that are needed at all. Then the place of the serving level's port (-1: none), its
+cycles of reading and of writing for each word that it serves, and of reading for each that is read to be
+added to; the same of the next level's port for each word that enters, and how many instances of the next
+level one of this level feeds.
+
+A call works for a while only and then says where it stopped, so that whoever calls can look at the clock.
 """
 
 from __future__ import annotations
@@ -32,24 +38,29 @@ from tilewright.mapping.exact.windows import add_loop, forget, is_covered, share
 
 Array = np.ndarray[Any, Any]
 
-ENERGY, USED, REDUCTIONS, FIRST_SUMS, READ, WRITTEN, FIRST = range(7)
+ENERGY, USED, REDUCTIONS, FIRST_SUMS, CYCLES, FIRST = range(6)
 (
-    FILL_PJ, FILL_BLOCK, SERVE_PJ, SERVE_BLOCK, REDUCE_PJ, SERVE_LIMIT, TAIL_PJ, HAS_NEXT, FED, READ_CYCLES,
-    WRITE_CYCLES, TOUCHED,
-) = range(12)  # fmt: skip
-NUM_FACTS = 12
+    FILL_PJ, FILL_BLOCK, SERVE_PJ, SERVE_BLOCK, REDUCE_PJ, SERVE_LIMIT, TAIL_PJ, HAS_NEXT, FED, TOUCHED,
+    SERVE_PORT, SERVE_READS, SERVE_WRITES, REDUCE_READS, FILL_PORT, FILL_READS, FILL_WRITES, FILL_SPREAD,
+) = range(18)  # fmt: skip
+NUM_FACTS = 18
 LATENCY, ENERGY_WITHIN, EDP = 0, 1, 2
 _SLACK = 1e-12
+# Where a call goes on: a point or a search state, a state of the point (of a choice), and the work done.
+AT, WITHIN, WORK = range(3)
+BEGIN = -2  # the first state of a point
+_MOST_WORK = 1 << 21  # comparisons, some hundredths of a second
+_EXPANSION = 12  # comparisons' time that a new state takes
 
 
-def num_columns(num_operands: int, num_windowed: int) -> int:
+def num_columns(num_operands: int, num_windowed: int, num_ports: int) -> int:
     """Width of a search state's row."""
-    return FIRST + 3 * num_operands + sliding.NUM_COLUMNS * num_windowed
+    return FIRST + 3 * num_operands + sliding.NUM_COLUMNS * num_windowed + 2 * num_ports
 
 
 @compiled
 def dominates(
-    a: Array, b: Array, run_dim_a: int, run_dim_b: int, num_operands: int, rounding_pj: float
+    a: Array, b: Array, run_dim_a: int, run_dim_b: int, num_operands: int, first_port: int, rounding_pj: float
 ) -> bool:
     """Whether whatever goes on from `b` goes on from `a` at no higher cost.
 
@@ -58,8 +69,11 @@ def dominates(
     if a[ENERGY] > b[ENERGY] + _SLACK * abs(b[ENERGY]) or a[USED] < b[USED]:
         return False
     more_instances = a[USED] > b[USED]
-    if a[READ] > b[READ] + _SLACK * abs(b[READ]) or a[WRITTEN] > b[WRITTEN] + _SLACK * abs(b[WRITTEN]):
+    if a[CYCLES] > b[CYCLES] * (1 + _SLACK):
         return False
+    for column in range(first_port, a.size):
+        if a[column] > b[column] * (1 + _SLACK):
+            return False
     if a[REDUCTIONS] < b[REDUCTIONS] or a[FIRST_SUMS] < b[FIRST_SUMS]:
         return False
     first_window = FIRST + 3 * num_operands
@@ -71,7 +85,7 @@ def dominates(
         more_instances |= a[column + 2] > b[column + 2]
     if more_instances and a[ENERGY] + rounding_pj > b[ENERGY]:
         return False
-    for at in range(first_window, a.size, sliding.NUM_COLUMNS):
+    for at in range(first_window, first_port, sliding.NUM_COLUMNS):
         if not is_covered(a, b, at, run_dim_a == run_dim_b):
             return False
     return True
@@ -95,25 +109,61 @@ def serving_pj(row: Array, facts: Array, t: int, served: float) -> float:
 
 
 @compiled
-def least(row: Array, point: int, facts: Array, copies: Array, totals: Array) -> tuple[float, float]:
+def add_serving(busy: Array, first: int, row: Array, facts: Array, t: int, served: float) -> None:
+    """Cycles of the port that serves an operand, for what all its instances serve; the ports are in `busy`
+    from `first` on."""
+    if facts[t, SERVE_PORT] < 0:
+        return
+    at = first + int(facts[t, SERVE_PORT])
+    instances = row[FIRST + 3 * t + 2]
+    busy[at] += served / instances * facts[t, SERVE_READS]
+    busy[at + 1] += served / instances * facts[t, SERVE_WRITES]
+    if facts[t, REDUCE_READS] > 0:
+        busy[at] += max(0.0, served - row[FIRST_SUMS]) / instances * facts[t, REDUCE_READS]
+
+
+@compiled
+def add_filling(busy: Array, first: int, facts: Array, t: int, words: float) -> None:
+    """Cycles of the next level's port, for what enters one instance."""
+    if facts[t, FILL_PORT] >= 0:
+        at = first + int(facts[t, FILL_PORT])
+        busy[at] += words * facts[t, FILL_READS]
+        busy[at + 1] += words * facts[t, FILL_WRITES]
+
+
+@compiled
+def least(
+    row: Array, point: int, facts: Array, copies: Array, totals: Array, tail: Array, rest: Array, busy: Array
+) -> tuple[float, float]:
     """(Energy, cycles) that no mapping which goes on from a search state can beat.
 
-    `totals`: multiply-accumulates, their energy, units that the rest of the spatial loops can feed.
+    `totals`: multiply-accumulates, their energy, units that the rest of the spatial loops can feed. `tail`:
+    cycles of each port for what comes further in than the next levels. `rest[:, point]`: energy, then cycles
+    of each port, that the tiles inside a point cost at least (`rest.py`). `busy` is for work.
     """
     macs, energy, left = totals[0], totals[1] + row[ENERGY], totals[2]
-    read, written = row[READ], row[WRITTEN]
+    with_tiles = energy + rest[0, point]
+    first = row.size - tail.size
+    for port in range(tail.size):
+        busy[port] = row[first + port] + tail[port]
     for t in range(facts.shape[0]):
         at = FIRST + 3 * t
         if facts[t, HAS_NEXT] > 0:
             words = facts[t, TOUCHED] * copies[t, point] / row[at]
             served = max(words / row[at + 1], facts[t, TOUCHED])
             energy += max(words, row[USED] * facts[t, FILL_BLOCK]) * facts[t, FILL_PJ] + facts[t, TAIL_PJ]
+            energy += serving_pj(row, facts, t, served)
+            add_filling(busy, 0, facts, t, words / (row[USED] * facts[t, FILL_SPREAD]))
         else:
             served = macs / (row[at + 1] * facts[t, FED])
-        energy += serving_pj(row, facts, t, served)
-        read += served * facts[t, READ_CYCLES]
-        written += served * facts[t, WRITE_CYCLES]
-    return energy, max(macs / (row[USED] * left), read, written)
+            serving = serving_pj(row, facts, t, served)
+            energy += serving
+            with_tiles += serving
+        add_serving(busy, 0, row, facts, t, served)
+    cycles = max(macs / (row[USED] * left), row[CYCLES])
+    for port in range(tail.size):
+        cycles = max(cycles, busy[port], row[first + port] + rest[1 + port, point])
+    return max(energy, with_tiles), cycles
 
 
 @compiled
@@ -129,17 +179,23 @@ def value(objective: int, energy: float, cycles: float, cap_cycles: float) -> fl
 
 @compiled
 def insert(
-    pool: Array, run_dims: Array, points: Array, following: Array, heads: Array, count: int,
-    row: Array, run_dim: int, point: int, num_operands: int, rounding_pj: float,
+    pool: Array, run_dims: Array, points: Array, following: Array, heads: Array, values: Array, count: int,
+    row: Array, run_dim: int, point: int, least_value: float,
+    num_operands: int, first_port: int, rounding_pj: float, width: int, lost: Array, todo: Array,
 ) -> bool:  # fmt: skip
-    """Put a state on a point unless another dominates it; those that it dominates go. Needs a free row."""
+    """Put a state on a point unless another dominates it; those that it dominates go. Needs a free row.
+
+    Of more than `width` states of a point the one goes that promises least; `lost` is told of it.
+    """
     before = -1
     at = heads[point]
+    num_there = 0
     while at >= 0:
-        if dominates(pool[at], row, run_dims[at], run_dim, num_operands, rounding_pj):
+        todo[WORK] += 1
+        if dominates(pool[at], row, run_dims[at], run_dim, num_operands, first_port, rounding_pj):
             return False
         after = following[at]
-        if dominates(row, pool[at], run_dim, run_dims[at], num_operands, rounding_pj):
+        if dominates(row, pool[at], run_dim, run_dims[at], num_operands, first_port, rounding_pj):
             points[at] = -1
             if before < 0:
                 heads[point] = after
@@ -147,10 +203,28 @@ def insert(
                 following[before] = after
         else:
             before = at
+            num_there += 1
         at = after
+    if num_there >= width:
+        worst = worst_before = before = -1
+        at = heads[point]
+        while at >= 0:
+            if worst < 0 or values[at] > values[worst]:
+                worst, worst_before = at, before
+            before = at
+            at = following[at]
+        lost[0] = min(lost[0], max(least_value, values[worst]))
+        if least_value >= values[worst]:
+            return False
+        points[worst] = -1
+        if worst_before < 0:
+            heads[point] = following[worst]
+        else:
+            following[worst_before] = following[worst]
     pool[count] = row
     run_dims[count] = run_dim
     points[count] = point
+    values[count] = least_value
     following[count] = heads[point]
     heads[point] = count
     return True
@@ -158,28 +232,35 @@ def insert(
 
 @compiled
 def put_temporal_loops(
-    pool: Array, run_dims: Array, points: Array, following: Array, heads: Array,
+    pool: Array, run_dims: Array, points: Array, following: Array, heads: Array, values: Array,
     parents: Array, made_by: Array, count: int, exponents: Array, tiles: Array, steps: Array,
     depends: Array, windows: Array, windowed: Array,
-    facts: Array, copies: Array, totals: Array, rounding_pj: float,
-    objective: int, limit: float, cap_cycles: float,
-) -> tuple[int, float]:  # fmt: skip
-    """All orders of loops of one level, outermost first: (states, least value of what found no free row).
+    facts: Array, copies: Array, totals: Array, tail: Array, rest: Array, rounding_pj: float,
+    objective: int, limit: float, cap_cycles: float, width: int, lost: Array, todo: Array,
+) -> int:  # fmt: skip
+    """All orders of loops of one level, outermost first; gives how many states there are.
 
-    `steps`: dim, factor, weight of each axis of the lattice. `depends[operand, dim]`; `windowed`: operands
-    with windows. A search state's run dim is that of its innermost loop if that is of this level and slides a
-    window: another such loop inside it is part of it.
+    `steps`: dim, factor, weight of each axis of the lattice.
+    `depends[operand, dim]`; `windowed`: operands with windows. A search state's run dim is that of its
+    innermost loop if that is of this level and slides a window: another such loop inside it is part of it.
+    `lost`: the least value of what found no place. `todo[AT]` is below 0 when all is done.
     """
     num_operands = facts.shape[0]
-    lost = np.inf
-    row = np.empty(pool.shape[1])
-    for point in range(heads.size - 1, -1, -1):
-        at = heads[point]
+    first_port = pool.shape[1] - tail.size
+    row, busy = np.empty(pool.shape[1]), np.empty(tail.size)
+    point, at = todo[AT], todo[WITHIN]
+    while point >= 0:
+        if at == BEGIN:
+            at = heads[point]
         while at >= 0:
+            if todo[WORK] > _MOST_WORK:
+                todo[AT], todo[WITHIN] = point, at
+                return count
             for step in range(steps.shape[0]):
                 if exponents[point, step] == 0:
                     continue
                 dim, factor, weight = steps[step, 0], steps[step, 1], steps[step, 2]
+                todo[WORK] += _EXPANSION
                 row[:] = pool[at]
                 for t in range(num_operands):
                     if depends[t, dim]:
@@ -195,22 +276,25 @@ def put_temporal_loops(
                     tile = tiles[point - weight, dim]
                     if add_loop(row, slot, t, dim, factor, tile, depends, windows, run_dims[at] == dim):
                         run_dim = dim
-                energy, cycles = least(row, point - weight, facts, copies, totals)
+                energy, cycles = least(row, point - weight, facts, copies, totals, tail, rest, busy)
                 least_value = value(objective, energy, cycles, cap_cycles)
                 if least_value >= limit:
                     continue
                 if count == pool.shape[0]:
-                    lost = min(lost, least_value)
+                    lost[0] = min(lost[0], least_value)
                     continue
                 if insert(
-                    pool, run_dims, points, following, heads, count, row, run_dim, point - weight,
-                    num_operands, rounding_pj,
+                    pool, run_dims, points, following, heads, values, count, row, run_dim, point - weight,
+                    least_value, num_operands, first_port, rounding_pj, width, lost, todo,
                 ):  # fmt: skip
                     parents[count] = at
                     made_by[count] = step
                     count += 1
             at = following[at]
-    return count, lost
+        point -= 1
+        at = BEGIN
+    todo[AT] = -1
+    return count
 
 
 @compiled
@@ -251,15 +335,16 @@ def spread(
 
 @compiled
 def enter(
-    row: Array, point: int, tile: Array, entering: Array, facts: Array, volumes: Array, num_tiles: Array,
-    windows: Array, windowed: Array, skips_pixels: bool, output: int,
+    row: Array, point: int, tile: Array, entering: Array, facts: Array, closing: Array, volumes: Array,
+    num_tiles: Array, windows: Array, windowed: Array, skips_pixels: bool, output: int,
 ) -> None:  # fmt: skip
     """Count what enters the next level inside, for the operands that it keeps.
 
     `entering`: for each operand whether the level keeps it, energy per word that enters, instances charged at
-    most.
+    most. `closing`: ports that serve nothing further in.
     """
     num_operands = facts.shape[0]
+    first_port = row.size - closing.size
     for t in range(num_operands):
         if entering[t, 0] == 0:
             continue
@@ -274,48 +359,62 @@ def enter(
         charged = min(1.0, entering[t, 2] / row[USED])
         filled = whole_accesses(words, row[USED], facts[t, FILL_BLOCK])
         row[ENERGY] += serving_pj(row, facts, t, served) + filled * entering[t, 1] * charged
-        row[READ] += served * facts[t, READ_CYCLES]
-        row[WRITTEN] += served * facts[t, WRITE_CYCLES]
+        add_serving(row, first_port, row, facts, t, served)
+        add_filling(row, first_port, facts, t, words / row[USED])
         if t == output:
             row[FIRST_SUMS] = facts[t, TOUCHED] * row[REDUCTIONS]
         row[at + 1] = 1.0
         row[at + 2] = row[USED]
+    for port in range(closing.size):
+        if closing[port]:
+            row[CYCLES] = max(row[CYCLES], row[first_port + port])
+            row[first_port + port] = 0.0
 
 
 @compiled
 def put_spatial_loops(
     pool: Array, points: Array, count: int,
     inner: Array, inner_run_dims: Array, inner_points: Array, inner_following: Array, inner_heads: Array,
-    inner_parents: Array, inner_made_by: Array,
-    choices: Array, choice_weights: Array, choice_exponents: Array,
+    inner_values: Array, inner_parents: Array, inner_made_by: Array, made: int,
+    choices: Array, products: Array, choice_weights: Array, choice_exponents: Array,
     exponents: Array, tiles: Array, fits: Array,
     depends: Array, windows: Array, windowed: Array, skips_pixels: bool, output: int,
-    entering: Array, facts: Array, inner_facts: Array,
-    volumes: Array, num_tiles: Array, copies: Array, totals: Array, rounding_pj: float,
-    objective: int, limit: float, cap_cycles: float,
-) -> tuple[int, float]:  # fmt: skip
-    """All spatial loops of one level, and what enters the next: (states there, least value that was lost).
+    entering: Array, closing: Array, facts: Array, inner_facts: Array,
+    volumes: Array, num_tiles: Array, copies: Array, totals: Array, tail: Array, rest: Array,
+    rounding_pj: float, objective: int, limit: float, cap_cycles: float,
+    width: int, lost: Array, todo: Array,
+) -> int:  # fmt: skip
+    """All spatial loops of one level, and what enters the next; gives how many states there are.
 
-    `choices[choice, dim]` are factors; `fits[point]`: whether the next level holds the tile.
+    `choices[choice, dim]` are factors, those with the largest products first; `fits[point]`: whether the next
+    level holds the tile. `todo[AT]` is `count` when all is done.
     """
-    lost = np.inf
-    made = 0
     num_operands = facts.shape[0]
-    row = np.empty(pool.shape[1])
-    for at in range(count):
+    first_port = pool.shape[1] - tail.size
+    row, busy = np.empty(pool.shape[1]), np.empty(tail.size)
+    # Fewer units than this are too slow, whatever comes further in.
+    least_used = totals[0] / (cap_cycles * totals[2]) * (1 - 1e-9)
+    for at in range(todo[AT], count):
+        if todo[WORK] > _MOST_WORK:
+            todo[AT] = at
+            return made
         point = points[at]
         if point < 0:
             continue
         for choice in range(choices.shape[0]):
+            if pool[at, USED] * products[choice] < least_used:
+                break
+            todo[WORK] += 1
             inside = point - choice_weights[choice]
             if inside < 0 or not fits[inside]:
                 continue
             if not has_factors(exponents, point, choice_exponents, choice):
                 continue
+            todo[WORK] += _EXPANSION
             row[:] = pool[at]
             spread(row, choices[choice], tiles[inside], depends, windows, output)
             enter(
-                row, inside, tiles[inside], entering, facts, volumes, num_tiles, windows, windowed,
+                row, inside, tiles[inside], entering, facts, closing, volumes, num_tiles, windows, windowed,
                 skips_pixels, output,
             )  # fmt: skip
             for t in range(num_operands):
@@ -324,57 +423,64 @@ def put_spatial_loops(
             for u in range(windowed.size):
                 if inner_facts[windowed[u], HAS_NEXT] == 0:
                     forget(row, FIRST + 3 * num_operands + u * sliding.NUM_COLUMNS)
-            energy, cycles = least(row, inside, inner_facts, copies, totals)
+            energy, cycles = least(row, inside, inner_facts, copies, totals, tail, rest, busy)
             least_value = value(objective, energy, cycles, cap_cycles)
             if least_value >= limit:
                 continue
             if made == inner.shape[0]:
-                lost = min(lost, least_value)
+                lost[0] = min(lost[0], least_value)
                 continue
             if insert(
-                inner, inner_run_dims, inner_points, inner_following, inner_heads, made, row, -1, inside,
-                num_operands, rounding_pj,
+                inner, inner_run_dims, inner_points, inner_following, inner_heads, inner_values, made, row,
+                -1, inside, least_value, num_operands, first_port, rounding_pj, width, lost, todo,
             ):  # fmt: skip
                 inner_parents[made] = at
                 inner_made_by[made] = choice
                 made += 1
-    return made, lost
+    todo[AT] = count
+    return made
 
 
 @compiled
 def finish(
     pool: Array, points: Array, count: int,
     choices: Array, choice_weights: Array, choice_exponents: Array, exponents: Array, tiles: Array,
-    depends: Array, windows: Array, output: int, facts: Array, totals: Array,
-    objective: int, limit: float, cap_cycles: float, best: Array, best_of: Array,
+    depends: Array, windows: Array, output: int, facts: Array, totals: Array, num_ports: int,
+    objective: int, limit: float, cap_cycles: float, best: Array, best_of: Array, num_found: int, todo: Array,
 ) -> int:  # fmt: skip
     """The innermost level: its spatial loops, then all that is left as temporal loops.
 
     Puts the least values into `best`, sorted, and (state, choice) of each into `best_of`; gives how many.
+    `todo[AT]` is `count` when all is done.
     """
     row = np.empty(pool.shape[1])
-    num_found = 0
-    for at in range(count):
+    first_port = pool.shape[1] - num_ports
+    for at in range(todo[AT], count):
+        if todo[WORK] > _MOST_WORK:
+            todo[AT] = at
+            return num_found
         point = points[at]
         if point < 0:
             continue
         for choice in range(choices.shape[0]):
+            todo[WORK] += 1
             inside = point - choice_weights[choice]
             if inside < 0:
                 continue
             if not has_factors(exponents, point, choice_exponents, choice):
                 continue
+            todo[WORK] += _EXPANSION
             row[:] = pool[at]
             spread(row, choices[choice], tiles[0], depends, windows, output)
             energy = row[ENERGY] + totals[1]
-            read, written = row[READ], row[WRITTEN]
             for t in range(facts.shape[0]):
-                base = FIRST + 3 * t
-                served = totals[0] / row[base + 1]
+                served = totals[0] / row[FIRST + 3 * t + 1]
                 energy += serving_pj(row, facts, t, served)
-                read += served * facts[t, READ_CYCLES]
-                written += served * facts[t, WRITE_CYCLES]
-            least_value = value(objective, energy, max(totals[0] / row[USED], read, written), cap_cycles)
+                add_serving(row, first_port, row, facts, t, served)
+            cycles = max(totals[0] / row[USED], row[CYCLES])
+            for port in range(first_port, row.size):
+                cycles = max(cycles, row[port])
+            least_value = value(objective, energy, cycles, cap_cycles)
             if least_value >= limit or (num_found == best.size and least_value >= best[num_found - 1]):
                 continue
             place = min(num_found, best.size - 1)
@@ -386,4 +492,5 @@ def finish(
             best_of[place, 0] = at
             best_of[place, 1] = choice
             num_found = min(num_found + 1, best.size)
+    todo[AT] = count
     return num_found

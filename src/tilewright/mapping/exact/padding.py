@@ -1,0 +1,137 @@
+"""Padded extents: those that fan-outs divide, those without a large prime, and what none of them can beat.
+
+Spatial factors need not divide an extent if the rest is padding: a dim of which `s` iterations run at the
+same time takes the extent over `s`, rounded up, one after another. So the least cycles of computing over all
+mappings, padded or not, follow from the spatial factors alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from math import prod
+
+import numpy as np
+
+from tilewright.loops.problem import Problem
+from tilewright.mapping.base import MappingProblem
+from tilewright.mapping.factors import smooth
+
+_MOST_PADDING = 1.5
+_MOST_PADDED = 24
+_MOST_SPREAD = 8
+_WIDTH = 8  # ways that are followed, of those that leave equally many units
+_MOST_FACTORS = 64  # of one dim at one level
+
+
+def least_compute_cycles(task: MappingProblem) -> int:
+    """Cycles of computing that no mapping beats, whatever it pads.
+
+    All units count as one fan-out, so that what single levels cannot divide is divided: a lower bound.
+    """
+    units = prod(task.machine.fan_out(n) for n in range(len(task.machine.levels)))
+    spread, left = np.ones(1, np.int64), np.ones(1, np.int64)
+    for dim, extent in task.problem.dims:
+        may_spread = any(task.may_spread(dim, n) for n in range(len(task.machine.levels)))
+        factors = _useful(extent, units) if may_spread else [1]
+        steps = np.array([-(-extent // f) for f in factors], np.int64)
+        spread = np.multiply.outer(spread, np.array(factors, np.int64)).reshape(-1)
+        left = np.multiply.outer(left, steps).reshape(-1)
+        # Of two ways, the one that takes fewer units and leaves less makes the other superfluous.
+        order = np.lexsort((left, spread))
+        spread, left = spread[order], left[order]
+        is_better = np.r_[True, left[1:] < np.minimum.accumulate(left)[:-1]] & (spread <= units)
+        spread, left = spread[is_better], left[is_better]
+    return int(left[-1])
+
+
+def _useful(extent: int, most: int) -> list[int]:
+    """For every number of steps that an extent can take, the least spatial factor; the smallest first."""
+    factors, factor = [], 1
+    while factor <= min(extent, most):
+        factors.append(factor)
+        steps = -(-extent // factor)
+        if steps == 1:
+            break
+        factor = -(-extent // (steps - 1))
+    return factors
+
+
+def padded_problems(task: MappingProblem) -> Iterator[MappingProblem]:
+    """The problem with extents that divide better: what computes fastest, then what is the least work."""
+    seen = {task.problem.dims}
+    for extents in (*_spread_evenly(task), *_rounded(task.problem)):
+        dims = tuple(zip(task.problem.extents, extents, strict=True))
+        if dims not in seen:
+            seen.add(dims)
+            yield replace(task, problem=replace(task.problem, dims=dims))
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """What is left of every dim to run one after another, the factors spread so far, units that are free."""
+
+    left: tuple[int, ...]
+    spread: tuple[int, ...]
+    free: int = 1
+
+
+def _spread_evenly(task: MappingProblem) -> list[tuple[int, ...]]:
+    """Extents whose factors use the fan-outs best; a few of many ways are followed."""
+    extents = tuple(extent for _, extent in task.problem.dims)
+    ways = [_Spread(extents, (1,) * len(extents))]
+    for number in range(len(task.machine.levels)):
+        fan_out = task.machine.fan_out(number)
+        if fan_out == 1:
+            continue
+        ways = [replace(way, free=fan_out) for way in ways]
+        for place, (dim, _) in enumerate(task.problem.dims):
+            if task.may_spread(dim, number):
+                ways = _best(after for way in ways for after in _after(way, place))
+        ways = _best(replace(way, free=1) for way in ways)
+    listed = dict.fromkeys(
+        tuple(step * factor for step, factor in zip(way.left, way.spread, strict=True))
+        for way in sorted(ways, key=_work)
+    )
+    most = _MOST_PADDING * task.problem.num_macs
+    return [padded for padded in listed if prod(padded) <= most][:_MOST_SPREAD]
+
+
+def _after(way: _Spread, place: int) -> Iterator[_Spread]:
+    for factor in _useful(way.left[place], way.free)[:_MOST_FACTORS]:
+        left = (*way.left[:place], -(-way.left[place] // factor), *way.left[place + 1 :])
+        spread = (*way.spread[:place], way.spread[place] * factor, *way.spread[place + 1 :])
+        yield _Spread(left, spread, way.free // factor)
+
+
+def _best(ways: Iterable[_Spread]) -> list[_Spread]:
+    """For every number of free units those that leave the least to do; of equal ones that pad the least."""
+    listed: dict[int, list[_Spread]] = {}
+    for way in sorted(dict.fromkeys(ways), key=_work):
+        alike = listed.setdefault(way.free, [])
+        if len(alike) < _WIDTH:
+            alike.append(way)
+    return [way for alike in listed.values() for way in alike]
+
+
+def _work(way: _Spread) -> tuple[int, int]:
+    """Steps one after another, and iterations with their padding."""
+    left = prod(way.left)
+    return left, left * prod(way.spread)
+
+
+def _rounded(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """The least work first: each extent stays, or goes to the next number without a large prime, or to the
+    next multiple of 4 or 16, as fan-outs are mostly powers of two."""
+    listed = sorted(product(*(_rounded_up(extent) for _, extent in problem.dims)), key=prod)
+    most = _MOST_PADDING * problem.num_macs
+    yield from islice(
+        (extents for extents in listed if problem.num_macs < prod(extents) <= most), _MOST_PADDED
+    )
+
+
+def _rounded_up(extent: int) -> list[int]:
+    if extent == 1:
+        return [1]
+    return sorted({extent, smooth(extent), -(-extent // 4) * 4, -(-extent // 16) * 16})

@@ -1,0 +1,132 @@
+"""What the levels inside a tile cost at least, for every tile: what a search need not look at, seen before.
+
+A tile that a level holds says what enters it at least: every tile enters whole for each operand that the
+innermost loop outside it moves, and only the others may be kept while the loops run that do not move them.
+Over the tiles that fit, level by level from the inside, the least of that is a bound on all that may come
+inside of a given tile, whatever the order of loops is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tilewright.mapping.exact.space import Space
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What words of an operand cost on their way from the level `outer` to the next that holds it, `inner`
+    (-1: the compute units), in energy and in cycles of each port (of reading, of writing).
+
+    `fill` is for each word that enters, `serve` for each that is taken (of outputs: given), `reduce` for each
+    output that is read to be added to. An access serves `num_served` at most; `num_outer` is how many
+    instances the outer level has.
+    """
+
+    operand: int
+    inner: int
+    outer: int
+    num_served: int
+    num_outer: int
+    fill: Array
+    serve: Array
+    reduce: Array
+
+    def cost(self, words: Array | float, served: Array | float, touched: float) -> Array:
+        """So many words that enter and are served; first sums of outputs are not read."""
+        added = np.maximum(0.0, np.asarray(served) - touched * self.num_outer)
+        return (
+            np.multiply.outer(self.fill, words)
+            + np.multiply.outer(self.serve, served)
+            + np.multiply.outer(self.reduce, added)
+        )
+
+
+def least_rest(space: Space, entries: Sequence[Entry], num_costs: int) -> list[Array]:
+    """Of each level, for each tile that its loops may still cut: `[cost, point]` of all that comes inside.
+
+    What operands cost that no level further in holds is left out: search states know it themselves.
+    """
+    lattice = space.lattice
+    num_points = len(lattice.num_tiles)
+    inside = np.zeros((num_costs, num_points))
+    rests = []
+    for number in range(len(space.levels)):
+        if number > 0:
+            entering = [entry for entry in entries if entry.inner == number - 1]
+            inside = inside + _least_entering(space, entering, num_costs)
+            inside[:, ~space.fits[number - 1]] = np.inf
+            for step in lattice.steps:
+                axis = inside.reshape(num_costs, -1, step.count + 1, step.weight)
+                np.minimum.accumulate(axis, axis=2, out=axis)
+        last = np.zeros(num_costs)
+        for entry in entries:
+            if entry.inner < 0 and entry.outer < number:
+                served = space.task.problem.num_macs / entry.num_served
+                last += entry.cost(0.0, served, float(lattice.touched[entry.operand]))
+        rests.append(np.ascontiguousarray(inside + last[:, None]))
+    return rests
+
+
+def _least_entering(space: Space, entries: Sequence[Entry], num_costs: int) -> Array:
+    """The cost of what enters a level with each tile, for the best innermost loop outside it."""
+    lattice = space.lattice
+    num_points = len(lattice.num_tiles)
+    if not entries:
+        return np.zeros((num_costs, num_points))
+    kept = [_cost(space, entry, _least_words(space, entry.operand)) for entry in entries]
+    best = np.full((num_costs, num_points), np.inf)
+    for dim, extent in enumerate(lattice.tiles[lattice.whole]):
+        if extent == 1:
+            continue
+        total = np.zeros((num_costs, num_points))
+        for entry, cost in zip(entries, kept, strict=True):
+            is_moved = space.depends[entry.operand, dim]
+            total += _cost(space, entry, _moved_words(space, entry.operand, dim)) if is_moved else cost
+        total[:, lattice.tiles[:, dim] == extent] = np.inf  # no loop of the dim is left outside
+        np.minimum(best, total, out=best)
+    best[:, lattice.whole] = np.sum([cost[:, lattice.whole] for cost in kept], axis=0)
+    return best
+
+
+def _cost(space: Space, entry: Entry, words: Array) -> Array:
+    touched = float(space.lattice.touched[entry.operand])
+    together = np.full(len(words), float(entry.num_served))
+    if entry.operand not in space.windowed:
+        # Equal tiles differ in dims that the operand does not depend on.
+        together = np.minimum(together, space.lattice.copies[entry.operand])
+    return entry.cost(words, np.maximum(words / together, touched), touched)
+
+
+def _least_words(space: Space, operand: int) -> Array:
+    """Words that enter if every loop that does not move the operand is innermost."""
+    lattice = space.lattice
+    touched = float(lattice.touched[operand])
+    words: Array = lattice.volumes[operand] * lattice.num_tiles / lattice.copies[operand]
+    for _, a, _, b, _ in space.windows[space.windows[:, 0] == operand]:
+        # A loop may end where the next one's step arrives, and the tile stays.
+        both = (lattice.tiles[:, a] < lattice.tiles[-1, a]) & (lattice.tiles[:, b] < lattice.tiles[-1, b])
+        words[both] = touched
+    return np.maximum(words, touched)
+
+
+def _moved_words(space: Space, operand: int, dim: int) -> Array:
+    """Words that enter at least if the innermost loop moves the operand: all, but where a window slides."""
+    lattice = space.lattice
+    words: Array = lattice.volumes[operand] * lattice.num_tiles
+    for t, a, step_a, b, step_b in space.windows:
+        if t != operand or dim not in (a, b):
+            continue
+        if space.task.cost_options.skips_pixels:
+            return np.full(len(words), float(lattice.touched[operand]))
+        extent = 1 + step_a * (lattice.tiles[:, a] - 1) + step_b * (lattice.tiles[:, b] - 1)
+        move = (step_a if dim == a else step_b) * lattice.tiles[:, dim]
+        return np.asarray(words * np.minimum(1.0, move / extent))
+    return words
