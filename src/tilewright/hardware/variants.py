@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.hardware.buffer_energy import SOURCE, access_scale
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import machine_from
 from tilewright.hardware.parts import MachinePart
@@ -52,6 +53,8 @@ def parse_axis(text: str, machine: Machine) -> Axis:
 def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
     """Every combination of the values, the last axis changing fastest.
 
+    Energies of accesses to a buffer whose capacity is swept grow with it, unless they are swept too.
+
     Raises:
         UsageError: too many combinations.
         MachineError: a combination describes no machine; names the values and what is wrong with them.
@@ -66,8 +69,31 @@ def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
         named = ", ".join(f"{axis.path}={value}" for axis, value in zip(axes, values, strict=True))
         for axis, value in zip(axes, values, strict=True):
             _put(document, axis.path, value)
-        variants.append(Variant(values, machine_from(document, f"machine {machine.name!r} with {named}")))
+        where = f"machine {machine.name!r} with {named}"
+        variant = machine_from(document, where)
+        if _scale_accesses(document, machine, variant, {axis.path for axis in axes}):
+            variant = machine_from(document, where)
+        variants.append(Variant(values, variant))
     return variants
+
+
+def _scale_accesses(
+    document: dict[str, Any], machine: Machine, variant: Machine, swept: Container[str]
+) -> bool:
+    """Let the energies of an access follow a buffer's size, unless they are swept too; whether any does."""
+    is_scaled = False
+    for number, (old, new) in enumerate(zip(machine.levels[:-1], variant.levels[:-1], strict=True)):
+        if old.capacity_bytes is None or new.capacity_bytes in (None, old.capacity_bytes):
+            continue
+        assert new.capacity_bytes is not None
+        scale = access_scale(old.capacity_bytes, new.capacity_bytes)
+        for key in ("read_pj", "write_pj"):
+            energy_pj = getattr(old, key)
+            if energy_pj is not None and f"levels.{old.name}.{key}" not in swept:
+                document["levels"][number][key] = energy_pj * scale
+                document["sources"][f"levels[{number}].{key}"] = SOURCE
+                is_scaled = True
+    return is_scaled
 
 
 def _full_path(path: str, machine: Machine, text: str) -> str:

@@ -20,6 +20,9 @@ from tilewright.mapping.factors import prime_factors
 Array = np.ndarray[Any, Any]
 
 
+_MOST_BITS = 62
+
+
 @dataclass(frozen=True, slots=True)
 class LatticeStep:
     """One axis: a factor of a dim that may be taken `count` times, and what that takes from the number."""
@@ -38,6 +41,8 @@ class Lattice:
     steps: tuple[LatticeStep, ...]
     tiles: Array  # int64 [points, dims]
     exponents: Array  # int16 [points, steps]
+    packed: Array  # int64 [points]: the same in one number, a free bit above each
+    guards: int  # those bits
     volumes: Array  # float64 [operands, points]: words of the tile's box
     copies: Array  # float64 [operands, points]: tiles that differ in dims the operand does not depend on
     num_tiles: Array  # float64 [points]: tiles of the whole problem
@@ -49,11 +54,18 @@ class Lattice:
         """The number of the whole problem as one tile."""
         return len(self.num_tiles) - 1
 
+    def pack(self, exponents: Array) -> Array:
+        """Exponents of the steps `[..., step]` in one number."""
+        return _pack(exponents, self.steps)
+
     @classmethod
     def of(cls, problem: Problem, cost_options: CostOptions, max_points: int) -> Lattice:
         """The lattice of a problem; small primes are taken together until there are few enough points."""
         primes = [list(prime_factors(extent)) for _, extent in problem.dims]
         factors = _merged(primes, max_points)
+        while sum(count.bit_length() + 1 for listed in factors for _, count in listed) > _MOST_BITS:
+            max_points //= 2
+            factors = _merged(primes, max_points)
         steps: list[LatticeStep] = []
         weight = 1
         for dim, listed in enumerate(factors):
@@ -80,12 +92,26 @@ class Lattice:
             tuple(steps),
             tiles,
             exponents,
+            _pack(exponents, tuple(steps)),
+            int(_pack(np.array([step.count for step in steps]), tuple(steps), guards=True)),
             np.stack(volumes),
             np.stack(copies),
             ratios.prod(axis=1),
             np.array([float(touched_words(problem, o)) for o in problem.operands]),
             factors != primes,
         )
+
+
+def _pack(exponents: Array, steps: tuple[LatticeStep, ...], *, guards: bool = False) -> Array:
+    """Exponents in fields of one number; or only the free bits above the fields."""
+    place = 0
+    packed = np.zeros(exponents.shape[:-1], np.int64)
+    for column, step in enumerate(steps):
+        width = step.count.bit_length()
+        values = np.int64(1 << width) if guards else exponents[..., column].astype(np.int64)
+        packed = packed + (values << np.int64(place))
+        place += width + 1
+    return packed
 
 
 def num_points(problem: Problem) -> int:

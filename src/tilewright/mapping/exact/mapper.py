@@ -11,6 +11,7 @@ Factors divide the extents exactly; where extents have large primes, padded exte
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass, replace
 from math import inf
@@ -22,7 +23,9 @@ from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Evaluator
 from tilewright.cost.objective import UNITS, measure, rank
 from tilewright.errors import InfeasibleMapping
+from tilewright.hardware.machine import Level, Machine, Unit
 from tilewright.loops.mapping import Mapping
+from tilewright.loops.problem import convolution
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import search_states
@@ -43,8 +46,9 @@ _ROUNDING = 1e-9
 _NEARLY = 1.015
 _CLOSE = 1.2  # a limit so near the bound is not worth a way of several passes
 _QUICK_LABELS = 300_000
-_NUM_BLIND = 1  # passes before good mappings are looked for
+_NUM_BLIND, _FEW_STATES = 5, 4_000  # passes, and search states, before good mappings are looked for
 _WIDTHS = (1, 4)
+_BOLD = 100_000  # search states of a level
 _MOMENT_S = 0.1
 _MANY_POINTS, _FEW_POINTS = 20_000, 3_000
 _IN_TURN: dict[Objective, tuple[int, ...]] = {
@@ -78,6 +82,8 @@ class Exact:
         factors divide the extents, as `details["bound_unpadded"]` always does. `bound_cycles` and
         `bound_energy_pj` hold for all mappings.
         """
+        if budget.deadline_s is not None:
+            _compile()
         started = time.perf_counter()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
         check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
@@ -150,6 +156,17 @@ class Exact:
         return measure(task.objective, best.cost.cycles, best.cost.energy_pj)
 
 
+@functools.cache
+def _compile() -> None:
+    """Compile the search's loops before a budget is spent: the first time on a machine that takes seconds."""
+    machine = Machine(
+        name="tiny",
+        levels=(Level(name="Buffer", capacity_bytes=64), Level(name="Memory")),
+        units=(Unit(name="mac", kind="mac", macs_per_cycle={"int8": 1}),),
+    )
+    _Search(MappingProblem(convolution({"P": 2, "R": 2, "K": 2}), machine), Exact(), None).run()
+
+
 @dataclass(frozen=True, slots=True)
 class _Best:
     """The best mapping so far with its cost, and what was proven."""
@@ -161,6 +178,11 @@ class _Best:
     num_search_states: int = 0
     is_cut_off: bool = False
     note: str = ""
+
+
+def _proven(answer: Found, limit: float) -> float:
+    """What a pass with a limit proves."""
+    return min(limit, answer.least_lost, *(value for value, _ in answer.mappings[:1]))
 
 
 class _Search:
@@ -229,18 +251,23 @@ class _Search:
         start = self.space.least(objective, cap_cycles)
         if start == inf:
             return inf
-        proven = start
+        proven, is_blind, last_pass = start, True, 0
         for number, factor in enumerate(_LIMITS):
-            if number == _NUM_BLIND:
+            if is_blind and (not self.refines or last_pass > _FEW_STATES or number == _NUM_BLIND):
+                is_blind = False
                 self._narrowly(objective, cap_cycles, start)
+                proven = max(proven, self._boldly(objective, cap_cycles, proven))
             enough = self._value(objective, cap_cycles) / _NEARLY
+            if enough <= proven:
+                break
             limit = enough if enough <= start * _CLOSE else min(start * factor, enough)
             if limit <= proven:
-                break
+                continue
             answer = self._pass(objective, limit, cap_cycles)
             if answer is None:
                 return proven
-            proven = max(proven, min(limit, answer.least_lost, *(value for value, _ in answer.mappings[:1])))
+            last_pass = answer.num_search_states
+            proven = max(proven, _proven(answer, limit))
             if answer.mappings or limit == enough:
                 break
             if answer.least_lost < limit and enough < inf:
@@ -251,19 +278,30 @@ class _Search:
         answer = self._pass(objective, known * (1 + _ROUNDING), cap_cycles)
         if answer is None:
             return proven
-        return max(proven, min(known, answer.least_lost, *(value for value, _ in answer.mappings[:1])))
+        return max(proven, _proven(answer, known))
+
+    def _boldly(self, objective: int, cap_cycles: float, proven: float) -> float:
+        """Look at once at all that could be better by 1.5 %: mostly that is little, and if not, seen soon."""
+        enough = self._value(objective, cap_cycles) / _NEARLY
+        if enough == inf or enough <= proven:
+            return proven
+        answer = self._pass(objective, enough, cap_cycles, most=_BOLD)
+        return proven if answer is None else _proven(answer, enough)
 
     def _narrowly(self, objective: int, cap_cycles: float, start: float) -> None:
         """Good mappings without a proof: of each tile only a few partial mappings go on."""
         for width in _WIDTHS:
             known = self._value(objective, cap_cycles)
-            if known <= start * _NEARLY:
+            if known <= start * _NEARLY or (known < inf and not self.refines):
                 return
             if self._pass(objective, known, cap_cycles, width) is None:
                 return
 
-    def _pass(self, objective: int, limit: float, cap_cycles: float, width: int = ALL) -> Found | None:
-        question = Question(objective, limit, cap_cycles, self.mapper.max_search_states, width)
+    def _pass(
+        self, objective: int, limit: float, cap_cycles: float, width: int = ALL, most: int = ALL
+    ) -> Found | None:
+        most = min(most, self.mapper.max_search_states)
+        question = Question(objective, limit, cap_cycles, most, width)
         answer = search(self.space, question, self.is_over)
         if answer is None:
             self.is_cut_off = True

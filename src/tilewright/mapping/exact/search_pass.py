@@ -161,8 +161,8 @@ class _Pass:
                 outer.rows, outer.points, outer.count,
                 inner.rows, inner.run_dims, inner.points, inner.following, inner.heads, inner.values,
                 inner.parents, inner.made_by, inner.count,
-                spatial.factors, spatial.products, spatial.weights, spatial.exponents,
-                lattice.exponents, lattice.tiles, space.fits[number - 1],
+                spatial.factors, spatial.products, spatial.weights, spatial.packed,
+                lattice.packed, lattice.guards, lattice.tiles, space.fits[number - 1],
                 space.depends, space.windows, space.windowed, space.task.cost_options.skips_pixels,
                 space.output, next_level.entering, at_level.closing, at_level.facts, next_level.facts,
                 lattice.volumes, lattice.num_tiles, lattice.copies, next_level.totals, next_level.tail,
@@ -179,8 +179,9 @@ class _Pass:
         while todo[search_states.AT] < pool.count:
             todo[search_states.WORK] = 0
             num_found = search_states.finish(
-                pool.rows, pool.points, pool.count,
-                spatial.factors, spatial.weights, spatial.exponents, lattice.exponents, lattice.tiles,
+                pool.rows, pool.points, pool.values, pool.count,
+                spatial.factors, spatial.products, spatial.weights, spatial.packed,
+                lattice.packed, lattice.guards, lattice.tiles,
                 space.depends, space.windows, space.output, tables.facts, tables.totals, 2 * self.num_ports,
                 question.objective, question.limit, question.cap_cycles, best, best_of, num_found, todo,
             )  # fmt: skip

@@ -298,12 +298,12 @@ def put_temporal_loops(
 
 
 @compiled
-def has_factors(exponents: Array, point: int, choice_exponents: Array, choice: int) -> bool:
-    """Whether a tile has the primes that a choice of spatial loops takes from it."""
-    for step in range(exponents.shape[1]):  # noqa: SIM110  # numba compiles loops
-        if exponents[point, step] < choice_exponents[choice, step]:
-            return False
-    return True
+def has_factors(exponents: int, choice: int, guards: int) -> bool:
+    """Whether a tile has the primes that a choice of spatial loops takes from it.
+
+    Both are packed (`Lattice.packed`): a field for each axis, with a free bit above it that no borrow passes.
+    """
+    return ((exponents | guards) - choice) & guards == guards
 
 
 @compiled
@@ -372,12 +372,19 @@ def enter(
 
 
 @compiled
+def least_units(totals: Array, objective: int, limit: float, cap_cycles: float) -> float:
+    """Units that must be in use further out: with fewer it takes too long, whatever comes further in."""
+    most_cycles = min(cap_cycles, limit) if objective == LATENCY else cap_cycles
+    return float(totals[0] / (most_cycles * totals[2]) * (1 - 1e-9))
+
+
+@compiled
 def put_spatial_loops(
     pool: Array, points: Array, count: int,
     inner: Array, inner_run_dims: Array, inner_points: Array, inner_following: Array, inner_heads: Array,
     inner_values: Array, inner_parents: Array, inner_made_by: Array, made: int,
-    choices: Array, products: Array, choice_weights: Array, choice_exponents: Array,
-    exponents: Array, tiles: Array, fits: Array,
+    choices: Array, products: Array, choice_weights: Array, choice_packed: Array,
+    packed: Array, guards: int, tiles: Array, fits: Array,
     depends: Array, windows: Array, windowed: Array, skips_pixels: bool, output: int,
     entering: Array, closing: Array, facts: Array, inner_facts: Array,
     volumes: Array, num_tiles: Array, copies: Array, totals: Array, tail: Array, rest: Array,
@@ -392,8 +399,7 @@ def put_spatial_loops(
     num_operands = facts.shape[0]
     first_port = pool.shape[1] - tail.size
     row, busy = np.empty(pool.shape[1]), np.empty(tail.size)
-    # Fewer units than this are too slow, whatever comes further in.
-    least_used = totals[0] / (cap_cycles * totals[2]) * (1 - 1e-9)
+    least_used = least_units(totals, objective, limit, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
             todo[AT] = at
@@ -408,7 +414,7 @@ def put_spatial_loops(
             inside = point - choice_weights[choice]
             if inside < 0 or not fits[inside]:
                 continue
-            if not has_factors(exponents, point, choice_exponents, choice):
+            if not has_factors(packed[point], choice_packed[choice], guards):
                 continue
             todo[WORK] += _EXPANSION
             row[:] = pool[at]
@@ -443,8 +449,9 @@ def put_spatial_loops(
 
 @compiled
 def finish(
-    pool: Array, points: Array, count: int,
-    choices: Array, choice_weights: Array, choice_exponents: Array, exponents: Array, tiles: Array,
+    pool: Array, points: Array, values: Array, count: int,
+    choices: Array, products: Array, choice_weights: Array, choice_packed: Array,
+    packed: Array, guards: int, tiles: Array,
     depends: Array, windows: Array, output: int, facts: Array, totals: Array, num_ports: int,
     objective: int, limit: float, cap_cycles: float, best: Array, best_of: Array, num_found: int, todo: Array,
 ) -> int:  # fmt: skip
@@ -455,19 +462,24 @@ def finish(
     """
     row = np.empty(pool.shape[1])
     first_port = pool.shape[1] - num_ports
+    one_inside = totals.copy()
+    one_inside[2] = 1.0
+    least_used = least_units(one_inside, objective, limit, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
             todo[AT] = at
             return num_found
         point = points[at]
-        if point < 0:
+        if point < 0 or (num_found == best.size and values[at] >= best[num_found - 1]):
             continue
         for choice in range(choices.shape[0]):
+            if pool[at, USED] * products[choice] < least_used:
+                break
             todo[WORK] += 1
             inside = point - choice_weights[choice]
             if inside < 0:
                 continue
-            if not has_factors(exponents, point, choice_exponents, choice):
+            if not has_factors(packed[point], choice_packed[choice], guards):
                 continue
             todo[WORK] += _EXPANSION
             row[:] = pool[at]

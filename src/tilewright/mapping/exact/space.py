@@ -29,7 +29,7 @@ class Spatial:
     factors: Array  # int64 [choices, dims]
     products: Array  # int64 [choices], the largest first
     weights: Array  # int64 [choices]: what they take from a point's number
-    exponents: Array  # int16 [choices, steps]
+    packed: Array  # int64 [choices]: exponents of the steps, as `Lattice.packed`
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Space:
         for column, step in enumerate(steps):
             factors[:, step.dim] *= np.int64(step.factor) ** exponents[:, column]
         weights = exponents.astype(np.int64) @ np.array([s.weight for s in steps], np.int64)
-        return Spatial(factors, products[order], weights, exponents)
+        return Spatial(factors, products[order], weights, self.lattice.pack(exponents))
 
     # --- bandwidth ---
 
