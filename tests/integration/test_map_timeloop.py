@@ -51,7 +51,10 @@ def test_a_model_gives_a_folder_for_each_distinct_node(tmp_path: Path) -> None:
 
 def test_a_file_that_has_it_all(tmp_path: Path) -> None:
     path = str(written(tmp_path, PROCESSED))
-    result = tilewright("map", path, "-t", path, "--mapper", "random", "--json")
+    refused = tilewright("map", path, "-t", path, "--mapper", "random", "--json")
+    assert refused.code != 0
+    assert "a constraint on temporal loops is not kept by a search" in refused.err
+    result = tilewright("map", path, "-t", path, "--mapper", "random", "--ignore-constraints", "--json")
     assert result.code == 0, result.err
     (layer,) = result.document["layers"]
     assert layer["dims"] == {"C": 3, "M": 32, "R": 3, "S": 3, "N": 1, "P": 112, "Q": 112}

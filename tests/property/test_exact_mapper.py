@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf, prod
+from math import inf, isclose, prod
 from typing import get_args
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.mappings import all_mappings
+from tests.support.walk import Walk
 
 from tilewright.cost.base import Objective
 from tilewright.cost.bound import latency_bound_cycles, objective_bound
@@ -234,6 +235,48 @@ def test_no_spatial_factors_compute_faster_than_the_least(
             steps = prod(-(-extent // factor) for extent, factor in zip(extents, factors, strict=True))
             least_steps = min(least_steps, steps)
     assert least_compute_cycles(task) == least_steps
+
+
+# Loops of two iterations: there the second one of each stands for no other.
+_TWICE = st.sampled_from(
+    [{"P": 4, "R": 2}, {"P": 2, "R": 2, "K": 2}, {"K": 4, "C": 2}, {"P": 2, "Q": 2, "S": 2}]
+)
+_STEPS = st.sampled_from([(1, 1), (2, 1), (3, 1)])
+
+
+@given(
+    machine=st.one_of(machines(), wide_machines()),
+    extents=_TWICE,
+    stride=_STEPS,
+    dilation=_STEPS,
+    data=st.data(),
+)
+@settings(max_examples=200, deadline=None)
+def test_costs_are_those_of_a_walk_over_every_step(
+    machine: Machine,
+    extents: dict[str, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    data: st.DataObject,
+) -> None:
+    problem = convolution(extents, stride=stride, dilation=dilation)
+    mappings = [
+        m for m in all_mappings(problem, machine) if all(loop.factor == 2 for _, _, loop in m.loops())
+    ]
+    mapping = data.draw(st.sampled_from(mappings))
+    try:
+        cost = evaluate(problem, machine, mapping)
+    except InfeasibleMapping:
+        return
+    walk = Walk(problem, machine, mapping)
+    counted = {
+        (level.level, name): (count.reads, count.updates, count.fills)
+        for level in cost.levels
+        for name, count in level.tensors.items()
+    }
+    assert counted == walk.counts
+    assert cost.cycles == walk.cycles
+    assert isclose(cost.energy_pj, walk.energy_pj, rel_tol=1e-9)
 
 
 _SMALL = st.sampled_from(

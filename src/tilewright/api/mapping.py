@@ -18,6 +18,7 @@ from tilewright.hardware.machine_file import read_text
 from tilewright.hardware.presets import find_machine, machine_path
 from tilewright.loops.mapping import Mapping as LoopMapping
 from tilewright.loops.problem import Problem, written
+from tilewright.mapping.base import FixedSpatial
 from tilewright.mapping.cases import Case, load_cases
 from tilewright.mapping.solve import (
     DEFAULT_BUDGET,
@@ -60,6 +61,7 @@ class MapRequest:
       Timeloop's mappings, whose problem is then the work.
     * `export_timeloop` is a folder where the mappings are also written for timeloop-model, of several layers
       into a folder each.
+    * `ignore_constraints`: search without the constraints on loops that Timeloop's files have.
     """
 
     work: tuple[object, ...] = ()
@@ -77,6 +79,7 @@ class MapRequest:
     sweep: tuple[str, ...] = ()
     evaluate: Path | tuple[Case, ...] | None = None
     export_timeloop: Path | None = None
+    ignore_constraints: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -165,6 +168,7 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
         cost_options=request.cost_options,
         budget=budget or DEFAULT_BUDGET,
         seed=request.seed,
+        fixed=_fixed(request, machine),
         on_network=request.noc,
         work=tuple(str(work) for work in request.work),
     )
@@ -206,6 +210,18 @@ def _machine(request: MapRequest) -> Machine:
         name = machine.name if isinstance(machine, Machine) else machine
         raise UsageError(f"{more[0]} goes with one of Timeloop's architectures, but {name} is none.")
     return machine if isinstance(machine, Machine) else find_machine(str(machine))
+
+
+def _fixed(request: MapRequest, machine: Machine) -> tuple[FixedSpatial, ...]:
+    """The spatial factors that constraints in Timeloop's files fix."""
+    from tilewright.mapping.timeloop import load_constraints, sections_of
+
+    if request.ignore_constraints:
+        return ()
+    path = machine_path(os.fspath(request.machine)) if _is_yaml(request.machine) else None
+    paths = [] if path is None or not sections_of(read_text(path)) else [path]
+    work = [Path(w) for w in request.work if _is_yaml(w)]
+    return load_constraints([*paths, *request.machine_files, *work], mapped_part(machine)[0])
 
 
 def _cases(request: MapRequest, machine: Machine) -> Sequence[Case]:

@@ -62,6 +62,12 @@ def map_(
         help="Also write arch.yaml, problem.yaml and map.yaml for timeloop-model; of several layers into a "
         "folder each.",
     ),
+    ignore_constraints: bool = typer.Option(
+        False,
+        "--ignore-constraints",
+        help="Search without the constraints on loops in Timeloop's files; else those that no search keeps "
+        "are refused.",
+    ),
     link_transfers: bool = typer.Option(
         False,
         "--link-transfers/--no-link-transfers",
@@ -113,6 +119,7 @@ def map_(
         sweep=tuple(sweep or ()),
         evaluate=evaluate,
         export_timeloop=export_timeloop,
+        ignore_constraints=ignore_constraints,
     )
     with progress("mapping") as update:
         result = answer(request, update)

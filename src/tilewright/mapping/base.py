@@ -18,11 +18,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class FixedSpatial:
+    """How many iterations of a dim are spread over what one instance of a level feeds, in every mapping."""
+
+    level: str
+    dim: str
+    factor: int
+
+
+@dataclass(frozen=True, slots=True)
 class MappingProblem:
     """An operator, a machine, what to minimise and how to count.
 
-    Where the machine is a view of a GPU, `block` limits the threads: the spatial loops of its shared memory.
-    Threads and blocks do not share sums there.
+    `fixed` are spatial factors that every mapping has; of dims that the operator lacks, and of those that run
+    once, nothing. Where the machine is a view of a GPU, `block` limits the threads: the spatial loops of its
+    shared memory. Threads and blocks do not share sums there.
     """
 
     problem: Problem
@@ -30,6 +40,12 @@ class MappingProblem:
     objective: Objective = "latency"
     cost_options: CostOptions = TIMELOOP
     block: Threads | None = None
+    fixed: tuple[FixedSpatial, ...] = ()
+
+    def fixed_at(self, level: str) -> dict[str, int]:
+        """The spatial factors that a level must have, by dim."""
+        extents = self.problem.extents
+        return {f.dim: f.factor for f in self.fixed if f.level == level and extents.get(f.dim, 1) > 1}
 
     def may_spread(self, dim: str, level: int) -> bool:
         """Whether loops of a dim may be spatial below a level, counted from the innermost 0.

@@ -17,7 +17,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
 from tilewright.mapping import MAPPERS
-from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Sampler
+from tilewright.mapping.base import FixedSpatial, Mapper, MappingProblem, MappingSolution, Sampler
 from tilewright.mapping.cases import Case
 from tilewright.mapping.launch import Launch
 from tilewright.mapping.results import (
@@ -67,6 +67,7 @@ class MapProblem:
     budget: Budget = UNLIMITED_BUDGET
     seed: int | None = None
     on_network: bool = False
+    fixed: tuple[FixedSpatial, ...] = ()
     work: tuple[str, ...] = ()
 
 
@@ -202,7 +203,15 @@ def _check_network(on_network: bool, part: Machine) -> None:
 
 def _solutions(problem: MapProblem, part: Machine, progress: Progress) -> list[MappingSolution]:
     """A mapping for every item; equal ones are solved once."""
+    from tilewright.mapping.exact import Exact
+
     mapper, num_trials = _mapper(problem)
+    if problem.fixed and (part.threads is not None or not isinstance(mapper, Exact)):
+        first = problem.fixed[0]
+        raise UsageError(
+            f"constraints: {first.dim}={first.factor} at {first.level} is kept by the mapper exact on "
+            "machines without threads; use it, or search without (--ignore-constraints)."
+        )
     known: dict[tuple[object, ...], MappingSolution] = {}
     solutions: list[MappingSolution] = []
     for number, item in enumerate(problem.items):
@@ -223,7 +232,8 @@ def _solution(
     try:
         if part.threads is None:
             check_smallest_tiles(layer, part, cost_options)
-            answer = mapper.solve(MappingProblem(layer, part, objective, cost_options), budget)
+            task = MappingProblem(layer, part, objective, cost_options, fixed=problem.fixed)
+            answer = mapper.solve(task, budget)
         else:
             answer = solve_blocks(mapper, layer, part, objective, cost_options, budget, num_trials)
     except InfeasibleMapping as error:

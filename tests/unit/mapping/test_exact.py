@@ -211,6 +211,19 @@ def test_many_tiles_are_searched_as_they_are() -> None:
     assert answer.quality.status is not Status.OPTIMAL
 
 
+@pytest.mark.parametrize("max_search_states", [2, 5, 12, 40])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_found_no_place_is_in_the_bound(name: str, max_search_states: int) -> None:
+    for objective in get_args(Objective):
+        whole = solved(PROBLEMS[name], small(), objective)
+        task = MappingProblem(PROBLEMS[name], small(), objective)
+        answer = Exact(pads=False, max_search_states=max_search_states).solve(task, Budget())
+        assert isinstance(answer, MappingSolution)
+        assert answer.quality.bound <= whole.quality.cost * (1 + 1e-9)
+        if answer.quality.status is Status.OPTIMAL:
+            assert answer.quality.cost <= whole.quality.cost * (1 + 1e-9)
+
+
 def test_what_fan_outs_divide_is_padded_to() -> None:
     """56 and 64 use 128 of 12 x 14 elements; 57 is divided by 3, and 56 elements run the rest."""
     problem = layer("1_56_64_64_1")

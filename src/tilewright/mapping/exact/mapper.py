@@ -98,6 +98,11 @@ class Exact:
             bound = min(bound_unpadded, self._bound_padded(problem))
             if self._value(problem, best) > bound:
                 best, note = self._padded(problem, best, note, end_s)
+        if best.mapping is None and problem.fixed:
+            factors = ", ".join(f"{f.dim}={f.factor} at {f.level}" for f in problem.fixed)
+            raise InfeasibleMapping(
+                f"no mapping with the spatial factors {factors} was reached; change them or give more budget."
+            )
         mapping = best.mapping or Tilings(problem).everything_outermost()
         cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
@@ -115,7 +120,7 @@ class Exact:
     def _unpadded(self, problem: MappingProblem, end_s: float | None) -> _Best:
         """The best mapping whose factors divide the extents; where time is short, of few tiles."""
         seed = None
-        if end_s is not None and num_points(problem.problem) > _MANY_POINTS:
+        if end_s is not None and not problem.fixed and num_points(problem.problem) > _MANY_POINTS:
             coarse = _Search(problem, replace(self, max_points=_FEW_POINTS), end_s)
             seed = coarse.run_narrowly()
             if coarse.is_over():
@@ -131,7 +136,10 @@ class Exact:
                 return replace(best, is_cut_off=True), note
             if self._bound_padded(candidate) * _NEARLY >= self._value(problem, best):
                 continue
-            other = _Search(candidate, self, end_s).run(best)
+            try:
+                other = _Search(candidate, self, end_s).run(best)
+            except InfeasibleMapping:  # fixed factors do not divide these extents
+                continue
             if other.mapping is best.mapping:
                 best = replace(best, num_search_states=other.num_search_states, is_cut_off=other.is_cut_off)
             else:  # what was proven of its energy is about mappings without padding
@@ -326,7 +334,7 @@ class _Search:
 
     def _seed(self, deadline_s: float) -> None:
         self.is_seeded = True
-        if deadline_s <= 0:
+        if deadline_s <= 0 or self.task.fixed:  # CoSA knows of no fixed factors
             return
         try:
             solution = Cosa().solve(self.task, Budget(deadline_s=deadline_s))

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from tilewright.mapping.exact.space import Space
+from tilewright.mapping.exact.lattice import Lattice
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +48,20 @@ class Entry:
         )
 
 
-def least_rest(space: Space, entries: Sequence[Entry], num_costs: int) -> list[Array]:
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is asked of a space: `depends[operand, dim]`, windows as `search_states` has them, which tiles fit
+    each level."""
+
+    lattice: Lattice
+    depends: Array
+    windows: Array
+    fits: Sequence[Array]
+    num_macs: int
+    skips_pixels: bool
+
+
+def least_rest(space: View, entries: Sequence[Entry], num_costs: int) -> list[Array]:
     """Of each level, for each tile that its loops may still cut: `[cost, point]` of all that comes inside.
 
     What operands cost that no level further in holds is left out: search states know it themselves.
@@ -58,7 +70,7 @@ def least_rest(space: Space, entries: Sequence[Entry], num_costs: int) -> list[A
     num_points = len(lattice.num_tiles)
     inside = np.zeros((num_costs, num_points))
     rests = []
-    for number in range(len(space.levels)):
+    for number in range(len(space.fits)):
         if number > 0:
             entering = [entry for entry in entries if entry.inner == number - 1]
             inside = inside + _least_entering(space, entering, num_costs)
@@ -69,13 +81,13 @@ def least_rest(space: Space, entries: Sequence[Entry], num_costs: int) -> list[A
         last = np.zeros(num_costs)
         for entry in entries:
             if entry.inner < 0 and entry.outer < number:
-                served = space.task.problem.num_macs / entry.num_served
+                served = space.num_macs / entry.num_served
                 last += entry.cost(0.0, served, float(lattice.touched[entry.operand]))
         rests.append(np.ascontiguousarray(inside + last[:, None]))
     return rests
 
 
-def _least_entering(space: Space, entries: Sequence[Entry], num_costs: int) -> Array:
+def _least_entering(space: View, entries: Sequence[Entry], num_costs: int) -> Array:
     """The cost of what enters a level with each tile, for the best innermost loop outside it."""
     lattice = space.lattice
     num_points = len(lattice.num_tiles)
@@ -96,16 +108,16 @@ def _least_entering(space: Space, entries: Sequence[Entry], num_costs: int) -> A
     return best
 
 
-def _cost(space: Space, entry: Entry, words: Array) -> Array:
+def _cost(space: View, entry: Entry, words: Array) -> Array:
     touched = float(space.lattice.touched[entry.operand])
     together = np.full(len(words), float(entry.num_served))
-    if entry.operand not in space.windowed:
+    if entry.operand not in space.windows[:, 0]:
         # Equal tiles differ in dims that the operand does not depend on.
         together = np.minimum(together, space.lattice.copies[entry.operand])
     return entry.cost(words, np.maximum(words / together, touched), touched)
 
 
-def _least_words(space: Space, operand: int) -> Array:
+def _least_words(space: View, operand: int) -> Array:
     """Words that enter if every loop that does not move the operand is innermost."""
     lattice = space.lattice
     touched = float(lattice.touched[operand])
@@ -117,14 +129,14 @@ def _least_words(space: Space, operand: int) -> Array:
     return np.maximum(words, touched)
 
 
-def _moved_words(space: Space, operand: int, dim: int) -> Array:
+def _moved_words(space: View, operand: int, dim: int) -> Array:
     """Words that enter at least if the innermost loop moves the operand: all, but where a window slides."""
     lattice = space.lattice
     words: Array = lattice.volumes[operand] * lattice.num_tiles
     for t, a, step_a, b, step_b in space.windows:
         if t != operand or dim not in (a, b):
             continue
-        if space.task.cost_options.skips_pixels:
+        if space.skips_pixels:
             return np.full(len(words), float(lattice.touched[operand]))
         extent = 1 + step_a * (lattice.tiles[:, a] - 1) + step_b * (lattice.tiles[:, b] - 1)
         move = (step_a if dim == a else step_b) * lattice.tiles[:, dim]

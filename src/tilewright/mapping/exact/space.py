@@ -11,12 +11,12 @@ import numpy as np
 
 from tilewright.arrays import distinct
 from tilewright.cost.bound import level_capacities
-from tilewright.errors import MachineError
+from tilewright.errors import InfeasibleMapping, MachineError
 from tilewright.hardware.machine import Level, TensorKind
 from tilewright.mapping.base import MappingProblem
 from tilewright.mapping.exact import search_states, windows
-from tilewright.mapping.exact.lattice import Lattice
-from tilewright.mapping.exact.rest import Entry, least_rest
+from tilewright.mapping.exact.lattice import Lattice, LatticeStep
+from tilewright.mapping.exact.rest import Entry, View, least_rest
 from tilewright.mapping.launch import has_shape
 
 Array = np.ndarray[Any, Any]
@@ -58,6 +58,17 @@ class Tables:
     entering: Array
     closing: Array
     rounding_pj: float
+
+
+def _has(
+    steps: tuple[LatticeStep, ...], names: list[str], counts: tuple[int, ...], fixed: dict[str, int]
+) -> bool:
+    """Whether spatial factors, as counts of steps, are those that are fixed."""
+    factors = dict.fromkeys(fixed, 1)
+    for step, count in zip(steps, counts, strict=True):
+        if names[step.dim] in factors:
+            factors[names[step.dim]] *= step.factor**count
+    return factors == fixed
 
 
 @dataclass(slots=True)
@@ -145,6 +156,7 @@ class Space:
         limit = self.fan_out(number)
         steps = self.lattice.steps
         names = list(self.task.problem.extents)
+        fixed = self.task.fixed_at(self.levels[number].name)
         chosen: list[tuple[tuple[int, ...], int]] = [((), 1)]
         for step in steps:
             most = step.count if self.task.may_spread(names[step.dim], number) else 0
@@ -157,6 +169,14 @@ class Space:
         block = self.task.block
         if block is not None and self.levels[number].name == block.shared:
             chosen = [(counts, product) for counts, product in chosen if has_shape(product, block)]
+        if fixed:
+            chosen = [(counts, product) for counts, product in chosen if _has(steps, names, counts, fixed)]
+        if not chosen:
+            said = ", ".join(f"{dim}={factor}" for dim, factor in fixed.items())
+            raise InfeasibleMapping(
+                f"level {self.levels[number].name}: spatial factors {said} do not divide the extents, or ask "
+                f"for more than the {limit} instances that there are; change the constraint."
+            )
         products = np.array([product for _, product in chosen], np.int64)
         order = np.argsort(-products, kind="stable")
         exponents = np.array([counts for counts, _ in chosen], np.int16).reshape(len(chosen), len(steps))[
@@ -190,7 +210,15 @@ class Space:
         if counts_cycles not in self._tables:
             ports = self.ports(counts_cycles=counts_cycles)
             entries = self._entries(ports)
-            rests = least_rest(self, entries, 1 + 2 * len(ports))
+            view = View(
+                self.lattice,
+                self.depends,
+                self.windows,
+                self.fits,
+                self.task.problem.num_macs,
+                self.task.cost_options.skips_pixels,
+            )
+            rests = least_rest(view, entries, 1 + 2 * len(ports))
             self._tables[counts_cycles] = tuple(
                 Tables(
                     self._facts(number, ports),

@@ -5,6 +5,7 @@ keys are those of Timeloop's documentation, of its sources (NVlabs/timeloop) and
 """
 
 from tilewright.mapping.timeloop.architecture import load_architecture
+from tilewright.mapping.timeloop.constraints import load_constraints
 from tilewright.mapping.timeloop.document import read_document, sections_of
 from tilewright.mapping.timeloop.export import FILES, dump, write, write_each
 from tilewright.mapping.timeloop.loops import load_mapping
@@ -14,6 +15,7 @@ __all__ = [
     "FILES",
     "dump",
     "load_architecture",
+    "load_constraints",
     "load_mapping",
     "load_problem",
     "read_document",

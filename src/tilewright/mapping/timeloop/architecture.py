@@ -57,10 +57,10 @@ def load_architecture(path: Path | str, *more: Path | str, problems: Sequence[Pr
     found = read_architecture(Entry(document[section], str(path), section))
     names = {o.name: o.kind for problem in problems for o in problem.operands}
     holds = {memory.name: _kept(memory, names) for memory in found.memories}
-    binds_loops = found.binds_loops
+    binds_loops = found.binding is not None
     energies: dict[str, MappingOf[str, float]] = {}
     for where, other in documents.items():
-        for directive, is_constraint in _directives(other, where):
+        for directive, is_constraint in directives(other, where):
             if not _pass_by(directive, names, holds):
                 binds_loops |= is_constraint
         if "ERT" in other:
@@ -250,7 +250,7 @@ def _kept(memory: Component, names: dict[str, TensorKind]) -> list[str]:
     return [str(kind) for kind in kinds]
 
 
-def _directives(document: dict[str, Any], where: str) -> Iterator[tuple[Entry, bool]]:
+def directives(document: dict[str, Any], where: str) -> Iterator[tuple[Entry, bool]]:
     """Directives of a file's mapping (False) and constraints (True)."""
     for section, value in document.items():
         part = Entry(value, where, section)

@@ -202,7 +202,7 @@ def _outermost_first(loops: list[tuple[str, int]]) -> tuple[Loop, ...]:
 def _loops(item: Entry, keys: dict[str, Entry], problem: Problem) -> list[tuple[str, int]]:
     """Dims with their factors, the innermost first; 0 for what is left."""
     factors: dict[str, int] = {}
-    for part, dim, factor in _factors(keys["factors"]) if "factors" in keys else ():
+    for part, dim, factor in factors_of(keys["factors"]) if "factors" in keys else ():
         if dim not in problem.extents:
             raise part.error(f"there is no dim {dim!r}; the problem has {', '.join(problem.extents)}")
         if dim in factors:
@@ -213,7 +213,7 @@ def _loops(item: Entry, keys: dict[str, Entry], problem: Problem) -> list[tuple[
     return [(dim, factors[dim]) for dim in order if dim in factors]
 
 
-def _factors(part: Entry) -> Iterator[tuple[Entry, str, int]]:
+def factors_of(part: Entry) -> Iterator[tuple[Entry, str, int]]:
     """Factors of a list, or of one text: `C=4 K=2`, `C4 K2` or `C=4,K=2`, up to a `#`."""
     listed = list(part.items()) if isinstance(part.value, list) else [part]
     for place in listed:

@@ -76,11 +76,11 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Memories from the outermost to the innermost, the MACs, and whether nodes bind loops."""
+    """Memories from the outermost to the innermost, the MACs, and a node's constraints on loops, if any."""
 
     memories: tuple[Component, ...]
     compute: Component
-    binds_loops: bool
+    binding: Entry | None
 
 
 def read_architecture(part: Entry) -> Architecture:
@@ -134,7 +134,7 @@ class _Walk:
         self.memories: list[Component] = []
         self.compute: Component | None = None
         self.num_instances = 1  # in version 0.4: of whatever comes next
-        self.binds_loops = False
+        self.binding: Entry | None = None
 
     def found(self, part: Entry) -> Architecture:
         """All components, once the whole architecture is read."""
@@ -146,7 +146,7 @@ class _Walk:
         for number, memory in enumerate(self.memories):
             if memory.name in names[:number]:
                 raise memory.part.error(f"the name {memory.name!r} is given twice")
-        return Architecture(tuple(self.memories), self.compute, self.binds_loops)
+        return Architecture(tuple(self.memories), self.compute, self.binding)
 
     def subtree(self, part: Entry, num_instances: int) -> None:
         """Versions 0.2 and 0.3, in which components have none of the attributes around them."""
@@ -188,7 +188,7 @@ class _Walk:
         """Note constraints on loops."""
         if "constraints" in keys and keys["constraints"].value:
             entries = keys["constraints"].entries()
-            self.binds_loops |= any(key in entries for key in ("temporal", "spatial"))
+            self.binding = next((entries[k] for k in ("temporal", "spatial") if k in entries), self.binding)
 
     def component(
         self,

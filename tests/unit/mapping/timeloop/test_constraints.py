@@ -1,0 +1,75 @@
+"""Timeloop's constraints on loops: kept by the search or refused, never dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from tests.support.timeloop import FLAT, LIST, written
+
+import tilewright as tw
+from tilewright.cost.base import Objective
+from tilewright.errors import InfeasibleMapping, MachineError, UsageError
+from tilewright.mapping.base import FixedSpatial
+from tilewright.mapping.timeloop import load_architecture, load_constraints
+
+FREE = FLAT.replace("  - {target: Buffer, type: temporal, factors: R=0}\n", "")
+LAYER = "K=8,C=8,P=4"
+
+
+def constrained(folder: Path, directive: str) -> str:
+    return str(written(folder, f"{FREE}  - {directive}\n", "arch.yaml"))
+
+
+@pytest.mark.parametrize("objective", get_args(Objective))
+def test_fixed_spatial_factors_are_those_of_the_answer(tmp_path: Path, objective: Objective) -> None:
+    free = tw.map(LAYER, str(written(tmp_path, FREE, "free.yaml")), objective=objective).layers[0]
+    path = constrained(tmp_path, "{target: DRAM, type: spatial, factors: P=2 K=1 C=1}")
+    (layer,) = tw.map(LAYER, path, objective=objective).layers
+    spatial = {
+        loop.dim: loop.factor for level in layer.mapping if level.level == "DRAM" for loop in level.spatial
+    }
+    assert spatial == {"P": 2}
+    assert layer.solution.quality.cost >= free.solution.quality.bound
+
+
+def test_constraints_beside_a_problem_count_too(tmp_path: Path) -> None:
+    machine = load_architecture(written(tmp_path, FREE))
+    text = "problem: {R: 1}\nconstraints: [{target: DRAM, type: spatial, factors: K2}]\n"
+    assert load_constraints([written(tmp_path, text, "layer.yaml")], machine) == (
+        FixedSpatial("DRAM", "K", 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("directive", "said"),
+    [
+        ("{target: Buffer, type: temporal, factors: R=0}", "a constraint on temporal loops is not kept"),
+        ("{target: Buffer, type: temporal, permutation: RS}", "a constraint on temporal loops is not kept"),
+        ("{target: DRAM, type: spatial, factors: K=0}", "a factor of 0 for K is not kept"),
+        ("{target: DRAM, type: spatial, factors: K=2, min: 3}", "a constraint on this is not kept"),
+    ],
+)
+def test_other_constraints_are_refused_unless_they_are_to_be_ignored(
+    tmp_path: Path, directive: str, said: str
+) -> None:
+    path = constrained(tmp_path, directive)
+    with pytest.raises(MachineError, match=said) as error:
+        tw.map(LAYER, path)
+    assert "\n" not in str(error.value)
+    assert "--ignore-constraints" in str(error.value)
+    assert tw.map(LAYER, path, ignore_constraints=True).layers
+
+
+def test_constraints_of_nodes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="constraints on loops of nodes are not kept"):
+        tw.map("1_2_2_2_1", str(written(tmp_path, LIST)))
+
+
+def test_factors_that_nothing_can_have_and_other_mappers_are_said(tmp_path: Path) -> None:
+    path = constrained(tmp_path, "{target: DRAM, type: spatial, factors: K=3}")
+    with pytest.raises(InfeasibleMapping, match=r"level DRAM: spatial factors K=3 do not divide"):
+        tw.map(LAYER, path)
+    with pytest.raises(UsageError, match=r"constraints: K=3 at DRAM is kept by the mapper exact"):
+        tw.map(LAYER, path, mapper="random")
