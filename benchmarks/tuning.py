@@ -103,21 +103,23 @@ def broken_promises(rows: Sequence[Row]) -> Iterator[str]:
             if median < 1 - MAX_LOSS:
                 surely = "surely" if high < 1 - MAX_LOSS else "perhaps"
                 yield f"{row['network']}, {row['threads']} threads: {median:.3f} of {other}, {surely}"
-    for threads, of_threads in _by_threads(rows):
+    for (threads, budget_s), of_threads in _grouped(rows):
         ratios = [row["over"][REFORMER][UNTUNED] for row in of_threads if REFORMER in row["over"]]
         if ratios and (mean := geomean(ratios)[0]) < MIN_GEOMEAN:
-            yield f"{threads} threads: {mean:.3f} x untuned on the geometric mean, less than {MIN_GEOMEAN}"
+            mean_of = f"{threads} threads, {budget_s:g} s: {mean:.3f} x untuned on the geometric mean"
+            yield f"{mean_of}, less than {MIN_GEOMEAN}"
 
 
 def table(rows: Sequence[Row]) -> str:
-    """For each number of threads a line for each network, then the means."""
+    """For each number of threads and each budget a line for each network, then the means."""
     text = ""
-    for threads, of_threads in _by_threads(rows):
+    for (threads, budget_s), of_threads in _grouped(rows):
         names = list(dict.fromkeys(name for row in of_threads for name in row["over"]))
         others = [name for name in names if name != UNTUNED]
         heads = [f"{name} ms" for name in names] + [f"{name} over untuned" for name in others]
         heads += [f"{name} over flat" for name in others if name != FLAT and FLAT in others]
-        text += f"\nThreads: {threads}\n\n| network | {' | '.join(heads)} | load |\n"
+        text += f"\nThreads: {threads}; {budget_s:g} s for each search\n\n"
+        text += f"| network | {' | '.join(heads)} | load |\n"
         text += "|---|" + "---:|" * (len(heads) + 1) + "\n"
         pairs = [(name, UNTUNED) for name in others]
         pairs += [(name, FLAT) for name in others if name != FLAT and FLAT in others]
@@ -142,9 +144,10 @@ def _shown(ratio: Sequence[float] | None) -> str:
     return "" if ratio is None else "{:.3f} ({:.3f} to {:.3f})".format(*ratio)
 
 
-def _by_threads(rows: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
-    for threads in dict.fromkeys(row["threads"] for row in rows):
-        yield threads, [row for row in rows if row["threads"] == threads]
+def _grouped(rows: Sequence[Row]) -> Iterator[tuple[tuple[int, float], list[Row]]]:
+    """Rows by threads and seconds."""
+    for key in dict.fromkeys((row["threads"], row["seconds"]) for row in rows):
+        yield key, [row for row in rows if (row["threads"], row["seconds"]) == key]
 
 
 def read(path: Path) -> list[Row]:

@@ -88,6 +88,7 @@ class SubgraphForms:
     machine: str
     _estimates: dict[Positions, tuple[Estimate, ...]] = field(default_factory=dict)
     _apart_ns: dict[Positions, float] = field(default_factory=dict)
+    _known_makings: dict[tuple[Positions, bool], tuple[_Making, ...]] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -252,6 +253,7 @@ class SubgraphForms:
             code=tuple((frozenset(place[p] for p in q), d) for q, d in self.code if q <= place.keys()),
             _estimates={},
             _apart_ns={},
+            _known_makings={},
         )
 
     def _elements(self, positions: Sequence[int]) -> list[Positions]:
@@ -305,10 +307,16 @@ class SubgraphForms:
             if chosen.get(making.name) in making.others
         )
 
-    def _makings(self, kernel: KernelForm) -> Iterator[_Making]:
+    def _makings(self, kernel: KernelForm) -> tuple[_Making, ...]:
         """The choices of a kernel: how its products are made; within blocks in which register tiles."""
-        inside = [p for p in self.products if p.positions <= set(kernel.nodes)]
-        if kernel.blocking is None:
+        key = kernel.nodes, kernel.blocking is not None
+        if key not in self._known_makings:
+            self._known_makings[key] = tuple(self._all_makings(key[0], has_blocks=key[1]))
+        return self._known_makings[key]
+
+    def _all_makings(self, positions: Positions, *, has_blocks: bool) -> Iterator[_Making]:
+        inside = [p for p in self.products if p.positions <= set(positions)]
+        if not has_blocks:
             for product in inside:
                 if len(product.ways) > 1:
                     others = product.ways[1:]
