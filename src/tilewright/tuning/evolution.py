@@ -27,7 +27,7 @@ class EvolutionOptions:
     """
 
     num_parents: int = 8
-    num_offspring: int = 48
+    num_offspring: int = 32
     epsilon: float = 0.15
     cross_share: float = 0.3
     window: int = 10

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 # is measured for longer.
 _MARGIN = 0.02
 _CONFIRMED_MARGIN = 0.01
-_NUM_CONFIRMATIONS = 3
+_NUM_CONFIRMATIONS = 2
 # A subgraph with so many times the average share of the time is measured in every plan.
 _FULL_SHARE = 0.5
 # Searches that have settled go on in the time that is left, until they have been as patient as this.
@@ -138,8 +138,8 @@ class Reformer(Generic[FormT]):
             while self._round() or self._join_settled() or self._has_patience():
                 self._join_settled()
                 if self._is_due():
-                    self._checkpoint()
-            self._checkpoint()
+                    self._checkpoint(num_confirmations=1)
+            self._checkpoint(num_confirmations=_NUM_CONFIRMATIONS)
             self._incumbent.defend(self._with_the_same_kernels())
         except KeyboardInterrupt:
             is_interrupted = True
@@ -356,10 +356,10 @@ class Reformer(Generic[FormT]):
         least_s = max(_CHECKPOINT_S, _CHECKPOINT_RATIO * self._checkpoint_s)
         return promises and self._searched_s > least_s
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, *, num_confirmations: int) -> None:
         """Confirm what promises most, let it race, and store it if it wins."""
         start_s = self.clock()
-        forms = self._confirmed()
+        forms = self._confirmed(num_confirmations)
         searches = {s.site.key: self._evolution(s.space) for s in self._subgraphs}
         ratios = {key: searches[key].ratio(form) or 1.0 for key, form in forms.items()}
         self._incumbent.challenge(forms, ratios)
@@ -367,19 +367,23 @@ class Reformer(Generic[FormT]):
         self._searched_s, self._checkpoint_s = 0.0, self.clock() - start_s
 
     def _with_the_same_kernels(self) -> dict[str, FormT]:
-        """Of each subgraph the best form that differs from the initial one in how products are made alone."""
+        """The stored plan without its cuts: there the best that differs in how products are made alone."""
         forms: dict[str, FormT] = {}
         for s in self._subgraphs:
+            stored = self._incumbent.plan.forms.get(s.site.key)
+            if stored is None or s.space.keeps_kernels(stored):
+                forms |= {} if stored is None else {s.site.key: stored}
+                continue
             ranking = self._evolution(s.space).ranking
-            best = next(((f, r) for f, r in ranking if s.space.keeps_kernels(f)), None)
-            if best is not None and best[1] < 1 - _CONFIRMED_MARGIN:
-                forms[s.site.key] = best[0]
+            form, ratio = next((f, r) for f, r in ranking if s.space.keeps_kernels(f))
+            if ratio < 1 - _MARGIN:
+                forms[s.site.key] = form
         return forms
 
-    def _confirmed(self) -> dict[str, FormT]:
+    def _confirmed(self, most: int) -> dict[str, FormT]:
         """Forms that win again when they are built anew, together."""
         confirmed: dict[str, FormT] = {}
-        for attempt in range(_NUM_CONFIRMATIONS):
+        for attempt in range(most):
             forms = dict(confirmed)
             for s in self._subgraphs:
                 offer = self._promising(s)
@@ -390,7 +394,7 @@ class Reformer(Generic[FormT]):
             if self.meter.left_s is not None and self.meter.left_s < self._least_s:
                 self.meter.cut_off = True
                 return confirmed
-            self.listener.report("measure the best again", attempt, _NUM_CONFIRMATIONS)
+            self.listener.report("measure the best again", attempt, most)
             (times,) = self._compared({}, [forms], for_long=True)
             if isinstance(times, Failure):
                 return confirmed

@@ -39,8 +39,8 @@ Forms = Mapping[str, Form]
 
 _MAX_PLANS = 5
 _COMPARED = Effort(min_rounds=4, max_rounds=40, seconds=0.3)
-_CONFIRMED = Effort(min_rounds=8, max_rounds=200, seconds=1.2)
-_RACED = Effort(min_rounds=9, max_rounds=100, seconds=1.5)
+_CONFIRMED = Effort(min_rounds=8, max_rounds=200, seconds=0.9)
+_RACED = Effort(min_rounds=9, max_rounds=100, seconds=1.2)
 # What loading a candidate may take, and in runs of the untuned plan what measuring it may take.
 _LOAD_S = 20.0
 _MAX_RUNS = 2000

@@ -25,6 +25,8 @@ _MAX_ELEMENTS = 8
 _NUM_BLOCKINGS = 24
 _NUM_STARTS = 3
 _PLAIN_SHARE = 0.25
+# Of so many other ways to make a product that chance picks the one most like the present one is taken.
+_NUM_COMPARED = 5
 # What a way to make a product that templates rank lower is estimated to take more, down to a rank.
 _RANK_SHARE = 0.01
 _LOWEST_RANK = 12
@@ -402,8 +404,8 @@ class SubgraphForms:
         others = [way for way in ways if way != chosen]
         if chosen is None or rng.random() < _PLAIN_SHARE:
             return self._made(form, number, making, rng.choice(others))
-        others.sort(key=lambda way: _num_differences(way, chosen))
-        return self._made(form, number, making, others[min(int(rng.expovariate(0.3)), len(others) - 1)])
+        some = rng.sample(others, min(_NUM_COMPARED, len(others)))
+        return self._made(form, number, making, min(some, key=lambda way: _num_differences(way, chosen)))
 
     def _made(self, form: Form, number: int, making: _Making, way: Choice) -> Form:
         """The form in which a kernel makes one of its products in this way."""
