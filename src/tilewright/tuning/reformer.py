@@ -368,16 +368,14 @@ class Reformer(Generic[FormT]):
 
     def _with_the_same_kernels(self) -> dict[str, FormT]:
         """The stored plan without its cuts: there the best that differs in how products are made alone."""
-        forms: dict[str, FormT] = {}
+        forms = dict(self._incumbent.plan.forms)
         for s in self._subgraphs:
-            stored = self._incumbent.plan.forms.get(s.site.key)
-            if stored is None or s.space.keeps_kernels(stored):
-                forms |= {} if stored is None else {s.site.key: stored}
-                continue
-            ranking = self._evolution(s.space).ranking
-            form, ratio = next((f, r) for f, r in ranking if s.space.keeps_kernels(f))
-            if ratio < 1 - _MARGIN:
-                forms[s.site.key] = form
+            if s.site.key in forms and not s.space.keeps_kernels(forms[s.site.key]):
+                ranking = self._evolution(s.space).ranking
+                form, ratio = next((f, r) for f, r in ranking if s.space.keeps_kernels(f))
+                del forms[s.site.key]
+                if ratio < 1 - _MARGIN:
+                    forms[s.site.key] = form
         return forms
 
     def _confirmed(self, most: int) -> dict[str, FormT]:
