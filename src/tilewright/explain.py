@@ -169,12 +169,12 @@ def explain_program(
     kernel = next((k for k in links.kernels if name in (k.id, k.symbol)), None)
     if kernel is not None:
         return links.explanation(f"kernel {kernel.id}", links.nodes_of(kernel), (kernel,))
-    found = links.find(name)
-    if found is None:
+    nodes = links.find(name)
+    if nodes is None:
         close = difflib.get_close_matches(name, links.names(), n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}?" if close else "`explain()` without a name lists all."
         raise UsageError(f"nothing is called {name!r} in this model: {hint}")
-    return links.explanation(name, found, only=name)
+    return links.explanation(name, nodes, only=name)
 
 
 class _Links:

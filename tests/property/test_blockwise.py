@@ -53,23 +53,34 @@ class Branches:
         name = f"{op_type}_{len(self.graph.nodes)}"
         return self.graph.append(Node(op_type, inputs, [out], attributes, name=name)).output
 
-    def conv(self, x: Value, filters: int, kernel: int, *, depthwise: bool = False) -> Value:
+    def conv(self, x: Value, filters: int, kernel: int, *, depthwise: bool = False, stride: int = 1) -> Value:
+        """A convolution with windows of any spread, padded unevenly by as much as they need."""
         n, c, h, w = x.shape
+        dilation = self.draw(st.sampled_from((1, 1, 2)))
+        padding = dilation * (kernel - 1)
+        before = [self.draw(st.sampled_from(sorted({padding // 2, 0, padding}))) for _ in range(2)]
         filters, group = (c, c) if depthwise else (filters, 1)
         data = self.rng.standard_normal((filters, c // group, kernel, kernel)) / kernel / np.sqrt(c / group)
         weight = self.graph.constant(data.astype(np.float32), f"w{len(self.graph.nodes)}")
-        pads = (kernel // 2,) * 4
-        sizes = {"kernel_shape": (kernel, kernel), "group": group, "pads": pads}
-        return self.op("Conv", [x, weight], (n, filters, h, w), **sizes)
+        sizes = {
+            "kernel_shape": (kernel, kernel),
+            "group": group,
+            "pads": (*before, *(padding - b for b in before)),
+            "dilations": (dilation, dilation),
+            "strides": (stride, stride),
+        }
+        shape = (n, filters, (h - 1) // stride + 1, (w - 1) // stride + 1)
+        return self.op("Conv", [x, weight], shape, **sizes)
 
-    def row(self, x: Value, length: int) -> Value:
+    def row(self, x: Value, length: int, strides: Sequence[int] = (1,)) -> Value:
         for _ in range(length):
             match self.draw(st.sampled_from(("conv", "conv", "depthwise", "relu", "pool"))):
                 case "conv":
                     filters = self.draw(st.sampled_from((8, 16, 24)))
-                    x = self.conv(x, filters, self.draw(st.sampled_from((1, 3))))
+                    kernel = self.draw(st.sampled_from((1, 2, 3)))
+                    x = self.conv(x, filters, kernel, stride=self.draw(st.sampled_from(strides)))
                 case "depthwise":
-                    x = self.conv(x, 0, 3, depthwise=True)
+                    x = self.conv(x, 0, 3, depthwise=True, stride=self.draw(st.sampled_from(strides)))
                 case "relu":
                     x = self.op("Relu", [x], x.shape)
                 case "pool":
@@ -79,11 +90,11 @@ class Branches:
     def build(self) -> Graph:
         size = (self.draw(st.integers(6, 14)), self.draw(st.integers(5, 12)))
         x = self.graph.add_input(Value("x", DType.FLOAT32, (self.draw(st.sampled_from((1, 2))), 16, *size)))
-        x = self.row(x, self.draw(st.integers(1, 2)))
+        x = self.row(x, self.draw(st.integers(1, 2)), (1, 1, 2))
         ends = [self.row(x, self.draw(st.integers(1, 3))) for _ in range(self.draw(st.integers(1, 3)))]
-        shape = (x.shape[0], sum(v.shape[1] for v in ends), *size)
+        shape = (x.shape[0], sum(v.shape[1] for v in ends), *x.shape[2:])
         joined = ends[0] if len(ends) == 1 else self.op("Concat", ends, shape, axis=1)
-        outputs = [self.row(joined, self.draw(st.integers(1, 3)))]
+        outputs = [self.row(joined, self.draw(st.integers(1, 3)), (1, 1, 2))]
         if self.draw(st.booleans()):
             outputs.append(self.draw(st.sampled_from(ends)))
         self.graph.outputs = list(dict.fromkeys(outputs))

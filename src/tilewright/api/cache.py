@@ -327,13 +327,13 @@ def import_from(path: Path, folder: Path | None = None, *, trust: bool = False) 
         taken = store.import_from(path)
         return ImportedCache(taken.num_imported, taken.refused)
     trusted = _host_fingerprints() if trust else frozenset[str]()
-    found = import_findings(_tuning(store), path, trusted=trusted)
+    imported = import_findings(_tuning(store), path, trusted=trusted)
     return ImportedCache(
-        found.num_hints + found.num_trusted,
-        tuple(found.refused),
-        found.num_hints,
-        found.num_known,
-        found.num_left_out,
+        imported.num_hints + imported.num_trusted,
+        tuple(imported.refused),
+        imported.num_hints,
+        imported.num_known,
+        imported.num_left_out,
     )
 
 

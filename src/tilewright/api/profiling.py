@@ -123,7 +123,7 @@ def profile_model(
     arrays = feed_of(feed, compiled.get_inputs(), options.seed)
     busy = busy_share()
     with running_on(feed):
-        found = profile_program(
+        profiled = profile_program(
             compiled.program,
             arrays,
             num_threads=threads or num_threads_default(),
@@ -131,7 +131,7 @@ def profile_model(
             progress=progress or (lambda *_: None),
         )
     return ModelProfile(
-        **{name: getattr(found, name) for name in Profile.__dataclass_fields__},
+        **{name: getattr(profiled, name) for name in Profile.__dataclass_fields__},
         model=name,
         model_sha256=compiled.model_sha256,
         busy_share=busy,

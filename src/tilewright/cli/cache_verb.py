@@ -47,9 +47,9 @@ def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
     """
     from tilewright.api.cache import verify
 
-    found = verify(cache)
-    _print("cache-verify", found, as_json)
-    if not found.ok:
+    verification = verify(cache)
+    _print("cache-verify", verification, as_json)
+    if not verification.ok:
         raise typer.Exit(1)
 
 
@@ -134,15 +134,15 @@ def import_(
     """
     from tilewright.api.cache import import_from
 
-    found = import_from(path, cache, trust=trust)
-    _print("cache-import", found, as_json)
+    imported = import_from(path, cache, trust=trust)
+    _print("cache-import", imported, as_json)
     if not as_json:
-        for name in found.refused[:_MAX_SHOWN]:
+        for name in imported.refused[:_MAX_SHOWN]:
             hint(f"refused: {name!r}")
 
 
-def _print(kind: str, found: Result, as_json: bool) -> None:
+def _print(kind: str, result: Result, as_json: bool) -> None:
     if as_json:
-        print_document(kind, found)
+        print_document(kind, result)
     else:
-        print_result(found)
+        print_result(result)

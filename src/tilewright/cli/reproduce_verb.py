@@ -37,7 +37,7 @@ def reproduce(
     from tilewright.api.reproduction import reproduce_paper
 
     with progress(f"reproducing {paper}") as update:
-        found = reproduce_paper(
+        reproduction = reproduce_paper(
             paper,
             output,
             share=share,
@@ -49,6 +49,6 @@ def reproduce(
             progress=update,
         )
     if as_json:
-        print_document("reproduce", found)
+        print_document("reproduce", reproduction)
     else:
-        print_result(found)
+        print_result(reproduction)

@@ -124,11 +124,11 @@ def violations(document: Mapping[str, Any]) -> list[str]:
 
 def part_types(kind: str) -> tuple[type, ...]:
     """The types of the results that a kind of document holds."""
-    found = []
+    types = []
     for path in KINDS[kind]:
         module, _, name = path.partition(":")
-        found.append(getattr(importlib.import_module(module), name))
-    return tuple(found)
+        types.append(getattr(importlib.import_module(module), name))
+    return tuple(types)
 
 
 @functools.cache

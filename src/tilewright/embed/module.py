@@ -126,10 +126,10 @@ def run_text(
                 operands = f"ptr {target}, ptr {source}, i64 {copy.size_bytes}, i1 false"
                 e.line(f"call void @llvm.memcpy.p0.p0.i64({operands})")
 
-            found = e.constant(I64, 0)
+            reported = e.constant(I64, 0)
             for report in reports:
-                found = e.op(f"or i64 {found}, {e.load(I64, report)}", I64)
-            return [e.select(e.icmp("ne", found, 0), e.constant(i32, BAD_INDEX), OK)]
+                reported = e.op(f"or i64 {reported}, {e.load(I64, report)}", I64)
+            return [e.select(e.icmp("ne", reported, 0), e.constant(i32, BAD_INDEX), OK)]
 
         (status,) = e.if_(e.icmp("eq", wrong, 0), run, lambda: [wrong], [i32])
         e.ret(status)
@@ -188,21 +188,21 @@ def _resolve(e: Emitter, main: MainCode, bases: Val, args: Val) -> None:
 
 
 def _any_null(e: Emitter, pointers: Sequence[Val]) -> Val:
-    found = e.constant(vec("i1"), 0)
+    is_null = e.constant(vec("i1"), 0)
     for pointer in pointers:
-        found = e.op(f"or i1 {found}, {e.op(f'icmp eq ptr {pointer}, null', vec('i1'))}", vec("i1"))
-    return found
+        is_null = e.op(f"or i1 {is_null}, {e.op(f'icmp eq ptr {pointer}, null', vec('i1'))}", vec("i1"))
+    return is_null
 
 
 def _any_unaligned(e: Emitter, pointers: Sequence[Val]) -> Val:
     """Whether a pointer is null or no multiple of the alignment."""
     flag: Type = vec("i1")
-    found = _any_null(e, pointers)
+    is_unaligned = _any_null(e, pointers)
     for pointer in pointers:
         address = e.op(f"ptrtoint ptr {pointer} to i64", I64)
         rest = e.op(f"and i64 {address}, {ALIGNMENT_BYTES - 1}", I64)
-        found = e.op(f"or i1 {found}, {e.op(f'icmp ne i64 {rest}, 0', flag)}", flag)
-    return found
+        is_unaligned = e.op(f"or i1 {is_unaligned}, {e.op(f'icmp ne i64 {rest}, 0', flag)}", flag)
+    return is_unaligned
 
 
 def link_object(run: str, function: str, main: MainCode, kernels: Sequence[Kernel], isa: Isa) -> bytes:

@@ -23,10 +23,10 @@ class _NodeMap:
     known: dict[tuple[int, Region], tuple[Region | None, ...]] = field(default_factory=dict)
 
     def __call__(self, output: int, region: Region) -> tuple[Region | None, ...]:
-        found = self.known.get((output, region))
-        if found is None:
-            found = self.known[output, region] = input_regions(self.node, region, output)
-        return found
+        regions = self.known.get((output, region))
+        if regions is None:
+            regions = self.known[output, region] = input_regions(self.node, region, output)
+        return regions
 
 
 class RegionMaps:
@@ -45,10 +45,12 @@ class RegionMaps:
 
     def inputs_of(self, node: Node, output: int, region: Region) -> tuple[Region | None, ...]:
         """The region of each input that a region of one output needs, as `input_regions` says."""
-        found = self._of_node.get(node)
-        if found is None:
-            found = self._of_node[node] = self._maps.setdefault(node_structure(node), _NodeMap(node))
-        return found(output, region)
+        regions_of_node = self._of_node.get(node)
+        if regions_of_node is None:
+            regions_of_node = self._of_node[node] = self._maps.setdefault(
+                node_structure(node), _NodeMap(node)
+            )
+        return regions_of_node(output, region)
 
     def macs_of(self, node: Node) -> int:
         """Multiply-accumulates of a node, counted once."""

@@ -250,13 +250,13 @@ class Partition:
 
     def predecessors(self, subgraph: Subgraph) -> tuple[Subgraph, ...]:
         """Subgraphs whose results this one reads, by id."""
-        found = {p.id for v in subgraph.inputs if (p := self.producer_of(v)) is not None}
-        return tuple(self.subgraphs[i] for i in sorted(found))
+        ids = {p.id for v in subgraph.inputs if (p := self.producer_of(v)) is not None}
+        return tuple(self.subgraphs[i] for i in sorted(ids))
 
     def successors(self, subgraph: Subgraph) -> tuple[Subgraph, ...]:
         """Subgraphs that read this one's results, by id."""
-        found = {self._home[u].id for v in subgraph.outputs for u in v.users} - {subgraph.id}
-        return tuple(self.subgraphs[i] for i in sorted(found))
+        ids = {self._home[u].id for v in subgraph.outputs for u in v.users} - {subgraph.id}
+        return tuple(self.subgraphs[i] for i in sorted(ids))
 
 
 @dataclass(frozen=True, slots=True)

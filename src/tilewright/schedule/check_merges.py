@@ -138,7 +138,7 @@ def _lie_side_by_side(node: Node, match: Node, nest: Nest, axis: int) -> bool:
         if mine is None or its is None or mine.data is None or its.data is None:
             continue
         indices = [a.index for a in nest.reads if a.operand.position == position]
-        places = [i for own in indices for i, term in enumerate(own) if term == index]
+        places = [i for entry in indices for i, term in enumerate(entry) if term == index]
         if not places:
             if mine.data.tobytes() != its.data.tobytes() or mine.shape != its.shape:
                 return False

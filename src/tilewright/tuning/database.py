@@ -274,8 +274,8 @@ class TuningDatabase:
 
     def plan(self, context: PlanContext, model: str) -> TunedPlan | None:
         """The plan found for a model, by the digest of its sites."""
-        found = self.plan_rows("context = ? AND model = ?", (context.key, model))
-        return next((plan for _, plan in found), None)
+        plans = self.plan_rows("context = ? AND model = ?", (context.key, model))
+        return next((plan for _, plan in plans), None)
 
     def store_plan(self, context: PlanContext, model: str, plan: TunedPlan) -> bool:
         """Keep the plan of a model, in place of an earlier one; True if it is kept."""

@@ -195,16 +195,16 @@ class Evolution(Generic[FormT]):
 
     def _bred(self, parents: Sequence[FormT], rng: random.Random) -> tuple[FormT, FormT, str]:
         """One offspring, the better parents having more of them, with its parent: the better one of two."""
-        one = parents[int(len(parents) * rng.random() ** 2)]
+        parent = parents[int(len(parents) * rng.random() ** 2)]
         if len(parents) > 1 and rng.random() < self.options.cross_share:
-            other = rng.choice([form for form in parents if form != one])
-            mixed = self.space.cross(one, other, rng)
+            other = rng.choice([form for form in parents if form != parent])
+            mixed = self.space.cross(parent, other, rng)
             if mixed is not None and self._is_new(mixed):
-                return mixed, min(one, other, key=self._ratios.__getitem__), "bred of two"
-        form = self.space.mutate(one, rng)
+                return mixed, min(parent, other, key=self._ratios.__getitem__), "bred of two"
+        form = self.space.mutate(parent, rng)
         while rng.random() < 0.3:
             form = self.space.mutate(form, rng)
-        return form, one, "a mutation"
+        return form, parent, "a mutation"
 
     def _is_hopeless(self, form: FormT) -> bool:
         """Whether forms that differ in sizes alone were so slow that other sizes will hardly help."""

@@ -165,15 +165,15 @@ class _Search:
         start_s = self.clock()
         plain, *others = self.bench.profile([PLAIN, *plans])
         self._note_time(start_s, num_plans=1 + len(plans))
-        found = [
+        trials = [
             (site, Trial(candidate, typical(times[site]), typical(plain[site])))
             for plan, times in zip(plans, others, strict=True)
             for site, candidate in plan.items()
             if times.get(site) and plain.get(site)
         ]
-        self.num_trials += len(found)
-        self.record(found)
-        return found
+        self.num_trials += len(trials)
+        self.record(trials)
+        return trials
 
     def _confirmed(self) -> dict[str, Candidate]:
         """Candidates that win again when they are built anew, together."""

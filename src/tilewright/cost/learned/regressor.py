@@ -139,8 +139,10 @@ class Regressor:
     def members(self, features: Array) -> Array:
         """What each member says, a row each."""
         points = (features - np.array(self.centre)) * np.array(self.scale)
-        found = [m.predict(points) for m in (self.linear, self.trees, *self.neighbours) if m is not None]
-        return np.array(found)
+        predictions = [
+            m.predict(points) for m in (self.linear, self.trees, *self.neighbours) if m is not None
+        ]
+        return np.array(predictions)
 
     def require_valid(self, num_features: int) -> None:
         """Refuse one whose parts do not fit each other.

@@ -89,13 +89,13 @@ class Session:
     def call(self, function: str, *texts: bytes) -> tuple[bytes, ...]:
         """See `call`."""
         key = (function.encode(), *texts)
-        found = self._answers.get(key)
-        if found is None:
+        answer = self._answers.get(key)
+        if answer is None:
             self.check_time()
-            found = self._asked(key)
+            answer = self._asked(key)
             if function in _OF_ONE_NODE:
-                self._answers[key] = found
-        return found
+                self._answers[key] = answer
+        return answer
 
     def _remaining_s(self) -> float:
         return self._allowed_s - (time.thread_time() - self._start_s) - self._asking_s

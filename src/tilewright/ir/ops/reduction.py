@@ -396,8 +396,10 @@ def hardmax(node: Node) -> Description:
     narrow = [1 if i == axis else e for i, e in enumerate(out.shape)]
     position = local(1, DType.INT64, narrow)
     dims = dims_of(out.shape)
-    found = kept(split_dims(out.shape, (axis,)), position)
+    position_there = kept(split_dims(out.shape, (axis,)), position)
     compute = out.dtype.compute
-    one = select(call("eq", Iter(f"d{axis}"), read(0, found)), Const(1.0, compute), Const(0.0, compute))
-    mark = Nest(dims, (found,), Access(out, identity(dims)), one)
+    one = select(
+        call("eq", Iter(f"d{axis}"), read(0, position_there)), Const(1.0, compute), Const(0.0, compute)
+    )
+    mark = Nest(dims, (position_there,), Access(out, identity(dims)), one)
     return (*_extreme_nests(node, axis, "max", False, position), mark)

@@ -141,8 +141,8 @@ def find_operator(node: Node) -> Operator | None:
 def sizing_of(op_type: str) -> Sizing | None:
     """Which operand of an ONNX operator decides the shape of its results, if one does."""
     _load()
-    found = _OPERATORS.get(("", op_type))
-    return None if found is None else found.sizing
+    operator = _OPERATORS.get(("", op_type))
+    return None if operator is None else operator.sizing
 
 
 def sizing_by_data(node: Node) -> Sizing | None:
@@ -155,8 +155,8 @@ def sizing_by_data(node: Node) -> Sizing | None:
 
 def has_effect(node: Node) -> bool:
     """Whether a node must run even if nobody reads its results."""
-    found = find_operator(node) if node.domain else None
-    return found is not None and found.has_effect
+    operator = find_operator(node) if node.domain else None
+    return operator is not None and operator.has_effect
 
 
 def describe(node: Node) -> Description:
@@ -172,18 +172,18 @@ def describe(node: Node) -> Description:
 
 def _describe(node: Node) -> Description:
     checkpoint()
-    found = find_operator(node)
+    operator = find_operator(node)
     is_text = any(v.dtype is DType.STRING for v in (*node.operands(), *node.results()))
-    if is_text and (found is None or found.host_work is None):
+    if is_text and (operator is None or operator.host_work is None):
         return Opaque("text tensors have no nests")
-    if found is None:
+    if operator is None:
         return Opaque(f"{node.op_type} is not a known operator")
     unknown = sizing_by_data(node)
     if unknown is not None:
         return Opaque(f"the {unknown.name} of {node.op_type} is data")
     with _rejecting(node):
-        _require_sized(node, found)
-        description = found.describe(node)  # also of what runs on the host: it checks the operands
+        _require_sized(node, operator)
+        description = operator.describe(node)  # also of what runs on the host: it checks the operands
         if isinstance(description, Opaque):
             excess = host_excess(node, [v if v is None else v.data for v in node.inputs])
         else:
@@ -207,21 +207,22 @@ def host_work(node: Node, data: Sequence[Array | None]) -> HostWork:
     return HostWork() if found is None or found.host_work is None else found.host_work(node, data)
 
 
-def _require_sized(node: Node, found: Operator) -> None:
+def _require_sized(node: Node, operator: Operator) -> None:
     """Where an operand alone decides the shape of a result, the result has that shape.
 
     Raises:
         ModelRejected: it has another one.
         ValueError: the operand is no valid one.
     """
-    data = None if found.sizing is None else node.constant(found.sizing.operand)
-    if found.sizing is None or data is None:
+    data = None if operator.sizing is None else node.constant(operator.sizing.operand)
+    if operator.sizing is None or data is None:
         return
-    expected, result = found.sizing.shape(node, node.require(0).shape, data), next(node.results())
+    expected, result = operator.sizing.shape(node, node.require(0).shape, data), next(node.results())
     if result.shape != tuple(expected):
         raise ModelRejected(
             f"{node.op_type} {node.name!r}: its result {result.name!r} is declared {list(result.shape)}, "
-            f"but its {found.sizing.name} {data.tolist()} makes it {list(expected)}; export the model again."
+            f"but its {operator.sizing.name} {data.tolist()} makes it {list(expected)}; "
+            "export the model again."
         )
 
 
@@ -231,11 +232,11 @@ def result_shapes(node: Node) -> tuple[Shape | None, ...]:
     Raises:
         ModelRejected: the operator does not take these operands or attributes.
     """
-    found = find_operator(node)
-    if found is None or found.shapes is None:
+    operator = find_operator(node)
+    if operator is None or operator.shapes is None:
         return (None,) * len(node.outputs)
     with _rejecting(node):
-        shapes = tuple(found.shapes(node))
+        shapes = tuple(operator.shapes(node))
     return (*shapes, *(None,) * len(node.outputs))[: len(node.outputs)]
 
 

@@ -188,22 +188,22 @@ def _tables(positions: Array, places: int, last_only: bool) -> list[Array]:
     tables: list[Array] = []
     for turn in range(int(rank.max()) + 1):
         chosen = rank == turn
-        found = tables[0] if tables and last_only else np.full(places, -1, np.int64)
-        found[ordered[chosen]] = order[chosen]
+        table = tables[0] if tables and last_only else np.full(places, -1, np.int64)
+        table[ordered[chosen]] = order[chosen]
         if not (tables and last_only):
-            tables.append(found)
+            tables.append(table)
     return tables
 
 
 def _max_unpool_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x, indices = present(inputs), present(inputs, 1)
     # Indices count the elements of what was pooled, which an explicit output shape may enlarge.
-    own = _pooled_shape(node, x.shape)
-    flat = np.zeros(int(np.prod(own)), x.dtype)
+    shape = _pooled_shape(node, x.shape)
+    flat = np.zeros(int(np.prod(shape)), x.dtype)
     flat[indices.ravel()] = x.ravel()
     larger = optional(inputs, 2)
-    out = np.zeros(own if larger is None else extents_of(larger), x.dtype)
-    out[tuple(slice(0, e) for e in own)] = flat.reshape(own)
+    out = np.zeros(shape if larger is None else extents_of(larger), x.dtype)
+    out[tuple(slice(0, e) for e in shape)] = flat.reshape(shape)
     return (out,)
 
 

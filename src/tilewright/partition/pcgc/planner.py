@@ -141,8 +141,8 @@ class PcgcWork:
 
     def plans_within(self, most: float) -> list[Plan]:
         """Plans that keep to a bound on the secondary cost."""
-        found = cheapest_within(self.at, most)
-        plans = [] if found is None else [found]
+        cheapest = cheapest_within(self.at, most)
+        plans = [] if cheapest is None else [cheapest]
         if self.options.recut == "greedy":
             plans += [start.plan(greedy(start.pieces, most)) for start in self.starts]
         return plans

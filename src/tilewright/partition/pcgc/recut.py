@@ -299,10 +299,10 @@ def cheapest_within(at: Callable[[float], C], most: float) -> C | None:
         low, high = high, high * 16
     for _ in range(_PRICE_STEPS):
         middle = (low + high) / 2
-        found = at(middle)
-        if found.cost.secondary <= most:
+        answer = at(middle)
+        if answer.cost.secondary <= most:
             high = middle
-            best = min(best, found, key=lambda cutting: cutting.cost.target)
+            best = min(best, answer, key=lambda cutting: cutting.cost.target)
         else:
             low = middle
     return best
@@ -314,11 +314,11 @@ _HIGHEST_PRICE = 1e18
 def frontier(at: Callable[[float], C], most_points: int = 64) -> tuple[C, ...]:
     """The answers that are best at some price, from the least target on: the frontier's convex hull."""
     first, last = at(0.0), at(inf)
-    found = {first.cost: first}
+    corners = {first.cost: first}
     waiting = [(first, last)]
     if last.cost.secondary < first.cost.secondary:
-        found[last.cost] = last
-    while waiting and len(found) < most_points:
+        corners[last.cost] = last
+    while waiting and len(corners) < most_points:
         cheap, dear = waiting.pop()
         saved = cheap.cost.secondary - dear.cost.secondary
         if saved <= 0:
@@ -326,7 +326,7 @@ def frontier(at: Callable[[float], C], most_points: int = 64) -> tuple[C, ...]:
         price = (dear.cost.target - cheap.cost.target) / saved
         middle = at(price)
         is_below = middle.cost.weighted(price) < cheap.cost.weighted(price) * (1 - _ROUNDING)
-        if middle.cost not in found and is_below:
-            found[middle.cost] = middle
+        if middle.cost not in corners and is_below:
+            corners[middle.cost] = middle
             waiting += [(cheap, middle), (middle, dear)]
-    return tuple(sorted(found.values(), key=lambda cutting: cutting.cost.target))
+    return tuple(sorted(corners.values(), key=lambda cutting: cutting.cost.target))

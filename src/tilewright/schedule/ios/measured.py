@@ -249,12 +249,12 @@ class MeasuredSearch:
         return tuple(_alone(i) for i in range(self.graph.num_operators))
 
     def _measure_sequential(self) -> MeasuredStages | NotMeasured:
-        found = self._asked([single(i) for i in range(self.graph.num_operators)])
-        if isinstance(found, MeasuredStages):
-            self._costs = MeasuredCosts(self.model, self.graph, found.alone_ns)
+        answer = self._asked([single(i) for i in range(self.graph.num_operators)])
+        if isinstance(answer, MeasuredStages):
+            self._costs = MeasuredCosts(self.model, self.graph, answer.alone_ns)
             self._num_alone = len({self.model.signature(choice) for choice in self._sequential})
             self._num_runs = 1
-        return found
+        return answer
 
     def _search(self) -> bool:
         """Plan and measure by turns; whether nothing is left that promises to cost less."""
@@ -280,10 +280,10 @@ class MeasuredSearch:
                 return stages
 
     def _remember(self, choice: StageChoice) -> bool:
-        found = self.bench.remembered(stage_of(choice))
-        if found is None:
+        remembered = self.bench.remembered(stage_of(choice))
+        if remembered is None:
             return False
-        self._costs.note(choice, _FAILED_RATIO if isinstance(found, NotMeasured) else found)
+        self._costs.note(choice, _FAILED_RATIO if isinstance(remembered, NotMeasured) else remembered)
         return True
 
     def _unknown(self, stages: Iterable[StageChoice]) -> list[StageChoice]:
@@ -303,19 +303,19 @@ class MeasuredSearch:
     def _measure(self, stages: tuple[StageChoice, ...]) -> None:
         """Measure a schedule. Of one that fails the stage is looked for whose fault it is."""
         started_s = self.clock()
-        found = self._asked([stage_of(choice) for choice in stages])
+        answer = self._asked([stage_of(choice) for choice in stages])
         self._num_runs += 1
         self._run_s = max(self._run_s, self.clock() - started_s)
-        if isinstance(found, MeasuredStages):
-            self._note(stages, found)
+        if isinstance(answer, MeasuredStages):
+            self._note(stages, answer)
             return
         suspects = self._unknown(stages)
-        logger.info("a schedule %s (%s): %d stages are suspects", found.reason, found.detail, len(suspects))
+        logger.info("a schedule %s (%s): %d stages are suspects", answer.reason, answer.detail, len(suspects))
         if len(suspects) <= 1:
             # Without a suspect something else is wrong with it than a stage: it is not looked at again.
             for choice in suspects:
                 self._costs.note(choice, _FAILED_RATIO)
-                self.bench.failed(stage_of(choice), found)
+                self.bench.failed(stage_of(choice), answer)
             return
         half = len(suspects) // 2
         for part in (suspects[:half], suspects[half:]):
@@ -325,9 +325,9 @@ class MeasuredSearch:
         """What the bench says; where that is no number, what it says when it is asked again."""
         for _ in range(2):
             left_s = self.meter.left_s
-            found = self.bench.measure(stages, None if left_s is None else _SHARE_OF_SCHEDULE * left_s)
-            if isinstance(found, NotMeasured) or _has_times(found):
-                return found
+            answer = self.bench.measure(stages, None if left_s is None else _SHARE_OF_SCHEDULE * left_s)
+            if isinstance(answer, NotMeasured) or _has_times(answer):
+                return answer
         return NotMeasured("no-times", "it was measured twice, both times with times that are no numbers")
 
     def _without(
@@ -340,13 +340,13 @@ class MeasuredSearch:
             else:
                 yield choice
 
-    def _note(self, stages: tuple[StageChoice, ...], found: MeasuredStages) -> None:
-        self._schedules.append((found.whole_ns / found.sequential_ns, stages))
+    def _note(self, stages: tuple[StageChoice, ...], measured: MeasuredStages) -> None:
+        self._schedules.append((measured.whole_ns / measured.sequential_ns, stages))
         times: dict[Hashable, list[float]] = {}
-        for choice, stage_ns in zip(stages, found.stages_ns, strict=True):
+        for choice, stage_ns in zip(stages, measured.stages_ns, strict=True):
             if _is_alone(choice):
                 continue
-            alone_ns = sum(found.alone_ns[i] for i in bits(choice.mask))
+            alone_ns = sum(measured.alone_ns[i] for i in bits(choice.mask))
             key = self.model.signature(choice)
             entry = times.setdefault(key, [0.0, 0.0])
             entry[0] += stage_ns
@@ -372,10 +372,10 @@ class MeasuredSearch:
         return self._sequential, False
 
 
-def _has_times(found: MeasuredStages) -> bool:
-    times_ns = (*found.stages_ns, *found.alone_ns)
+def _has_times(measured: MeasuredStages) -> bool:
+    times_ns = (*measured.stages_ns, *measured.alone_ns)
     is_whole = all(math.isfinite(t) and t >= 0 for t in times_ns)
-    return is_whole and all(math.isfinite(t) and t > 0 for t in (found.whole_ns, found.sequential_ns))
+    return is_whole and all(math.isfinite(t) and t > 0 for t in (measured.whole_ns, measured.sequential_ns))
 
 
 def _alone(i: int) -> StageChoice:

@@ -113,18 +113,18 @@ class Ios:
 
         greedy = [_choice_of(schedule.stages) for schedule in self._greedy(problem)]
         try:
-            found = MeasuredSearch(graph, model, problem.bench, planned, budget.start(), greedy).run()
+            outcome = MeasuredSearch(graph, model, problem.bench, planned, budget.start(), greedy).run()
         finally:
             problem.bench.close()
-        if isinstance(found, NotMeasured):
-            return found
+        if isinstance(outcome, NotMeasured):
+            return outcome
         provenance = Provenance(
             self.name,
-            num_evaluations=found.num_measured,
-            note=found.text,
-            is_interrupted=found.is_interrupted,
+            num_evaluations=outcome.num_measured,
+            note=outcome.text,
+            is_interrupted=outcome.is_interrupted,
         )
-        return build_schedule(problem, found.stages, provenance, cut_off=found.was_cut_off)
+        return build_schedule(problem, outcome.stages, provenance, cut_off=outcome.was_cut_off)
 
     def _greedy(self, problem: ScheduleProblem) -> Iterator[Schedule]:
         """The greedy schedule if it is within the rules: a search that was cut off may have missed it."""

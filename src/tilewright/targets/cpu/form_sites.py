@@ -55,8 +55,8 @@ class FormSites:
         for number, key in keys.items():
             of_key.setdefault(key, spaces[number])
             first_nodes.setdefault(key, []).append(self._subgraphs[number].nodes[0].name)
-        found = tuple(FormSite(space, tuple(first_nodes[key])) for key, space in of_key.items())
-        return replace(self, keys=keys), found
+        sites = tuple(FormSite(space, tuple(first_nodes[key])) for key, space in of_key.items())
+        return replace(self, keys=keys), sites
 
     def fitting(self, key: str, document: object) -> Form | None:
         """The form that a document is, if it is one of the subgraphs of a key."""

@@ -271,8 +271,8 @@ class _Lowering:
         """One kernel that computes the group block by block, if that is asked for and there is one."""
         if form.blocking is None:
             return None
-        own = {t for o in group.locals if (t := names.tensor(o)) is not None}
-        if own & (set(self.tensors.alias) | set(self.tensors.alias.values())):
+        local_tensors = {t for o in group.locals if (t := names.tensor(o)) is not None}
+        if local_tensors & (set(self.tensors.alias) | set(self.tensors.alias.values())):
             return None
         context = Context(self.isa, names.layouts(group.nests), self.accuracy)
         make = partial(lower_fused, group, form.blocking, context, dict(form.choices))

@@ -284,11 +284,11 @@ class Executor:
 
     def _raise_reported(self, context: RunContext) -> None:
         """Raise for the first check that found an index outside its axis."""
-        found = ctypes.string_at(context.reports_address, len(self._nothing_found))
-        if found == self._nothing_found:
+        reports = ctypes.string_at(context.reports_address, len(self._nothing_found))
+        if reports == self._nothing_found:
             return
         for check, (lowest, highest) in zip(
-            self._index_checks, struct.iter_unpack("=qq", found), strict=True
+            self._index_checks, struct.iter_unpack("=qq", reports), strict=True
         ):
             if lowest or highest:
                 raise outside_axis(check.where, highest or lowest, check.axis, check.extent)

@@ -146,21 +146,21 @@ class CpuStageBench:
             else:
                 code, numbers = self._stamped(self.make(stages))
                 baseline = reference.stamped
-            found = self._ask(code, baseline, _effort(_STAGES, _LONG_STAGES, most_s))
+            answer = self._ask(code, baseline, _effort(_STAGES, _LONG_STAGES, most_s))
         except (ModelRejected, UnsupportedOp, UsageError, BudgetExceeded, NoWorker) as error:
             return NotMeasured(str(FailureReason.DECLINED), str(error))
-        if isinstance(found, Failed):
-            return NotMeasured(found.reason, found.detail)
-        stages_ns = _by_stage(found.candidate, numbers, len(stages))
-        beside = found.candidate if found.baseline is None else found.baseline
+        if isinstance(answer, Failed):
+            return NotMeasured(answer.reason, answer.detail)
+        stages_ns = _by_stage(answer.candidate, numbers, len(stages))
+        beside = answer.candidate if answer.baseline is None else answer.baseline
         alone_ns = _by_stage(beside, reference.numbers, len(self.partition.subgraphs))
         # Where everything was disturbed, the least is the best that is known of what nobody disturbs.
-        time_of = min if found.is_disturbed else typical
+        time_of = min if answer.is_disturbed else typical
         self._record(stages, stages_ns, list(map(typical, alone_ns)))
         return MeasuredStages(
             tuple(map(time_of, stages_ns)),
             tuple(map(time_of, alone_ns)),
-            time_of(found.candidate.whole_ns),
+            time_of(answer.candidate.whole_ns),
             time_of(beside.whole_ns),
         )
 
@@ -169,12 +169,12 @@ class CpuStageBench:
         reference = self._made_reference()
         try:
             code = self._packed(self.make(stages), stamps=False)
-            found = self._ask(code, reference.plain, _effort(_RACE, _LONG_RACE, most_s))
+            answer = self._ask(code, reference.plain, _effort(_RACE, _LONG_RACE, most_s))
         except (ModelRejected, UnsupportedOp, UsageError, BudgetExceeded, NoWorker):
             return None
-        if not isinstance(found, Measured) or found.baseline is None:
+        if not isinstance(answer, Measured) or answer.baseline is None:
             return None
-        return is_faster(found.candidate.whole_ns, found.baseline.whole_ns)
+        return is_faster(answer.candidate.whole_ns, answer.baseline.whole_ns)
 
     def close(self) -> None:
         """End the process that measures, and remove what was compiled for it where nothing is cached."""

@@ -44,13 +44,13 @@ class Arrangements:
     def of(self, tensor: PackedTensor) -> Array:
         """The tensor as its kernel wants it."""
         key = (tensor.value, tensor.packed.signature)
-        found = self._kept.get(key)
-        if found is None:
-            found = np.ascontiguousarray(_constant_data(tensor))
-            if found.nbytes <= self._left_bytes:
-                self._left_bytes -= found.nbytes
-                self._kept[key] = found
-        return found
+        array = self._kept.get(key)
+        if array is None:
+            array = np.ascontiguousarray(_constant_data(tensor))
+            if array.nbytes <= self._left_bytes:
+                self._left_bytes -= array.nbytes
+                self._kept[key] = array
+        return array
 
 
 class Weights:

@@ -102,19 +102,19 @@ def _whole(values: Iterable[Value]) -> tuple[PlannedValue, ...]:
 
 def _levels(planned: SimulatedPlan, machine: Machine) -> tuple[PlannedLevel, ...]:
     levels = {Scope.LOCAL: machine.local, Scope.SHARED: machine.shared, Scope.MAIN: machine.outermost}
-    found = []
+    described = []
     for scope, use in planned.scopes.levels.items():
         level = levels[scope]
         if level is None:
             continue
         per_cluster = machine.num_instances_per_cluster(level)
         whole = None if level.capacity_bytes is None else int(level.capacity_bytes * per_cluster)
-        found.append(
+        described.append(
             PlannedLevel(
                 str(scope), _TITLES[scope], whole, use.level.capacity_bytes, use.peak_bytes, use.num_buffers
             )
         )
-    return tuple(found)
+    return tuple(described)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,8 @@ def ends_until(runs: Iterable[Run], num_tiles: int) -> Sequence[float]:
     """For each tile when all that runs bring for it and for those before it has been brought."""
     tiles = by_tile(runs)
     end = last_end(tiles.get(-1, ()))
-    found = []
+    brought = []
     for tile in range(num_tiles):
         end = max(end, last_end(tiles.get(tile, ())))
-        found.append(end)
-    return found
+        brought.append(end)
+    return brought

@@ -68,13 +68,13 @@ class Elements:
 
     def producers(self, element: Element) -> tuple[Element, ...]:
         """The elements that an element reads."""
-        found = {
+        numbers = {
             self._home[value.producer].number
             for node in element.nodes
             for value in node.operands()
             if value.producer is not None
         }
-        return tuple(self.all[number] for number in sorted(found - {element.number}))
+        return tuple(self.all[number] for number in sorted(numbers - {element.number}))
 
     def may_meet(self, subgraph: Subgraph, others: Iterable[int]) -> bool:
         """Whether a subgraph and others that read it can become one: no path leaves them and comes back."""

@@ -206,10 +206,10 @@ def _segments(
         if not isinstance(kernels, Declined):
             num_products += 1
             segments.append(_Segment([nest], kernels))
-            own = [
+            positions = [
                 a.position for k in kernels for a in k.args if isinstance(a, Operand) and a.kind == "local"
             ]
-            next_local = max([next_local, *(p + 1 for p in own)])
+            next_local = max([next_local, *(p + 1 for p in positions)])
         elif segments and segments[-1].kernels is None and not _reads(nest, segments[-1], between):
             segments[-1].nests.append(nest)
         else:
@@ -453,7 +453,7 @@ class _Driver:
         e = self.emitter
         for move in self.work.variants[variant].moves:
             self._move(move, e.gep(scratch, self.scratch.offset(variant, move.key)))
-        own = e.gep(scratch, self.scratch.size_bytes)
+        kernel_scratch = e.gep(scratch, self.scratch.size_bytes)
         for kernel in self.variants[variant]:
             for position, arg in enumerate(kernel.args):
                 if isinstance(arg, Operand) and arg.kind == "local":
@@ -463,7 +463,7 @@ class _Driver:
                 e.store(pointer, e.gep(block_args, 8 * position))
 
             def chunk(number: Int, _: Sequence[Val], kernel: Kernel = kernel) -> None:
-                e.call(kernel.symbol, (block_args, e.index(number), own))
+                e.call(kernel.symbol, (block_args, e.index(number), kernel_scratch))
 
             e.loop(0, kernel.num_chunks, 1, chunk)
 

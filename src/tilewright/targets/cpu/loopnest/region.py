@@ -126,8 +126,8 @@ def _window_loop(nest: LinearNest, plan: LoopNestPlan) -> str | None:
     """The innermost outer loop along which reads overlap."""
     if nest.combine is None or plan.reduces_lanes:
         return None
-    found = [d for d in plan.outer if any(slides(r, d, nest) for r in nest.refs)]
-    return found[-1] if found else None
+    sliding = [d for d in plan.outer if any(slides(r, d, nest) for r in nest.refs)]
+    return sliding[-1] if sliding else None
 
 
 def _cached_block(nest: LinearNest, plan: LoopNestPlan, window: str, isa: Isa) -> int | None:
