@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,16 @@ import onnx
 import pytest
 from tests.support.cli import Result, tilewright
 from tests.support.models import feed_for, host_net, small_net
+from tests.unit.tuning.test_database import CONTEXT, seen
+from tests.unit.tuning.test_exchange import FAILURE
 
 import tilewright as tw
 from tilewright import cli, zoo
 from tilewright.cli.main import VERBS
 from tilewright.cli.schemas import KINDS
 from tilewright.families import FAMILIES
+from tilewright.tuning import Provenance, TuningDatabase
+from tilewright.tuning.observation import Source
 
 # `machine` is what users write and, with its facts filled in, what `targets host` prints.
 INPUTS = ("machine", "options")
@@ -368,6 +372,23 @@ def test_findings_are_listed_moved_and_pruned(tmp_path: Path) -> None:
     assert report(f"cache prune --model {model['name']} --cache {two}")["num_removed_findings"] == 1
     assert report(f"cache prune --older-than 0s --cache {two}")["num_removed_findings"] == count - 1
     assert report(f"cache ls --cache {two}")["findings"] == {"machines": [], "models": [], "sites": []}
+
+
+@pytest.mark.parametrize(("option", "num_removed"), [("imported", 1), ("failures", 1), ("site group", 3)])
+def test_each_option_of_prune_removes_what_it_names(option: str, num_removed: int, tmp_path: Path) -> None:
+    database = TuningDatabase.in_folder(tmp_path)
+    hint = replace(seen({"rows": 2}, 50.0), provenance=Provenance(Source.IMPORTED, "elsewhere"))
+    database.record(CONTEXT, [seen({"rows": 1}, 80.0), hint, FAILURE])
+    assert report(f"cache prune --{option} --cache {tmp_path}")["num_removed_findings"] == num_removed
+    left = database.summary()
+    assert left.num_trials + left.num_failures == 3 - num_removed
+
+
+def test_a_search_of_forms_is_asked_for_by_name() -> None:
+    flat = report("tune small.onnx --budget 1trial")
+    forms = report("tune small.onnx --budget 2trials --search evolutionary --afresh")
+    assert (flat["search"], forms["search"]) == ("flat", "evolutionary")
+    assert forms["subgraphs"] or not forms["num_trials"]
 
 
 def test_the_zoo_lists_and_builds(tmp_path: Path) -> None:

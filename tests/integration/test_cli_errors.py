@@ -162,6 +162,8 @@ MISTAKES = (
     mistake("run good.tw --random --seed -1", USAGE, "seed", "-1"),
     mistake("zoo build resnet18 --image 0 -o x.onnx", USAGE, "image", "0"),
     mistake("zoo build resnet18 --batch 0 -o x.onnx", USAGE, "batch", "0"),
+    mistake("tune good.onnx --search everywhere", USAGE, "everywhere", "reformer"),
+    mistake("tune good.onnx --search reformer --workers here", USAGE, "workers 'here'", "ray"),
     mistake("cache prune --max-size lots", USAGE, "'lots'", "MiB"),
     mistake("cache prune --older-than ever", USAGE, "'ever'", "30d"),
     mistake("cache prune", USAGE, "--max-size", "--older-than"),
