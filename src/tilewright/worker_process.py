@@ -23,6 +23,8 @@ READY = b"ready"
 """What a process says first, when it can be asked."""
 
 _PIECE_BYTES = 1 << 20
+_DEATH_S = 5.0
+"""From the end of a process's pipes to its own, which the system may take a while for."""
 
 
 class WorkerDied(Exception):
@@ -125,7 +127,12 @@ class WorkerProcess:
                     pipe.close()
 
     def _cause_of_death(self) -> str:
-        status = self._process.wait()
+        try:
+            status = self._process.wait(_DEATH_S)
+        except subprocess.TimeoutExpired:  # it lives on with its pipes closed: nobody will hear of it again
+            self._process.kill()
+            self._process.wait()
+            return "it closed its pipes"
         if status >= 0:
             return f"it ended with status {status}"
         with contextlib.suppress(ValueError):
