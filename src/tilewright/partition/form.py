@@ -6,6 +6,7 @@ subgraph is cut is a decision of the partition, made by the target that will com
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -100,7 +101,9 @@ class KernelForm:
         saved_share, named = document.get("saved_share", 0.0), document.get("choices", {})
         if not _are_numbers(nodes) or not _are_numbers([strip]) or not isinstance(named, Mapping):
             return None
-        if not isinstance(saved_share, int | float) or not (block is None or _are_numbers(block)):
+        if not isinstance(saved_share, int | float) or not 0 <= saved_share <= sys.float_info.max:
+            return None
+        if not (block is None or _are_numbers(block)):
             return None
         choices = {str(signature): Choice.from_json(entry) for signature, entry in named.items()}
         if None in choices.values():

@@ -12,6 +12,8 @@ Choices = Mapping[str, Choice]
 out. A key of `place_key` is for the product of one subgraph, and goes before one for all places."""
 
 NO_CHOICES: Choices = {}
+_MAX_DIGITS = 9
+"""Of the number of a subgraph: a key may come from a file."""
 
 
 def place_key(subgraph_id: int, signature: str) -> str:
@@ -32,7 +34,7 @@ def choices_by_subgraph(choices: Choices) -> dict[int, dict[str, Choice]]:
     by_subgraph: dict[int, dict[str, Choice]] = {}
     for key, choice in choices.items():
         place, is_place, signature = key.partition("/")
-        if is_place and place.isdecimal():
+        if is_place and place.isdecimal() and len(place) <= _MAX_DIGITS:
             by_subgraph.setdefault(int(place), {})[signature] = choice
     return by_subgraph
 

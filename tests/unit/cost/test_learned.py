@@ -17,7 +17,7 @@ from tilewright.cost.features import FEATURES, MachineFacts, WorkFacts
 from tilewright.cost.learned.coreg import coreg
 from tilewright.cost.learned.costs import LearnedCosts
 from tilewright.cost.learned.metrics import fuses, kendall_tau, num_right
-from tilewright.cost.learned.model import Learned, LearnedModel
+from tilewright.cost.learned.model import MAX_FILE_BYTES, Learned, LearnedModel
 from tilewright.cost.learned.regressor import Linear, Neighbours, Regressor, Tree, Trees
 from tilewright.cost.learned.training import METHODS, Effort, Pool, fit, stratified, train
 from tilewright.cost.roofline import Roofline
@@ -129,6 +129,16 @@ def test_a_file_that_does_not_fit_is_one_line_that_says_what_to_do(
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         LearnedModel.read(tmp_path / "none.json")
+
+
+def test_a_folder_and_a_file_of_another_size_are_no_models(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give the file of a model"):
+        LearnedModel.read(tmp_path)
+    large = tmp_path / "large.json"
+    with large.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(UsageError, match=f"has more than {MAX_FILE_BYTES} bytes"):
+        LearnedModel.read(large)
 
 
 # The cost model ----------------------------------------------------------------------------------------

@@ -14,12 +14,14 @@ from tilewright.cost.features import FEATURES, FEATURES_VERSION
 from tilewright.cost.learned.regressor import Regressor
 from tilewright.errors import UsageError
 from tilewright.fields import FieldError, decoded, field_of, inside, parsed_json
+from tilewright.files import read_at_most
 from tilewright.results import json_of
 
 Array = np.ndarray[Any, Any]
 
 FORMAT = "tilewright learned cost model"
 VERSION = 1
+MAX_FILE_BYTES = 64 << 20
 
 Quantity = Literal["time", "energy"]
 Estimates = Literal["target", "roofline"]
@@ -98,9 +100,14 @@ class LearnedModel:
                 that says what to do.
         """
         try:
-            data = path.read_bytes()
+            data = read_at_most(path, MAX_FILE_BYTES)
         except OSError as error:
-            raise UsageError(f"learned model {path}: {error.strerror}; give the file of a model.") from error
+            reason = error.strerror or error
+            raise UsageError(f"learned model {path}: {reason}; give the file of a model.") from error
+        if len(data) > MAX_FILE_BYTES:
+            raise UsageError(
+                f"learned model {path}: has more than {MAX_FILE_BYTES} bytes; give the file of a model."
+            )
         try:
             document = parsed_json(data)
             _require_format(document, path)
