@@ -114,7 +114,6 @@ class _Domain:
 
     file: Path
     range_uj: int
-    last_uj: int = 0
 
     def read_uj(self) -> int:
         return int(self.file.read_text())
@@ -129,6 +128,7 @@ class RaplMeter:
 
     domains: Sequence[_Domain]
     source: str = RAPL
+    _last_uj: list[int] | None = None
 
     @classmethod
     def open(cls, root: Path = POWERCAP) -> RaplMeter | Energy:
@@ -150,16 +150,23 @@ class RaplMeter:
 
     def start(self) -> None:
         """Read the counters."""
-        for domain in self.domains:
-            domain.last_uj = domain.read_uj()
+        self._last_uj = self._read_uj()
 
     def stop(self) -> Energy:
         """The energy since `start`."""
+        now_uj = self._read_uj()
+        if now_uj is None or self._last_uj is None:
+            return unavailable("the processor's counters cannot be read any more")
         total_uj = 0
-        for domain in self.domains:
-            used_uj = domain.read_uj() - domain.last_uj
-            total_uj += used_uj if used_uj >= 0 else used_uj + domain.range_uj
+        for domain, now, last in zip(self.domains, now_uj, self._last_uj, strict=True):
+            total_uj += now - last if now >= last else now - last + domain.range_uj
         return Energy(total_uj * 1e-6, self.source)
+
+    def _read_uj(self) -> list[int] | None:
+        try:
+            return [domain.read_uj() for domain in self.domains]
+        except (OSError, ValueError):
+            return None
 
 
 @dataclass(slots=True)
@@ -169,7 +176,7 @@ class NvmlMeter:
     library: Any
     device: Any
     source: str = NVML
-    _last_mj: int = 0
+    _last_mj: int | None = None
 
     @classmethod
     def open(cls, index: int = 0, library: Any = None) -> NvmlMeter | Energy:
@@ -188,12 +195,12 @@ class NvmlMeter:
 
     def start(self) -> None:
         """Read the counter."""
-        self._last_mj = self._read_mj() or 0
+        self._last_mj = self._read_mj()
 
     def stop(self) -> Energy:
         """The energy since `start`."""
         now_mj = self._read_mj()
-        if now_mj is None:
+        if now_mj is None or self._last_mj is None:
             return unavailable("the GPU's counter cannot be read any more")
         return Energy((now_mj - self._last_mj) * 1e-3, self.source)
 

@@ -112,6 +112,22 @@ def test_nvml_reads_the_counter_of_a_gpu() -> None:
     assert "Volta" in old.why
 
 
+@pytest.mark.parametrize("when", ["at the start", "at the end"])
+def test_a_counter_that_fails_once_it_was_open_gives_no_energy(when: str, tmp_path: Path) -> None:
+    counter = _domain(tmp_path, "package-0", "intel-rapl:0", 900)
+    library = _FakeNvml()
+    processor, gpu = RaplMeter.open(tmp_path), NvmlMeter.open(library=library)
+    assert isinstance(processor, RaplMeter)
+    assert isinstance(gpu, NvmlMeter)
+    for step in ("at the start", "at the end"):
+        library.fails = step == when
+        counter.write_text("gone\n" if step == when else "900\n")
+        if step == "at the start":
+            processor.start()
+            gpu.start()
+    assert [meter.stop().joules for meter in (processor, gpu)] == [None, None]
+
+
 class _Meter:
     """10 W while idle, 30 W while it runs, by a clock that the test moves."""
 
