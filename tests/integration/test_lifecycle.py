@@ -327,7 +327,48 @@ COMPILES_AT_THE_END = """
 """
 
 
-@pytest.mark.parametrize("program", [COUNTS_AT_THE_END, COMPILES_AT_THE_END], ids=["count", "compile"])
+MAPS_AT_THE_END = """
+    import threading, time
+    import tilewright as tw
+    begun = threading.Event()
+    def go():
+        while True:
+            tw.map("1_14_64_64_1", "simba-cosa-repo", mapper="cosa")
+            begun.set()
+    for _ in range(2):
+        threading.Thread(target=go, daemon=True).start()
+    begun.wait()
+"""
+ENDS_AFTER_A_CALL = """
+    import atexit, threading, time
+    inside = threading.Event()
+    # The handlers that are registered first run last.
+    atexit.register(lambda: print("inside" if inside.is_set() else "outside"))
+    from tilewright.endings import finished_before_the_end
+
+    def go():
+        while True:
+            with finished_before_the_end():
+                inside.set()
+                time.sleep(0.3)
+                inside.clear()
+    threading.Thread(target=go, daemon=True).start()
+    inside.wait()
+    with finished_before_the_end():
+        pass
+"""
+
+
+def test_the_interpreter_ends_once_a_daemon_thread_has_left_a_library() -> None:
+    ended = in_process(ENDS_AFTER_A_CALL)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "outside\n", "")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [COUNTS_AT_THE_END, COMPILES_AT_THE_END, MAPS_AT_THE_END],
+    ids=["count", "compile", "map"],
+)
 def test_the_interpreter_ends_while_a_daemon_thread_makes_plans(program: str) -> None:
     ended = in_process(program)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -24,6 +24,7 @@ from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles, objecti
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.objective import UNITS, measure
 from tilewright.cost.options import CostOptions
+from tilewright.endings import finished_before_the_end
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Level, TensorKind
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
@@ -308,7 +309,8 @@ class Program:
         for favoured in self.problem.operands:
             for column, cost in enumerate(self.costs(favoured)):
                 solver.changeColCost(column, cost)
-            solver.run()
+            with finished_before_the_end():
+                solver.run()
             if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
                 raise InfeasibleMapping(
                     f"CoSA's program is not solved after {deadline_s:g} s; give a longer --budget."
