@@ -154,7 +154,7 @@ def contents(database: TuningDatabase, now_s: float | None = None) -> TuningCont
 
 
 def prune(database: TuningDatabase, unwanted: Unwanted, now_s: float | None = None) -> int:
-    """Remove findings; returns how many."""
+    """Remove findings; returns how many: none where the file cannot be written."""
     now_s = time.time() if now_s is None else now_s
     removed = {
         "observations": [
@@ -181,11 +181,13 @@ def prune(database: TuningDatabase, unwanted: Unwanted, now_s: float | None = No
     if unwanted.usable is not None:
         usable = {k for k, c in database.contexts().items() if c.fingerprint in unwanted.usable}
         for table, rows in removed.items():
-            rows += [row for row in database.rows(table) if str(row[0]) not in usable and row not in rows]
+            named = set(rows)
+            rows += [r for r in database.rows(table) if str(r[0]) not in usable and r not in named]
     changes = [removal(table, rows) for table, rows in removed.items()]
-    if database.store.write(*changes, grows=False):
-        _forget_names(database)
-        database.store.compact()
+    if not database.store.write(*changes, grows=False):
+        return 0
+    _forget_names(database)
+    database.store.compact()
     return sum(map(len, removed.values()))
 
 

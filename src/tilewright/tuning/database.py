@@ -308,7 +308,8 @@ class TuningDatabase:
     def clear(self) -> int:
         """Forget everything; returns how many findings that were."""
         held = self.summary()
-        self.store.write(*((f"DELETE FROM {table}", [()]) for table in KEYS), grows=False)
+        if not self.store.write(*((f"DELETE FROM {table}", [()]) for table in KEYS), grows=False):
+            return 0
         self.store.compact()
         return held.num_plans + held.num_trials + held.num_failures
 

@@ -112,6 +112,14 @@ def test_contents_are_by_model_site_and_machine(database: TuningDatabase) -> Non
     )
 
 
+def test_what_could_not_be_removed_is_not_counted(
+    database: TuningDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database.store, "write", lambda *_, **__: False)
+    assert prune(database, Unwanted(failures=True)) == 0
+    assert database.clear() == 0
+
+
 @pytest.mark.parametrize(
     ("unwanted", "num_removed"),
     [
