@@ -7,6 +7,7 @@ nests are equal, because operands are numbered within a group, and kernels name 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 from tilewright.ir.expr import Expr, structure
 from tilewright.ir.fuse import NestGroup
@@ -16,18 +17,24 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
 from tilewright.tuning import NO_CHOICES, Choices
 
 Kernels = tuple[Kernel, ...]
+Made = TypeVar("Made", Kernels, Kernels | Declined, Kernel | Declined)
+
+MAX_CHARACTERS = 256 << 20
+"""Of the text of the kernels that are remembered: a search of hours makes no end of them."""
 
 
 class Repeats:
     """Remembers what was generated for one model: one ISA, one accuracy, the choices for all places.
 
-    Several lowerings may share it, as where only forms differ.
+    Several lowerings may share it, as where only forms differ. With more than `max_characters` of code all
+    is forgotten, and remembered anew.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self._products: dict[Hashable, Kernels | Declined] = {}
         self._nests: dict[Hashable, Kernels] = {}
         self._blocks: dict[Hashable, Kernel | Declined] = {}
+        self._left_characters = self._max_characters = max_characters
 
     def product(
         self,
@@ -45,18 +52,14 @@ class Repeats:
             return make()
         operands = {a.operand.key for a in (*nest.reads, nest.write)}
         key = (facts, tuple(chosen & operands for chosen in sets), next_local, frozenset(choices.items()))
-        if key not in self._products:
-            self._products[key] = make()
-        return self._products[key]
+        return self._remembered(self._products, key, make)
 
     def nests(self, nests: Sequence[Nest], layouts: Layouts, make: Callable[[], Kernels]) -> Kernels:
         """What `make` gives for nests that run in this order."""
         key = tuple(nest_facts(nest, layouts) for nest in nests)
         if None in key:
             return make()
-        if key not in self._nests:
-            self._nests[key] = make()
-        return self._nests[key]
+        return self._remembered(self._nests, key, make)
 
     def blocks(
         self,
@@ -71,9 +74,20 @@ class Repeats:
             return make()
         constants = tuple(value.is_constant for value in group.inputs)
         key = (facts, constants, len(group.outputs), form.blocking, form.choices)
-        if key not in self._blocks:
-            self._blocks[key] = make()
-        return self._blocks[key]
+        return self._remembered(self._blocks, key, make)
+
+    def _remembered(self, known: dict[Hashable, Made], key: Hashable, make: Callable[[], Made]) -> Made:
+        if key not in known:
+            made = make()
+            kernels = () if isinstance(made, Declined) else (made,) if isinstance(made, Kernel) else made
+            num_characters = sum(len(k.text) for kernel in kernels for k in kernel.all_kernels())
+            self._left_characters -= num_characters
+            if self._left_characters < 0:
+                self._left_characters = self._max_characters - num_characters
+                for everything in (self._products, self._nests, self._blocks):
+                    everything.clear()
+            known[key] = made
+        return known[key]
 
 
 def nest_facts(nest: Nest, layouts: Layouts) -> Hashable | None:

@@ -47,6 +47,18 @@ def test_equal_nests_of_other_operands_are_made_once() -> None:
     assert len(made) == 4
 
 
+def test_no_more_code_is_remembered_than_is_allowed() -> None:
+    repeats, made = Repeats(max_characters=25), []
+
+    def make() -> tuple[Kernel, ...]:
+        made.append(Kernel("tw_x", 10 * "x", 1, ()))
+        return (made[-1],)
+
+    for extent in (1, 2, 1, 2, 3, 3, 1):
+        repeats.nests((a_nest(extent=extent),), {}, make)
+    assert len(made) == 4, "the third forgets the first two and stays"
+
+
 @pytest.mark.parametrize(
     "other",
     [
