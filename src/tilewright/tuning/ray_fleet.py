@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -134,7 +135,7 @@ class RayFleet:
         self._actors: dict[int, Any] = {}
         self._nodes: dict[int, str] = {}
         self._restarts: dict[str, int] = {}
-        self.running: dict[Any, tuple[int, float]] = {}
+        self.running: dict[Any, tuple[int, float]] = {}  # machines, and until when they must have answered
         self._codes: dict[str, Any] = {}
         self.pids: dict[int, int] = {}
         self._is_connected_here = not self._ray.is_initialized()
@@ -171,13 +172,14 @@ class RayFleet:
         future = self._actors[machine].measure.remote(
             [held[digest] for digest in codes], [Sent.of(request) for request in requests]
         )
-        self.running[future] = machine, _limit_s(requests)
+        self.running[future] = machine, time.monotonic() + _limit_s(requests)
 
     def wait(self) -> Sequence[tuple[int, BatchResult | MachineDied]]:
         """What machines say, once there is one that says something."""
-        limit_s = min(limit_s for _, limit_s in self.running.values())
-        ready, _ = self._ray.wait(list(self.running), num_returns=1, timeout=limit_s)
-        return [self._said(future) for future in ready or list(self.running)[:1]]
+        soonest = min(self.running, key=lambda future: self.running[future][1])
+        left_s = max(0.0, self.running[soonest][1] - time.monotonic())
+        ready, _ = self._ray.wait(list(self.running), num_returns=1, timeout=left_s)
+        return [self._said(future) for future in ready or [soonest]]
 
     def abandon(self) -> None:
         """End the processes that work on batches, and start others."""
@@ -217,6 +219,7 @@ class RayFleet:
             pid, fingerprints = self._ray.get(actor.hello.remote(), timeout=_START_S)
         except self._ray.exceptions.RayError as error:
             logger.warning("machine %s of the cluster is left out: %s", node[:8], _line(error))
+            self._ray.kill(actor)
             return
         if self._measuring.wanted not in fingerprints:
             logger.warning(
