@@ -4,10 +4,10 @@
     python benchmarks/pcgc.py race FOLDER OUTPUT.jsonl --minutes 8
 
 `prepare` compiles, which needs no idle machine: each network by each plan into FOLDER, plans that are the
-same program once. `race` runs them in rounds of short blocks, and adds a line for each network as soon as it
-has its times; networks that OUTPUT has already are left out, so that it may be stopped and started again.
-Ratios are PCGC's time over that of another plan: 1.03 is 3 % slower. `--clock cpu` takes processor time, for
-a machine that others use. Prints a table.
+same program once. `race` compiles what is missing, runs all in rounds of short blocks, adds a line for each
+network as soon as it has its times; networks that OUTPUT has already are left out, so that it may be stopped
+and started again. Ratios are PCGC's time over that of another plan: 1.03 is 3 % slower. `--clock cpu` takes
+processor time, for a machine that others use. Prints a table.
 """
 
 from __future__ import annotations
@@ -89,8 +89,9 @@ def race(networks: list[str], arguments: argparse.Namespace) -> None:
     until_s = time.monotonic() + 60 * arguments.minutes
     known = {line["network"] for line in lines_of(arguments.output)}
     for network in networks:
-        if network in known or not (arguments.folder / f"{network}.json").exists():
+        if network in known:
             continue
+        prepare(network, arguments.folder, arguments.threads)
         if time.monotonic() + arguments.seconds > until_s:
             print(f"the time is over before {network}", file=sys.stderr)
             return
