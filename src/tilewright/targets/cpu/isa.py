@@ -22,6 +22,9 @@ from tilewright.hardware.processor import (
 )
 from tilewright.targets.cpu.values import ELEMENT_BYTES
 
+# First caches find a line by the bits within a page, which are the same before and after translation.
+L1_WAY_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
@@ -31,6 +34,16 @@ class CacheSizes:
     l2_bytes: int = 1024 * 1024
     l3_bytes: int = 8 * 1024 * 1024
     line_bytes: int = 64
+
+    @property
+    def l1_ways(self) -> int:
+        """Lines of the first cache that may lie a multiple of `L1_WAY_BYTES` apart."""
+        return max(1, self.l1_bytes // L1_WAY_BYTES)
+
+    @property
+    def l1_fill_cycles(self) -> float:
+        """Cycles for a line from the second cache: cores whose first one is larger than usual fill it faster."""
+        return 1.0 if self.l1_bytes > 32 * 1024 else 2.0
 
 
 @dataclass(frozen=True, slots=True)

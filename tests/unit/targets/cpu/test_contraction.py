@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.contraction.pack import compact
-from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.contraction.tiling import Rows, choose_tile
+from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.template import Context, lower_with
 
@@ -258,3 +260,13 @@ def test_rounded_weights_keep_what_24_bits_hold() -> None:
     back = np.pad(stored, ((0, 0), (1, 0))).reshape(-1).view("<f4")
     np.testing.assert_array_equal(back[:8], values[:8])
     assert back[8] == 1.0, "halves go to even"
+
+
+def test_rows_that_share_a_set_of_the_first_cache_take_a_tile_that_its_ways_hold() -> None:
+    """A line of each row is read at every step: with 8 ways 13 lines a page apart would all be missed."""
+    isa = replace(isa_by_name("avx512"), caches=CacheSizes(l1_bytes=32 * 1024, l2_bytes=1 << 20))
+    for steps, columns in ((1024, 256), (2048, 512), (3072, 768)):
+        apart = choose_tile(isa, "float", Rows(196, 4 * steps + 64), columns, steps)
+        aliased = choose_tile(isa, "float", Rows(196, 4 * steps), columns, steps)
+        assert apart.max_rows > isa.caches.l1_ways > aliased.max_rows
+        assert aliased.max_rows * aliased.panels.num_vectors >= 20  # sums enough to hide the FMAs' latency

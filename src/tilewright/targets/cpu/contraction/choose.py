@@ -17,6 +17,7 @@ from tilewright.targets.cpu.contraction.tiling import (
     FMAS_PER_CYCLE,
     Cut,
     Panels,
+    Rows,
     Tile,
     choose_lanes,
     choose_tile,
@@ -80,7 +81,7 @@ def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -
     isa, extents = context.isa, problem.nest.extents
     tile = _tile(problem, isa, choice)
     assert isinstance(tile, Tile)
-    compute = tile_cycles(tile, problem.row.extent, _num_steps(problem))
+    compute = tile_cycles(tile, _rows(problem), _num_steps(problem), isa.caches)
     compute *= prod(x.extent for x in problem.outer) * prod(w.share_inside(extents) for w in problem.windows)
     if problem.nest.finish is not None:
         finish_flops = nest_flops(problem.nest) - nest_flops(replace(problem.nest, finish=None))
@@ -105,7 +106,7 @@ def contraction_candidates(problem: Contraction, isa: Isa) -> tuple[Choice, ...]
         assert isinstance(tile, Tile)
         return tuple(Choice.of(TEMPLATE, **_cut_parameters(cut)) for cut in _cuts(problem, tile))
     found: list[Choice] = []
-    tiles = rank_tiles(isa, _element(problem), problem.row.extent, problem.vector.extent, _num_steps(problem))
+    tiles = rank_tiles(isa, _element(problem), _rows(problem), problem.vector.extent, _num_steps(problem))
     for number, tile in enumerate(_distinct(tiles, problem.row.extent)):
         parameters = {"rows": tile.max_rows, "vectors": tile.panels.num_vectors}
         cuts = _cuts(problem, tile)
@@ -156,6 +157,10 @@ def _element(problem: Contraction) -> str:
     return ELEMENT[problem.dtype.size_bytes]
 
 
+def _rows(problem: Contraction) -> Rows:
+    return Rows(problem.row.extent, abs(problem.row.a) * problem.a.operand.dtype.size_bytes)
+
+
 def _num_steps(problem: Contraction) -> int:
     return prod(x.extent for x in problem.inner)
 
@@ -166,7 +171,7 @@ def _tile(problem: Contraction, isa: Isa, choice: Choice) -> Tile | Declined:
         return spread_tile(isa, element, columns, problem.spread.size)
     rows, vectors = choice.get("rows"), choice.get("vectors")
     if rows is None or vectors is None:
-        return choose_tile(isa, element, problem.row.extent, columns, _num_steps(problem))
+        return choose_tile(isa, element, _rows(problem), columns, _num_steps(problem))
     if not fits_registers(isa, rows, vectors):
         return Declined(f"a tile of {rows} rows by {vectors} vectors does not fit the registers")
     return Tile(Panels(choose_lanes(columns, element, isa), vectors, columns), rows)

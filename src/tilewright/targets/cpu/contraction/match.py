@@ -233,7 +233,7 @@ def spread_groups(problem: Contraction, lanes: int) -> Contraction:
     half a vector gain nothing.
     """
     vector, size = problem.vector, problem.vector.extent
-    if size < 2 or 4 * size > lanes or lanes % size or vector.b == 0:
+    if size < 2 or 2 * size > lanes or lanes % size or vector.b == 0:
         return problem
     taps = {w.tap for w in problem.windows} | {w.position for w in problem.windows}
     summed = next((x for x in problem.inner if x.a == 1 and x.extent == size and x.name not in taps), None)

@@ -8,9 +8,10 @@ target generates for closely enough to rank tiles; `benchmarks/micro_contraction
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from dataclasses import dataclass
 
-from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.isa import L1_WAY_BYTES, CacheSizes, Isa
 from tilewright.targets.cpu.kernel import MIN_CHUNK_OPERATIONS, TARGET_CHUNKS
 
 FMAS_PER_CYCLE = 2.0
@@ -21,6 +22,14 @@ LOOP_OVERHEAD_CYCLES = 1.0
 # Start, initial values, epilogue and stores of one tile, per accumulator and per tile.
 TILE_OVERHEAD_CYCLES = 8.0
 STORE_CYCLES = 1.0
+# Every step reads a line of each row. Where more of them share a set of the first cache than it keeps beside
+# one of B, each comes from the second cache at each step: with 12 ways and rows 12 KiB apart 10 rows by 2
+# vectors reach 92 % of peak, 14 by 2 89 %, 20 by one 38 % and 28 by one 9 %; 64 bytes further apart they reach
+# 94, 93, 87 and 85 %.
+_WAYS_OF_B = 1
+# A panel that the second cache does not keep beside what else is there is read from beyond for every tile.
+_KEPT_SHARE = 0.9
+_BEYOND_BYTES_PER_CYCLE = 10.0
 # Rows of a tile that picks lanes. At the edges of an image more of them spill: 128 channels in 32 groups at
 # 56 pixels reach 44 % of peak with 8 rows, 30 % with 10, 27 % with 14.
 _SPREAD_ROWS = 8
@@ -93,6 +102,24 @@ def split_rows(extent: int, max_rows: int) -> tuple[RowTile, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a contraction: how many, and how many bytes one lies behind the other in A."""
+
+    extent: int
+    stride_bytes: int = 0
+
+    def most_in_one_set(self, num_rows: int, caches: CacheSizes) -> int:
+        """Of `num_rows` lines, one in each row, those that share a set of the first cache.
+
+        >>> from tilewright.targets.cpu.isa import CacheSizes
+        >>> [Rows(196, stride).most_in_one_set(14, CacheSizes()) for stride in (4096, 2048, 3072, 4160, 16)]
+        [14, 7, 4, 1, 1]
+        """
+        lines = {row * self.stride_bytes // caches.line_bytes for row in range(num_rows)}
+        return max(Counter(line % (L1_WAY_BYTES // caches.line_bytes) for line in lines).values())
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """A register tile: at most `max_rows` rows by `panels.num_vectors` vectors."""
 
@@ -106,13 +133,13 @@ def choose_lanes(extent: int, element: str, isa: Isa) -> int:
     return min((n for n in choices if n >= extent), default=choices[0])
 
 
-def choose_tile(isa: Isa, element: str, num_rows: int, num_columns: int, num_steps: int) -> Tile:
-    """The tile with the fewest estimated cycles for `num_rows` x `num_columns` over `num_steps` sums."""
-    return rank_tiles(isa, element, num_rows, num_columns, num_steps)[0]
+def choose_tile(isa: Isa, element: str, rows: Rows, num_columns: int, num_steps: int) -> Tile:
+    """The tile with the fewest estimated cycles for `rows` x `num_columns` over `num_steps` sums."""
+    return rank_tiles(isa, element, rows, num_columns, num_steps)[0]
 
 
 @functools.lru_cache(maxsize=4096)
-def rank_tiles(isa: Isa, element: str, num_rows: int, num_columns: int, num_steps: int) -> tuple[Tile, ...]:
+def rank_tiles(isa: Isa, element: str, rows: Rows, num_columns: int, num_steps: int) -> tuple[Tile, ...]:
     """Every tile worth considering, the fewest estimated cycles first."""
     lanes = choose_lanes(num_columns, element, isa)
     found: list[tuple[float, int, int]] = []
@@ -121,11 +148,11 @@ def rank_tiles(isa: Isa, element: str, num_rows: int, num_columns: int, num_step
         panels = Panels(lanes, num_vectors, num_columns)
         fitting = [r for r in range(1, MAX_TILE_SIZE + 1) if fits_registers(isa, r, num_vectors)]
         for max_rows in fitting:
-            if max_rows > num_rows and max_rows != fitting[0]:
+            if max_rows > rows.extent and max_rows != fitting[0]:
                 continue
-            cycles = tile_cycles(Tile(panels, max_rows), num_rows, num_steps)
+            cycles = tile_cycles(Tile(panels, max_rows), rows, num_steps, isa.caches)
             found.append((cycles, num_vectors, -max_rows))
-    return tuple(Tile(Panels(lanes, vectors, num_columns), -rows) for _, vectors, rows in sorted(found))
+    return tuple(Tile(Panels(lanes, vectors, num_columns), -most) for _, vectors, most in sorted(found))
 
 
 def fits_registers(isa: Isa, max_rows: int, num_vectors: int) -> bool:
@@ -149,16 +176,22 @@ def spread_tile(isa: Isa, element: str, num_columns: int, size: int) -> Tile:
     return Tile(Panels(isa.lanes(element), 1, num_columns), min(free, _SPREAD_ROWS))
 
 
-def tile_cycles(register_tile: Tile, num_rows: int, num_steps: int) -> float:
-    """Estimated cycles of `num_rows` and all panels over `num_steps` sums; operands are at hand."""
+def tile_cycles(register_tile: Tile, rows: Rows, num_steps: int, caches: CacheSizes) -> float:
+    """Estimated cycles of all rows and panels over `num_steps` sums; operands are in the second cache."""
     panels = register_tile.panels
     total = 0.0
-    for tile in split_rows(num_rows, register_tile.max_rows):
+    for tile in split_rows(rows.extent, register_tile.max_rows):
+        kept = max(1, caches.l1_ways - _WAYS_OF_B)
+        in_one_set = rows.most_in_one_set(tile.rows, caches)
+        misses = in_one_set if in_one_set > kept else 0
         for vectors, count in ((panels.num_vectors, panels.num_full), (panels.tail_vectors, 1)):
             if vectors and count:
                 accumulators = tile.rows * vectors
                 fma = max(accumulators / FMAS_PER_CYCLE, FMA_LATENCY_CYCLES)
-                load = (tile.rows + vectors) / LOADS_PER_CYCLE
+                load = max((tile.rows + vectors) / LOADS_PER_CYCLE, misses * caches.l1_fill_cycles)
+                is_read_again = rows.extent > tile.rows
+                if is_read_again and vectors * caches.line_bytes * num_steps > _KEPT_SHARE * caches.l2_bytes:
+                    load = max(load, vectors * caches.line_bytes / _BEYOND_BYTES_PER_CYCLE)
                 step = max(fma, load) + LOOP_OVERHEAD_CYCLES / 2
                 once = TILE_OVERHEAD_CYCLES + STORE_CYCLES * accumulators
                 total += tile.count * count * (num_steps * step + once)

@@ -7,7 +7,7 @@ from math import prod
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest
-from tilewright.targets.cpu.contraction.tiling import Panels, Tile, choose_tile
+from tilewright.targets.cpu.contraction.tiling import Panels, Rows, Tile, choose_tile
 from tilewright.targets.cpu.integer.depthwise import DepthwiseGenerator
 from tilewright.targets.cpu.integer.dot import PAIRS_TILE, dot_of
 from tilewright.targets.cpu.integer.frame import IntegerGenerator
@@ -105,7 +105,7 @@ def _generator(problem: IntegerProblem, isa: Isa) -> IntegerGenerator:
     if problem.in_tiles:
         return TileGenerator(problem, isa)
     rows, columns = problem.contraction.row.extent, problem.contraction.vector.extent
-    tile = choose_tile(isa, "i32", rows, columns, problem.num_words)
+    tile = choose_tile(isa, "i32", Rows(rows), columns, problem.num_words)
     lanes = tile.panels.lanes
     if dot_of(isa, lanes).name == "pairs":
         most_rows, most_vectors = PAIRS_TILE[isa.num_vector_registers]
