@@ -10,6 +10,7 @@ its result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -273,6 +274,10 @@ def _exp_of_minus_square(x: Any) -> Any:
     return np.exp(-np.square(upper)) * np.exp((upper - x) * (upper + x))
 
 
+def _gelu(x: Any) -> Any:
+    return x * 0.5 * (_erf(x * math.sqrt(0.5)) + 1)
+
+
 def _sigmoid(x: Any) -> Any:
     # exp of a non-positive number on both branches, so that neither overflows.
     e = np.exp(-np.abs(x))
@@ -319,6 +324,7 @@ _NAMED: dict[str, ScalarFunction] = {
     "acosh": ScalarFunction(1, "same", np.arccosh, 20),
     "atanh": ScalarFunction(1, "same", np.arctanh, 20),
     "erf": ScalarFunction(1, "same", _erf, 20),
+    "gelu": ScalarFunction(1, "same", _gelu, 24),  # times the normal distribution function
     "sigmoid": ScalarFunction(1, "same", _sigmoid, 14),
     "eq": ScalarFunction(2, "bool", np.equal),
     "ne": ScalarFunction(2, "bool", np.not_equal),

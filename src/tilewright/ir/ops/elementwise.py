@@ -200,7 +200,7 @@ def hard_sigmoid(node: Node) -> Description:
 def _gelu_reference(node: Node, x: Any) -> Any:
     if node.str_attr("approximate", "none") == "tanh":
         return x * (np.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5
-    return x * (FUNCTIONS["erf"].numpy(x * math.sqrt(0.5)) + 1) * 0.5
+    return FUNCTIONS["gelu"].numpy(x)
 
 
 @operator("Gelu", reference=from_numpy(_gelu_reference))
@@ -208,7 +208,7 @@ def gelu(node: Node) -> Description:
     """`x` times the normal distribution function of `x`, exact or by its tanh approximation."""
     kind = choice_attr(node, "approximate", ("none", "tanh"), "none")
     if kind == "none":
-        return pointwise(node, lambda x: x * (call("erf", x * math.sqrt(0.5)) + 1) * 0.5)
+        return pointwise(node, lambda x: call("gelu", x))
     return pointwise(
         node, lambda x: x * (call("tanh", (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5
     )

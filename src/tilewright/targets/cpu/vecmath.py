@@ -72,6 +72,11 @@ def erf(e: Emitter, x: Val) -> Val:
     return _by_element(x, vecmath32.erf, vecmath64.erf, e)
 
 
+def gelu(e: Emitter, x: Val) -> Val:
+    """x times the normal distribution function of x."""
+    return _by_element(x, vecmath32.gelu, vecmath64.gelu, e)
+
+
 def softplus(e: Emitter, x: Val) -> Val:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)): overflows nowhere."""
     return e.fadd(e.maximum(x, 0.0), log1p(e, exp(e, e.fneg(e.fabs(x)))))
@@ -260,6 +265,7 @@ VECTOR_FUNCTIONS: Mapping[str, Callable[..., Val]] = {
     "acosh": acosh,
     "atanh": atanh,
     "erf": erf,
+    "gelu": gelu,
     "sigmoid": sigmoid,
     "max": Emitter.maximum,
     "min": Emitter.minimum,

@@ -265,6 +265,11 @@ def erf(e: LaneOps, x: Val) -> Val:
     return e.select(e.fcmp("ogt", magnitude, 1.0), far, near)
 
 
+def gelu(e: LaneOps, x: Val) -> Val:
+    """x times the normal distribution function of x."""
+    return e.fmul(e.fmul(x, 0.5), e.fadd(erf(e, e.fmul(x, math.sqrt(0.5))), 1.0))
+
+
 def atan(e: LaneOps, x: Val) -> Val:
     """The angle whose tangent is x, in [-pi/2, pi/2]."""
     a = e.fabs(x)
