@@ -42,7 +42,7 @@ class CacheSizes:
 
     @property
     def l1_fill_cycles(self) -> float:
-        """Cycles for a line from the second cache: cores whose first one is larger than usual fill it faster."""
+        """Cycles for a line from the second cache: cores with a larger first one fill it faster."""
         return 1.0 if self.l1_bytes > 32 * 1024 else 2.0
 
 

@@ -49,7 +49,7 @@ _LOG_ERFC = (
     0.00016136048, -1.1294392, -0.6335319, -0.108026624, 0.024906646,
     -0.004059035, 0.00039835996, -1.4587269e-05, -5.021709e-07,
 )  # fmt: skip
-# log2 of the normal distribution's upper tail in x up to 6: the tail errs by 2**-28.6; 2**r on |r| <= 1/2: 2**-29.
+# log2 of the normal distribution's upper tail in x up to 6: it errs by 2**-28.6; 2**r on |r| <= 1/2: 2**-29.
 _GELU_LIMIT = 6.0
 _LOG2_TAIL = (
     -1.0, -1.1511044, -0.4592191, -0.052445248, 0.0069527323, -8.659437e-06,
