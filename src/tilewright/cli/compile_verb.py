@@ -142,7 +142,9 @@ def _rows(compiled: CompiledModel, path: Path, phase_s: Mapping[str, float]) -> 
         ("operators", f"{len(compiled.program.graph.nodes)} after the passes"),
         ("kernels", f"{len(compiled.kernels)}" + (f", {on_host} of them on the host" if on_host else "")),
     ]
-    rows.append(("algorithms", str(ChosenAlgorithms(compiled.algorithms, compiled.error))))
+    accuracy = compiled.options.accuracy
+    chosen = ChosenAlgorithms(compiled.algorithms, compiled.error, accuracy)
+    rows.append(("algorithms", f"{chosen}, at accuracy {accuracy}"))
     if compiled.tuning is not None:
         rows.append(("measured", compiled.tuning.outcome))
     if compiled.error is not None:

@@ -35,7 +35,9 @@ def explain(
         raise UsageError(f"{report}: give a name that ends in .html or .json.")
     with progress(f"loading {model.name}") as update:
         compiled = open_or_compile(model, options, update)
-    explanation, chosen = compiled.explain(name), ChosenAlgorithms(compiled.algorithms, compiled.error)
+    accuracy = compiled.options.accuracy
+    explanation = compiled.explain(name)
+    chosen = ChosenAlgorithms(compiled.algorithms, compiled.error, accuracy)
     if report is not None:
         compiled.report().save(report)
         hint(f"written to {report}")
@@ -45,7 +47,7 @@ def explain(
         say(str(explanation))
     else:
         print_tables(explanation.tables())
-        say(f"algorithms: {chosen}")
+        say(f"algorithms: {chosen}, at accuracy {accuracy}")
         if compiled.error is not None:
             say(f"largest error: {compiled.error}")
         hint(f"next: tilewright explain {model} NAME, of a node, a value or a kernel; --json has every edge")

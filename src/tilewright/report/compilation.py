@@ -51,6 +51,7 @@ class ChosenAlgorithms(Result):
         metadata=about("Kernels of the model by the template that made them.")
     )
     error: MeasuredError | None = field(metadata=about("Where it was measured."))
+    accuracy: str = field(metadata=about("Which ways to compute were allowed, as `--accuracy` names them."))
 
     def __str__(self) -> str:
         return ", ".join(f"{count} {name}" for name, count in self.algorithms.items()) or "none"

@@ -226,7 +226,7 @@ def test_rounding_stays_within_the_derived_bound(shape: tuple[int, int, int], ti
     assert error.max() > 0.001 * bound.max()  # the bound says something
 
 
-@pytest.mark.parametrize(("tile", "ratio"), [(2, 2.0), (4, 6.0)])
+@pytest.mark.parametrize(("tile", "ratio"), [(2, 2.0), (4, 4.0)])
 @pytest.mark.parametrize("shape", ERROR_SHAPES, ids=str)
 def test_error_is_a_small_multiple_of_the_direct_kernels(
     shape: tuple[int, int, int], tile: int, ratio: float
