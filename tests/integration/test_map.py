@@ -14,6 +14,7 @@ from tests.support.models import small_net
 
 from tilewright.cli.schemas import violations
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.presets import load_preset
 from tilewright.mapping.cases import load_cases
 
@@ -93,6 +94,18 @@ def test_an_impossible_mapping_is_said_beside_the_others(tmp_path: Path) -> None
     assert "AccumulationBuffer" in first["error"]
     assert first["summary"] is None
     assert second["error"] is None
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_only_impossible_mappings_are_an_error(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    cases = json.loads(EXAMPLES.read_text())["cases"][:2]
+    for case in cases:
+        case["mapping"][-2]["temporal_outer_to_inner"].append(["Q", 1000])
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps({"cases": cases}))
+    result = tilewright("map", "--evaluate", str(path), *flags)
+    assert result.code == InfeasibleMapping.exit_code
+    assert "AccumulationBuffer" in result.out
 
 
 @pytest.mark.parametrize(

@@ -68,3 +68,11 @@ def test_progress_off_a_terminal_is_lines_only_if_asked(
 def test_sizes_change_unit_at_each_power(size: int, text: str) -> None:
     assert format_bytes(size) == text
     assert format_bytes(size << 20) != text or size == 0
+
+
+def test_a_figure_stands_on_one_line_however_wide_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = [f"{7_733_290_169_528 + n:,}" for n in range(9)]
+    print_table(("layer", *"abcdefghi"), [("x" * 60, *figures)], right=tuple(range(1, 10)))
+    out = capsys.readouterr().out
+    assert all(figure in out for figure in figures)
+    assert out.count("x") == 60

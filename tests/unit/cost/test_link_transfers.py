@@ -104,3 +104,16 @@ def test_a_window_slides_along_an_array() -> None:
     assert child[0].fills == child[1].fills == rounds * 3
     assert child[1].reads - child[0].reads == rounds * 2 * 7 // 8
     assert with_links.energy_pj < without.energy_pj
+
+
+def test_averages_over_instances_are_rounded() -> None:
+    """Of 2 words that 3 instances pass on, one each; of 6 that reach them, two each."""
+    problem = convolution({"R": 2, "P": 3})
+    mapping = Mapping((LevelLoops("GlobalBuffer", (Loop("R", 2),), (Loop("P", 3),)),))
+    cost = evaluate(problem, load_preset("simba-cosa-repo"), mapping, CostOptions(link_transfers=True))
+    levels = {level.level: level.tensors for level in cost.levels}
+    assert levels["GlobalBuffer"]["Inputs"].reads == 4
+    assert levels["InputBuffer"]["Inputs"].fills == 2
+    alone = evaluate(problem, load_preset("simba-cosa-repo"), mapping)
+    without = {level.level: level.tensors for level in alone.levels}["InputBuffer"]["Inputs"].reads
+    assert levels["InputBuffer"]["Inputs"].reads - without == 1

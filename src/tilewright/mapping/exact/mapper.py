@@ -289,9 +289,12 @@ class _Search:
         return max(proven, _proven(answer, known))
 
     def _boldly(self, objective: int, cap_cycles: float, proven: float) -> float:
-        """Look at once at all that could be better by 1.5 %: mostly that is little, and if not, seen soon."""
+        """Look at once at all that could be better by 1.5 %: mostly that is little, and if not, seen soon.
+
+        Infinite where nothing keeps the cap.
+        """
         enough = self._value(objective, cap_cycles) / _NEARLY
-        if enough == inf or enough <= proven:
+        if enough <= proven:
             return proven
         answer = self._pass(objective, enough, cap_cycles, most=_BOLD)
         return proven if answer is None else _proven(answer, enough)
