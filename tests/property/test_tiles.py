@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.tile_requests import request
@@ -27,7 +26,7 @@ def requests(draw: st.DrawFn) -> TileRequest:
     cores = draw(st.sampled_from([(1, 1, 1, 1), (4, 1, 1, 1), (1, 4, 1, 1), (2, 1, 2, 1)]))
     return request(
         dims | {"R": window, "S": window},
-        local_bytes=draw(st.integers(1, 6000)),
+        local_bytes=draw(st.one_of(st.integers(1, 6000), st.integers(1, 80))),
         shared_bytes=draw(st.sampled_from([0, 64, 2000, 1 << 20])),
         homes="".join(draw(st.sampled_from("LSM")) for _ in range(3)),
         cores=cores,
@@ -83,19 +82,17 @@ def test_tiles_fit_and_exact_moves_the_least(asked: TileRequest, machine: str) -
 def test_more_of_the_cores_buffers_never_moves_more(asked: TileRequest, times: int) -> None:
     small = tiled(asked, "stcp920", "exact")
     large = tiled(replace(asked, local_bytes=asked.local_bytes * times), "stcp920", "exact")
-    if small is not None and small.loops.startswith("exact"):
+    if small is not None:
         assert large is not None
         assert sum(seconds(large, "stcp920")) <= sum(seconds(small, "stcp920")) * 1.02
 
 
-@pytest.mark.xfail(
-    strict=True, reason="where no mapping fits, pieces are taken to pass once, which is too few"
-)
-def test_buffers_of_two_elements_move_no_less_than_larger_ones() -> None:
+def test_an_element_of_each_operand_is_mapped_as_larger_buffers_are() -> None:
     dims = {"N": 1, "K": 1, "C": 1, "P": 1, "Q": 2, "R": 3, "S": 3}
     asked = request(dims, local_bytes=4, shared_bytes=0, homes="LSL", cores=(1, 1, 1, 1), stride=1)
     small = tiled(asked, "stcp920", "exact")
     large = tiled(replace(asked, local_bytes=12), "stcp920", "exact")
     assert small is not None
     assert large is not None
-    assert sum(seconds(large, "stcp920")) <= sum(seconds(small, "stcp920")) * 1.02
+    assert small.loops.startswith("exact")
+    assert sum(seconds(large, "stcp920")) <= sum(seconds(small, "stcp920"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from typing import Literal
 
 from tilewright.cost.count import Cost
@@ -30,6 +30,7 @@ _LOCAL, _SHARED, _HOME, _MAIN = "cores", "shared", "home", "main"
 _UNLIMITED_WORDS = 1 << 40
 _PS = 1e12
 _BESIDE = 8  # operands beside the products pass in pieces, each of one part in so many of what is free
+_NEAR = 0.02  # a gap at which no other answer is worth asking for
 _SMALLER = (1.0, 0.5, 0.25, 0.125)  # shares of the levels to plan for, for mappers whose answers may not fit
 
 
@@ -51,35 +52,57 @@ def tiler_of(machine: Machine, mapper: MapperName = "exact") -> Tiler:
         MachineError: the machine has no buffers of cores, or no rate for what it has to move.
     """
     ports = ports_of(machine)
-    return Tiler(machine.name, ports.local.name, MappedTiles(ports, MAPPERS.get(_SPECS[mapper])))
+    # The paper's rule stands in where the exact search ran out of states far from its bound, the exact search
+    # where a heuristic finds nothing because only a few elements fit.
+    other: MapperName = "paper" if mapper == "exact" else "exact"
+    first, second = (MAPPERS.get(_SPECS[name]) for name in (mapper, other))
+    return Tiler(
+        machine.name, ports.local.name, MappedTiles(ports, first, second, is_exact=mapper == "exact")
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class MappedTiles:
-    """Tiles of sums of products by a mapper, on a machine with these ports."""
+    """Tiles of sums of products by a mapper, on a machine with these ports.
+
+    `other` is asked where that finds none, and also, where the mapper `is_exact`, if its answer may be far
+    from the best.
+    """
 
     ports: Ports
     mapper: Mapper
+    other: Mapper
+    is_exact: bool
 
     def tiling(self, request: TileRequest) -> Tiling | None:
-        """Tiles of a sum of products; None where no mapping fits that the mapper can find."""
+        """Tiles of a sum of products; None where none moves, or too little is left."""
         assert request.problem is not None
         view = _View.of(request, self.ports)
         if view is None:
             return None
-        for share in _SMALLER:
-            solution = self._solution(view, share)
+        answers: list[tuple[MappingSolution, str]] = []
+        for mapper in (self.mapper, self.other):
+            solution = _solution(mapper, view)
             if solution is not None:
-                return _tiling(request, view, solution, self.mapper.name)
-        return None
+                answers.append((solution, mapper.name))
+                if not self.is_exact or solution.quality.gap <= _NEAR:
+                    break
+        if not answers:
+            return None
+        best, name = min(answers, key=lambda answer: answer[0].quality.cost)
+        return _tiling(request, view, best, name)
 
-    def _solution(self, view: _View, share: float) -> MappingSolution | None:
+
+def _solution(mapper: Mapper, view: _View) -> MappingSolution | None:
+    for share in _SMALLER:
         try:
             task = MappingProblem(view.problem, view.machine(share), "energy")
-            answer = self.mapper.solve(task, Budget(UNLIMITED))
+            answer = mapper.solve(task, Budget(UNLIMITED))
         except InfeasibleMapping:
-            return None
-        return None if isinstance(answer, Infeasible) else answer
+            continue
+        if not isinstance(answer, Infeasible):
+            return answer
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +129,21 @@ class _View:
         moved = {x.role: x for x in request.outside if x.role}
         beside = _beside(request)
         word_bytes = min(x.element_bytes for x in moved.values()) if moved else 1
-        free = request.local_bytes - 2 * sum(p.held_bytes for p in beside.values())
-        if free <= 0 or not moved:
+        beside_bytes = sum(p.held_bytes for p in beside.values())
+        free = request.local_bytes - 2 * beside_bytes
+        problem = _reduced(request.problem, moved, word_bytes)
+        # An element of each operand can be used even where the next one has no place beside it.
+        least_words = sum(o.copies for o in problem.operands if o.name in moved)
+        if not moved or beside_bytes + least_words * word_bytes > request.local_bytes:
             return None
         has_shared = ports.shared is not None
+        num_in_cores = sum(o.name not in moved for o in problem.operands)
         return cls(
-            _reduced(request.problem, moved, word_bytes),
+            problem,
             moved,
             beside,
-            free // 2 // word_bytes,
+            # The word of an operand in the cores takes nothing of what is free.
+            max(free // 2 // word_bytes, least_words) + num_in_cores,
             request.shared_bytes // 2 // word_bytes if has_shared else 0,
             word_bytes,
             word_bytes / ports.main_bytes_per_s * _PS,
@@ -195,11 +224,16 @@ def _beside(request: TileRequest) -> dict[int, Passage]:
 
 
 def _passage(x: Moved, times: float, outer_times: float, held: int, *, is_kept: bool, outer: int) -> Passage:
-    moved = max(x.size_bytes, round(x.size_bytes * times))
+    moved = max(x.size_bytes, _whole(x.size_bytes * times))
     # What is larger than a tile of the cores on its way may be read again more often than they ask for it.
-    outer_bytes = min(moved, max(x.size_bytes, round(x.size_bytes * outer_times))) if x.is_main else 0
+    outer_bytes = min(moved, max(x.size_bytes, _whole(x.size_bytes * outer_times))) if x.is_main else 0
     outer_held = min(x.size_bytes, outer) if x.is_main else 0
     return Passage(moved, outer_bytes, min(held, x.size_bytes * x.num_copies), is_kept, outer_held)
+
+
+def _whole(num_bytes: float) -> int:
+    """Bytes that are moved where so many would be: never fewer, so that bounds hold."""
+    return ceil(num_bytes * (1 - 1e-12))
 
 
 def _reduced(problem: Problem, moved: MappingOf[str, Moved], word_bytes: int) -> Problem:
