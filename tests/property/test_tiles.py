@@ -26,7 +26,7 @@ def requests(draw: st.DrawFn) -> TileRequest:
     cores = draw(st.sampled_from([(1, 1, 1, 1), (4, 1, 1, 1), (1, 4, 1, 1), (2, 1, 2, 1)]))
     return request(
         dims | {"R": window, "S": window},
-        local_bytes=draw(st.one_of(st.integers(1, 6000), st.integers(1, 80))),
+        local_bytes=draw(st.integers(1, 6000)),
         shared_bytes=draw(st.sampled_from([0, 64, 2000, 1 << 20])),
         homes="".join(draw(st.sampled_from("LSM")) for _ in range(3)),
         cores=cores,
