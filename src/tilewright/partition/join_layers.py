@@ -29,13 +29,18 @@ def join_layers(problem: PartitionProblem, partition: Partition) -> Partition:
     home = {node: subgraph.id for subgraph in partition.subgraphs for node in subgraph.nodes}
     edges = [(home[d.producer], home[d.consumer]) for d in partition.decisions]
     quotient = QuotientGraph(len(partition.subgraphs), [(u, v) for u, v in edges if u != v])
-    for decision in partition.decisions:
-        ends = decision.producer, decision.consumer
-        if decision.reason not in _EFFORT or layer_of[ends[0]] != layer_of[ends[1]]:
-            continue
-        u, v = (quotient.cluster_of(home[node]) for node in ends)
-        if u != v and quotient.can_contract(u, v):
-            quotient.contract(u, v)
+    cut = [
+        (home[decision.producer], home[decision.consumer])
+        for decision in partition.decisions
+        if decision.reason in _EFFORT and layer_of[decision.producer] == layer_of[decision.consumer]
+    ]
+    num_clusters = 0
+    while num_clusters != len(quotient.clusters):  # a merge may take away what stood in another's way
+        num_clusters = len(quotient.clusters)
+        for ends in cut:
+            u, v = map(quotient.cluster_of, ends)
+            if u != v and quotient.can_contract(u, v):
+                quotient.contract(u, v)
     if len(quotient.clusters) == len(partition.subgraphs):
         return partition
     known = {(d.producer, d.consumer, d.value): d.reason for d in partition.decisions}
