@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from enum import Enum
 
 import numpy as np
@@ -34,14 +35,7 @@ class DType(Enum):
     @property
     def numpy(self) -> np.dtype[np.generic]:
         """The numpy type that holds one element (bfloat16 comes from ml_dtypes)."""
-        if self is DType.BFLOAT16:
-            import ml_dtypes
-
-            bfloat16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
-            return bfloat16
-        if self is DType.STRING:
-            return np.dtype(object)
-        return np.dtype(self.name.lower())
+        return _numpy_type(self)
 
     @property
     def size_bytes(self) -> int:
@@ -86,6 +80,18 @@ class DType(Enum):
 
     def __str__(self) -> str:
         return self.name.lower()
+
+
+@functools.cache
+def _numpy_type(dtype: DType) -> np.dtype[np.generic]:
+    if dtype is DType.BFLOAT16:
+        import ml_dtypes
+
+        bfloat16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    if dtype is DType.STRING:
+        return np.dtype(object)
+    return np.dtype(dtype.name.lower())
 
 
 _FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})

@@ -49,7 +49,10 @@ class Affine:
 
     def coefficient(self, dim: str) -> int:
         """Factor of a dim, 0 if absent."""
-        return next((c for name, c in self.terms if name == dim), 0)
+        for name, c in self.terms:
+            if name == dim:
+                return c
+        return 0
 
     def bounds(self, extents: Mapping[str, int]) -> tuple[int, int]:
         """Smallest and largest value over all iterations, both inclusive."""
@@ -226,10 +229,13 @@ def affine(*terms: str | int | tuple[str, int]) -> Affine:
 
 def access_dims(nest: Nest, access: Access) -> tuple[str, ...]:
     """Dims an address depends on, those behind an index that is data included."""
-    names = dict.fromkeys(access.dims())
-    for index in access.index:
-        if isinstance(index, Indirect):
-            names.update(dict.fromkeys(access_dims(nest, nest.reads[index.read])))
+    direct = access.dims()
+    indirect = [index for index in access.index if isinstance(index, Indirect)]
+    if not indirect:
+        return direct
+    names = dict.fromkeys(direct)
+    for index in indirect:
+        names.update(dict.fromkeys(access_dims(nest, nest.reads[index.read])))
     return tuple(names)
 
 

@@ -129,7 +129,13 @@ def float_literal(element: str, value: Number) -> str:
     >>> float_literal("float", 0.1), float_literal("half", 1.0), float_literal("bfloat", -2.0)
     ('0x3FB99999A0000000', '0xH3C00', '0xRC000')
     """
-    number = float(value)
+    return _float_literal(element, _F64.pack(float(value)))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _float_literal(element: str, bits_of_double: bytes) -> str:
+    """The same of a number by its bits: code has few numbers, many times, and -0.0 equals 0.0."""
+    number: float = _F64.unpack(bits_of_double)[0]
     if element == "double":
         return f"0x{_U64.unpack(_F64.pack(number))[0]:016X}"
     if element == "half":
