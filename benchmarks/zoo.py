@@ -62,7 +62,12 @@ SETS = (
     ),
     Set("Mobile networks", 1.15, (*_MOBILE, *(f"{name}@112" for name in _MOBILE))),
     Set("Mobile networks at 56 pixels", 1.4, tuple(f"{name}@56" for name in _MOBILE)),
-    Set("Transformers", 1.15, ("bert_tiny", "minilm_l6", "bert_base", "vit_b_16", "mobilevit_s")),
+    Set(
+        "Transformers",
+        1.15,
+        ("bert_tiny", "minilm_l6", "bert_base", "vit_b_16", "mobilevit_s", "swin_t", "mlp_mixer_b16"),
+    ),
+    Set("Recurrent networks, and decoding by one token", 1.2, ("lstm_words", "gru_tagger", "gpt2_decode")),
     Set(
         "The rest of the zoo",
         0.97,
@@ -70,7 +75,7 @@ SETS = (
             "googlenet", "squeezenet1_0", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny",
             "yolov4_tiny", "yolox_nano", "yolox_tiny", "yolox_s", "conformer_s", "dlrm_s", "gpt2_small",
             "resnet18_tailor", "ios_inception_v3", "ios_squeezenet",
-            "ios_randwire", "ios_nasnet_a",
+            "ios_randwire", "ios_nasnet_a", "regnet_x_400mf", "regnet_y_1_6gf", "unet", "convnext_tiny_export",
         ),
     ),
 )  # fmt: skip

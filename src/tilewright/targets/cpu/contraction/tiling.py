@@ -24,8 +24,8 @@ TILE_OVERHEAD_CYCLES = 8.0
 STORE_CYCLES = 1.0
 # Every step reads a line of each row. Where more of them share a set of the first cache than it keeps beside
 # one of B, each comes from the second cache at each step: with 12 ways and rows 12 KiB apart 10 rows by 2
-# vectors reach 92 % of peak, 14 by 2 89 %, 20 by one 38 % and 28 by one 9 %; 64 bytes further reach
-# 94, 93, 87 and 85 %.
+# vectors reach 92 % of peak, 14 by 2 89 %, 20 by one 38 % and 28 by one 9 %; 64 bytes further
+# apart they reach 94, 93, 87 and 85 %.
 _WAYS_OF_B = 1
 # A panel that the second cache does not keep beside what else is there is read from beyond for every tile.
 _KEPT_SHARE = 0.9
