@@ -75,7 +75,8 @@ SETS = (
             "googlenet", "squeezenet1_0", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny",
             "yolov4_tiny", "yolox_nano", "yolox_tiny", "yolox_s", "conformer_s", "dlrm_s", "gpt2_small",
             "resnet18_tailor", "ios_inception_v3", "ios_squeezenet",
-            "ios_randwire", "ios_nasnet_a", "regnet_x_400mf", "regnet_y_1_6gf", "unet", "convnext_tiny_export",
+            "ios_randwire", "ios_nasnet_a", "regnet_x_400mf", "regnet_y_1_6gf", "unet",
+            "convnext_tiny_export",
         ),
     ),
 )  # fmt: skip
