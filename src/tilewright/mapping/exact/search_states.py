@@ -49,7 +49,7 @@ _SLACK = 1e-12
 # Where a call goes on: a point or a search state, a state of the point (of a choice), and the work done.
 AT, WITHIN, WORK = range(3)
 BEGIN = -2  # the first state of a point
-_MOST_WORK = 1 << 21  # comparisons, some hundredths of a second
+_MOST_WORK = 1 << 19  # comparisons, about a hundredth of a second
 _EXPANSION = 12  # comparisons' time that a new state takes
 
 
@@ -460,8 +460,17 @@ def finish(
     Puts the least values into `best`, sorted, and (state, choice) of each into `best_of`; gives how many.
     `todo[AT]` is `count` when all is done.
     """
-    row = np.empty(pool.shape[1])
+    num_operands = facts.shape[0]
     first_port = pool.shape[1] - num_ports
+    busy = np.empty(num_ports)
+    # Every unit has the same tile of one iteration, so what an access serves is a matter of the choice alone.
+    together = np.ones((choices.shape[0], num_operands))
+    row = np.empty(pool.shape[1])
+    for choice in range(choices.shape[0]):
+        row[:] = 1.0
+        spread(row, choices[choice], tiles[0], depends, windows, output)
+        for t in range(num_operands):
+            together[choice, t] = row[FIRST + 3 * t + 1]
     one_inside = totals.copy()
     one_inside[2] = 1.0
     least_used = least_units(one_inside, objective, limit, cap_cycles)
@@ -481,17 +490,16 @@ def finish(
                 continue
             if not has_factors(packed[point], choice_packed[choice], guards):
                 continue
-            todo[WORK] += _EXPANSION
-            row[:] = pool[at]
-            spread(row, choices[choice], tiles[0], depends, windows, output)
-            energy = row[ENERGY] + totals[1]
-            for t in range(facts.shape[0]):
-                served = totals[0] / row[FIRST + 3 * t + 1]
-                energy += serving_pj(row, facts, t, served)
-                add_serving(row, first_port, row, facts, t, served)
-            cycles = max(totals[0] / row[USED], row[CYCLES])
-            for port in range(first_port, row.size):
-                cycles = max(cycles, row[port])
+            todo[WORK] += _EXPANSION // 2
+            energy = pool[at, ENERGY] + totals[1]
+            busy[:] = pool[at, first_port:]
+            for t in range(num_operands):
+                served = totals[0] / (pool[at, FIRST + 3 * t + 1] * together[choice, t])
+                energy += serving_pj(pool[at], facts, t, served)
+                add_serving(busy, 0, pool[at], facts, t, served)
+            cycles = max(totals[0] / (pool[at, USED] * products[choice]), pool[at, CYCLES])
+            for port in range(num_ports):
+                cycles = max(cycles, busy[port])
             least_value = value(objective, energy, cycles, cap_cycles)
             if least_value >= limit or (num_found == best.size and least_value >= best[num_found - 1]):
                 continue
