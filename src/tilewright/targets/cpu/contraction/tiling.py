@@ -115,8 +115,13 @@ class Rows:
         >>> [Rows(196, stride).most_in_one_set(14, CacheSizes()) for stride in (4096, 2048, 3072, 4160, 16)]
         [14, 7, 4, 1, 1]
         """
-        lines = {row * self.stride_bytes // caches.line_bytes for row in range(num_rows)}
-        return max(Counter(line % (L1_WAY_BYTES // caches.line_bytes) for line in lines).values())
+        return _most_in_one_set(num_rows, self.stride_bytes, caches.line_bytes)
+
+
+@functools.lru_cache(maxsize=4096)
+def _most_in_one_set(num_rows: int, stride_bytes: int, line_bytes: int) -> int:
+    lines = {row * stride_bytes // line_bytes for row in range(num_rows)}
+    return max(Counter(line % (L1_WAY_BYTES // line_bytes) for line in lines).values())
 
 
 @dataclass(frozen=True, slots=True)
