@@ -2,7 +2,7 @@
 
     python benchmarks/learned_costs.py collect --target cpu --threads 1 --seconds 600 --folder kernels
     python benchmarks/learned_costs.py collect --target a310 --folder kernels
-    python benchmarks/learned_costs.py evaluate --folder kernels --output learned.md
+    python benchmarks/learned_costs.py evaluate --folder kernels --output out.md
 
 `collect` appends to `FOLDER/TARGET-THREADS.jsonl` and goes on where it stopped; on the processor it wants an
 otherwise idle machine. `evaluate` prints the tables of docs/pcgc.md from whatever is there.

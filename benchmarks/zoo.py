@@ -1,8 +1,8 @@
 """The zoo beside onnxruntime and OpenVINO: every network, in turns, one table for each set of networks.
 
     python benchmarks/zoo.py --threads 1,2 --duration 6 --page docs/benchmarks.md
-    python benchmarks/zoo.py --isa avx2 --output benchmarks/results/zoo-avx2
-    python benchmarks/zoo.py --accuracy fast --output benchmarks/results/zoo-fast
+    python benchmarks/zoo.py --isa avx2 --output results/zoo-avx2
+    python benchmarks/zoo.py --accuracy fast --output results/zoo-fast
 
 Peers compute in float32 whatever the processor; beside `fast` OpenVINO computes in bfloat16. A network may
 be given another size: `mobilenet_v2@112` is 112 pixels wide, `bert_base@384` reads 384 tokens. Writes

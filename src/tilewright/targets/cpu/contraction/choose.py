@@ -130,7 +130,7 @@ def contraction_variations(problem: Contraction, isa: Isa) -> tuple[Choice, ...]
 
     known = {code(choice) for choice in contraction_candidates(problem, isa)}
     found: dict[tuple[int | None, ...], Choice] = {}
-    tiles = rank_tiles(isa, _element(problem), num_rows, problem.vector.extent, _num_steps(problem))
+    tiles = rank_tiles(isa, _element(problem), _rows(problem), problem.vector.extent, _num_steps(problem))
     for tile in tiles[:_MAX_VARIED_TILES]:
         parameters = {"rows": tile.max_rows, "vectors": tile.panels.num_vectors}
         for cut in _cuts(problem, tile)[:_MAX_VARIED_CUTS]:
