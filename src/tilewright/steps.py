@@ -22,7 +22,6 @@ KERNEL_PREFIX = "k"
 SearchName = Literal["reformer", "evolutionary", "conventional", "flat"]
 """What tuning searches: the forms of subgraphs, parts first or as wholes; parts first, but without complex
 operators that share a kernel; or products one by one."""
-DEFAULT_SEARCH: Final[SearchName] = "flat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,12 @@ class TuningSettings:
 
     `source`: what an earlier search `stored`, or without that a search, if there is a budget; a search
     `anew` that goes on from stored measurements; or one `afresh` that measures all again. `workers` is the
-    address of the cluster that measures; without one this machine does.
+    address of the cluster that measures; without one this machine does. Without a `search`
+    forms are varied, parts first, or products where forms of all subgraphs cannot be measured.
     """
 
     source: Literal["stored", "anew", "afresh"] = "stored"
-    search: SearchName = DEFAULT_SEARCH
+    search: SearchName | None = None
     workers: str = ""
 
 

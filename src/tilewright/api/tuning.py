@@ -20,7 +20,7 @@ from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, about
-from tilewright.steps import DEFAULT_SEARCH, SearchName, TuningInfo, TuningSettings
+from tilewright.steps import SearchName, TuningInfo, TuningSettings
 from tilewright.targets import find_target
 from tilewright.tuning.ray_fleet import check_address
 
@@ -34,15 +34,16 @@ class TuneRequest:
     The search goes on where the last one for this model ended; `afresh` measures all again. `output` is where
     the artifact is written, too. `search` says what is varied: the forms of subgraphs, in parts first
     (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
-    (`conventional`), or only how products are made, one by one (`flat`). `workers` is the address of a Ray
-    cluster whose machines measure, those that are like this one.
+    (`conventional`), or only how products are made, one by one (`flat`). Without it that is `reformer`, or
+    `flat` where operators run in Python or kernels side by side. `workers` is the address of a Ray cluster
+    whose machines measure, those that are like this one.
     """
 
     model: Model
     options: Options
     afresh: bool = False
     output: Path | None = None
-    search: SearchName = DEFAULT_SEARCH
+    search: SearchName | None = None
     workers: str = ""
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ def tune_model(
     target: str | None = None,
     *,
     afresh: bool = False,
-    search: SearchName = DEFAULT_SEARCH,
+    search: SearchName | None = None,
     workers: str = "",
     output: Path | None = None,
     shapes: Shapes | str | None = None,
@@ -104,9 +105,10 @@ def tune_model(
     The search goes on where the last one for this model ended; `afresh` measures all again. What it finds is
     kept: later compilations of the model use it. `search` says what is varied: the forms of subgraphs, in
     parts first (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
-    (`conventional`), or only how products are made (`flat`). `workers` is the address of a Ray cluster, `ray`
-    or `ray://host:port`: its machines that are like this one measure. `output` is where the artifact is
-    written, too; the rest is as for `compile`.
+    (`conventional`), or only how products are made (`flat`); without it that is `reformer`, or `flat` where
+    operators run in Python or kernels side by side. `workers` is the address of a Ray cluster, `ray` or
+    `ray://host:port`: its machines that are like this one measure. `output` is where the artifact is written,
+    too; the rest is as for `compile`.
 
     Raises:
         UsageError: a target without anything to measure; as `compile`.

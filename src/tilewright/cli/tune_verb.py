@@ -10,7 +10,7 @@ import typer
 from tilewright.cli.compile_verb import end_if_interrupted
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
-from tilewright.steps import DEFAULT_SEARCH, SearchName
+from tilewright.steps import SearchName
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -25,12 +25,13 @@ def tune(
     afresh: bool = typer.Option(
         False, "--afresh", help="Forget what was measured before, measure all again."
     ),
-    search: str = typer.Option(
-        DEFAULT_SEARCH,
+    search: str | None = typer.Option(
+        None,
         "--search",
         metavar="reformer|evolutionary|conventional|flat",
         help="What varies: forms of subgraphs, parts first (reformer), as wholes (evolutionary), or without "
-        "complex operators in one kernel (conventional), or only how products are made (flat).",
+        "complex operators in one kernel (conventional), or only how products are made (flat); default: "
+        "reformer, or flat where operators run in Python or kernels side by side.",
     ),
     workers: str = typer.Option(
         "",
@@ -55,7 +56,7 @@ def tune(
             model,
             options=options,
             afresh=afresh,
-            search=cast(SearchName, search),
+            search=cast(SearchName | None, search),
             workers=workers,
             output=output,
             progress=update,

@@ -243,7 +243,9 @@ def tune(
         NoCluster: the settings name a cluster that does not measure.
     """
     options = plain.program.options
-    flat, forms = Tuner.of(target, plain), FormTuner.of(target, plain, settings.search, settings.workers)
+    flat = Tuner.of(target, plain)
+    by_name = settings.search if settings.search not in (None, "flat") else "reformer"
+    forms = FormTuner.of(target, plain, by_name, settings.workers)
     tuners: tuple[ModelTuner, ...] = (flat, forms)
     is_lookup = settings.source == "stored"
     stored = [(t, p) for t in tuners if is_lookup and (p := t.stored()) is not None]
@@ -257,9 +259,10 @@ def tune(
             "this model is not in the tuning database, which is frozen; tune once without --frozen."
         )
     chosen: ModelTuner = forms
-    if settings.search == "flat" or not forms.is_possible:
+    is_left_open = settings.search is None and not settings.workers
+    if settings.search == "flat" or not forms.is_possible or (is_left_open and flat.sites.shared):
         chosen = flat
-    if chosen is flat and settings.search != "flat":
+    if chosen is flat and settings.search != "flat" and not is_left_open:
         logger.warning("some operators run in Python, so only products are tuned, as --search flat does")
     try:
         meter = meter or (options.budget or Budget(UNLIMITED, None)).start()

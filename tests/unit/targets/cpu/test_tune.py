@@ -18,6 +18,7 @@ from tilewright.errors import UsageError
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.program import Program
+from tilewright.steps import SearchName
 from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.lower import lower_partition
@@ -130,7 +131,7 @@ def plan_with(choices: Choices) -> Program:
 
 def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:
     assert tw.compile(MODEL, threads=2).tuning is None
-    tuned = tw.tune(MODEL, threads=2, budget="4trials")
+    tuned = tw.tune(MODEL, threads=2, budget="4trials", search="flat")
     assert tuned.tuning is not None
     assert 0 < tuned.tuning.num_trials <= 4 + 2 * len(candidates()), "and those measured again"
     again = tw.compile(MODEL, threads=2)
@@ -153,7 +154,7 @@ def test_what_did_well_elsewhere_is_measured_first(cache: Path) -> None:
     elsewhere = replace(tuner.context, num_threads=7)
     tuner.database.record_trials(elsewhere, [(site.key, Trial(last, 10.0, 100.0))])
     assert tw.compile(MODEL, threads=2).tuning is None
-    tw.tune(MODEL, threads=2, budget="1trials")
+    tw.tune(MODEL, threads=2, budget="1trials", search="flat")
     assert last in {trial.candidate for trial in tuner.database.trials(tuner.context, site.key)}
     assert tuner.database.subjects("site")[site.key] == ", ".join(site.nodes)
 
@@ -277,7 +278,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning_and_no_more(
 ) -> None:
     (cache / "tuning.db").mkdir()
     with caplog.at_level(logging.WARNING, logger="tilewright"):
-        tuned = tw.tune(MODEL, threads=2, budget="2trials")
+        tuned = tw.tune(MODEL, threads=2, budget="2trials", search="flat")
     assert tuned.tuning is not None
     assert tuned.tuning.num_trials > 0
     assert len(caplog.records) == 1
@@ -286,7 +287,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning_and_no_more(
 def test_a_model_that_refuses_random_inputs_is_compiled_by_estimate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tilewright.targets.cpu.tune.random_feed", lambda program: {})
+    monkeypatch.setattr("tilewright.targets.cpu.form_tuner.random_feed", lambda program: {})
     with caplog.at_level(logging.WARNING, logger="tilewright"):
         assert tw.compile(MODEL, threads=2, budget="9trials").tuning is None
     assert [r.message for r in caplog.records] == [
@@ -295,14 +296,15 @@ def test_a_model_that_refuses_random_inputs_is_compiled_by_estimate(
     ]
 
 
-def test_a_table_of_one_row_is_measured_with_the_index_that_it_has() -> None:
+@pytest.mark.parametrize("search", ["reformer", "flat"])
+def test_a_table_of_one_row_is_measured_with_the_index_that_it_has(search: SearchName) -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 9, opset_import: ["": 18]> g (float[16,64] x, int64[16] i) => (float[16,64] y)
         { rows = Gather(table, i) sum = Add(x, rows) y = MatMul(sum, w) }"""
     )
     for name, shape in (("table", (1, 64)), ("w", (64, 64))):
         model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
-    tuned = tw.tune(model, threads=1, budget="2trials")
+    tuned = tw.tune(model, threads=1, budget="2trials", search=search)
     assert tuned.tuning is not None
     assert tuned.tuning.num_trials > 0
 
