@@ -117,10 +117,10 @@ def test_compile_says_which_algorithms_it_took_and_how_far_off_they_are() -> Non
 
 def test_tune_measures_and_later_compilations_know(tmp_path: Path) -> None:
     cache = f"--cache {tmp_path} --threads 1"
-    document = report(f"tune small.onnx -o tuned.tw --budget 3trials {cache}")
+    document = report(f"tune small.onnx -o tuned.tw --search flat --budget 3trials {cache}")
     assert document["kernels"]
     assert document["num_trials"] > 0
-    assert "choice" in done(f"tune small.onnx --budget 3trials {cache}").out
+    assert "choice" in done(f"tune small.onnx --search flat --budget 3trials {cache}").out
     again = report(f"compile small.onnx -o again.tw {cache}")
     assert again["tuning"]["is_stored"]
     assert report(f"cache ls --cache {tmp_path}")["tuning"]["num_plans"] == 1
@@ -384,8 +384,9 @@ def test_each_option_of_prune_removes_what_it_names(option: str, num_removed: in
     assert left.num_trials + left.num_failures == 3 - num_removed
 
 
-def test_a_search_of_forms_is_asked_for_by_name() -> None:
-    flat = report("tune small.onnx --budget 1trial")
+def test_forms_are_searched_unless_another_search_is_named() -> None:
+    assert report("tune small.onnx --budget 1trial")["search"] == "reformer"
+    flat = report("tune small.onnx --budget 1trial --search flat")
     forms = report("tune small.onnx --budget 2trials --search evolutionary --afresh")
     assert (flat["search"], forms["search"]) == ("flat", "evolutionary")
     assert forms["subgraphs"] or not forms["num_trials"]

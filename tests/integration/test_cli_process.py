@@ -150,6 +150,8 @@ def test_an_interrupted_search_keeps_what_it_measured_and_writes_the_artifact(tm
         str(cache),
         "--budget",
         "1h",
+        "--search",
+        "flat",
         "-v",
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -67,7 +67,7 @@ def test_a_check_has_a_row_for_each_way_to_treat_operators(folder: Path) -> None
 
 
 def test_tuning_has_a_row_for_each_product_and_writes_the_artifact(folder: Path) -> None:
-    asked = {"threads": 1, "budget": "2trials", "cache_dir": folder / "tuned"}
+    asked = {"threads": 1, "budget": "2trials", "search": "flat", "cache_dir": folder / "tuned"}
     tuned = shown(tw.tune(small_net(), output=folder / "tuned.tw", **asked))
     assert isinstance(tuned, TuneResult)
     assert len(tuned.rows()) == len(tuned.tuning.kernels)
