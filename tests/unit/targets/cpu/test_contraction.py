@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.contraction.pack import compact
-from tilewright.targets.cpu.contraction.tiling import Rows, choose_tile
+from tilewright.targets.cpu.contraction.tiling import Rows, choose_tile, rank_tiles
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.template import Context, lower_with
@@ -139,6 +140,13 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution_equals_float64(name: str, isa: Isa) -> None:
     check(CONVOLUTIONS[name], isa)
+
+
+def test_the_ranking_of_tiles_is_a_function_whose_arguments_are_checked() -> None:
+    """Type checkers take any arguments for those of what `functools.lru_cache` makes."""
+    assert inspect.isfunction(rank_tiles)
+    ranked = rank_tiles(host_isa(), "float", Rows(56), 64, 32)
+    assert ranked is rank_tiles(host_isa(), "float", Rows(56), 64, 32), "it is remembered"
 
 
 def test_stem_reads_channels_first_input(isa: Isa) -> None:

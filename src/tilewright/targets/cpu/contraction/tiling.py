@@ -143,9 +143,14 @@ def choose_tile(isa: Isa, element: str, rows: Rows, num_columns: int, num_steps:
     return rank_tiles(isa, element, rows, num_columns, num_steps)[0]
 
 
-@functools.lru_cache(maxsize=4096)
 def rank_tiles(isa: Isa, element: str, rows: Rows, num_columns: int, num_steps: int) -> tuple[Tile, ...]:
     """Every tile worth considering, the fewest estimated cycles first."""
+    # mypy takes any arguments for those of a cached function.
+    return _ranked_tiles(isa, element, rows, num_columns, num_steps)
+
+
+@functools.lru_cache(maxsize=4096)
+def _ranked_tiles(isa: Isa, element: str, rows: Rows, num_columns: int, num_steps: int) -> tuple[Tile, ...]:
     lanes = choose_lanes(num_columns, element, isa)
     found: list[tuple[float, int, int]] = []
     most_vectors = min(-(-num_columns // lanes), MAX_TILE_VECTORS)
