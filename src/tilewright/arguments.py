@@ -167,7 +167,8 @@ def _fitted_to_one(value: Any, kinds: tuple[Any, ...]) -> Any:
     """The first of several kinds that fits; a text that may be a path must be one."""
     is_path = any((typing.get_origin(k) or k) in (os.PathLike, Path) for k in kinds)
     if is_path and isinstance(value, str | os.PathLike):
-        return _as_path(value, ())
+        takes_text = str in kinds or Path not in kinds
+        return _as_path(value, ()) if takes_text else _made_path(value, ())
     said: list[str] = []
     for kind in kinds:
         if is_path and kind is str:
@@ -227,6 +228,13 @@ def _as_path(value: Any, _: tuple[Any, ...]) -> Any:
     return value
 
 
+def _made_path(value: Any, _: tuple[Any, ...]) -> Path:
+    path = _as_path(value, ())
+    if not os.fspath(path):  # of which `Path` makes the working folder
+        raise _MismatchError("a path")
+    return Path(path)
+
+
 def _as_sequence(value: Any, inner: tuple[Any, ...]) -> Any:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, collections.abc.Iterable):
         raise _MismatchError(_words(Sequence))
@@ -260,7 +268,7 @@ _FITS: dict[type, Callable[[Any, tuple[Any, ...]], Any]] = {
     cast(type, Mapping): _as_mapping,
     cast(type, collections.abc.Callable): _as_callable,
     cast(type, os.PathLike): _as_path,
-    Path: lambda value, inner: Path(_as_path(value, inner)),
+    Path: _made_path,
 }
 
 

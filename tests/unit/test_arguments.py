@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,9 +218,21 @@ def test_numbers_of_numpy_are_numbers() -> None:
     }
 
 
+def test_a_text_that_names_a_folder_is_a_path(tmp_path: Path) -> None:
+    assert tw.Options(cache_dir=str(tmp_path)).cache_dir == tmp_path  # type: ignore[arg-type]
+    tuned = tw.tune(small_net(), threads=1, budget="1trials", search="flat", cache_dir=str(tmp_path))
+    assert (tmp_path / "tuning.db").exists()
+    assert tuned.model.options.cache_dir == tmp_path
+    assert argument("machine", "stcp920", str | Path) == "stcp920", "a name stays a text"
+    assert argument("file", "m.onnx", str | os.PathLike) == "m.onnx"
+    assert argument("output", None, Path | None) is None
+
+
 def test_the_message_says_what_was_expected() -> None:
     with pytest.raises(tw.UsageError, match=r"^threads: expected a whole number or None, found '2'\.$"):
         tw.Options(threads="2")  # type: ignore[arg-type]
+    with pytest.raises(tw.UsageError, match=r"^cache-dir: expected a path, found ''\.$"):
+        tw.Options(cache_dir="")  # type: ignore[arg-type]
     with pytest.raises(tw.UsageError, match=r"^path: expected a path, found b'm\.tw'\.$"):
         tw.open(b"m.tw")  # type: ignore[arg-type]
     with pytest.raises(tw.UsageError, match="unexpected keyword argument 'treads'"):
