@@ -307,7 +307,8 @@ class TuningInfo(Result):
 
     `plain_ns` and `tuned_ns` are whole runs beside each other, 0 where no alternative was good enough to be
     compared. `choices` and `forms` are empty where the plain plan won. `is_stored`: an earlier search found
-    it. A `flat` search tells of `kernels`, the others of `subgraphs`.
+    it. A `flat` search tells of `kernels`, the others of `subgraphs`. `why_search` says why `search` ran
+    where another one would be expected.
     """
 
     kernels: tuple[KernelTuning, ...]
@@ -324,6 +325,9 @@ class TuningInfo(Result):
     forms: Mapping[int, Form] = field(default_factory=dict, metadata=about(hidden=True))
     search: SearchName = "flat"
     num_priced: int = field(default=0, metadata=about("Forms that were looked at, if only by estimates."))
+    why_search: str = field(
+        default="", metadata=about("Why that search ran; empty where it was asked for or is the usual one.")
+    )
 
     @property
     def changes(self) -> bool:
@@ -338,7 +342,11 @@ class TuningInfo(Result):
 
     @property
     def outcome(self) -> str:
-        """What measuring brought, in a line."""
+        """What measuring brought, and why by this search, in a line."""
+        return f"{self._gain}; search {self.search}: {self.why_search}" if self.why_search else self._gain
+
+    @property
+    def _gain(self) -> str:
         source = "an earlier search" if self.is_stored else f"{self.num_trials} measurements"
         if self.num_priced:
             source = f"{self.num_trials} measurements of {self.num_priced} forms looked at"

@@ -85,10 +85,13 @@ class FormTuner(ModelTuner):
         return self.search_name != "conventional"
 
     @property
-    def is_possible(self) -> bool:
-        """Whether the model runs in another process: all its operators are code, all its outputs computed."""
+    def obstacle(self) -> str:
+        """Why the model cannot run in another process; empty where it can."""
         image = self.plain.image
-        return not image.host_steps and all(isinstance(name, str) for name in image.passthrough.values())
+        if image.host_steps:
+            return "some operators run in Python"
+        constants = [output for output, source in image.passthrough.items() if not isinstance(source, str)]
+        return f"output {constants[0]!r} is a constant" if constants else ""
 
     @property
     def model(self) -> str:

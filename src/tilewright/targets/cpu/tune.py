@@ -258,18 +258,27 @@ def tune(
         raise UsageError(
             "this model is not in the tuning database, which is frozen; tune once without --frozen."
         )
-    chosen: ModelTuner = forms
-    is_left_open = settings.search is None and not settings.workers
-    if settings.search == "flat" or not forms.is_possible or (is_left_open and flat.sites.shared):
-        chosen = flat
-    if chosen is flat and settings.search != "flat" and not is_left_open:
-        logger.warning("some operators run in Python, so only products are tuned, as --search flat does")
+    why_flat = "" if settings.search == "flat" else _why_flat(flat, forms, settings)
+    if why_flat and (settings.search or settings.workers):
+        logger.warning("only products are tuned, as --search flat does: %s", why_flat)
+    chosen: ModelTuner = flat if settings.search == "flat" or why_flat else forms
     try:
         meter = meter or (options.budget or Budget(UNLIMITED, None)).start()
-        return chosen.search(meter, afresh=settings.source == "afresh", progress=progress)
+        tuned = chosen.search(meter, afresh=settings.source == "afresh", progress=progress)
+        return replace(tuned, why_search=why_flat)
     except NoCluster:
         raise
     except (ModelRejected, UnsupportedOp, UsageError) as error:
         # Operators on the host may refuse random inputs; the model itself is none the worse for it.
         logger.warning("nothing was measured, estimates choose all kernels: %s", error)
         return None
+
+
+def _why_flat(flat: Tuner, forms: FormTuner, settings: TuningSettings) -> str:
+    """Why forms are not varied though nobody asked for products alone; empty where they are."""
+    if forms.obstacle:
+        return forms.obstacle
+    is_left_open = settings.search is None and not settings.workers
+    if is_left_open and flat.sites.shared:
+        return "some kernels run side by side (--search reformer varies forms of the others)"
+    return ""

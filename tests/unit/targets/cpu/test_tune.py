@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from onnx import numpy_helper
-from tests.support.models import small_net
+from tests.support.models import host_net, mixed_outputs, small_net
 
 import tilewright as tw
 from tilewright.compiler import plan
@@ -207,6 +208,7 @@ def test_what_shares_a_step_is_no_measurement_of_a_product(cache: Path) -> None:
     tuned = tw.tune(model, threads=2, schedule="greedy", budget="6trials").tuning
     assert tuned is not None
     assert tuned.num_trials >= 6
+    assert "; search flat: some kernels run side by side" in tuned.outcome
     database = TuningDatabase.in_folder(cache)
     shared, alone = tuner_of(model, "greedy"), tuner_of(model, "sequential")
     assert shared.context == alone.context
@@ -307,6 +309,27 @@ def test_a_table_of_one_row_is_measured_with_the_index_that_it_has(search: Searc
     tuned = tw.tune(model, threads=1, budget="2trials", search=search)
     assert tuned.tuning is not None
     assert tuned.tuning.num_trials > 0
+
+
+@pytest.mark.parametrize("search", [None, "reformer"])
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(host_net, "some operators run in Python"), (mixed_outputs, "output 'c' is a constant")],
+)
+def test_a_search_says_why_it_leaves_forms_as_they_are(
+    make: Callable[[], onnx.ModelProto], why: str, search: SearchName | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    tuned = tw.tune(make(), threads=1, budget="1trials", search=search)
+    assert (tuned.to_json()["search"], tuned.to_json()["why_search"]) == ("flat", why)
+    assert tuned.lines()[0].endswith(f"; search flat: {why}")
+    warnings = [record.message for record in caplog.records]
+    asked = f"only products are tuned, as --search flat does: {why}"
+    assert warnings == ([] if search is None else [asked])
+
+
+def test_a_search_that_was_asked_for_needs_no_reason() -> None:
+    tuned = tw.tune(host_net(), threads=1, budget="1trials", search="flat")
+    assert "search" not in tuned.lines()[0]
 
 
 def test_only_targets_with_kernels_are_tuned() -> None:
