@@ -53,7 +53,10 @@ class Incumbent(Generic[FormT]):
         times = self._whole_times(self.plan.forms, forms)
         if times is not None and is_faster(times[1], times[0]):
             ratio = typical(times[1]) / typical(times[0])
+            beaten, taken_by = self.plan.forms, self.taken_by
             self._store(forms, self.plan.plain_ns, ratio * self.plan.tuned_ns)
+            # Verdicts are of the forms that were built anew, which these are not.
+            self.taken_by = {key: taken_by[key] for key in taken_by if forms.get(key) == beaten.get(key)}
 
     def _wins(self, forms: Mapping[str, FormT]) -> bool:
         """Whether a plan beats the untuned one and the stored one, which it then replaces."""

@@ -83,3 +83,13 @@ def test_the_stored_plan_defends_itself_against_another() -> None:
     num_races = len(bench.races)
     best.defend({"a": FAST})
     assert len(bench.races) == num_races
+
+
+def test_a_form_that_took_the_place_of_another_does_not_take_its_verdict() -> None:
+    bench = Bench({FAST: -20.0, OTHER: -10.0, SLOW: -5.0})
+    best, _ = incumbent(bench)
+    best.verdicts = {"a": "built anew it took 0.90 of the time", "b": "built anew it took 0.95 of the time"}
+    best.challenge({"a": OTHER, "b": SLOW}, {"a": 0.9, "b": 0.95})
+    assert best.taken_by == best.verdicts
+    best.defend({"a": FAST, "b": SLOW})
+    assert best.taken_by == {"b": "built anew it took 0.95 of the time"}
