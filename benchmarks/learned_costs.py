@@ -12,17 +12,25 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tilewright import zoo
 from tilewright.cost.features import identity_of
 from tilewright.cost.learned.model import Quantity
-from tilewright.cost.learned.training import METHODS, Effort
+from tilewright.cost.learned.training import METHODS, Effort, Method
 from tilewright.frontend.onnx import load_onnx
 from tilewright.learning.collect import Collection, Network, machine_of
 from tilewright.learning.samples import SampleFile, Samples
-from tilewright.learning.table import ESTIMATE, Outcome, Table, held_out_by_family, pretrained_without
+from tilewright.learning.table import (
+    ESTIMATE,
+    ROW_HEADS,
+    Array,
+    Outcome,
+    Table,
+    held_out_by_family,
+    pretrained_without,
+)
 from tilewright.targets import find_target
 from tilewright.zoo.catalog import NETWORKS as CATALOG
 
@@ -33,7 +41,6 @@ NETWORKS = (
 )  # fmt: skip
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
 LEAST_MEASURED_NS = 500.0
-_HEADS = ("machine", "of", "measured", "method", "MAPE", "median error", "Kendall tau", "right")
 
 
 def collect(arguments: argparse.Namespace) -> None:
@@ -54,7 +61,7 @@ def collect(arguments: argparse.Namespace) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> None:
     """The tables, printed as they come and written."""
-    lines = [f"| {' | '.join(_HEADS)} |", "|---" * len(_HEADS) + "|"]
+    lines = [f"| {' | '.join(ROW_HEADS)} |", "|---" * len(ROW_HEADS) + "|"]
     print("\n".join(lines), flush=True)
     for row in _rows(dict(_tables(arguments)), arguments.share, arguments.seeds):
         lines.append(f"| {' | '.join(row)} |")
@@ -85,7 +92,7 @@ def _rows(
     """All methods at one share, the error against the share, and what other machines' kernels bring."""
     for (machine, quantity), table in tables.items():
         outcomes = _held_out(table, share, METHODS, num_seeds)
-        yield from (_row(machine, quantity, share, name, o) for name, o in outcomes.items() if o.true)
+        yield from (o.row(machine, quantity, share, name) for name, o in outcomes.items() if o.true)
     times = {machine: table for (machine, quantity), table in tables.items() if quantity == "time"}
     for machine, table in times.items():
         others = [t for m, t in times.items() if m != machine and not m.startswith("cpu")]
@@ -93,39 +100,28 @@ def _rows(
         for part in SHARES:
             alone = _held_out(table, part, ("trees",), num_seeds)["trees"]
             if alone.true:
-                yield _row(machine, "time", part, "trees", alone)
+                yield alone.row(machine, "time", part, "trees")
             if alone.true and before is not None:
-                adapted = held_out_by_family(table, Effort(share=part), ("trees",), before)["trees"]
-                yield _row(machine, "time", part, "trees, pre-trained", adapted)
+                adapted = _held_out(table, part, ("trees",), num_seeds, before)["trees"]
+                yield adapted.row(machine, "time", part, "trees, pre-trained")
 
 
-def _held_out(table: Table, share: float, methods: Sequence[str], num_seeds: int) -> Mapping[str, Outcome]:
+def _held_out(
+    table: Table,
+    share: float,
+    methods: Sequence[Method],
+    num_seeds: int,
+    pretrained: Callable[[str], Callable[[Array], Array]] | None = None,
+) -> Mapping[str, Outcome]:
     """Of all seeds together: which operators are measured is chance, of which one says little."""
     total: dict[str, Outcome] = {}
     for seed in range(num_seeds if share < 1 else 1):
         effort = Effort(share=share, seed=seed)
-        for name, outcome in held_out_by_family(table, effort, methods).items():  # type: ignore[arg-type]
+        for name, outcome in held_out_by_family(table, effort, methods, pretrained).items():
             if name == ESTIMATE and seed:
                 continue
-            known = total.setdefault(name, Outcome())
-            known.predicted += outcome.predicted
-            known.true += outcome.true
-            known.right += outcome.right
-            known.num_choices += outcome.num_choices
+            total[name] = total.get(name, Outcome()) + outcome
     return total
-
-
-def _row(machine: str, quantity: str, share: float, method: str, outcome: Outcome) -> tuple[str, ...]:
-    return (
-        machine,
-        quantity,
-        f"{share:.0%}",
-        method,
-        f"{outcome.mape:.1%}",
-        f"{outcome.median_error:.1%}",
-        f"{outcome.kendall_tau:.2f}",
-        f"{outcome.right_share:.1%} of {outcome.num_choices}",
-    )
 
 
 def _path(arguments: argparse.Namespace) -> Path:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 ESTIMATE = "estimate"
 """The name of the target's own model among the methods."""
+ROW_HEADS = (
+    *("machine", "of", "measured", "method"),
+    *("MAPE", "median error", "Kendall tau", "right to fuse or cut"),
+)
 _LEAST_FAMILY = 20
 
 
@@ -133,6 +137,23 @@ class Outcome:
         self.true.append(true)
         self.right += decisions[0]
         self.num_choices += decisions[1]
+
+    def __add__(self, other: Outcome) -> Outcome:
+        """Of both together, as of several seeds."""
+        return Outcome(
+            self.predicted + other.predicted,
+            self.true + other.true,
+            self.right + other.right,
+            self.num_choices + other.num_choices,
+        )
+
+    def row(self, machine: str, quantity: Quantity, share: float, method: str) -> tuple[str, ...]:
+        """A row of a table with `ROW_HEADS`, of a method taught by a share of a machine's operators."""
+        return (
+            *(machine, quantity, f"{100 * share:.0f} %", method),
+            *(f"{100 * self.mape:.1f} %", f"{100 * self.median_error:.1f} %", f"{self.kendall_tau:.2f}"),
+            f"{100 * self.right_share:.1f} % of {self.num_choices}",
+        )
 
     @property
     def mape(self) -> float:

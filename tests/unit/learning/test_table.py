@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support.graphs import random_graph
 
@@ -19,7 +20,15 @@ from tilewright.hardware.presets import load_preset
 from tilewright.learning.measured import NetworkBench
 from tilewright.learning.samples import Choice, Sample, SampleFile, Samples, split_once
 from tilewright.learning.simulated import simulated
-from tilewright.learning.table import ESTIMATE, Table, held_out_by_family, learned_model, pretrained_without
+from tilewright.learning.table import (
+    ESTIMATE,
+    ROW_HEADS,
+    Outcome,
+    Table,
+    held_out_by_family,
+    learned_model,
+    pretrained_without,
+)
 from tilewright.partition import PARTITIONERS
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.planning import Budget
@@ -61,6 +70,16 @@ def test_what_a_family_shares_with_others_is_neither_learned_from_nor_tested() -
     assert learned.num_choices == 3
     assert learned.mape < 0.5 * estimate.mape
     assert 0.2 < estimate.mape < 0.3
+
+
+def test_outcomes_of_several_seeds_are_one_row_of_all_their_operators() -> None:
+    first, second = Outcome(), Outcome()
+    first.add(np.array([1.1, 2.0]), np.array([1.0, 2.0]), (1, 2))
+    second.add(np.array([3.0, 8.0]), np.array([4.0, 4.0]), (1, 1))
+    row = (first + second).row("a310", "time", 0.05, "trees")
+    assert row == ("a310", "time", "5 %", "trees", "33.8 %", "17.5 %", "0.91", "66.7 % of 3")
+    assert len(row) == len(ROW_HEADS)
+    assert len(first.true) == len(second.true) == 1
 
 
 def test_a_model_of_samples_says_its_error_and_is_read_again(tmp_path: Path) -> None:

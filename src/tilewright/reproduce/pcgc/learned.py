@@ -9,7 +9,7 @@ from tilewright.cost.learned.model import Quantity
 from tilewright.cost.learned.training import Effort, Method
 from tilewright.errors import UsageError
 from tilewright.learning.collect import Collection, Network, machine_of
-from tilewright.learning.table import ESTIMATE, Outcome, Table, held_out_by_family, pretrained_without
+from tilewright.learning.table import ESTIMATE, ROW_HEADS, Table, held_out_by_family, pretrained_without
 from tilewright.reproduce.base import Effort as Share
 from tilewright.reproduce.base import Exhibit, Figure, Update
 
@@ -30,16 +30,6 @@ SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
 LEAST_MEASURED_NS = 500.0
 """Time stamps of this processor resolve some 10 ns."""
 HERE = "this processor"
-_HEADS = (
-    "machine",
-    "of",
-    "measured",
-    "method",
-    "MAPE",
-    "median error",
-    "Kendall tau",
-    "right to fuse or cut",
-)
 
 
 def exhibits(share: Share, update: Update) -> tuple[Exhibit, ...]:
@@ -57,9 +47,12 @@ def _exhibits(share: Share, update: Update) -> Iterator[Exhibit]:
     figures: list[Figure] = []
     for (machine, quantity), table in tables.items():
         update(f"{quantity} on {machine} learned", 0, 1)
-        outcomes = held_out_by_family(table, Effort())
+        effort = Effort()
+        outcomes = held_out_by_family(table, effort)
         rows += [
-            _row(machine, quantity, 0.1, name, outcome) for name, outcome in outcomes.items() if outcome.true
+            outcome.row(machine, quantity, effort.share, name)
+            for name, outcome in outcomes.items()
+            if outcome.true
         ]
         if outcomes[ESTIMATE].true:
             figures.append(Figure(f"{machine}: MAPE of {quantity}, trees", outcomes["trees"].mape, None))
@@ -75,7 +68,7 @@ def _exhibits(share: Share, update: Update) -> Iterator[Exhibit]:
         said,
         tuple(figures),
         "",
-        _HEADS,
+        ROW_HEADS,
         tuple(rows),
     )
     method: Method = "trees"
@@ -86,9 +79,9 @@ def _exhibits(share: Share, update: Update) -> Iterator[Exhibit]:
                 update(f"{machine} by {part:.0%} of its operators", 0, 1)
                 outcome = held_out_by_family(table, Effort(share=part), (method,))[method]
                 if outcome.true:
-                    curve.append(_row(machine, quantity, part, method, outcome))
+                    curve.append(outcome.row(machine, quantity, part, method))
     yield Exhibit(
-        "Algorithm 1, curve", "errors against the share that is measured", "", (), "", _HEADS, tuple(curve)
+        "Algorithm 1, curve", "errors against the share that is measured", "", (), "", ROW_HEADS, tuple(curve)
     )
     yield _pretraining({m: table for (m, quantity), table in tables.items() if quantity == "time"}, update)
 
@@ -104,14 +97,14 @@ def _pretraining(tables: Mapping[str, Table], update: Update) -> Exhibit:
             alone = held_out_by_family(table, Effort(share=part), ("trees",))["trees"]
             if alone.true:
                 adapted = held_out_by_family(table, Effort(share=part), ("trees",), before)["trees"]
-                rows.append(_row(machine, "time", part, "trees", alone))
-                rows.append(_row(machine, "time", part, "trees, pre-trained", adapted))
+                rows.append(alone.row(machine, "time", part, "trees"))
+                rows.append(adapted.row(machine, "time", part, "trees, pre-trained"))
     said = (
         "Trees that begin with what all kernels of the other simulated machines teach, without the family "
         "that is held out, and learn what is left."
     )
     return Exhibit(
-        "Algorithm 1, pre-trained", "adapting to another machine", said, (), "", _HEADS, tuple(rows)
+        "Algorithm 1, pre-trained", "adapting to another machine", said, (), "", ROW_HEADS, tuple(rows)
     )
 
 
@@ -132,16 +125,3 @@ def _tables(networks: tuple[str, ...], update: Update) -> Iterator[tuple[tuple[s
             continue
         for quantity in quantities:
             yield (target.partition("{")[0], quantity), Table.of(collection.samples, facts, quantity)
-
-
-def _row(machine: str, quantity: str, share: float, method: str, outcome: Outcome) -> tuple[str, ...]:
-    return (
-        machine,
-        quantity,
-        f"{share:.0%}",
-        method,
-        f"{100 * outcome.mape:.1f} %",
-        f"{100 * outcome.median_error:.1f} %",
-        f"{outcome.kendall_tau:.2f}",
-        f"{100 * outcome.right_share:.0f} % of {outcome.num_choices}",
-    )
