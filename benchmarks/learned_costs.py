@@ -30,6 +30,7 @@ from tilewright.learning.table import (
     Table,
     held_out_by_family,
     pretrained_without,
+    tables_of,
 )
 from tilewright.targets import find_target
 from tilewright.zoo.catalog import NETWORKS as CATALOG
@@ -40,7 +41,6 @@ NETWORKS = (
     "efficientnet_b0", "mobilenet_v3_large", "mnasnet1_0", "conformer_s", "densenet121", "yolov5s",
 )  # fmt: skip
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
-LEAST_MEASURED_NS = 500.0
 
 
 def collect(arguments: argparse.Namespace) -> None:
@@ -81,9 +81,8 @@ def _tables(arguments: argparse.Namespace) -> Iterator[tuple[tuple[str, Quantity
             samples.extend(known)
         is_measured = find_target(target).is_measurable
         name = f"{target}, {threads} thread{'s' if threads != '1' else ''}" if is_measured else target
-        yield (name, "time"), Table.of(samples, facts, "time", LEAST_MEASURED_NS if is_measured else 0.0)
-        if samples.samples and all(sample.energy_pj for sample in samples.samples):
-            yield (name, "energy"), Table.of(samples, facts, "energy")
+        for quantity, table in tables_of(samples, facts, is_measured=is_measured).items():
+            yield (name, quantity), table
 
 
 def _rows(

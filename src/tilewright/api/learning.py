@@ -9,24 +9,21 @@ from typing import get_args
 
 from tilewright.api.models import Model, as_model
 from tilewright.arguments import checked
-from tilewright.cost.features import MachineFacts, identity_of
+from tilewright.cost.features import identity_of
 from tilewright.cost.learned.model import HeldOut, LearnedModel, Quantity
 from tilewright.cost.learned.training import METHODS, Effort, Method, require_trainer
 from tilewright.errors import UsageError
 from tilewright.files import write_atomically
 from tilewright.frontend.onnx import Source
 from tilewright.learning.collect import Collection, Network, machine_of
-from tilewright.learning.samples import SampleFile, Samples
-from tilewright.learning.table import Table, learned_model
+from tilewright.learning.samples import SampleFile
+from tilewright.learning.table import learned_model, tables_of
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
-from tilewright.results import Result
-from tilewright.results import Table as Rows
+from tilewright.results import Result, Table
 from tilewright.targets import find_target
 
 DEFAULT_BUDGET = Budget(UNLIMITED, 300.0)
-LEAST_MEASURED_NS = 500.0
-"""Time stamps of processors resolve some 10 ns."""
 _FEWEST_KERNELS = 20
 
 
@@ -59,7 +56,7 @@ class LearnResult(Result):
     num_unmeasured: int
     skipped: tuple[str, ...]
 
-    def tables(self) -> Sequence[Rows]:
+    def tables(self) -> Sequence[Table]:
         """A row for what was learned, and one for the target's own estimates beside it."""
         rows: list[tuple[str, ...]] = []
         for learned in self.quantities:
@@ -76,7 +73,7 @@ class LearnResult(Result):
             )
             estimate = held.estimate_mape, held.estimate_kendall_tau, held.estimate_right_share
             rows.append((learned.quantity, "the target's estimate", *_figures(*estimate, held)))
-        return (Rows(("of", "by", "mean error", "Kendall tau", "right to fuse or cut"), tuple(rows)),)
+        return (Table(("of", "by", "mean error", "Kendall tau", "right to fuse or cut"), tuple(rows)),)
 
     def lines(self) -> Sequence[str]:
         """What was learned from, and how to use it."""
@@ -129,10 +126,16 @@ def learn_costs(
     file = None if samples is None else SampleFile(samples, name)
     collection = Collection(target, threads, file, budget.deadline_s)
     collection.collect([Network(m.name, m.name, m.sha256, m.graph) for m in loaded], progress)
-    tables = _tables(collection.samples, target, facts)
+    num_kernels = len(collection.samples.samples)
+    if num_kernels < _FEWEST_KERNELS:
+        raise UsageError(
+            f"{num_kernels} kernels on target {target}: too few to learn from, which takes "
+            f"{_FEWEST_KERNELS}; give more models, or a longer --budget."
+        )
+    is_measured = find_target(target).is_measurable
+    tables = tables_of(collection.samples, facts, is_measured=is_measured)
     if progress is not None:
         progress("training", 0, 1)
-    is_measured = find_target(target).is_measurable
     model = learned_model(
         name,
         tables,
@@ -157,20 +160,6 @@ def learn_costs(
         collection.num_unmeasured,
         tuple(dict.fromkeys(collection.skipped)),
     )
-
-
-def _tables(samples: Samples, target: str, facts: MachineFacts) -> dict[Quantity, Table]:
-    """Times, and energies where the target knows them."""
-    least_ns = LEAST_MEASURED_NS if find_target(target).is_measurable else 0.0
-    if len(samples.samples) < _FEWEST_KERNELS:
-        raise UsageError(
-            f"{len(samples.samples)} kernels on target {target}: too few to learn from, which takes "
-            f"{_FEWEST_KERNELS}; give more models, or a longer --budget."
-        )
-    tables: dict[Quantity, Table] = {"time": Table.of(samples, facts, "time", least_ns)}
-    if all(sample.energy_pj for sample in samples.samples):
-        tables["energy"] = Table.of(samples, facts, "energy")
-    return tables
 
 
 def _figures(mape: float, kendall_tau: float, right_share: float, held: HeldOut) -> tuple[str, ...]:

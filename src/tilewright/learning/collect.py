@@ -13,8 +13,8 @@ from tilewright.families import TARGETS
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.graph import Graph
-from tilewright.learning import measured
-from tilewright.learning.samples import SampleFile, Samples
+from tilewright.learning.measured import NetworkBench
+from tilewright.learning.samples import PARTITIONS, SampleFile, Samples
 from tilewright.learning.simulated import simulated
 from tilewright.options import Options
 from tilewright.progress import Progress
@@ -58,7 +58,7 @@ class Collection:
         machine_of(self.target)
         known = {} if self.file is None else self.file.known()
         is_measured = find_target(self.target).is_measurable
-        parts = measured.PARTITIONS if is_measured else ("simulated",)
+        parts = PARTITIONS if is_measured else ("simulated",)
         threads = resolve_threads(self.num_threads) if is_measured else 1
         started_s = time.monotonic()
         # Round by round, so that a deadline leaves some of each network.
@@ -85,7 +85,7 @@ class Collection:
         try:
             if bench is None:
                 return simulated(network.name, network.family, network.graph, self.target)
-            here = measured.NetworkBench.of(network.name, network.family, network.graph, threads, bench)
+            here = NetworkBench.of(network.name, network.family, network.graph, threads, bench)
             return here.measured(part)
         except UsageError as error:
             self.skipped.append(str(error))

@@ -20,8 +20,6 @@ from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.kernel_times import KernelBench, KernelTimes
 from tilewright.targets.cpu.target import CpuBackend
 
-PARTITIONS = ("layerwise", "random{seed=1}", "random{seed=2}")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetworkBench:

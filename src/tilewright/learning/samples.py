@@ -89,6 +89,10 @@ class Group:
         return cls(tuple(nodes), outputs or tuple(nodes[-1].results()))
 
 
+PARTITIONS = ("layerwise", "random{seed=1}", "random{seed=2}")
+"""By which networks come apart into kernels: some as they are usual, many as they are not."""
+
+
 def split_once(partition: Partition, rng: random.Random) -> list[tuple[Node, ...]]:
     """The nodes of each subgraph, those of several cut in two somewhere."""
     clusters: list[tuple[Node, ...]] = []

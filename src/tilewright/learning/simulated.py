@@ -8,13 +8,11 @@ from tilewright.compiler import optimise
 from tilewright.cost.features import MachineFacts, WorkFacts
 from tilewright.errors import InfeasibleMapping
 from tilewright.ir.graph import Graph, Node
-from tilewright.learning.samples import Choice, Group, Sample, Samples
+from tilewright.learning.samples import PARTITIONS, Choice, Group, Sample, Samples
 from tilewright.options import Options
 from tilewright.partition import PARTITIONERS
 from tilewright.partition.base import Partition
 from tilewright.targets import find_target
-
-PARTITIONS = ("layerwise", "random{seed=1}", "random{seed=2}")
 
 
 def simulated(network: str, family: str, graph: Graph, target: str) -> Samples:

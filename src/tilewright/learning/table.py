@@ -25,6 +25,8 @@ ROW_HEADS = (
     *("machine", "of", "measured", "method"),
     *("MAPE", "median error", "Kendall tau", "right to fuse or cut"),
 )
+LEAST_MEASURED_NS = 500.0
+"""Time stamps of processors resolve some 10 ns."""
 _LEAST_FAMILY = 20
 
 
@@ -79,6 +81,14 @@ class Table:
             tuple(_true_choices(samples.choices, numbers, values, least)),
             values >= least,
         )
+
+
+def tables_of(samples: Samples, machine: MachineFacts, *, is_measured: bool) -> dict[Quantity, Table]:
+    """Times, from those on that a clock resolves if they are measured, and energies where any are known."""
+    tables = {"time": Table.of(samples, machine, "time", LEAST_MEASURED_NS if is_measured else 0.0)}
+    if any(sample.energy_pj for sample in samples.samples):
+        tables["energy"] = Table.of(samples, machine, "energy")
+    return tables  # type: ignore[return-value]  # they are quantities
 
 
 def _true_choices(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from tilewright.learning.table import (
     held_out_by_family,
     learned_model,
     pretrained_without,
+    tables_of,
 )
 from tilewright.partition import PARTITIONERS
 from tilewright.partition.base import Partition, PartitionProblem
@@ -183,6 +185,20 @@ def test_what_other_machines_teach_is_built_upon_and_families_it_saw_are_not_hel
     model = learned_model("here", {"time": table}, effort, start=first)
     assert len(model.quantities["time"].regressors) == 2
     assert model.quantities["time"].held_out is None
+
+
+def test_energies_are_learned_where_any_kernel_has_one_and_short_times_only_where_they_are_exact() -> None:
+    samples = _samples(1, 8)
+    assert set(tables_of(samples, MACHINE, is_measured=True)) == {"time"}
+    samples.samples = [
+        replace(sample, time_ns=100.0 * n, estimate_pj=2.0, energy_pj=0.0 if n == 2 else 3.0)
+        for n, sample in enumerate(samples.samples, 1)
+    ]
+    tables = tables_of(samples, MACHINE, is_measured=False)
+    assert [len(tables[quantity].keys) for quantity in ("time", "energy")] == [8, 7]
+    assert tables["time"].is_resolved.all()
+    measured = tables_of(samples, MACHINE, is_measured=True)
+    assert measured["time"].is_resolved.tolist() == 4 * [False] + 4 * [True]
 
 
 def test_choices_that_rounds_do_not_agree_on_decide_nothing() -> None:

@@ -9,7 +9,14 @@ from tilewright.cost.learned.model import Quantity
 from tilewright.cost.learned.training import Effort, Method
 from tilewright.errors import UsageError
 from tilewright.learning.collect import Collection, Network, machine_of
-from tilewright.learning.table import ESTIMATE, ROW_HEADS, Table, held_out_by_family, pretrained_without
+from tilewright.learning.table import (
+    ESTIMATE,
+    ROW_HEADS,
+    Table,
+    held_out_by_family,
+    pretrained_without,
+    tables_of,
+)
 from tilewright.reproduce.base import Effort as Share
 from tilewright.reproduce.base import Exhibit, Figure, Update
 
@@ -27,8 +34,6 @@ NETWORKS = (
     *("dlrm_s", "shufflenet_v2_x1_0", "minilm_l6", "googlenet", "yolox_nano", "squeezenet1_0"),
 )
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
-LEAST_MEASURED_NS = 500.0
-"""Time stamps of this processor resolve some 10 ns."""
 HERE = "this processor"
 
 
@@ -114,14 +119,11 @@ def _tables(networks: tuple[str, ...], update: Update) -> Iterator[tuple[tuple[s
     from tilewright.zoo.catalog import NETWORKS as CATALOG
 
     known = [Network(name, CATALOG[name].family, name, load_onnx(zoo.build(name))) for name in networks]
-    quantities: tuple[Quantity, ...] = ("time", "energy")
     for target in ("cpu", *MACHINES):
         is_here = target == "cpu"
         collection = Collection(target, 1)
         collection.collect(known, update)
         _, facts = machine_of(target)
-        if is_here:
-            yield (HERE, "time"), Table.of(collection.samples, facts, "time", LEAST_MEASURED_NS)
-            continue
-        for quantity in quantities:
-            yield (target.partition("{")[0], quantity), Table.of(collection.samples, facts, quantity)
+        machine = HERE if is_here else target.partition("{")[0]
+        for quantity, table in tables_of(collection.samples, facts, is_measured=is_here).items():
+            yield (machine, quantity), table
