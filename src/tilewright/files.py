@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; arrays in .npz files, without pickles."""
+"""Files are written whole or not at all, or grow by whole lines; arrays in .npz files, without pickles."""
 
 from __future__ import annotations
 
@@ -114,6 +114,33 @@ def read_at_most(path: Path | str, max_bytes: int) -> bytes:
     """
     with regular_file(path) as file:
         return file.read(max_bytes + 1)
+
+
+def append_line(path: Path | str, line: bytes) -> None:
+    """Add a line at once, in place of one that a process was killed while it wrote.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open(path, "ab+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(line + b"\n")
+
+
+def appended_lines(data: bytes, begin: bytes) -> list[bytes]:
+    """Lines of a file that `append_line` makes, all of which begin alike, without one that was cut off.
+
+    What is at the end and begins otherwise is no such line, but somebody else's: it is among the lines.
+
+    >>> appended_lines(b'{"a":1}\\n{"a":', b'{"a"'), appended_lines(b"nonsense", b'{"a"')
+    ([b'{"a":1}'], [b'nonsense'])
+    """
+    *lines, last = data.split(b"\n")
+    return lines if last.startswith(begin[: len(last)]) else [*lines, last]
 
 
 def npz_bytes(arrays: Mapping[str, Array]) -> bytes:

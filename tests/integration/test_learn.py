@@ -57,7 +57,14 @@ def test_a_learned_model_prices_the_parts_of_a_plan(folder: Path) -> None:
         (("one.onnx", *LEARNS, "--method", "magic"), "method 'magic': expected one of coreg, trees"),
         (("one.onnx", *LEARNS, "--start", "one.onnx"), "learned model one.onnx: is damaged"),
         (("one.onnx", *LEARNS, "--samples", "one.onnx"), "samples one.onnx, line 1: is damaged"),
-        (("one.onnx", "-o", "nowhere/c.json"), "its folder does not exist"),
+        (
+            ("one.onnx", "-o", "nowhere/c.json"),
+            "its folder does not exist; create it, or give another --output",
+        ),
+        (
+            ("one.onnx", *LEARNS, "--samples", "nowhere/k.jsonl"),
+            "its folder does not exist; create it, or give another --samples",
+        ),
     ],
 )
 def test_what_cannot_be_learned_is_one_line(folder: Path, arguments: tuple[str, ...], said: str) -> None:

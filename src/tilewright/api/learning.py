@@ -119,8 +119,9 @@ def learn_costs(
     require_trainer()
     machine, facts = machine_of(target)
     before = None if start is None else LearnedModel.read(start)
-    if not output.parent.is_dir():
-        raise UsageError(f"{output}: its folder does not exist; create it, or give another --output.")
+    for path, flag in ((output, "--output"), (samples, "--samples")):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"{path}: its folder does not exist; create it, or give another {flag}.")
     loaded = [as_model(model, {}) for model in models]
     name = identity_of(machine)
     file = None if samples is None else SampleFile(samples, name)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.cost.features import FEATURES_VERSION, MachineFacts, PlanFacts, WorkFacts, features_of
 from tilewright.errors import UsageError
 from tilewright.fields import FieldError, field_of, parsed_json
+from tilewright.files import append_line, appended_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,7 +130,11 @@ class SampleFile:
         return dict(self._lines())
 
     def append(self, key: str, samples: Samples) -> None:
-        """Add a line, at once."""
+        """Add a line, at once.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
         document = {
             "machine": self.machine,
             "features_version": FEATURES_VERSION,
@@ -137,20 +142,20 @@ class SampleFile:
             "samples": [_without_defaults(s) for s in samples.samples],
             "choices": [asdict(choice) for choice in samples.choices],
         }
-        line = json.dumps(document, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        with self.path.open("ab+") as file:
-            if file.tell():
-                file.seek(-1, 2)
-                if file.read(1) != b"\n":
-                    line = b"\n" + line
-            file.write(line)
+        line = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+        try:
+            append_line(self.path, line)
+        except OSError as error:
+            raise UsageError(
+                f"samples {self.path}: cannot be written: {error.strerror}; give another file."
+            ) from error
 
     def _lines(self) -> Iterator[tuple[str, Samples]]:
         try:
-            lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
+            data = self.path.read_bytes() if self.path.exists() else b""
         except OSError as error:
             raise UsageError(f"samples {self.path}: {error.strerror}; give another file.") from error
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(appended_lines(data, b'{"machine"'), 1):
             if not line:
                 continue
             try:
@@ -164,8 +169,6 @@ class SampleFile:
             except UsageError:
                 raise
             except (ValueError, RecursionError) as error:
-                if number == len(lines) or not any(lines[number:]):
-                    return
                 what = str(error).rstrip(".")
                 raise UsageError(
                     f"samples {self.path}, line {number}: is damaged: {what}; remove the line."

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tilewright.errors import UsageError
-from tilewright.files import read_at_most
+from tilewright.files import append_line, appended_lines, read_at_most
 from tilewright.version import __version__
 
 T = TypeVar("T")
@@ -30,13 +30,10 @@ class Kept:
         if self.path is None:
             return
         try:
-            text = read_at_most(self.path, _MAX_BYTES).decode(errors="replace") if self.path.exists() else ""
+            data = read_at_most(self.path, _MAX_BYTES) if self.path.exists() else b""
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read: {error.strerror}.") from error
-        lines = text.splitlines()
-        if lines and not text.endswith("\n"):
-            lines.pop()  # of a run that was killed while it wrote
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(appended_lines(data, b'{"version"'), start=1):
             self._read(number, line)
 
     def value(self, key: str, kind: type[T]) -> T | None:
@@ -65,12 +62,7 @@ class Kept:
         document = TypeAdapter(type(value)).dump_python(value, mode="json")
         line = json.dumps({"version": __version__, "key": key, "value": document})
         try:
-            whole = self.path.exists() and self.path.stat().st_size > 0
-            with self.path.open("r+b" if whole else "wb") as file:
-                if whole:
-                    file.truncate(file.read().rfind(b"\n") + 1)
-                    file.seek(0, 2)
-                file.write(line.encode() + b"\n")
+            append_line(self.path, line.encode())
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error.strerror}.") from error
 
@@ -82,13 +74,13 @@ class Kept:
             self.keep(key, known)
         return known
 
-    def _read(self, number: int, line: str) -> None:
+    def _read(self, number: int, line: bytes) -> None:
         where = f"{self.path}: line {number}"
         try:
             document = json.loads(line)
             version, key = document["version"], str(document["key"])
             self._values[key] = document["value"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UsageError(f"{where}: no finished part of a reproduction; name another file.") from error
         if version != __version__:
             shown = str(version)[:20]

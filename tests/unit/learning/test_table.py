@@ -150,8 +150,26 @@ def test_samples_are_kept_line_by_line_and_a_line_that_was_cut_off_is_measured_a
     file.path.write_bytes(whole[:-20])
     assert set(file.known()) == {"a"}
     file.append("c", _samples(1, 6))
-    with pytest.raises(UsageError, match=r"samples\.jsonl, line 2: is damaged: .*; remove the line\.$"):
-        file.known()
+    assert file.known() == {"a": _samples(1, 6), "c": _samples(1, 6)}
+
+
+@pytest.mark.parametrize("cut", [slice(0, -20), slice(20, None)], ids=["end", "begin"])
+def test_a_damaged_line_is_refused_and_left_as_it_is(tmp_path: Path, cut: slice) -> None:
+    file = SampleFile(tmp_path / "samples.jsonl", "here")
+    file.append("a", _samples(1, 6))
+    line = file.path.read_bytes()
+    damaged = line + line[:-1][cut] + b"\n" + line
+    for data in (damaged, line + b"nonsense"):
+        file.path.write_bytes(data)
+        with pytest.raises(UsageError, match=r"samples\.jsonl, line 2: is damaged: .*; remove the line\.$"):
+            file.known()
+        assert file.path.read_bytes() == data
+
+
+def test_samples_that_cannot_be_written_are_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    file = SampleFile(tmp_path, "here")
+    with pytest.raises(UsageError, match=r"cannot be written: Is a directory; give another file\.$"):
+        file.append("a", _samples(1, 6))
 
 
 @pytest.mark.parametrize(

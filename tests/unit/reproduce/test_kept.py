@@ -40,18 +40,21 @@ def test_a_line_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("text", "said"),
     [
-        ("nonsense", "line 1: no finished part"),
-        ('{"version": "0.0.1", "key": "a", "value": 1}', "line 1: made by version 0.0.1"),
+        ("nonsense\n", "line 1: no finished part"),
+        ("notes of somebody, no end of line", "line 1: no finished part"),
+        pytest.param("[" * 100_000 + "\n", "line 1: no finished part", id="deep"),
+        ('{"version": "0.0.1", "key": "a", "value": 1}\n', "line 1: made by version 0.0.1"),
     ],
 )
-def test_another_file_is_refused_in_one_line(tmp_path: Path, line: str, said: str) -> None:
+def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "parts.jsonl"
-    path.write_text(line + "\n")
+    path.write_text(text)
     with pytest.raises(UsageError, match=said) as caught:
         Kept(path)
     assert "\n" not in str(caught.value)
+    assert path.read_text() == text
 
 
 def test_a_part_of_another_kind_is_refused(tmp_path: Path) -> None:
