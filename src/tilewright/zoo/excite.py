@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import conv_bn, hard_swish, silu
+from tilewright.zoo.layers import Activation, classifier, conv_bn, excite, hard_swish, silu
 from tilewright.zoo.network import Size, image_network
 
 # Gamma in front of an activation, and at the end of a residual branch. Well above 1 SiLU acts like a ReLU,
 # whose gain does not depend on its input: errors of scale then stay constant through depth, not growing.
 _SCALE, _BRANCH_SCALE = 3.0, 0.5
-
-Activation = Callable[[Builder, Tensor], Tensor]
-
-
-def _relu(b: Builder, x: Tensor) -> Tensor:
-    return b.relu(x)
-
-
-def _excite(b: Builder, x: Tensor, squeeze: int, inner: Activation, gate: str) -> Tensor:
-    """Scale each channel by a gate that two 1 x 1 convolutions compute from the channel means."""
-    y = b.global_avg_pool(x)
-    y = inner(b, b.conv(y, squeeze, 1, bias=True, name="fc1"))
-    y = b.conv(y, x.channels, 1, bias=True, name="fc2")
-    attributes = {"alpha": 1.0 / 6.0, "beta": 0.5} if gate == "HardSigmoid" else {}
-    scaled = b.mul(b.unary(gate, y, name="scale_activation", **attributes), x, name="scale")
-    return replace(scaled, power=0.29 * x.power)  # the mean square of a sigmoid of a standard normal value
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +53,7 @@ def _inverted_residual(b: Builder, x: Tensor, block: _Block) -> Tensor:
     if block.squeeze:
         index += 1
         with b.scope(str(index)):
-            y = _excite(b, y, block.squeeze, block.squeeze_activation, block.gate)
+            y = excite(b, y, block.squeeze, block.squeeze_activation, block.gate)
     scale = _BRANCH_SCALE if shortcut else 1.0
     names = (f"{index + 1}.0", f"{index + 1}.1")
     y = conv_bn(b, y, block.channels, 1, scale=scale, eps=block.eps, names=names)
@@ -117,9 +100,9 @@ def _mobilenet_v3_large(b: Builder, x: Tensor) -> None:
     eps = 1e-3
     x = _stem(b, x, 16, hard_swish, eps)
     for index, (kernel, inner, channels, excited, swish, stride) in enumerate(_LARGE, start=1):
-        activation = hard_swish if swish else _relu
+        activation = hard_swish if swish else Builder.relu
         squeeze = _nearest_eighth(inner) if excited else 0
-        block = _Block(inner, channels, kernel, stride, squeeze, activation, _relu, "HardSigmoid", eps)
+        block = _Block(inner, channels, kernel, stride, squeeze, activation, Builder.relu, "HardSigmoid", eps)
         with b.scope(f"features.{index}.block"):
             x = _inverted_residual(b, x, block)
     with b.scope("features.16"):
@@ -155,7 +138,7 @@ def _efficientnet_b0(b: Builder, x: Tensor) -> None:
                 x = _inverted_residual(b, x, block)
     with b.scope("features.8"):
         x = silu(b, conv_bn(b, x, 1280, 1, scale=_SCALE, eps=eps, names=("0", "1")))
-    b.output(b.gemm(b.flatten(b.global_avg_pool(x)), 1000, name="classifier.1"), "logits")
+    classifier(b, x, name="classifier.1")
 
 
 NETWORKS = (

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from tilewright.zoo.builder import Builder, Extents, Tensor
+
+Activation = Callable[[Builder, Tensor], Tensor]
 
 
 def _gated_power(power: float, at_zero: float, bend: float) -> float:
@@ -147,6 +150,16 @@ def conv_bn(
     conv, bn = names
     y = b.conv(x, out_channels, kernel, stride=stride, padding=padding, groups=groups, name=conv)
     return b.batch_norm(y, scale=scale, eps=eps, name=bn)
+
+
+def excite(b: Builder, x: Tensor, squeeze: int, inner: Activation, gate: str = "Sigmoid") -> Tensor:
+    """Scale each channel by a gate that two 1 x 1 convolutions compute from the channel means."""
+    y = b.global_avg_pool(x)
+    y = inner(b, b.conv(y, squeeze, 1, bias=True, name="fc1"))
+    y = b.conv(y, x.channels, 1, bias=True, name="fc2")
+    attributes = {"alpha": 1.0 / 6.0, "beta": 0.5} if gate == "HardSigmoid" else {}
+    scaled = b.mul(b.unary(gate, y, name="scale_activation", **attributes), x, name="scale")
+    return replace(scaled, power=0.29 * x.power)  # the mean square of a sigmoid of a standard normal value
 
 
 def classifier(b: Builder, x: Tensor, *, classes: int = 1000, name: str = "fc") -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import classifier, conv_bn
+from tilewright.zoo.layers import classifier, conv_bn, excite
 from tilewright.zoo.network import Size, image_network
 
 _BRANCH_SCALE = 0.5
@@ -43,14 +43,6 @@ class _Design:
             yield max(group, group * int((width + group / 2) // group)), len(list(blocks))
 
 
-def _excite(b: Builder, x: Tensor, squeeze: int) -> Tensor:
-    """Scale each channel by a gate that two 1 x 1 convolutions compute from the channel means."""
-    with b.scope("se"):
-        y = b.relu(b.conv(b.global_avg_pool(x), squeeze, 1, bias=True, name="fc1"))
-        gate = b.unary("Sigmoid", b.conv(y, x.channels, 1, bias=True, name="fc2"), name="scale_activation")
-        return replace(b.mul(gate, x, name="scale"), power=0.29 * x.power)
-
-
 def _block(b: Builder, x: Tensor, width: int, stride: int, design: _Design) -> Tensor:
     shortcut = x
     if stride != 1 or x.channels != width:
@@ -61,7 +53,8 @@ def _block(b: Builder, x: Tensor, width: int, stride: int, design: _Design) -> T
         y = conv_bn(b, y, width, 3, stride=stride, padding=1, groups=groups, names=("b.0", "b.1"))
         y = b.relu(y, name="b.2")
         if design.squeeze:
-            y = _excite(b, y, round(design.squeeze * x.channels))
+            with b.scope("se"):
+                y = excite(b, y, round(design.squeeze * x.channels), Builder.relu)
         y = conv_bn(b, y, width, 1, scale=_BRANCH_SCALE, names=("c.0", "c.1"))
     total = b.relu(b.add(y, shortcut), name="activation")
     return replace(total, power=shortcut.power + 0.5 * y.power) if shortcut is x else total

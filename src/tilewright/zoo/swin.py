@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.layers import dense, gelu, layer_norm_node
+from tilewright.zoo.layers import classifier, dense, gelu, layer_norm_node
 from tilewright.zoo.network import Size, image_network
 
 _WINDOW = 7
@@ -120,7 +120,7 @@ def _swin_t(b: Builder, x: Tensor) -> None:
             with b.scope(f"features.{2 * stage + 1}.{index}"):
                 x = _block(b, x, heads, _WINDOW // 2 if index % 2 else 0)
     x = b.transpose(layer_norm_node(b, x, eps=_EPS, name="norm"), (0, 3, 1, 2))
-    b.output(b.gemm(b.flatten(b.global_avg_pool(x)), 1000, name="head"), "logits")
+    classifier(b, x, name="head")
 
 
 NETWORKS = (

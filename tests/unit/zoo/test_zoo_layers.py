@@ -10,11 +10,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from tilewright.zoo import conformer, dlrm, excite, gpt, mobile, mobilevit, yolo
+from tilewright.zoo import conformer, dlrm, gpt, mobile, mobilevit, yolo
+from tilewright.zoo import excite as mobile_excite
 from tilewright.zoo.builder import Builder, Tensor
 from tilewright.zoo.layers import (
     attention,
     dense,
+    excite,
     gelu,
     hard_swish,
     layer_norm,
@@ -173,9 +175,7 @@ def test_dlrm_interacts_every_pair_once() -> None:
 
 def test_excitation_gates_channels_by_their_means() -> None:
     x = normal(2, 8, 4, 4)
-    y, parameters, _ = evaluate(
-        lambda b, t: excite._excite(b, t, 2, lambda b, t: b.relu(t), "HardSigmoid"), x
-    )
+    y, parameters, _ = evaluate(lambda b, t: excite(b, t, 2, Builder.relu, "HardSigmoid"), x)
     first, second = (parameters[f"{name}.weight"][..., 0, 0] for name in ("fc1", "fc2"))
     hidden = np.maximum(x.mean((2, 3)) @ first.T + parameters["fc1.bias"], 0)
     gate = np.clip((hidden @ second.T + parameters["fc2.bias"]) / 6 + 0.5, 0, 1)
@@ -185,7 +185,7 @@ def test_excitation_gates_channels_by_their_means() -> None:
 @pytest.mark.parametrize(("channels", "squeeze"), [(72, 24), (120, 32), (480, 120), (672, 168), (960, 240)])
 def test_mobilenet_v3_squeezes_to_multiples_of_eight(channels: int, squeeze: int) -> None:
     """The widths that torchvision's released weights have."""
-    assert excite._nearest_eighth(channels) == squeeze
+    assert mobile_excite._nearest_eighth(channels) == squeeze
 
 
 @pytest.mark.slow
