@@ -17,7 +17,7 @@ from tilewright.private_files.places import DATABASE_FILES, KEY_NAME, KINDS, OBJ
 MAX_RECORD_BYTES = 256 << 20
 """Of one record: a larger file was not made here."""
 MAX_LOOKED_AT = 200_000
-"""Files that `hazards_below` looks at."""
+"""Files that `PrivateFolder.hazards` looks at."""
 TEMPORARY_PREFIX = ".put-"
 
 
