@@ -30,7 +30,8 @@ from typing import Any, get_args
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from results import with_table
+from results import append_row, rows_of, with_table
+from zoo import built
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from harness.matrix_unit import emulated_matrix_unit
@@ -81,14 +82,6 @@ def worst(got: Arrays, expected: Arrays) -> float:
     return max((relative_error(got[name], want) for name, want in expected.items()), default=0.0)
 
 
-def built(asked: str, seed: int) -> onnx.ModelProto:
-    """The network of a name such as `resnet18` or `resnet18@112`."""
-    network, at, size = asked.partition("@")
-    is_image = any(len(shape) == 4 for shape in zoo.entry(network).input_shapes.values())
-    sizes = {"image" if is_image else "sequence": int(size)} if at else {}
-    return zoo.build(network, seed=seed, **sizes)
-
-
 def theirs(peer: str, model: onnx.ModelProto, feed: Arrays, names: Sequence[str], threads: int) -> Arrays:
     """What a peer computes."""
     engine, precision = peer.split()
@@ -106,7 +99,7 @@ def of_networks(arguments: argparse.Namespace) -> None:
     wanted = [*PEERS, *(f"tilewright {accuracy}" for accuracy in accuracies)]
     for asked in arguments.networks.split(","):
         # Peers run alike whatever instruction set ours may use.
-        done = {r["engine"] for r in rows(arguments.output) if _is_of(r, asked, arguments.isa)}
+        done = {r["engine"] for r in rows_of(arguments.output) if _is_of(r, asked, arguments.isa)}
         missing = [engine for engine in wanted if engine not in done]
         if not missing or is_over(arguments.limit):
             continue
@@ -127,7 +120,7 @@ def of_networks(arguments: argparse.Namespace) -> None:
             except (TilewrightError, RuntimeError) as error:
                 row["failure"] = str(error).splitlines()[0][:200]
             append(arguments.output, {**row, "cpu_s": round(time.process_time() - begin, 2)})
-    text = table(rows(arguments.output))
+    text = table(rows_of(arguments.output))
     print(text)
     if arguments.page is not None:
         arguments.page.write_text(with_table(arguments.page.read_text(), text))
@@ -239,16 +232,9 @@ def _is_of_floats(node: onnx.NodeProto, held: Arrays, inputs: Sequence[str]) -> 
     return held[inputs[0]].dtype.kind == "f" and not any(a.HasField("g") for a in node.attribute)
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    """What was measured so far."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def append(path: Path, row: Mapping[str, Any]) -> None:
-    """One more line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    """One more line, also where the run is watched."""
+    append_row(path, row)
     print(json.dumps(row), file=sys.stderr, flush=True)
 
 

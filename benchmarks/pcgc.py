@@ -5,9 +5,10 @@
 
 `prepare` compiles, which needs no idle machine: each network by each plan into FOLDER, plans that are the
 same program once. `race` compiles what is missing, runs all in rounds of short blocks, adds a line for each
-network as soon as it has its times; networks that OUTPUT has already are left out, so that it may be stopped
-and started again. Ratios are PCGC's time over that of another plan: 1.03 is 3 % slower. `--clock cpu` takes
-processor time, for a machine that others use. Prints a table.
+network as soon as it has its times; networks that OUTPUT has already, with as many threads and
+by the same clock, are left out, so that it may be stopped and started again. Ratios are PCGC's time over that
+of another plan: 1.03 is 3 % slower. `--clock cpu` takes processor time, for a machine that others use. Prints
+a table.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from results import append_row, rows_of
 
 import tilewright as tw
 from tilewright import zoo
@@ -58,7 +61,7 @@ def main() -> None:
         parser.error("give the file of the times")
     if arguments.what == "race":
         race(networks, arguments)
-    print(table(lines_of(arguments.output)))
+    print(table(lines_of(arguments)))
 
 
 def prepare(network: str, folder: Path, num_threads: int) -> None:
@@ -87,7 +90,7 @@ def prepare(network: str, folder: Path, num_threads: int) -> None:
 def race(networks: list[str], arguments: argparse.Namespace) -> None:
     """Run what was prepared, as far as the time goes."""
     until_s = time.monotonic() + 60 * arguments.minutes
-    known = {line["network"] for line in lines_of(arguments.output)}
+    known = {line["network"] for line in lines_of(arguments)}
     for network in networks:
         if network in known:
             continue
@@ -96,8 +99,7 @@ def race(networks: list[str], arguments: argparse.Namespace) -> None:
             print(f"the time is over before {network}", file=sys.stderr)
             return
         line = raced(network, arguments)
-        with arguments.output.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        append_row(arguments.output, line)
         print(row_of(line), flush=True)
 
 
@@ -150,12 +152,10 @@ def cpu_turns(runs: Mapping[str, Any], seconds: float) -> dict[str, Timing]:
     return {name: Timing(tuple(values), tuple(values)) for name, values in times.items()}
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    """What was measured so far; a line that was cut off does not count."""
-    if not path.exists():
-        return []
-    text = path.read_text()
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+def lines_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """What was measured so far with this number of threads, by this clock."""
+    asked = (arguments.threads, arguments.clock)
+    return [line for line in rows_of(arguments.output) if (line["threads"], line["clock"]) == asked]
 
 
 def table(lines: list[dict[str, Any]]) -> str:

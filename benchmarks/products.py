@@ -11,13 +11,13 @@ peak of fused multiply-adds is measured in the same process. Appends a JSON line
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from results import append_row, rows_of
 from zoo import built, commit
 
 from tilewright import zoo
@@ -143,17 +143,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/products.jsonl"))
     parser.add_argument("--page", type=Path, help="a file for the tables")
     arguments = parser.parse_args()
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    text = arguments.output.read_text() if arguments.output.exists() else ""
-    results = [json.loads(line) for line in text.splitlines()]
+    results = rows_of(arguments.output)
     done = {(r["network"], r["threads"], r["accuracy"]) for r in results}
     for name in arguments.networks.split(","):
         for threads in map(int, arguments.threads.split(",")):
             if (name, threads, arguments.accuracy) in done:
                 continue
             result = measure(name, threads, arguments.seconds, arguments.accuracy)
-            with arguments.output.open("a") as file:
-                file.write(json.dumps(result) + "\n")
+            append_row(arguments.output, result)
             results.append(result)
             print(table(result), file=sys.stderr, flush=True)
     tables = "\n".join(map(table, results))

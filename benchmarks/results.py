@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,21 @@ def with_table(page: str, text: str, name: str = "table") -> str:
         markers = f"{start.strip()} ... {end.strip()}"
         raise ValueError(f"the page has no {markers}; put them where the table belongs")
     return f"{head}{start}{text}{end}{tail}"
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """What a run appended so far; a last line that was cut off does not count."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """One more line, in the place of one that was cut off."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(json.dumps(row).encode() + b"\n")
 
 
 def arguments_of(description: str | None, output: str) -> argparse.Namespace:

@@ -15,14 +15,13 @@ Intervals are of 95 %, from rounds; those of means take networks as independent.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from results import with_table
+from results import append_row, rows_of, with_table
 
 from tilewright.benchmark import Ratio
 from tilewright.planning import Budget
@@ -150,24 +149,13 @@ def _grouped(rows: Sequence[Row]) -> Iterator[tuple[tuple[int, float], list[Row]
         yield key, [row for row in rows if (row["threads"], row["seconds"]) == key]
 
 
-def read(path: Path) -> list[Row]:
-    """The rows of a file; a line that was cut off does not count."""
-    rows: list[Row] = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
-
-
 def measure_all(arguments: argparse.Namespace) -> None:
     """Append the rows that are not there yet, while there is time."""
     deadline_s = math.inf
     if arguments.limit is not None:
         deadline_s = time.monotonic() + (Budget.parse(arguments.limit).deadline_s or math.inf)
     longest_s = len(arguments.searches) * (arguments.seconds + _EXTRA_S) + arguments.race_seconds
-    done = [{key: row.get(key) for key in _facts("", 0, arguments)} for row in read(arguments.output)]
+    done = [{key: row.get(key) for key in _facts("", 0, arguments)} for row in rows_of(arguments.output)]
     for threads in arguments.threads:
         for name in arguments.networks:
             if _facts(name, threads, arguments) in done:
@@ -178,8 +166,7 @@ def measure_all(arguments: argparse.Namespace) -> None:
             start_s = time.monotonic()
             row = measured(name, threads, arguments)
             longest_s = max(longest_s, time.monotonic() - start_s)
-            with arguments.output.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(arguments.output, row)
             ratios = {who: _shown(others.get(UNTUNED)) for who, others in row["over"].items()}
             print(name, threads, {who: ratio for who, ratio in ratios.items() if ratio}, flush=True)
 
@@ -202,7 +189,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.summary:
         measure_all(arguments)
-    rows = read(arguments.output)
+    rows = rows_of(arguments.output)
     if not rows:
         return
     text = table(rows)

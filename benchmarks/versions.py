@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo import SETS, built, wait_for_idle
+from zoo import SETS, built, commit, wait_for_idle
 
 from tilewright import zoo
 from tilewright.benchmark import BenchPlan, Entrant, compare_engines
@@ -109,7 +109,13 @@ def measure(
         "compile_s": compile_s,
         "compile_ratio": quantile(ratios, 0.5) if ratios else None,
         "is_busy": comparison.machine.is_busy,
+        "versions": facts(versions),
     }
+
+
+def facts(versions: Sequence[Version]) -> list[list[str]]:
+    """What tells a comparison from others: rows of another one do not stand in a table with these."""
+    return [[commit(version.tree), version.accuracy] for version in versions]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -180,6 +186,8 @@ def main() -> None:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     samples = arguments.output.with_suffix(".json")
     rows: list[dict[str, Any]] = json.loads(samples.read_text()) if samples.exists() else []
+    if any(row.get("versions") != facts(versions) for row in rows):
+        parser.error(f"{samples} is of other versions or accuracies: give another --output, or remove it")
     done = {(row["model"], row["num_threads"]) for row in rows}
     for name in arguments.networks.split(","):
         for num_threads in map(int, arguments.threads.split(",")):

@@ -153,22 +153,22 @@ def roofline(program: Program, feed: Any, num_threads: int) -> dict[str, Any]:
     }
 
 
-def built(name: str) -> Any:
+def built(name: str, seed: int = SEED) -> Any:
     """The network of a name such as `resnet18` or `resnet18@112`."""
     network, at, size = name.partition("@")
     if not at:
-        return zoo.build(network, seed=SEED)
+        return zoo.build(network, seed=seed)
     is_image = any(len(shape) == 4 for shape in zoo.entry(network).input_shapes.values())
-    return zoo.build(network, seed=SEED, **{"image" if is_image else "sequence": int(size)})
+    return zoo.build(network, seed=seed, **{"image" if is_image else "sequence": int(size)})
 
 
-def commit() -> str:
+def commit(tree: Path = Path(__file__).parent.parent) -> str:
     """The commit measured, with a plus sign if files were changed since."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    git = ["git", "-C", str(tree)]
     found = subprocess.run(
         [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
-    changed = subprocess.run([*git, "status", "--porcelain", "../src"], capture_output=True, check=False)
+    changed = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, check=False)
     return found.stdout.strip() + ("+" if changed.stdout else "")
 
 
@@ -320,14 +320,16 @@ def main() -> None:
     samples = arguments.output.with_suffix(".json")
     rows: list[dict[str, Any]] = json.loads(samples.read_text()) if samples.exists() else []
     done = {(r["model"], r["num_threads"]) for r in rows}
-    asked = (peers, arguments.duration, arguments.accuracy, arguments.isa)
+    asked = (arguments.accuracy, isa_by_name(arguments.isa or HOST).name)
+    if any((row.get("accuracy"), row.get("isa")) != asked for row in rows):
+        parser.error(f"{samples} is of another accuracy or instruction set: give another --output")
     for name in arguments.networks.split(","):
         threads = [n for n in map(int, arguments.threads.split(",")) if (name, n) not in done]
         is_over = arguments.limit is not None and time.monotonic() - started_s > arguments.limit
         if not threads or is_over:
             continue
         wait_for_idle(arguments.wait)
-        for row in measure(name, asked[0], threads, *asked[1:]):
+        for row in measure(name, peers, threads, arguments.duration, arguments.accuracy, arguments.isa):
             rows.append(row)
             write_atomically(samples, json.dumps(rows).encode())
             write_atomically(arguments.output.with_suffix(".md"), tables(rows, peers).encode())
