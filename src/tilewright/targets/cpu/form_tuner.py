@@ -50,6 +50,7 @@ from tilewright.tuning.workers import LocalMeasuringPool, MeasuringPool
 
 _MAX_HINTS = 4
 _MAX_NAMED = 3  # places of a site, to call it by
+_FORM_SEARCHES: tuple[SearchName, ...] = ("reformer", "evolutionary", "conventional")
 FEATURE_SET = "forms-1"
 """Which features observations of forms have."""
 
@@ -307,7 +308,8 @@ class FormTuner(ModelTuner):
         keys = dict.fromkeys(self.sites.keys.values())
         reports = (self._stored_report(key, forms.forms.get(key)) for key in keys)
         outcome = FormOutcome(forms, tuple(report for report in reports if report is not None), 0, 0)
-        return replace(self._info(outcome, self.sites), is_stored=True, search=self.search_name)
+        search = next((name for name in _FORM_SEARCHES if name == plan.search), self.search_name)
+        return replace(self._info(outcome, self.sites), is_stored=True, search=search)
 
     def _stored_report(self, key: str, form: Form | None) -> SiteReport[Form] | None:
         """What the database says of a site; None where nothing was measured there."""

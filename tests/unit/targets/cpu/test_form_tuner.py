@@ -18,6 +18,7 @@ from tilewright.options import Options
 from tilewright.partition.form import Form
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.reproduce.ago.ablation import Stack
+from tilewright.steps import SearchName
 from tilewright.targets.cpu.code import CpuCode
 from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
@@ -107,6 +108,16 @@ def test_a_stored_plan_decides_forms_and_the_artifact_keeps_them(code: CpuCode, 
     kept = {s.id: s.form for s in opened.program.partition.subgraphs if s.form is not None}
     assert kept == tuner.sites.numbered(forms)
     assert tw.compile(MODEL, threads=2).save(cache / "n.tw").read_bytes() == (cache / "m.tw").read_bytes()
+
+
+def test_a_stored_plan_tells_which_search_made_it(code: CpuCode) -> None:
+    searches: tuple[SearchName, ...] = ("evolutionary", "reformer")
+    for search in searches:
+        tuner = FormTuner.of(CpuTarget(), code, search)
+        tuner.store(TunedForms(others(code), 100.0, 50.0, is_complete=True), Budget(UNLIMITED))
+        compiled = tw.compile(MODEL, threads=2)
+        assert compiled.tuning is not None
+        assert compiled.tuning.search == search
 
 
 class Pool:
