@@ -9,11 +9,15 @@ from tilewright.compiler import compile_graph
 from tilewright.cost.base import CostModel
 from tilewright.errors import MachineError
 from tilewright.frontend.onnx import load_onnx
-from tilewright.ir.graph import Graph
+from tilewright.ir.dtype import DType
+from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.graph import Graph, Node
 from tilewright.options import Options
 from tilewright.partition.base import Subgraph, make_subgraph
 from tilewright.program import Program
 from tilewright.targets.cpu.costs import CpuCosts, LaunchCost
+from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
 from tilewright.targets.cpu.target import CpuBackend
 
 
@@ -132,3 +136,23 @@ def test_copies_between_unknown_levels_are_refused(planned: tuple[Program, CpuCo
     assert costs.transfer(1 << 20, "DRAM", "DRAM").time_ns > 0
     with pytest.raises(MachineError, match="no level 'HBM'"):
         costs.transfer(1, "HBM", "DRAM")
+
+
+def transposed(rows: int, columns: int) -> LoopCycles:
+    g = Graph("transpose")
+    x = g.value("x", DType.FLOAT32, (rows, columns))
+    g.inputs = [x]
+    y = g.value("y", DType.FLOAT32, (columns, rows))
+    g.append(Node("Transpose", [x], [y], {"perm": (1, 0)}))
+    group = fuse_nodes(g.nodes, [y])
+    assert isinstance(group, NestGroup)
+    return loop_cycles(group.nests, {}, host_isa())
+
+
+def test_elements_that_lanes_fetch_alone_are_counted_and_those_that_share_a_set_of_the_first_cache() -> None:
+    """Lanes go along one of both tensors, so that the other is read or written one by one, a row apart."""
+    for rows, columns in ((1024, 1024), (1000, 1000)):
+        cycles = transposed(rows, columns)
+        assert sorted((cycles.gathered, cycles.scattered)) == [0, rows * columns]
+        assert cycles.conflicting == (rows * columns if rows == 1024 else 0)
+        assert cycles.least_vector == rows

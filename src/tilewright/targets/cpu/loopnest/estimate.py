@@ -9,7 +9,7 @@ from math import prod
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.derive import nest_flops
 from tilewright.ir.nest import Access, Affine, Nest, access_dims
-from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.isa import L1_WAY_BYTES, Isa
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 from tilewright.targets.cpu.template import overlapped, transfer_cycles
 
@@ -18,8 +18,6 @@ _OPERATIONS_PER_CYCLE = 1.6
 _LOADS_PER_CYCLE = 2.0
 # Of an element that is fetched alone, where what lanes want does not lie side by side.
 _ELEMENT_CYCLES = 1.2
-# Addresses so far apart fall into the same set of a first cache.
-_SET_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ def _compute_cycles(
             scattered += count
         else:
             gathered += count
-        if _step_bytes(access, vector, layouts) % _SET_BYTES == 0:
+        if _step_bytes(access, vector, layouts) % L1_WAY_BYTES == 0:
             conflicting += count
     loads = _Loads(cycles(vector), gathered, scattered, conflicting, nest.extents.get(vector, 1))
     return operations / lanes / _OPERATIONS_PER_CYCLE, loads
