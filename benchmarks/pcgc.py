@@ -115,6 +115,8 @@ def raced(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
         for name in dict.fromkeys(programs.values()):
             path = arguments.folder / f"{network}.{name}.tw"
             compiled = stack.enter_context(tw.open(path, threads=arguments.threads))
+            if compiled.options.threads != arguments.threads:
+                raise SystemExit(f"{path} is for {compiled.options.threads} threads: give another FOLDER")
             runs[name] = partial(compiled.run, None, feed)
         if len(runs) > 1:
             in_order = cpu_turns if arguments.clock == "cpu" else in_turns

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tests.support.models import small_net
+
+from tilewright import zoo
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,6 +33,17 @@ def test_a_run_goes_on_behind_the_last_whole_line(tmp_path: Path) -> None:
     append_row(path, {"network": "b"})
     append_row(path, {"network": "c"})
     assert [row["network"] for row in rows_of(path)] == ["a", "b", "c"]
+
+
+def test_programs_for_other_threads_are_not_raced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pcgc
+
+    monkeypatch.setattr(zoo, "build", lambda _: small_net())
+    pcgc.prepare("small", tmp_path, 1)
+    asked = Namespace(folder=tmp_path, threads=2, clock="cpu", seconds=0.0)
+    with pytest.raises(SystemExit, match="is for 1 threads: give another FOLDER"):
+        pcgc.raced("small", asked)
+    assert pcgc.raced("small", Namespace(**{**vars(asked), "threads": 1}))["threads"] == 1
 
 
 @pytest.mark.parametrize(
