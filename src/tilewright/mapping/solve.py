@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 UNLIMITED_BUDGET = Budget(UNLIMITED)
 DEFAULT_BUDGET = Budget(UNLIMITED, deadline_s=10.0)
 """Of each layer, where people ask: what is not proven by then is said with its gap."""
+_GROUPS = "G"  # a dim of convolutions that those of one group do without
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,7 @@ def _solutions(problem: MapProblem, part: Machine, progress: Progress) -> list[M
     from tilewright.mapping.exact import Exact
 
     mapper, num_trials = _mapper(problem)
+    _require_dims(problem)
     if problem.fixed and (part.threads is not None or not isinstance(mapper, Exact)):
         first = problem.fixed[0]
         raise UsageError(
@@ -221,6 +223,17 @@ def _solutions(problem: MapProblem, part: Machine, progress: Progress) -> list[M
             known[key] = _solution(item.problem, problem, mapper, num_trials, part)
         solutions.append(known[key])
     return solutions
+
+
+def _require_dims(problem: MapProblem) -> None:
+    """A dim that some operators lack is fixed for the others; one that all lack is a mistake."""
+    dims = dict.fromkeys(dim for item in problem.items for dim in item.problem.extents)
+    for fixed in problem.fixed:
+        if dims and fixed.dim not in (*dims, _GROUPS):
+            raise UsageError(
+                f"constraints: {fixed.dim}={fixed.factor} at {fixed.level}: nothing that is mapped has the "
+                f"dim {fixed.dim!r}; give one of {', '.join(dims)}, or search without (--ignore-constraints)."
+            )
 
 
 def _solution(

@@ -24,7 +24,7 @@ def load_constraints(paths: Iterable[Path | str], machine: Machine) -> tuple[Fix
     Raises:
         MachineError: a constraint that a search does not keep; names it and says what to do.
     """
-    fixed: list[FixedSpatial] = []
+    fixed: dict[tuple[str, str], FixedSpatial] = {}
     for path in dict.fromkeys(map(str, paths)):
         document = read_document(path)
         for section in ("architecture", "arch"):
@@ -34,11 +34,17 @@ def load_constraints(paths: Iterable[Path | str], machine: Machine) -> tuple[Fix
                     raise binding.error(f"constraints on loops of nodes are not kept by a search; {_INSTEAD}")
         for directive, is_constraint in directives(document, path):
             if is_constraint:
-                fixed += _fixed(directive, machine)
-    return tuple(dict.fromkeys(fixed))
+                for part, factor in _fixed(directive, machine):
+                    known = fixed.setdefault((factor.level, factor.dim), factor)
+                    if known != factor:
+                        raise part.error(
+                            f"{factor.dim}={factor.factor} at {factor.level} contradicts "
+                            f"{known.dim}={known.factor} there; remove one of them"
+                        )
+    return tuple(fixed.values())
 
 
-def _fixed(directive: Entry, machine: Machine) -> list[FixedSpatial]:
+def _fixed(directive: Entry, machine: Machine) -> list[tuple[Entry, FixedSpatial]]:
     keys = {key: part for key, part in directive.entries().items() if part.value not in (None, "", [])}
     kind = keys["type"].text() if "type" in keys else "temporal"
     if kind in BYPASS or set(keys) <= {"target", "name", "type"}:
@@ -58,4 +64,4 @@ def _fixed(directive: Entry, machine: Machine) -> list[FixedSpatial]:
     for part, dim, factor in factors:
         if factor == 0:
             raise part.error(f"a factor of 0 for {dim} is not kept by a search; {_INSTEAD}")
-    return [FixedSpatial(level, dim, factor) for _, dim, factor in factors]
+    return [(part, FixedSpatial(level, dim, factor)) for part, dim, factor in factors]

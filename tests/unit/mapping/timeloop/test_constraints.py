@@ -62,6 +62,23 @@ def test_other_constraints_are_refused_unless_they_are_to_be_ignored(
     assert tw.map(LAYER, path, ignore_constraints=True).layers
 
 
+@pytest.mark.parametrize("second", [" K=4", "}\n  - {target: DRAM, type: spatial, factors: K=4"])
+def test_factors_that_contradict_each_other_are_refused(tmp_path: Path, second: str) -> None:
+    path = constrained(tmp_path, f"{{target: DRAM, type: spatial, factors: K=2{second}}}")
+    with pytest.raises(MachineError, match="K=4 at DRAM contradicts K=2 there; remove one of them"):
+        tw.map(LAYER, path)
+
+
+def test_a_dim_that_nothing_has_is_refused(tmp_path: Path) -> None:
+    path = constrained(tmp_path, "{target: DRAM, type: spatial, factors: Z=2}")
+    with pytest.raises(
+        UsageError, match=r"Z=2 at DRAM: .* has the dim 'Z'; give one of R, .*--ignore-constr"
+    ):
+        tw.map(LAYER, path)
+    path = constrained(tmp_path, "{target: DRAM, type: spatial, factors: G=2}")
+    assert tw.map(LAYER, path).layers  # of one group
+
+
 def test_constraints_of_nodes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="constraints on loops of nodes are not kept"):
         tw.map("1_2_2_2_1", str(written(tmp_path, LIST)))
