@@ -6,7 +6,8 @@ which cannot beat a limit are dropped, and of those that are at the same point o
 something the rest depends on are kept. The limit starts just above the lower bound and is raised until a
 mapping is found: then nothing below it was missed, and the mapping is optimal.
 
-Factors divide the extents exactly; where extents have large primes, padded extents are tried as well.
+Factors divide the extents exactly; extents padded to what fan-outs divide, or to numbers without large
+primes, are tried as well.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _OBJECTIVES: dict[int, Objective] = {
 _ROUNDING = 1e-9
 _NEARLY = 1.015
 _CLOSE = 1.2  # a limit so near the bound is not worth a way of several passes
-_QUICK_LABELS = 300_000
+_QUICK_STATES = 300_000
 _NUM_BLIND, _FEW_STATES = 5, 4_000  # passes, and search states, before good mappings are looked for
 _WIDTHS = (1, 4)
 _BOLD = 100_000  # search states of a level
@@ -68,7 +69,9 @@ class Exact:
     max_search_states: int = option(
         2_000_000, "Most partial mappings of one search; beyond, the answer has a gap."
     )
-    pads: bool = option(True, "Also try padded extents where an extent has a large prime factor.")
+    pads: bool = option(
+        True, "Also try padded extents: those that fan-outs divide, or without large prime factors."
+    )
 
     @property
     def name(self) -> str:
@@ -279,9 +282,9 @@ class _Search:
             if answer.mappings or limit == enough:
                 break
             if answer.least_lost < limit and enough < inf:
-                break  # no room for more
+                break  # no free capacity for more
         known = self._value(objective, cap_cycles)
-        if known == inf or not self.refines or self.largest_pass > _QUICK_LABELS or proven >= known:
+        if known == inf or not self.refines or self.largest_pass > _QUICK_STATES or proven >= known:
             return proven
         answer = self._pass(objective, known * (1 + _ROUNDING), cap_cycles)
         if answer is None:
