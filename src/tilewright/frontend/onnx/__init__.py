@@ -12,6 +12,7 @@ from tilewright.errors import error_context
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.build import build_graph
 from tilewright.frontend.onnx.external import check_external_data, embed_external_attributes
+from tilewright.frontend.onnx.microsoft import place_operators
 from tilewright.frontend.onnx.prepare import prepare_model
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.frontend.onnx.read import Opened, Source, open_model
@@ -55,6 +56,7 @@ def import_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None =
         external_bytes = check_external_data(model, origin)
         with native.session(num_nodes, opened.size_bytes + external_bytes):
             embed_external_attributes(model, origin)
+            place_operators(model)
             run_checker(model)
             model = prepare_model(model)
             graph = build_graph(model, origin, dict(shapes or {}))

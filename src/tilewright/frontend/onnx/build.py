@@ -1,9 +1,9 @@
 """From a validated model to a `Graph`: one walk over the nodes in order, each shape static on the way.
 
-Operators that the registry knows become nodes; others are replaced by the function body ONNX defines for
-them, down to operators that are known. `If` on a constant is replaced by the branch it takes, `Loop` and
-`Scan` of a known number of steps by these; other control flow stays one opaque node whose body reads outer
-values by their names in the graph.
+Operators that the registry knows become nodes; others are replaced by the function body that ONNX, or
+`microsoft`, defines for them, down to operators that are known. `If` on a constant is replaced by the branch
+it takes, `Loop` and `Scan` of a known number of steps by these; other control flow stays one opaque node
+whose body reads outer values by their names in the graph.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tilewright.frontend.onnx.inputs import (
 )
 from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_NODES, MAX_UNROLLED_NODES_IN_ALL
 from tilewright.frontend.onnx.loops import ResultType, loop_types
+from tilewright.frontend.onnx.microsoft import definition_of
 from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
@@ -132,18 +133,16 @@ class _Importer:
                 self._node(proto, scope)
 
     def _node(self, proto: NodeProto, scope: _Scope) -> None:
-        if proto.domain not in ("", "ai.onnx"):
-            raise UnsupportedOp(
-                f"node {node_label(proto)} is of domain {proto.domain!r}, but only ai.onnx is supported; "
-                "export the model with standard operators."
-            )
         _refuse_random(proto)
-        if proto.op_type == "Constant":
+        if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
             self._bind_constant(proto.output[0], constant_of(proto), scope)
             return
         inputs = [scope.find(name) if name else None for name in proto.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
+        if proto.domain not in ("", "ai.onnx"):
+            self._expand(proto, definition_of(proto, inputs), inputs, scope)
+            return
         check_ranges(proto, inputs)
         condition = inputs[0] if inputs else None
         if proto.op_type == "If" and condition is not None and condition.data is not None:

@@ -1,0 +1,288 @@
+"""Operators that onnxruntime's optimiser writes give what onnxruntime computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from tilewright.errors import ModelRejected, UnsupportedOp
+from tilewright.frontend.onnx import load_onnx
+from tilewright.ir.interpret import run_graph
+from tilewright.ir.verify import verify
+
+Array = np.ndarray[Any, Any]
+_RNG = np.random.default_rng(0)
+
+
+def real(*shape: int) -> Array:
+    return _RNG.standard_normal(shape).astype(np.float32)
+
+
+def some_bytes(*shape: int, dtype: type = np.uint8) -> Array:
+    low = 0 if dtype is np.uint8 else -128
+    return _RNG.integers(low, low + 256, shape).astype(dtype)
+
+
+def scale(value: float) -> Array:
+    return np.array(value, np.float32)
+
+
+def zero(value: int, dtype: type = np.uint8) -> Array:
+    return np.array(value, dtype)
+
+
+def whole(*values: int) -> Array:
+    return np.array(values, np.int32)
+
+
+@dataclass
+class Case:
+    """A node: its inputs (a dash leaves one out), attributes, and how many results it has."""
+
+    op_type: str
+    inputs: Sequence[Array | None]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    results: Sequence[bool] = (True,)
+    domain: str = "com.microsoft"
+    opset: int = 17
+    steps: float = 0.0  # of a byte that results may differ by
+
+    def __str__(self) -> str:
+        return "-".join([self.op_type, *map(str, self.attributes)])
+
+    def model(self) -> onnx.ModelProto:
+        names = ["" if array is None else f"i{n}" for n, array in enumerate(self.inputs)]
+        outputs = [f"o{n}" if wanted else "" for n, wanted in enumerate(self.results)]
+        node = helper.make_node(self.op_type, names, outputs, "fused", domain=self.domain, **self.attributes)
+        declared = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for name, a in zip(names, self.inputs, strict=True)
+            if a is not None
+        ]
+        results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
+        graph = helper.make_graph([node], "g", declared, results)
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+    @property
+    def feed(self) -> dict[str, Array]:
+        return {f"i{n}": array for n, array in enumerate(self.inputs) if array is not None}
+
+
+def computed(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[Array]:
+    graph = load_onnx(model)
+    assert verify(graph) == ()
+    assert {node.domain for node in graph.nodes} == {""}
+    found = run_graph(graph, feed)
+    return [found[value.name] for value in graph.outputs]
+
+
+def expected(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[Array]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(session.run(None, dict(feed)))
+
+
+WEIGHTS = (real(8, 24), real(24))
+TOKENS = (whole(1, 2, 0, 4, 3, 2).reshape(2, 3), whole(0, 0, 1, 1, 1, 0).reshape(2, 3))
+TABLES = (real(6, 8), real(5, 8), real(2, 8), real(8), real(8))
+MASK = whole(1, 1, 0, 1, 0, 0).reshape(2, 3)
+PAST = real(2, 2, 2, 2, 4)
+ANGLES = (real(7, 2), real(7, 2))
+A, B = (some_bytes(2, 3, 4), scale(0.02), zero(120)), (some_bytes(2, 1, 4), scale(0.03), zero(131))
+Y = (scale(0.05), zero(90))
+PICTURE = (some_bytes(1, 3, 6, 5), scale(0.02), zero(100))
+
+CASES = [
+    Case("FusedMatMul", [real(2, 3, 4), real(2, 5, 4)], {"alpha": 0.5, "transB": 1}),
+    Case("FusedMatMul", [real(3, 2, 4), real(2, 4, 5)], {"transBatchA": 1}),
+    Case("FusedMatMul", [real(4, 2, 3), real(2, 4, 5)], {"transBatchA": 1, "transA": 1}),
+    Case("Gelu", [real(2, 3)]),
+    Case("BiasGelu", [real(2, 3), real(3)]),
+    Case("FastGelu", [real(2, 3)]),
+    Case("FastGelu", [real(2, 3), real(3)]),
+    Case("QuickGelu", [real(2, 3)], {"alpha": 1.5}),
+    Case(
+        "FusedConv",
+        [real(1, 2, 5, 5), real(3, 2, 3, 3), real(3), real(1, 3, 5, 5)],
+        {"activation": "Relu", "pads": [1, 1, 1, 1]},
+    ),
+    Case(
+        "FusedConv",
+        [real(1, 2, 5, 5), real(3, 2, 3, 3)],
+        {"activation": "LeakyRelu", "activation_params": [0.2], "strides": [2, 2]},
+    ),
+    Case(
+        "FusedConv",
+        [real(1, 2, 5, 5), real(3, 2, 3, 3), real(3)],
+        {"activation": "Clip", "activation_params": [0.0, 0.5]},
+    ),
+    Case(
+        "FusedGemm",
+        [real(2, 3), real(4, 3), real(4)],
+        {"activation": "LeakyRelu", "activation_alpha": 0.3, "transB": 1},
+    ),
+    Case(
+        "SkipLayerNormalization",
+        [real(2, 3, 8), real(2, 3, 8), real(8), real(8), real(8)],
+        {"epsilon": 1e-5},
+        (True, False, False, True),
+    ),
+    Case("SkipLayerNormalization", [real(2, 3, 8), real(2, 3, 8), real(8)]),
+    Case(
+        "SkipSimplifiedLayerNormalization",
+        [real(2, 3, 8), real(2, 3, 8), real(8)],
+        {"epsilon": 1e-6},
+        (True, False, False, True),
+    ),
+    Case("SimplifiedLayerNormalization", [real(2, 3, 8), real(8)], {"axis": -1}, domain=""),
+    Case("LayerNormalization", [real(2, 3, 8), real(8), real(8)], {"axis": -1}, domain="", opset=13),
+    Case("EmbedLayerNormalization", [*TOKENS, *TABLES, MASK], {}, (True, True, True)),
+    Case("EmbedLayerNormalization", [TOKENS[0], None, *TABLES[:2], None, *TABLES[3:]], {}, (True, True)),
+    Case("Attention", [real(2, 3, 8), *WEIGHTS], {"num_heads": 2}),
+    Case("Attention", [real(2, 3, 8), *WEIGHTS, MASK], {"num_heads": 2, "unidirectional": 1}),
+    Case("Attention", [real(2, 3, 8), *WEIGHTS, whole(2, 3)], {"num_heads": 2, "scale": 0.3}),
+    Case("Attention", [real(2, 3, 8), *WEIGHTS, whole(2, 3, 0, 1)], {"num_heads": 2}),
+    Case(
+        "Attention",
+        [real(2, 3, 8), real(8, 20), real(20)],
+        {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]},
+    ),
+    Case(
+        "Attention",
+        [real(2, 3, 8), *WEIGHTS, None, PAST],
+        {"num_heads": 2, "unidirectional": 1},
+        (True, True),
+    ),
+    Case("MultiHeadAttention", [real(2, 3, 8), real(2, 5, 8), real(2, 5, 8)], {"num_heads": 2}),
+    Case(
+        "MultiHeadAttention",
+        [real(2, 3, 8), real(2, 3, 8), real(2, 3, 8), real(24), MASK, real(1, 2, 3, 3)],
+        {"num_heads": 2},
+    ),
+    Case(
+        "MultiHeadAttention",
+        [*(real(2, 3, 8) for _ in range(3)), None, None, None, PAST[0], PAST[1]],
+        {"num_heads": 2},
+        (True, True, True),
+    ),
+    Case("RotaryEmbedding", [real(2, 3, 8), np.array([2], np.int64), *ANGLES]),
+    Case(
+        "RotaryEmbedding",
+        [real(2, 2, 3, 4), np.arange(6).reshape(2, 3), *ANGLES],
+        {"interleaved": 1},
+    ),
+    Case("QLinearAdd", [*A, *B, *Y], steps=1),
+    Case("QLinearMul", [*A, *B, *Y], steps=1),
+    Case("QLinearSigmoid", [*A, scale(1 / 256), zero(0)], steps=1),
+    Case("QLinearLeakyRelu", [*A, *Y], {"alpha": 0.2}, steps=1),
+    Case("QLinearSoftmax", [*A, scale(1 / 256), zero(0)], {"axis": -1, "opset": 13}, steps=1),
+    Case("QLinearAveragePool", [*PICTURE, *Y], {"kernel_shape": [2, 2], "strides": [2, 2]}, steps=1),
+    Case("QLinearGlobalAveragePool", [*PICTURE, *Y], {"channels_last": 0}, steps=1),
+    Case("QLinearGlobalAveragePool", [*PICTURE, *Y], {"channels_last": 1}, steps=1),
+    Case("QLinearConcat", [*Y, *A, *B], {"axis": 1}, steps=1),
+    Case(
+        "QGemm",
+        [
+            *(some_bytes(2, 4), scale(0.02), zero(120)),
+            *(some_bytes(4, 3), scale(0.1), zero(99)),
+            *(whole(7, -800, 99), scale(0.2), zero(80)),
+        ],
+        steps=1,
+    ),
+    Case("NhwcMaxPool", [some_bytes(1, 4, 4, 3)], {"kernel_shape": [2, 2]}),
+    Case("MatMulIntegerToFloat", [some_bytes(2, 4), some_bytes(4, 3), scale(0.1), real(3) ** 2, zero(9)]),
+    Case("DynamicQuantizeMatMul", [real(2, 4), some_bytes(4, 3), scale(0.1), zero(100), real(3)]),
+    Case("DequantizeLinear", [some_bytes(2, 3), scale(0.1), zero(5)]),
+    Case("QuantizeLinear", [real(2, 3), scale(0.1), zero(5)], steps=1),
+    Case(
+        "QAttention",
+        [
+            *(some_bytes(2, 3, 8), some_bytes(8, 24), real(24)),
+            *(scale(0.01), scale(0.01), MASK, zero(130), zero(128)),
+        ],
+        {"num_heads": 2},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_definition_gives_what_onnxruntime_computes(case: Case) -> None:
+    model = case.model()
+    for found, wanted in zip(computed(model, case.feed), expected(model, case.feed), strict=True):
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(
+            found.astype(np.float64), wanted.astype(np.float64), rtol=2e-5, atol=max(2e-5, case.steps)
+        )
+
+
+def test_operators_that_only_run_elsewhere_are_sums_and_products_too() -> None:
+    x, bias, skip = real(2, 3, 4), real(4), real(2, 3, 4)
+    (total,) = computed(Case("BiasAdd", [x, bias, skip]).model(), {"i0": x, "i1": bias, "i2": skip})
+    np.testing.assert_allclose(total, x + bias + skip, rtol=1e-6)
+    case = Case("BiasSoftmax", [x, real(2, 1, 4)], {"axis": 2, "is_inner_broadcast": 1})
+    (found,) = computed(case.model(), case.feed)
+    powers = np.exp(x + case.inputs[1])  # type: ignore[operator]  # it is an array
+    np.testing.assert_allclose(found, powers / powers.sum(-1, keepdims=True), rtol=1e-5)
+    weights = real(4, 5)
+    (found,) = computed(Case("GemmFastGelu", [x, weights]).model(), {"i0": x, "i1": weights})
+    (wanted,) = computed(Case("FastGelu", [x @ weights]).model(), {"i0": x @ weights})
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_what_a_definition_does_not_know_is_refused_in_a_line() -> None:
+    model = Case("Gelu", [real(2, 3)], {"newer": 1}).model()
+    with pytest.raises(UnsupportedOp, match="node Gelu 'fused': its attribute 'newer' is not known"):
+        load_onnx(model)
+    model = Case("Attention", [real(2, 3, 8), *WEIGHTS], {"num_heads": 2, "do_rotary": 1}).model()
+    with pytest.raises(UnsupportedOp, match="'do_rotary' is not supported"):
+        load_onnx(model)
+    with pytest.raises(UnsupportedOp, match=r"com\.microsoft Gellu is not known; did you mean Gelu"):
+        load_onnx(Case("Gellu", [real(2, 3)]).model())
+    with pytest.raises(UnsupportedOp, match=r"'com\.microsoft\.nchwc'.*ORT_ENABLE_EXTENDED"):
+        load_onnx(Case("ReorderInput", [real(1, 8, 2, 2)], domain="com.microsoft.nchwc").model())
+
+
+def test_operands_that_do_not_fit_are_refused_in_a_line() -> None:
+    with pytest.raises(ModelRejected, match="5 heads do not divide"):
+        load_onnx(Case("Attention", [real(2, 3, 8), *WEIGHTS], {"num_heads": 5}).model())
+    with pytest.raises(ModelRejected, match="its attribute 'num_heads' is of another type"):
+        load_onnx(Case("Attention", [real(2, 3, 8), *WEIGHTS], {"num_heads": 2.5}).model())
+    with pytest.raises(ModelRejected, match=r"input 0 is .* not of rank 3"):
+        load_onnx(Case("Attention", [real(3, 8), *WEIGHTS], {"num_heads": 2}).model())
+    with pytest.raises(ModelRejected, match="needs input 1"):
+        load_onnx(Case("FusedMatMul", [real(2, 3)]).model())
+
+
+NETWORK = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8] x) => (float[1,3,8] y)
+    <float root = {1.4142135}, float one = {1.0}, float half = {0.5}> {
+    p = MatMul(x, w) q = Add(p, b) r = Div(q, root) e = Erf(r) f = Add(e, one) m = Mul(q, f) y = Mul(m, half)
+}"""
+
+
+def test_a_network_as_onnxruntime_optimises_it_is_the_same_network(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(NETWORK)
+    weights = {"w": real(8, 8), "b": real(8)}
+    model.graph.initializer.extend(numpy_helper.from_array(data, name) for name, data in weights.items())
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    optimised = onnx.load(tmp_path / "optimised.onnx")
+    assert "com.microsoft" in [node.domain for node in optimised.graph.node]
+    feed = {"x": real(1, 3, 8)}
+    found, wanted = computed(optimised, feed)[0], session.run(None, feed)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
