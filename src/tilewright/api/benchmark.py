@@ -91,8 +91,14 @@ class BenchResult(Comparison):
         return (Table(heads, rows, title, tuple(range(2, len(percents) + 4))),)
 
     def lines(self) -> Sequence[str]:
-        """The machine's state."""
-        return (str(self.machine),)
+        """Who is another model, and the machine's state."""
+        first, others = self.contestants[0], [c for c in self.contestants if c.is_other_model]
+        told = (
+            f"{other.label} is another model than {first.label}: its time is of other work, its error is not "
+            "compared."
+            for other in others
+        )
+        return (*told, str(self.machine))
 
 
 def _row(contestant: Contestant, first: Contestant) -> tuple[str, ...]:
@@ -244,6 +250,23 @@ class _Subject:
         )
 
 
+def _beside(first: _Subject, first_entrant: Entrant, other: _Subject, entrant: Entrant) -> Entrant:
+    """An entrant beside the first, which says whether both are the same model.
+
+    Raises:
+        UsageError: it takes other inputs.
+    """
+    ours, theirs = ({i.name: str(i) for i in subject.inputs} for subject in (first, other))
+    differing = next((name for name in (*ours, *theirs) if ours.get(name) != theirs.get(name)), None)
+    if differing is not None:
+        takes = theirs.get(differing, f"no input {differing!r}")
+        raise UsageError(
+            f"{entrant.label} takes {takes}, {first_entrant.label} {ours.get(differing, 'does not')}: "
+            "all run on the same inputs; bench each of them alone."
+        )
+    return dataclasses.replace(entrant, is_other_model=other.sha256 != first.sha256)
+
+
 class _Workshop:
     """Makes an artifact of every model."""
 
@@ -259,7 +282,8 @@ class _Workshop:
         models = [model for model in everyone if not _is_peer(model)]
         made = [self._entrant(number, model) for number, model in enumerate(models)]
         made = [(dataclasses.replace(one, accuracy=what.accuracy), what) for one, what in made]
-        (first, subject), *_ = made
+        (first, subject), *rest = made
+        made = [made[0], *((_beside(subject, first, what, one), what) for one, what in rest)]
         if len(models) == 1:
             made[0] = (dataclasses.replace(first, label="tilewright"), subject)
         file = first.model if isinstance(models[0], CompiledModel) else Path(models[0])

@@ -44,7 +44,8 @@ class Entrant:
     """Who takes part: a name for the table, the engine, and the file it loads.
 
     `prepared_s` is time already spent on the file, such as compiling it; it counts as loading. `accuracy` is
-    what an artifact was compiled at, or the type in which a peer is told to compute.
+    what an artifact was compiled at, or the type in which a peer is told to compute. What is another model
+    than the first has no error: the expected outputs are not its.
     `environment` is added to that of its process, which lets another version of a package take part.
     """
 
@@ -54,6 +55,7 @@ class Entrant:
     prepared_s: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
     accuracy: str = "float32"
+    is_other_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,9 @@ class Contestant:
         metadata=about("Its time over the first contestant's, round by round; null for the first."),
     )
     percents: tuple[float, ...] = field(default=PERCENTS, metadata=about(hidden=True))
+    is_other_model: bool = field(
+        default=False, metadata=about("Another model than the first: its times are of other work.")
+    )
 
     @property
     @in_json
@@ -300,7 +305,13 @@ def _burst(worker: _Worker, seconds: float) -> list[float]:
 def _result(worker: _Worker, bursts: Sequence[list[float]], expected: Sequence[Array] | None) -> Contestant:
     entrant = worker.entrant
     if worker.failure is not None:
-        return Contestant(entrant.label, entrant.engine, error=worker.failure, accuracy=entrant.accuracy)
+        return Contestant(
+            entrant.label,
+            entrant.engine,
+            error=worker.failure,
+            accuracy=entrant.accuracy,
+            is_other_model=entrant.is_other_model,
+        )
     return Contestant(
         label=entrant.label,
         engine=entrant.engine,
@@ -311,8 +322,9 @@ def _result(worker: _Worker, bursts: Sequence[list[float]], expected: Sequence[A
         timing=Timing(
             tuple(quantile(burst, 0.5) for burst in bursts), tuple(ms for burst in bursts for ms in burst)
         ),
-        max_error=None if expected is None else _error(worker.outputs, expected),
+        max_error=None if expected is None or entrant.is_other_model else _error(worker.outputs, expected),
         accuracy=entrant.accuracy,
+        is_other_model=entrant.is_other_model,
     )
 
 

@@ -168,3 +168,21 @@ def test_types_that_files_of_arrays_lack_are_measured_too(tmp_path: Path) -> Non
     expected = [np.maximum(x.astype(np.float64), 0)]
     found = compare_engines([Entrant("a", "tilewright", artifact)], {"x": x}, QUICK, expected=expected)
     assert found.contestants[0].max_error == 0.0
+
+
+@pytest.mark.usefixtures("short_bursts")
+def test_bench_says_of_another_model_that_it_is_one(artifact: Path) -> None:
+    feed = {"image": np.zeros((1, 3, 12, 12), np.float32)}
+    other = tw.compile(small_net(seed=1), threads=1)
+    found = tw.bench(artifact, other, feed=feed, duration="0.05s", threads=1)
+    assert [c.is_other_model for c in found.contestants] == [False, True]
+    assert found.contestants[0].max_error is not None
+    assert found.contestants[1].max_error is None
+    told = "2: cpu is another model than 1: m.tw: its time is of other work, its error is not compared."
+    assert told in found.lines()
+
+
+def test_bench_refuses_a_model_of_other_inputs(artifact: Path) -> None:
+    other = tw.compile(small_net(size=8), threads=1)
+    with pytest.raises(UsageError, match=r"2: cpu takes .*8, 8.*, 1: m\.tw .*12, 12.*the same inputs"):
+        tw.bench(artifact, other, threads=1)

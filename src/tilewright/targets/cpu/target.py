@@ -143,7 +143,8 @@ class CpuTarget:
         for value in (*node.operands(), *node.results()):
             if value.dtype in _UNSUPPORTED_TYPES:
                 return Support.no(
-                    f"{value.name!r} holds {value.dtype} values, which only the interpreter runs"
+                    f"{value.name!r} holds {value.dtype} values, which only the interpreter runs; give "
+                    "--target interpreter, or keep them outside the model"
                 )
         description = describe(node)
         if isinstance(description, Opaque):
