@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from tilewright.arguments import argument, checked
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError, error_context
 from tilewright.explain import OnnxNode
-from tilewright.frontend.onnx import Opened, Source, import_model, open_model
+from tilewright.frontend.onnx import Opened, RefusedNode, Source, import_model, open_model, survey_model
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
@@ -116,17 +116,36 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
 
         graph = load_torch(source, example_inputs)
         return Model(graph, _graph_digest(graph), type(source).__name__)
+    return _loaded(source, fixed, lambda opened: (import_model(opened, shapes=fixed), ()))[0]
+
+
+def survey(source: Source, shapes: Shapes | None = None) -> tuple[Model, tuple[RefusedNode, ...]]:
+    """What of an ONNX model can be loaded, and the nodes that cannot, each with the reason.
+
+    Raises:
+        ModelRejected, UnsupportedOp, UsageError: as `load`, but for nodes that are not supported.
+    """
+    fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
+    return _loaded(source, fixed, lambda opened: survey_model(opened, shapes=fixed))
+
+
+def _loaded(
+    source: Any,
+    shapes: Mapping[str, tuple[int, ...]],
+    build: Callable[[Opened], tuple[Graph, tuple[RefusedNode, ...]]],
+) -> tuple[Model, tuple[RefusedNode, ...]]:
+    """A model opened and built."""
     opened = open_model(argument("model", source, Source))
     with error_context(f"in {opened.origin.label}"), bounded_messages():
         listed = _listed(opened)
     if opened.locations:
-        graph = import_model(opened, shapes=fixed)
+        graph, refused = build(opened)
         digest = opened.sha256()
     else:
         # Hashing lets go of the interpreter.
-        digest, graph = beside(opened.sha256, lambda: import_model(opened, shapes=fixed))
+        digest, (graph, refused) = beside(opened.sha256, lambda: build(opened))
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else graph.name
-    return Model(graph, digest, str(name), fixed, listed)
+    return Model(graph, digest, str(name), shapes, listed), refused
 
 
 def as_model(model: Model | Source, shapes: Shapes | None) -> Model:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from tilewright.api.models import Model, Shapes, as_model
+from tilewright.api.models import Model, Shapes, as_model, survey
 from tilewright.arguments import checked
-from tilewright.frontend.onnx import Source
+from tilewright.frontend.onnx import RefusedNode, Source
 from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.printable import printable
-from tilewright.results import Result, Table, in_json
+from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import Support
 
-Verdict = Literal["native", "host", "unsupported"]
+Verdict = Literal["native", "host", "unsupported", "refused", "unknown"]
+"""In code of the target's, on the host, not on this target, on none; or behind one that is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class CheckReport(Result):
 
     model: str
     target: str
-    operators: tuple[OperatorSupport, ...]
+    operators: tuple[OperatorSupport, ...] = field(metadata=about("Those of one type with their nodes."))
+    model_sha256: str = field(default="", metadata=about(hidden=True))
 
     @property
     @in_json
@@ -50,8 +52,11 @@ class CheckReport(Result):
 
     @property
     def unsupported(self) -> tuple[OperatorSupport, ...]:
-        """Operators that the target declines."""
-        return tuple(o for o in self.operators if o.verdict == "unsupported")
+        """Operators that do not run, those first that nobody would run, and last those behind them."""
+        order = {verdict: place for place, verdict in enumerate(("refused", "unsupported", "unknown"))}
+        return tuple(
+            sorted((o for o in self.operators if o.verdict in order), key=lambda o: order[o.verdict])
+        )
 
     @property
     def on_host(self) -> tuple[OperatorSupport, ...]:
@@ -59,9 +64,14 @@ class CheckReport(Result):
         return tuple(o for o in self.operators if o.verdict == "host")
 
     def tables(self) -> Sequence[Table]:
-        """Operators, those of one type that are treated alike in a row."""
+        """Operators, those of one type that are treated alike in a row, and each node that does not run."""
         rows = tuple((o.op_type, o.opset, len(o.nodes), o.verdict, o.reason) for o in self.operators)
-        return (Table(("operator", "opset", "nodes", "verdict", "why"), rows, right=(1, 2)),)
+        operators = Table(("operator", "opset", "nodes", "verdict", "why"), rows, right=(1, 2))
+        nodes = tuple((name, o.op_type, o.verdict) for o in self.unsupported for name in o.nodes)
+        if not nodes:
+            return (operators,)
+        title = f"nodes that do not run: {len(nodes)}"
+        return operators, Table(("node", "operator", "verdict"), nodes, title=title)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.operators))
@@ -72,12 +82,17 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
     """Ask a target about every operator of a model, without compiling it.
 
     Operators are those of the model, before any pass; a recurrent layer counts as the steps it is written as.
+    An operator that no target runs is no error here, where the model was not loaded yet: what does not depend
+    on it is looked at.
 
     Raises:
         ModelRejected: the model itself cannot be loaded. An unsupported operator raises nothing.
     """
-    model = as_model(model, shapes)
-    asked = find_target(target)
+    asked, refused = find_target(target), tuple[RefusedNode, ...]()
+    if isinstance(model, Model):
+        model = as_model(model, shapes)
+    else:
+        model, refused = survey(model, shapes)
     found: dict[tuple[str, int, Verdict, str], list[str]] = {}
     for node in model.graph.nodes:
         support = asked.supports(node)
@@ -86,5 +101,8 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
             support = Support.yes(f"written as its {steps} steps")
         verdict: Verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
         found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
+    for other in refused:
+        key: Verdict = "refused" if other.is_known else "unknown"
+        found.setdefault((other.op_type, other.opset, key, other.reason), []).append(other.name)
     operators = tuple(OperatorSupport(*key, tuple(names)) for key, names in found.items())
-    return CheckReport(model.name, target, operators)
+    return CheckReport(model.name, target, operators, model.sha256)

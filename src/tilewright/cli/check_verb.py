@@ -33,20 +33,20 @@ def check(
     find_target(target)
     if is_artifact(model):
         raise UsageError(f"{model}: is compiled already; give the ONNX file.")
-    loaded = tw.load(model, shapes=parsed_shapes(shapes))
-    report = tw.check(loaded, target)
+    report = tw.check(model, target, shapes=parsed_shapes(shapes))
     if as_json:
-        print_model_document("check", loaded.sha256, target, report)
+        print_model_document("check", report.model_sha256, target, report)
     else:
         print_result(report)
     if not report.ok:
         first = report.unsupported[0]
         others = sum(len(o.nodes) for o in report.unsupported) - 1
-        raise UnsupportedOp(
-            f"{model}: {target} does not run {first.op_type} {first.nodes[0]!r}: {first.reason}"
-            + (f" (and {others} more)" if others else "")
-            + ". Try --target interpreter."
-        )
+        more = f" (and {others} more, which the table lists)" if others else ""
+        if first.verdict == "refused":
+            raise UnsupportedOp(f"{model}: {first.reason.rstrip('.')}{more}.")
+        what = f"{first.op_type} {first.nodes[0]!r}: {first.reason}"
+        advice = "" if "--target interpreter" in first.reason else " Try --target interpreter."
+        raise UnsupportedOp(f"{model}: {target} does not run {what}{more}.{advice}")
     if report.on_host:
         count = sum(len(o.nodes) for o in report.on_host)
         hint(f"{count} operator{'s run' if count > 1 else ' runs'} on the host: correct, but slow.")

@@ -6,7 +6,9 @@ functions) → `build` (nodes, static shapes). A file that fails any step is ref
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from onnx import ModelProto
 
 from tilewright.errors import error_context
 from tilewright.frontend.onnx import native
@@ -16,11 +18,20 @@ from tilewright.frontend.onnx.microsoft import place_operators
 from tilewright.frontend.onnx.prepare import prepare_model
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.frontend.onnx.read import Opened, Source, open_model
+from tilewright.frontend.onnx.survey import RefusedNode, survey_graph
 from tilewright.frontend.onnx.validate import run_checker, validate_model
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
 
-__all__ = ["Opened", "Source", "import_model", "load_onnx", "open_model"]
+__all__ = [
+    "Opened",
+    "RefusedNode",
+    "Source",
+    "import_model",
+    "load_onnx",
+    "open_model",
+    "survey_model",
+]
 
 
 def load_onnx(source: Source, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
@@ -50,6 +61,25 @@ def import_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None =
         UnsupportedOp: a valid model that uses something this version does not run.
         UsageError: open dimensions, or `shapes` that do not fit.
     """
+    return _imported(opened, lambda model: (build_graph(model, opened.origin, dict(shapes or {})), ()))[0]
+
+
+def survey_model(
+    opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None = None
+) -> tuple[Graph, tuple[RefusedNode, ...]]:
+    """What of a model can be imported, and the nodes that cannot, which are no error here.
+
+    Raises:
+        ModelRejected, UnsupportedOp, UsageError: as `import_model`, but for nodes that are not supported.
+    """
+    return _imported(opened, lambda model: survey_graph(model, opened.origin, dict(shapes or {})))
+
+
+Surveyed = tuple[Graph, tuple[RefusedNode, ...]]
+
+
+def _imported(opened: Opened, build: Callable[[ModelProto], Surveyed]) -> Surveyed:
+    """A model checked, prepared and built."""
     model, origin = opened.model, opened.origin
     with error_context(f"in {origin.label}"), bounded_messages():
         num_nodes = validate_model(model)
@@ -58,7 +88,6 @@ def import_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None =
             embed_external_attributes(model, origin)
             place_operators(model)
             run_checker(model)
-            model = prepare_model(model)
-            graph = build_graph(model, origin, dict(shapes or {}))
+            graph, refused = build(prepare_model(model))
         require_valid(graph, after="import")
-        return graph
+        return graph, refused

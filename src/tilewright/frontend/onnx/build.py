@@ -57,19 +57,20 @@ _RANDOM = frozenset(
 
 
 @dataclass(slots=True)
-class _Scope:
+class Scope:
     """Names visible in one node list; `targets` are names that results must take in the graph."""
 
     opsets: Mapping[str, int]
     prefix: str = ""
     depth: int = 0
-    parent: _Scope | None = None
+    parent: Scope | None = None
     values: dict[str, Value | None] = field(default_factory=dict)
     targets: dict[str, str] = field(default_factory=dict)
     declared: dict[str, Declaration] = field(default_factory=dict)
 
     def find(self, name: str) -> Value | None:
-        scope: _Scope | None = self
+        """The value of a name here or further out; None for an input that was left out."""
+        scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
                 return scope.values[name]
@@ -83,10 +84,12 @@ def build_graph(model: ModelProto, origin: Origin, shapes: Mapping[str, Sequence
     Raises:
         ModelRejected, UnsupportedOp, UsageError: see `load_onnx`.
     """
-    return _Importer(origin, bind_inputs(model.graph, shapes)).run(model)
+    return Importer(origin, bind_inputs(model.graph, shapes)).run(model)
 
 
-class _Importer:
+class Importer:
+    """One import: the graph so far, and what is known of its names."""
+
     def __init__(self, origin: Origin, bound: BoundInputs) -> None:
         self._origin = origin
         self._bound = bound
@@ -97,9 +100,10 @@ class _Importer:
         self._node_names: dict[str, int] = {}
 
     def run(self, model: ModelProto) -> Graph:
+        """Import the nodes of a validated model."""
         proto = model.graph
         self._graph.name = proto.name or "graph"
-        scope = _Scope(opset_versions(model))
+        scope = Scope(opset_versions(model))
         results = [name for node in proto.node for name in node.output if name]
         # Names of the model itself stay as they are; names inside expanded bodies make way.
         scope.targets = {name: name for name in results}
@@ -118,7 +122,7 @@ class _Importer:
         self._graph.outputs = [self._output(info.name, scope) for info in proto.output]
         return self._graph
 
-    def _initializers(self, tensors: Iterable[TensorProto], scope: _Scope) -> None:
+    def _initializers(self, tensors: Iterable[TensorProto], scope: Scope) -> None:
         for tensor in tensors:
             if tensor.name in scope.values:
                 continue  # An input with a default that the user chose to feed.
@@ -126,14 +130,14 @@ class _Importer:
             name = tensor.name if scope.parent is None else self._name(tensor.name, scope)
             scope.values[tensor.name] = _constant(name, data)
 
-    def _nodes(self, nodes: Iterable[NodeProto], scope: _Scope) -> None:
+    def _nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
         for proto in nodes:
             native.check_time()
             with error_context(f"node {node_label(proto)}"):
                 self._node(proto, scope)
 
-    def _node(self, proto: NodeProto, scope: _Scope) -> None:
-        _refuse_random(proto)
+    def _node(self, proto: NodeProto, scope: Scope) -> None:
+        refuse_random(proto)
         if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
             self._bind_constant(proto.output[0], constant_of(proto), scope)
             return
@@ -190,7 +194,7 @@ class _Importer:
         self._folded_bytes += sum(array.nbytes for array in data if array is not None)
         return self._folded_bytes <= MAX_FOLDED_BYTES
 
-    def _with_first_result(self, proto: NodeProto, scope: _Scope) -> NodeProto:
+    def _with_first_result(self, proto: NodeProto, scope: Scope) -> NodeProto:
         """The node with a name for its omitted first result: every node of a graph has one."""
         named = NodeProto()
         named.CopyFrom(proto)
@@ -199,7 +203,7 @@ class _Importer:
         return named
 
     def _result_type(
-        self, name: str, found: Declaration | None, own: Shape | None, scope: _Scope
+        self, name: str, found: Declaration | None, own: Shape | None, scope: Scope
     ) -> ResultType:
         """Type and, where it is known, shape of a result.
 
@@ -227,7 +231,7 @@ class _Importer:
         proto: NodeProto,
         node: Node,
         types: Sequence[ResultType],
-        scope: _Scope,
+        scope: Scope,
     ) -> None:
         for name, value, found in zip(proto.output, node.outputs, types, strict=True):
             if value is None:
@@ -275,13 +279,13 @@ class _Importer:
         fixed = _constant(name, data)
         node.inputs = tuple(fixed if i == sizing.operand else v for i, v in enumerate(node.inputs))
 
-    def _take_branch(self, proto: NodeProto, condition: bool, scope: _Scope) -> None:
+    def _take_branch(self, proto: NodeProto, condition: bool, scope: Scope) -> None:
         wanted = "then_branch" if condition else "else_branch"
         graph: GraphProto = next(a.g for a in proto.attribute if a.name == wanted)
-        inner = _Scope(scope.opsets, self._inner_prefix(proto, scope), scope.depth, parent=scope)
+        inner = Scope(scope.opsets, self._inner_prefix(proto, scope), scope.depth, parent=scope)
         self._inline(inner, [v.name for v in graph.output], proto, scope, graph.node, graph.initializer)
 
-    def _unrolled(self, proto: NodeProto, inputs: Sequence[Value | None], scope: _Scope) -> bool:
+    def _unrolled(self, proto: NodeProto, inputs: Sequence[Value | None], scope: Scope) -> bool:
         """Put the steps of a loop in its place, if they are known and few."""
         body = loop_body(proto)
         if sum(node.op_type in _LOOPS for node, _ in all_nodes(body.node)) > _MAX_INNER_LOOPS:
@@ -301,10 +305,10 @@ class _Importer:
         scope.values.update({n: v for n, v in zip(proto.output, results, strict=False) if n})
         return True
 
-    def _body_results(self, body: GraphProto, inputs: Sequence[Value], scope: _Scope) -> Sequence[Value]:
+    def _body_results(self, body: GraphProto, inputs: Sequence[Value], scope: Scope) -> Sequence[Value]:
         """Results of a loop's body for their types only: what it takes to find them is undone."""
-        trial = _Importer(self._origin, self._bound)
-        inner = _Scope(scope.opsets, scope.prefix, scope.depth + 1, parent=scope)
+        trial = Importer(self._origin, self._bound)
+        inner = Scope(scope.opsets, scope.prefix, scope.depth + 1, parent=scope)
         inner.values = dict(zip((v.name for v in body.input), inputs, strict=False))
         try:
             trial._initializers(body.initializer, inner)
@@ -325,7 +329,7 @@ class _Importer:
         schema: defs.OpSchema,
         inputs: Sequence[Value | None],
         types: Sequence[ResultType],
-        scope: _Scope,
+        scope: Scope,
     ) -> bool:
         """Put ONNX's definition of an operator in its place, if there is one that can be imported."""
         body = function_body(proto, schema, scope.opsets[""], inputs)
@@ -343,7 +347,7 @@ class _Importer:
         return True
 
     def _expand(
-        self, proto: NodeProto, body: FunctionProto, inputs: Sequence[Value | None], scope: _Scope
+        self, proto: NodeProto, body: FunctionProto, inputs: Sequence[Value | None], scope: Scope
     ) -> None:
         if scope.depth >= _MAX_EXPANSION_DEPTH:
             raise UnsupportedOp(f"node {node_label(proto)}: its definition by other operators does not end.")
@@ -351,17 +355,17 @@ class _Importer:
             **scope.opsets,
             **{("" if e.domain == "ai.onnx" else e.domain): e.version for e in body.opset_import},
         }
-        inner = _Scope(opsets, self._inner_prefix(proto, scope), scope.depth + 1)
+        inner = Scope(opsets, self._inner_prefix(proto, scope), scope.depth + 1)
         padded = [*inputs, *[None] * (len(body.input) - len(inputs))]
         inner.values = dict(zip(body.input, padded, strict=False))
         self._inline(inner, list(body.output), proto, scope, body.node, ())
 
     def _inline(
         self,
-        inner: _Scope,
+        inner: Scope,
         results: Sequence[str],
         proto: NodeProto,
-        scope: _Scope,
+        scope: Scope,
         nodes: Iterable[NodeProto],
         initializers: Iterable[TensorProto],
     ) -> None:
@@ -374,7 +378,7 @@ class _Importer:
         for inside, outside in pairs:
             scope.values[outside] = inner.find(inside)
 
-    def _output(self, name: str, scope: _Scope) -> Value:
+    def _output(self, name: str, scope: Scope) -> Value:
         value = scope.find(name)
         assert value is not None
         if value.name == name:
@@ -384,32 +388,32 @@ class _Importer:
         self._graph.append(Node("Identity", [value], [result], name=name, opset=scope.opsets[""]))
         return result
 
-    def _bind_constant(self, name: str, data: np.ndarray[Any, Any], scope: _Scope) -> None:
+    def _bind_constant(self, name: str, data: np.ndarray[Any, Any], scope: Scope) -> None:
         checked_shape(data.shape, DType.from_numpy(data.dtype), f"{name!r}")
         scope.values[name] = _constant(self._result_name(name, scope), data)
 
-    def _result_name(self, name: str, scope: _Scope) -> str:
+    def _result_name(self, name: str, scope: Scope) -> str:
         return scope.targets[name] if name in scope.targets else self._name(name, scope)
 
-    def _inner_prefix(self, proto: NodeProto, scope: _Scope) -> str:
+    def _inner_prefix(self, proto: NodeProto, scope: Scope) -> str:
         label = proto.name or next((o for o in proto.output if o), proto.op_type)
         return f"{scope.prefix}{label}/"
 
-    def _name(self, name: str, scope: _Scope) -> str:
+    def _name(self, name: str, scope: Scope) -> str:
         return _unused(f"{scope.prefix}{name}", self._value_names)
 
-    def _node_name(self, name: str, scope: _Scope) -> str:
+    def _node_name(self, name: str, scope: Scope) -> str:
         return _unused(f"{scope.prefix}{name}", self._node_names)
 
 
 class _Steps:
     """A loop's body, imported step by step; its initializers are shared."""
 
-    def __init__(self, importer: _Importer, proto: NodeProto, scope: _Scope) -> None:
+    def __init__(self, importer: Importer, proto: NodeProto, scope: Scope) -> None:
         self._importer = importer
         self._body = loop_body(proto)
         prefix = importer._inner_prefix(proto, scope)
-        self._shared = _Scope(scope.opsets, prefix, scope.depth, parent=scope)
+        self._shared = Scope(scope.opsets, prefix, scope.depth, parent=scope)
         importer._initializers(self._body.initializer, self._shared)
 
     @property
@@ -418,7 +422,7 @@ class _Steps:
 
     def step(self, arguments: Sequence[Value]) -> Sequence[Value | None]:
         shared = self._shared
-        inner = _Scope(shared.opsets, shared.prefix, shared.depth, parent=shared)
+        inner = Scope(shared.opsets, shared.prefix, shared.depth, parent=shared)
         inner.values.update(zip((v.name for v in self._body.input), arguments, strict=False))
         self._importer._nodes(self._body.node, inner)
         return [inner.find(v.name) for v in self._body.output]
@@ -467,7 +471,8 @@ def _dims_text(dims: Sequence[Dimension]) -> str:
     return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
 
 
-def _refuse_random(proto: NodeProto) -> None:
+def refuse_random(proto: NodeProto) -> None:
+    """Refuse a node, or one in its bodies, that draws random numbers."""
     for node, _ in all_nodes([proto]):
         if node.op_type in _RANDOM:
             raise UnsupportedOp(

@@ -36,6 +36,17 @@ def definition_of(node: NodeProto, inputs: Sequence[Value | None]) -> FunctionPr
         UnsupportedOp: nobody knows, or not for these attributes.
         ModelRejected: the inputs do not fit the operator.
     """
+    require_known(node)
+    definition = Definition(node, inputs)
+    return definition.function(_DEFINITIONS[node.op_type](definition))
+
+
+def require_known(node: NodeProto) -> None:
+    """Refuse a node of another domain than ai.onnx that has no definition, whatever its inputs are.
+
+    Raises:
+        UnsupportedOp: it has none.
+    """
     if node.domain == _LAYOUT_DOMAIN:
         raise UnsupportedOp(
             f"node {node_label(node)} is of domain {node.domain!r}: onnxruntime laid out the model for one "
@@ -46,16 +57,13 @@ def definition_of(node: NodeProto, inputs: Sequence[Value | None]) -> FunctionPr
             f"node {node_label(node)} is of domain {node.domain!r}, but only ai.onnx and operators that "
             "onnxruntime's optimiser writes are supported; export the model with standard operators."
         )
-    write = _DEFINITIONS.get(node.op_type)
-    if write is None:
+    if node.op_type not in _DEFINITIONS:
         guess = likely(node.op_type, tuple(_DEFINITIONS))
         raise UnsupportedOp(
             f"node {node_label(node)}: {DOMAIN} {node.op_type} is not known"
             + (f"; {guess}? Else export" if guess else "; export")
             + " the model with standard operators."
         )
-    definition = Definition(node, inputs)
-    return definition.function(write(definition))
 
 
 def place_operators(model: ModelProto) -> None:

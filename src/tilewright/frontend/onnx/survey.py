@@ -1,0 +1,105 @@
+"""What of a model can be imported, and every node that cannot: an import that goes on behind a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import ModelProto, NodeProto
+
+from tilewright.errors import UnsupportedOp
+from tilewright.frontend.onnx import native
+from tilewright.frontend.onnx.build import Importer, Scope, refuse_random
+from tilewright.frontend.onnx.infer import find_schema
+from tilewright.frontend.onnx.inputs import BoundInputs, bind_inputs, resolve
+from tilewright.frontend.onnx.microsoft import require_known
+from tilewright.frontend.onnx.origin import Origin
+from tilewright.ir.bodies import body_graphs, free_names
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph, Value
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedNode:
+    """A node that cannot be imported, and why. One that reads the results of such a node was not looked at
+    as a whole: nobody knows its shapes.
+    """
+
+    name: str
+    op_type: str
+    opset: int
+    reason: str
+    is_known: bool = True
+
+
+def survey_graph(
+    model: ModelProto, origin: Origin, shapes: Mapping[str, Sequence[int]]
+) -> tuple[Graph, tuple[RefusedNode, ...]]:
+    """The graph of all nodes that can be imported, results of others being its inputs, and those others.
+
+    Raises:
+        ModelRejected, UnsupportedOp, UsageError: as `build_graph`, but for nodes that are not supported.
+    """
+    survey = _Survey(origin, bind_inputs(model.graph, shapes))
+    return survey.run(model), tuple(survey.refused)
+
+
+class _Survey(Importer):
+    def __init__(self, origin: Origin, bound: BoundInputs) -> None:
+        super().__init__(origin, bound)
+        self.refused: list[RefusedNode] = []
+        self._unknown: set[str] = set()
+
+    def _nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
+        if scope.parent is not None or scope.depth:
+            super()._nodes(nodes, scope)  # of a definition or a body: its node is refused as a whole
+            return
+        for proto in nodes:
+            native.check_time()
+            num_nodes = len(self._graph.nodes)
+            is_known = not self._unknown.intersection(_read_by(proto))
+            try:
+                if is_known:
+                    super()._nodes([proto], scope)
+                else:
+                    _require_possible(proto, scope)
+                    self._refuse(proto, scope, "reads results of nodes that are refused", is_known=False)
+            except UnsupportedOp as error:
+                self._undo(num_nodes)
+                self._refuse(proto, scope, str(error), is_known=True)
+
+    def _refuse(self, proto: NodeProto, scope: Scope, reason: str, *, is_known: bool) -> None:
+        """Note a node; its results become inputs of the graph where the model declares what they are."""
+        label = proto.name or next((name for name in proto.output if name), proto.op_type)
+        opset = scope.opsets.get("" if proto.domain == "ai.onnx" else proto.domain, 0)
+        self.refused.append(RefusedNode(label, proto.op_type, opset, reason, is_known))
+        for name in filter(None, proto.output):
+            declared = scope.declared.get(name)
+            shape = None if declared is None else resolve(declared, self._bound.symbols)
+            if declared is None or shape is None:
+                self._unknown.add(name)
+            else:
+                scope.values[name] = self._graph.add_input(Value(name, declared.dtype, shape))
+
+    def _output(self, name: str, scope: Scope) -> Value:
+        if name in self._unknown:
+            return self._graph.add_input(Value(name, DType.FLOAT32, ()))
+        return super()._output(name, scope)
+
+
+def _read_by(proto: NodeProto) -> set[str]:
+    """Names that a node or its bodies read."""
+    return {*proto.input, *(name for body in body_graphs(proto) for name in free_names(body))}
+
+
+def _require_possible(proto: NodeProto, scope: Scope) -> None:
+    """Refuse what no shapes could make possible.
+
+    Raises:
+        UnsupportedOp: an operator that is not known, or random.
+    """
+    refuse_random(proto)
+    if proto.domain in ("", "ai.onnx"):
+        find_schema(proto, scope.opsets[""])
+    else:
+        require_known(proto)

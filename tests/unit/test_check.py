@@ -1,0 +1,77 @@
+"""`tw.check` and its verb name every node that does not run, also behind one that cannot be loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx.parser import parse_model
+from tests.support.cli import tilewright
+
+import tilewright as tw
+
+MODEL = """<ir_version: 8, opset_import: ["": 17, "com.example": 1]>
+g (float[2,3] x, string[2] t) => (float[2,3] y, float z, string[2] u) <float[2,3] b> {
+    [first] a = Relu(x)
+    [odd] b = com.example.Odd(a)
+    [behind_known] c = Neg(b)
+    [odd_again] d = com.example.Odd(c)
+    [behind_unknown] e = Exp(d)
+    [draws] f = RandomNormalLike(e)
+    [last] y = Abs(c)
+    [sum] z = ReduceSum <keepdims = 0>(e)
+    [text] u = Identity(t)
+}"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("check") / "odd.onnx"
+    onnx.save(parse_model(MODEL), path)
+    return path
+
+
+def test_check_goes_on_behind_a_node_that_cannot_be_loaded(path: Path) -> None:
+    report = tw.check(path)
+    assert not report.ok
+    verdicts = {name: operator.verdict for operator in report.operators for name in operator.nodes}
+    assert verdicts == {
+        "first": "native",
+        "odd": "refused",
+        "behind_known": "native",  # the model declares what `odd` gives
+        "odd_again": "refused",
+        "behind_unknown": "unknown",
+        "draws": "refused",
+        "last": "native",
+        "sum": "unknown",
+        "text": "unsupported",
+    }
+    assert [operator.verdict for operator in report.unsupported] == [
+        *("refused",) * 3,
+        "unsupported",
+        *("unknown",) * 2,
+    ]
+
+
+def test_the_verb_lists_all_nodes_that_do_not_run_and_says_how_many(path: Path) -> None:
+    result = tilewright("check", path)
+    assert result.code == 3
+    assert "nodes that do not run: 6" in result.out
+    for name in ("odd", "odd_again", "draws", "text", "behind_unknown", "sum"):
+        assert f" {name} " in result.out
+    (line,) = result.err.splitlines()
+    assert "Odd 'odd' is of domain 'com.example'" in line
+    assert "and 5 more, which the table lists" in line
+    document = tilewright("check", path, "--json").document
+    listed = [n for o in document["operators"] if o["verdict"] not in ("native", "host") for n in o["nodes"]]
+    assert sorted(listed) == sorted(("odd", "odd_again", "draws", "text", "behind_unknown", "sum"))
+
+
+def test_a_model_that_loads_is_checked_as_it_was(path: Path) -> None:
+    with pytest.raises(tw.UnsupportedOp):
+        tw.load(path)
+    model = tw.load(
+        parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
+    )
+    assert [(o.op_type, o.verdict) for o in tw.check(model).operators] == [("Relu", "native")]
