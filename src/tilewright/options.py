@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from tilewright.errors import UsageError
-from tilewright.families import FAMILIES
+from tilewright.families import FAMILIES, canonical_target
 from tilewright.planning.budget import UNLIMITED, Budget
 
 if TYPE_CHECKING:
@@ -65,10 +65,12 @@ def _about(
     family: str = "",
     also: tuple[str, ...] = (),
     has_options: bool = False,
+    is_expert: bool = False,
 ) -> dict[str, Any]:
     """Metadata of a field.
 
-    `flags` are its names on the command line, in a `panel` of the help; `parse` reads the value from text.
+    `flags` are its names on the command line, in a `panel` of the help, or behind `--help-all` where that
+    `is_expert`; `parse` reads the value from text.
     `key` says whether it can change the artifact and so belongs to its key. Names are those of the members of
     a `family`, and `also` others; `has_options` where a name may be followed by options in braces.
     """
@@ -81,6 +83,7 @@ def _about(
         "family": family,
         "also": also,
         "has_options": has_options,
+        "is_expert": is_expert,
     }
 
 
@@ -168,6 +171,7 @@ class Options:
             family="schedule",
             also=(AUTO,),
             has_options=True,
+            is_expert=True,
         ),
     )
     memory: str = field(
@@ -179,6 +183,7 @@ class Options:
             family="memory",
             also=(AUTO,),
             has_options=True,
+            is_expert=True,
         ),
     )
     passes: tuple[str, ...] = field(
@@ -189,12 +194,17 @@ class Options:
             panel=_PLANS,
             family="passes",
             has_options=True,
+            is_expert=True,
         ),
     )
     disabled_passes: tuple[str, ...] = field(
         default=(),
         metadata=_about(
-            "Leave out a graph pass; repeatable.", "--disable-pass", panel=_PLANS, family="passes"
+            "Leave out a graph pass; repeatable.",
+            "--disable-pass",
+            panel=_PLANS,
+            family="passes",
+            is_expert=True,
         ),
     )
     seed: int = field(
@@ -223,12 +233,23 @@ class Options:
     )
     frozen: bool = field(
         default=False,
-        metadata=_about("A kernel missing from the cache is an error.", "--frozen", panel=_LIMITS, key=False),
+        metadata=_about(
+            "A kernel missing from the cache is an error.",
+            "--frozen",
+            panel=_LIMITS,
+            key=False,
+            is_expert=True,
+        ),
     )
     dump_after: tuple[str, ...] = field(
         default=(),
         metadata=_about(
-            "Print the graph after this pass; repeatable.", "--dump-after", key=False, family="passes"
+            "Print the graph after this pass; repeatable.",
+            "--dump-after",
+            panel=_PLANS,
+            key=False,
+            family="passes",
+            is_expert=True,
         ),
     )
 
@@ -248,6 +269,11 @@ class Options:
         _check_choice("hint", self.hint, get_args(Hint))
         _check_choice("accuracy", self.accuracy, get_args(Accuracy))
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
+        object.__setattr__(self, "target", canonical_target(self.target))
+        if self.isa is not None:
+            from tilewright.hardware.processor import ALIASES
+
+            object.__setattr__(self, "isa", ALIASES.get(self.isa, self.isa))
         if not self.target:
             raise UsageError("target: the name is empty.")
         _check_positive("threads", self.threads)

@@ -86,7 +86,7 @@ def test_a_mistake_is_one_line(settings: dict[str, object], said: str) -> None:
 
 
 def test_every_flag_of_the_verb_is_a_field_of_the_request() -> None:
-    text = tilewright("simulate", "--help").out
+    text = tilewright("simulate", "--help-all").out
     fields = set(SimulationRequest.__dataclass_fields__) - {"model"}
     assert all(f"--{name.removesuffix('_ms').replace('_', '-')}" in text for name in fields)
 

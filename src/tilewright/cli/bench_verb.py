@@ -23,8 +23,10 @@ def bench(
     ),
     versus: str = typer.Option("", "--vs", help="Peers to run beside it: onnxruntime,openvino."),
     duration: float = typer.Option(10.0, "--duration", help="Seconds to measure, all engines together."),
-    iters: int = typer.Option(1, "--iters", help="Least number of runs of each engine."),
-    warmup: float = typer.Option(0.3, "--warmup", help="Seconds to run each engine before measuring."),
+    iters: int = typer.Option(1, "--iters", help="Least number of runs of each engine.", hidden=True),
+    warmup: float = typer.Option(
+        0.3, "--warmup", help="Seconds to run each engine before measuring.", hidden=True
+    ),
     percentile: str = typer.Option("50,90,99", "--percentile", help="Percentiles of latency to show."),
     inputs: Path | None = INPUTS,
     error: bool = typer.Option(True, help="Measure each engine's error against the reference in float64."),

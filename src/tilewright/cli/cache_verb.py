@@ -6,12 +6,11 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import add_verb
+from tilewright.cli.flags import CACHE, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result
 from tilewright.results import Result
 
 _MAX_SHOWN = 5
-_CACHE = typer.Option(None, "--cache", help="The cache's folder; default: yours.")
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -32,14 +31,14 @@ def register(app: typer.Typer, panel: str) -> None:
     app.add_typer(cache, name="cache", rich_help_panel=panel)
 
 
-def list_entries(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
+def list_entries(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> None:
     """Show what is stored. Example: `tilewright cache ls`."""
     from tilewright.api.cache import contents
 
     _print("cache", contents(cache), as_json)
 
 
-def verify(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
+def verify(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> None:
     """Check owner, mode and digest of all that is stored; exit code 1 if something is wrong.
 
     What is damaged is removed; what others may have written is named, and stays.
@@ -75,7 +74,7 @@ def prune(
         "", "--model", help="Remove the plans of a model, by name or start of its key."
     ),
     site: str = typer.Option("", "--site", help="Remove findings on sites whose keys begin so."),
-    cache: Path | None = _CACHE,
+    cache: Path | None = CACHE,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Remove kernels or findings: what is named, and nothing else.
@@ -98,7 +97,7 @@ def prune(
     _print("cache-prune", prune(what, cache), as_json)
 
 
-def forget(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
+def forget(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> None:
     """Forget what tuning measured; kernels stay. Example: `tilewright cache forget`."""
     from tilewright.api.cache import forget
 
@@ -108,7 +107,7 @@ def forget(cache: Path | None = _CACHE, as_json: bool = JSON_OPTION) -> None:
 def export(
     path: Path = typer.Argument(help="File to write."),
     tuning: bool = typer.Option(False, "--tuning", help="Findings of tuning, as lines of JSON, not kernels."),
-    cache: Path | None = _CACHE,
+    cache: Path | None = CACHE,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Write all kernels to one archive, or all findings of tuning to one file.
@@ -125,7 +124,7 @@ def import_(
     trust: bool = typer.Option(
         False, "--trust", help="Findings of a machine like this one count without being measured again."
     ),
-    cache: Path | None = _CACHE,
+    cache: Path | None = CACHE,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Add the kernels of an archive, or the findings of a file.

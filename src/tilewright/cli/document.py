@@ -13,7 +13,7 @@ from tilewright.cli.main import PROGRAM, app
 _HEAD = """# The command line
 
 Written by `python -m tilewright.cli.document`; kept true by `tests/docs`. The same words come from
-`tilewright VERB --help`.
+`tilewright VERB --help`, or `-h`, which leaves out flags that few need: `--help-all` shows them, too.
 
 Results go to standard output, progress, notes and errors to standard error; an error is one line. With
 `--json` standard output is exactly one JSON document, whose shape `tilewright schema VERB` prints. `NO_COLOR`
@@ -46,7 +46,7 @@ def _verbs(root: Any) -> Iterator[str]:
 
 def _verb(path: str, command: Any, level: str) -> Iterator[str]:
     """One section: what it does, how it is written, its parameters."""
-    params = [p for p in command.params if p.name != "help" and not getattr(p, "hidden", False)]
+    params = [p for p in command.params if p.name != "help"]
     arguments = [p for p in params if p.param_type_name == "argument"]
     options = [p for p in params if p.param_type_name == "option"]
     yield f"{level} `{path}`\n"
@@ -54,7 +54,16 @@ def _verb(path: str, command: Any, level: str) -> Iterator[str]:
     if not hasattr(command, "commands"):
         words = [path, *(_argument(a) for a in arguments), *(["[OPTIONS]"] if options else [])]
         yield f"```\n{' '.join(words)}\n```\n"
-    rows = [(f"`{_argument(a)}`", _about(a)) for a in arguments] + [(_flags(o), _about(o)) for o in options]
+    everyday = [option for option in options if not option.hidden]
+    rows = [(f"`{_argument(a)}`", _about(a)) for a in arguments] + [(_flags(o), _about(o)) for o in everyday]
+    yield from _table(rows)
+    experts = [(_flags(option), _about(option)) for option in options if option.hidden]
+    if experts:
+        yield f"For experts (`{path} --help-all`):\n"
+        yield from _table(experts)
+
+
+def _table(rows: list[tuple[str, str]]) -> Iterator[str]:
     if rows:
         yield "| | |\n|---|---|"
         yield "\n".join(f"| {flags} | {about} |" for flags, about in rows) + "\n"

@@ -40,8 +40,8 @@ def export(
         help="What to write: object (object file, C header, weights), stages (a schedule as JSON), or "
         "ort-partition (the same for onnxruntime).",
     ),
-    isa: str = typer.Option(
-        "host", "--isa", help="Instruction set: host, avx2, avx512, aarch64; none has to be this machine's."
+    isa: str | None = flag(
+        "isa", about="Instruction set to generate for, which need not be this machine's; default: yours."
     ),
     output: Path = typer.Option(Path(), "--output", "-o", help="Folder to write into; default: this one."),
     name: str | None = typer.Option(
@@ -72,7 +72,7 @@ def export(
     fixed = parsed_shapes(shapes)
     planned = {"target": target, "schedule": schedule, "partition": partition}
     if to != "object":
-        if isa != "host":
+        if isa is not None:
             raise UsageError(f"--isa {isa}: stages hold no code; leave it out.")
         options = Options(accuracy=accuracy, shapes=fixed, **planned)  # type: ignore[arg-type]  # it checks
         path = output / f"{name or model.stem}.{to}.json"
@@ -88,7 +88,9 @@ def export(
         if not is_artifact(model):
             loaded = tw.load(model, shapes=fixed)
             digest = loaded.sha256
-            made = tw.export(loaded, output, isa, name=name, force=force, options=options, progress=update)
+            made = tw.export(
+                loaded, output, isa or "host", name=name, force=force, options=options, progress=update
+            )
         elif fixed or accuracy != "default":
             raise UsageError(
                 f"{model}: an artifact's shapes and accuracy are fixed; export the model instead."
@@ -96,7 +98,9 @@ def export(
         else:
             compiled = tw.open(model)
             digest = compiled.model_sha256
-            made = tw.export(compiled, output, isa, name=name or model.stem, force=force, progress=update)
+            made = tw.export(
+                compiled, output, isa or "host", name=name or model.stem, force=force, progress=update
+            )
     if as_json:
         print_model_document("export", digest, "cpu", made)
         return

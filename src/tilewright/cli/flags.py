@@ -1,7 +1,7 @@
 """Flags that mean the same in every verb, and how a verb gets them.
 
 A verb that takes `flags: CompileFlags` has a flag on the command line for each field of `Options`; every verb
-has `-q`, `-v` and `--debug`.
+has `-q`, `-v` and `--debug`. A flag that is declared hidden is one for experts: `--help-all` shows it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,24 @@ _IS_COMPLETING = "_TILEWRIGHT_COMPLETE" in os.environ
 _FIELDS: Mapping[str, Field[Any]] = {f.name: f for f in fields(Options)}
 
 
-def flag(name: str, *, panel: str | None = None) -> Any:
-    """The flag of a field of `Options`, as the default of a verb's parameter."""
+_AS_THE_FIELD = object()
+
+
+def flag(name: str, *, default: Any = _AS_THE_FIELD, about: str = "", is_expert: bool | None = None) -> Any:
+    """The flag of a field of `Options`, as the default of a verb's parameter.
+
+    A verb for which it means somewhat else says what it is `about`; its names and what completes it are the
+    same everywhere.
+    """
+    facts = _FIELDS[name].metadata
+    is_hidden = facts["is_expert"] if is_expert is None else is_expert
     return typer.Option(
-        _default(name),
-        *_FIELDS[name].metadata["flags"],
-        help=_help(name),
-        rich_help_panel=panel,
+        _default(name) if default is _AS_THE_FIELD else default,
+        *facts["flags"],
+        help=about or _help(name),
+        rich_help_panel=None if about else facts["panel"],
         autocompletion=_completion(name) if _IS_COMPLETING else None,
+        hidden=is_hidden,
     )
 
 
@@ -78,9 +88,41 @@ def _completion(name: str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
         family = FAMILIES.get(_FIELDS[name].metadata["family"])
         names = dict.fromkeys((*_choices(name), *(family.names() if family is not None else ())))
+        if name == "target":
+            names.update(dict.fromkeys((*_machines(), *_machine_files(incomplete))))
+        if name == "isa":
+            names.update(dict.fromkeys(_instruction_sets()))
         return [choice for choice in names if choice.startswith(incomplete)]
 
     return complete
+
+
+def _machines() -> tuple[str, ...]:
+    from tilewright.hardware.presets import HOST, preset_names
+
+    return (HOST, *preset_names())
+
+
+def _machine_files(incomplete: str) -> list[str]:
+    """YAML files, and folders in which some may be, whose paths begin as typed."""
+    folder, _ = os.path.split(incomplete)
+    try:
+        entries = sorted(os.scandir(folder or "."), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    found = []
+    for entry in entries:
+        if entry.name.endswith((".yaml", ".yml")):
+            found.append(os.path.join(folder, entry.name))
+        elif entry.is_dir() and not entry.name.startswith("."):
+            found.append(os.path.join(folder, entry.name, ""))
+    return found
+
+
+def _instruction_sets() -> tuple[str, ...]:
+    from tilewright.hardware.processor import instruction_set_names
+
+    return instruction_set_names()
 
 
 MODEL = typer.Argument(metavar="MODEL", help="An ONNX file, or an artifact that `tilewright compile` wrote.")
@@ -145,11 +187,32 @@ def add_verb(app: typer.Typer, name: str, verb: Callable[..., None], panel: str 
     app.command(name, rich_help_panel=panel)(_with_flags(verb))
 
 
+_MANNER = "What to say"
 _MANNER_FLAGS = {
-    "quiet": typer.Option(False, "--quiet", "-q", help="Results and errors only."),
-    "verbose": typer.Option(False, "--verbose", "-v", help="Say what is being done."),
-    "debug": typer.Option(False, "--debug", help="Show the traceback of an error."),
+    "quiet": typer.Option(False, "--quiet", "-q", help="Results and errors only.", rich_help_panel=_MANNER),
+    "verbose": typer.Option(
+        False, "--verbose", "-v", help="Say what is being done.", rich_help_panel=_MANNER
+    ),
+    "debug": typer.Option(False, "--debug", help="Show the traceback of an error.", rich_help_panel=_MANNER),
 }
+
+
+def _help_all(context: typer.Context, is_asked: bool) -> None:
+    if is_asked:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]  # of options; arguments take it, too
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+_HELP_ALL = typer.Option(
+    False,
+    "--help-all",
+    help="Show this message with the flags for experts, and exit.",
+    is_eager=True,
+    callback=_help_all,
+    rich_help_panel=_MANNER,
+)
 
 
 def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
@@ -163,9 +226,16 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
     if has_flags:
         parameters += [_keyword(name, kind, default) for name, (kind, default) in _COMPILE_FLAGS.items()]
     parameters += [_keyword(name, bool, flag) for name, flag in _MANNER_FLAGS.items()]
+    if any(getattr(parameter.default, "hidden", False) for parameter in parameters):
+        parameters.append(_keyword("help_all", bool, _HELP_ALL))
+    if _IS_COMPLETING:  # which passes over what is hidden
+        for parameter in parameters:
+            if hasattr(parameter.default, "hidden"):
+                parameter.default.hidden = False
 
     @functools.wraps(verb)
     def call(**values: Any) -> None:
+        values.pop("help_all", None)
         asked = {name: values.pop(name) for name in _MANNER_FLAGS}
         MANNER.set(Manner(asked["quiet"], asked["verbose"], asked["debug"] or MANNER.get().debug))
         listen_to_warnings()

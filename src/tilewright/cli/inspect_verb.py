@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import MODEL, SHAPES, add_verb, parsed_shapes
+from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result
 
 
@@ -17,8 +17,8 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def inspect(
     model: Path = MODEL,
-    target: str | None = typer.Option(
-        None, "--target", "-t", help="For which target memory is planned, cpu by default: a name, or a file."
+    target: str | None = flag(
+        "target", default=None, about="For which target memory is planned, cpu by default: a name, or a file."
     ),
     shapes: str | None = SHAPES,
     as_json: bool = JSON_OPTION,

@@ -24,9 +24,15 @@ def learn(
         None, "--samples", help="Keep what was measured in this file; what is in it is not measured again."
     ),
     budget: str = typer.Option("5m", "--budget", help="Begin no measurement after so long: 60s, 5m."),
-    share: float = typer.Option(1.0, "--share", help="Share of the kernels that training may see."),
+    share: float = typer.Option(
+        1.0, "--share", help="Share of the kernels that training may see.", hidden=True
+    ),
     method: str = typer.Option(
-        "trees", "--method", metavar="trees|coreg|boosting|linear", help="How costs are predicted."
+        "trees",
+        "--method",
+        metavar="trees|coreg|boosting|linear",
+        help="How costs are predicted.",
+        hidden=True,
     ),
     start: Path | None = typer.Option(
         None, "--start", metavar="FILE", help="Begin with a cost model of another machine."

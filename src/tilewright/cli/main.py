@@ -28,6 +28,7 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 # The panel of `tilewright --help` in which each verb stands; the verb is in the module `<verb>_verb`.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import SHAPES, add_verb
+from tilewright.cli.flags import SHAPES, add_verb, flag
 from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.families import MAPPERS
@@ -25,11 +25,11 @@ def map_(
         help="Layers: R_P_C_K_stride such as 3_14_256_256_1, dims such as K=64,C=3,P=112,Q=112,R=7,S=7; a "
         "model such as net.onnx, or a node of it as net.onnx:NODE; a Timeloop problem such as layer.yaml.",
     ),
-    target: str = typer.Option(
-        "simba-cosa-repo",
-        "--target",
-        "-t",
-        help="A machine: a preset, or a YAML file, also one of Timeloop's architectures.",
+    target: str = flag(
+        "target",
+        default="simba-cosa-repo",
+        about="A machine, see `tilewright targets`: a name, or a YAML file, also one of Timeloop's "
+        "architectures.",
     ),
     more: list[Path] = typer.Option(
         None,
@@ -67,17 +67,25 @@ def map_(
         "--ignore-constraints",
         help="Search without the constraints on loops in Timeloop's files; else those that no search keeps "
         "are refused.",
+        hidden=True,
     ),
     link_transfers: bool = typer.Option(
         False,
         "--link-transfers/--no-link-transfers",
         help="Whether neighbours of an array may pass words on to each other.",
+        hidden=True,
     ),
     skip_pixels: bool = typer.Option(
-        False, "--skip-pixels", help="Do not count pixels that a stride jumps over (Timeloop counts them)."
+        False,
+        "--skip-pixels",
+        help="Do not count pixels that a stride jumps over (Timeloop counts them).",
+        hidden=True,
     ),
     double_buffered: bool = typer.Option(
-        False, "--double-buffered", help="Half of every buffer holds the tile in use, half the next one."
+        False,
+        "--double-buffered",
+        help="Half of every buffer holds the tile in use, half the next one.",
+        hidden=True,
     ),
     noc: bool = typer.Option(
         False, "--noc", help="Also simulate the mappings on the machine's network, cycle by cycle."

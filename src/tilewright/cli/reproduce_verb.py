@@ -19,8 +19,12 @@ def reproduce(
     paper: str = typer.Argument(help="Which paper: ago, cosa, graphturbo, ios, pcgc."),
     output: Path | None = typer.Option(None, "--output", "-o", help="The HTML file; default PAPER.html."),
     share: float = typer.Option(1.0, "--share", help="Share of the layers: 0.1 for a first look."),
-    samples: int = typer.Option(4000, "--samples", help="Random mappings where a distribution is shown."),
-    processes: int | None = typer.Option(None, "--processes", help="Processes; default: one for each core."),
+    samples: int = typer.Option(
+        4000, "--samples", help="Random mappings where a distribution is shown.", hidden=True
+    ),
+    processes: int | None = typer.Option(
+        None, "--processes", help="Processes; default: one for each core.", hidden=True
+    ),
     resume: Path | None = typer.Option(
         None, "--resume", help="A file that keeps finished parts, and from which a run goes on (ago, pcgc)."
     ),

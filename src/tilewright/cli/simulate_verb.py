@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import MODEL, SHAPES, add_verb
+from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag
 from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
 from tilewright.families import FAMILIES
 
@@ -23,7 +23,9 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def simulate(
     model: Path = MODEL,
-    target: str = typer.Option("stcp920", "--target", "-t", help="A machine: a preset, or a YAML file."),
+    target: str = flag(
+        "target", default="stcp920", about="A machine, see `tilewright targets`: a name, or a YAML file."
+    ),
     dtype: str | None = typer.Option(
         None,
         "--dtype",
@@ -36,18 +38,21 @@ def simulate(
         help="How to plan: best (of a portfolio; the default), search (from there on), graphturbo, tvm, "
         "astitch, variant-1 to variant-4; with -overlapped behind all but graphturbo and variant-4.",
     ),
-    partition: str | None = typer.Option(
-        None, "--partition", help=f"Instead of a recipe: how to group operators: {_names('partition')}."
+    partition: str | None = flag(
+        "partition",
+        default=None,
+        about=f"Instead of a recipe: how to group operators: {_names('partition')}.",
+        is_expert=True,
     ),
-    schedule: str | None = typer.Option(
-        None,
-        "--schedule",
-        help=f"Instead of a recipe: how to order the groups: {_names('schedule')}.",
+    schedule: str | None = flag(
+        "schedule",
+        default=None,
+        about=f"Instead of a recipe: how to order the groups: {_names('schedule')}.",
     ),
-    memory: str | None = typer.Option(
-        None,
-        "--memory",
-        help=f"Instead of a recipe: how to place values in memory: {_names('memory')}.",
+    memory: str | None = flag(
+        "memory",
+        default=None,
+        about=f"Instead of a recipe: how to place values in memory: {_names('memory')}.",
     ),
     budget: str | None = typer.Option(
         None,
@@ -80,6 +85,7 @@ def simulate(
         "--mapper",
         help="Who tiles layers whose operands do not fit the cores' buffers and are read again: exact (the "
         "default), cosa, paper.",
+        hidden=True,
     ),
     compare: bool = typer.Option(False, "--compare", help="Simulate the paper's baselines as well."),
     trace: Path | None = typer.Option(

@@ -68,6 +68,9 @@ INSTRUCTION_SETS = (
 HOST = "host"
 """What stands for all that the processor of this host has."""
 
+ALIASES = {"aarch64": "neon", "arm64": "neon", "x86-64-v3": "avx2", "x86-64-v4": "avx512"}
+"""What else people call the instruction sets."""
+
 AMX_NEEDS = ("amx-tile", "amx-bf16", "avx512bf16")
 """Features of a unit that multiplies tiles of bfloat16."""
 # TDPBF16PS multiplies 16x32 by 32x16 elements in 16 cycles, TDPBSSD 16x64 by 64x16.
@@ -86,16 +89,22 @@ _FMA_BYTES_PER_CYCLE = {
 }
 
 
+def instruction_set_names() -> tuple[str, ...]:
+    """Every name that an instruction set may be given by."""
+    return (HOST, *(known.name for known in INSTRUCTION_SETS), *ALIASES)
+
+
 def instruction_set_by_name(name: str) -> InstructionSet:
-    """What a name promises.
+    """What a name, or an alias, promises.
 
     Raises:
         UsageError: no instruction set has that name.
     """
     known = {instruction_set.name: instruction_set for instruction_set in INSTRUCTION_SETS}
-    if name not in known:
-        raise UsageError(f"unknown instruction set {name!r}: give {HOST}, {', '.join(known)}.")
-    return known[name]
+    meant = ALIASES.get(name, name)
+    if meant not in known:
+        raise UsageError(f"unknown instruction set {name!r}: give {', '.join(instruction_set_names())}.")
+    return known[meant]
 
 
 def widest_in(instructions: Instructions) -> InstructionSet | None:

@@ -58,6 +58,7 @@ def find_target(text: str, machine: Machine | None = None) -> Target:
         UsageError: there is none, or no such option; says what was likely meant.
         MachineError: a file that describes no machine.
     """
+    text = families.canonical_target(text)
     spec = Spec.parse(text)
     # Built-in ones first: neither plugins nor what describes machines is loaded for them.
     if not is_machine(text):

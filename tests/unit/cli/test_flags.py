@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from tests.support.cli import tilewright
 
+from tilewright.cli import flags
 from tilewright.cli.flags import CompileFlags, checked_threads
 from tilewright.cli.main import VERBS, app
+from tilewright.embed import isa_for_export
 from tilewright.errors import UsageError
 from tilewright.families import FAMILIES
+from tilewright.hardware.presets import find_machine
+from tilewright.hardware.processor import instruction_set_by_name
 from tilewright.options import Options
+from tilewright.targets import find_target
 
 ROOT: Any = typer.main.get_command(app)
 EVERYWHERE = {"--quiet", "--verbose", "--debug"}
@@ -148,3 +155,49 @@ def test_every_field_of_the_options_is_a_flag_with_its_help() -> None:
 def test_a_flag_that_names_a_planner_lists_all_of_them(name: str) -> None:
     listed = re.split(r"[:,;] ", PARAMETERS[name].help)
     assert {"auto", *FAMILIES[name].built_in_names()} <= set(listed)
+
+
+EXPERTS = {"--schedule", "--memory", "--pass", "--disable-pass", "--frozen", "--dump-after"}
+
+
+def test_help_leaves_flags_for_experts_to_help_all() -> None:
+    short, whole = (tilewright("compile", flag) for flag in ("-h", "--help-all"))
+    assert (short.code, whole.code) == (0, 0)
+    for flag in EXPERTS:
+        assert f"{flag} " not in short.out
+        assert f"{flag} " in whole.out
+    assert short.out == tilewright("compile", "--help").out
+    for panel in ("What to compile", "How to plan", "Limits and the cache", "What to say"):
+        assert panel in short.out
+
+
+@pytest.mark.parametrize(("name", "command"), LEAVES, ids=[n for n, _ in LEAVES])
+def test_help_all_is_where_a_flag_is_for_experts(name: str, command: Any) -> None:
+    options = [p for p in command.params if p.param_type_name == "option"]
+    assert ("--help-all" in flags_of(command)) == any(option.hidden for option in options), name
+
+
+def test_this_machine_has_two_names_that_mean_the_same() -> None:
+    assert Options(target="host") == Options(target="cpu")
+    assert find_target("host{barriers=strict}") == find_target("cpu{barriers=strict}")
+    assert find_machine("cpu") is find_machine("host")
+
+
+def test_an_instruction_set_goes_by_the_same_names_in_every_verb() -> None:
+    assert Options(isa="aarch64") == Options(isa="neon")
+    assert isa_for_export("arm64").name == instruction_set_by_name("arm64").name == "neon"
+    for name, command in LEAVES:
+        for option in command.params:
+            assert option.opts[0] != "--isa" or option.default is None, name
+
+
+def test_targets_complete_to_machines_and_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").touch()
+    (tmp_path / "folder").mkdir()
+    complete = flags._completion("target")
+    assert {"cpu", "host", "eyeriss", "mine.yaml", "folder/"} <= set(complete(""))
+    assert complete("st") == ["stcp920", "stcp920-paper"]
+    assert "aarch64" in flags._completion("isa")("aa")

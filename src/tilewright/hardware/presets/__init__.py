@@ -15,6 +15,7 @@ from tilewright.suggestions import closest, nearest
 
 HOST = "host"
 """This machine, as far as it is known without measuring."""
+_HOST_NAMES = (HOST, "cpu")  # the latter is its name as a target, which means the same machine
 
 
 def preset_names() -> tuple[str, ...]:
@@ -42,12 +43,12 @@ def load_preset(name: str) -> Machine:
 
 
 def find_machine(name: str) -> Machine:
-    """A preset by its name, the machine of a YAML file by its path, or `host`, this machine.
+    """A preset by its name, the machine of a YAML file by its path, or this machine, `host` or `cpu`.
 
     Raises:
         MachineError: neither; or a file that describes no machine.
     """
-    if name == HOST:
+    if name in _HOST_NAMES:
         return host_machine()
     return load_machine(machine_path(name)) if is_file(name) else load_preset(name)
 

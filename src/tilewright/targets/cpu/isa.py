@@ -254,27 +254,14 @@ def _host_runs(instruction_set: InstructionSet, features: tuple[str, ...]) -> bo
     return instruction_set.is_in(instructions) and set(features) <= set(instructions.features)
 
 
-# What else people call the instruction sets.
-_ALIASES = {
-    "aarch64": "neon",
-    "arm64": "neon",
-    "x86-64-v3": "avx2",
-    "x86-64-v4": "avx512",
-}
-
-
 def isa_for_export(name: str) -> Isa:
-    """The record for code that other programs run: of `isa_by_name`, by its aliases too.
+    """The record for code that other programs run: that of `isa_by_name`.
 
     The matrix unit is left out: a program must ask its system for the unit's registers before it runs.
 
     Raises:
         UsageError: an unknown name.
     """
-    known = _ALIASES.get(name, name)
-    if known not in (*ISA_NAMES, HOST):
-        listed = ", ".join((HOST, *ISA_NAMES, *_ALIASES))
-        raise UsageError(f"unknown instruction set {name!r}: give one of {listed}.")
-    isa = isa_by_name(known)
+    isa = isa_by_name(name)
     features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in isa.features.split(","))
     return replace(isa, features=",".join(features))
