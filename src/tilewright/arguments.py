@@ -164,7 +164,9 @@ def _fitted(value: Any, kind: Any) -> Any:
 
 
 def _fitted_to_one(value: Any, kinds: tuple[Any, ...]) -> Any:
-    """The first of several kinds that fits; a text that may be a path must be one."""
+    """The first of several kinds that fits; a text that may be a path must be one, and becomes one where a
+    text would not do.
+    """
     is_path = any((typing.get_origin(k) or k) in (os.PathLike, Path) for k in kinds)
     if is_path and isinstance(value, str | os.PathLike):
         takes_text = str in kinds or Path not in kinds

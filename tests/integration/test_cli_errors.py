@@ -124,6 +124,8 @@ MISTAKES = (
     mistake("compil good.onnx", USAGE, "compil", "--help"),
     mistake("--frobnicate", USAGE, "--frobnicate", "--help"),
     mistake("compile", USAGE, "MODEL", "compile --help"),
+    mistake("compile .", USAGE, ".: is a folder", "ONNX file"),
+    mistake("tune .", USAGE, ".: is a folder", "ONNX file"),
     mistake("compile good.onnx --frobnicate", USAGE, "--frobnicate", "compile --help"),
     mistake("compile good.onnx good.onnx", USAGE, "good.onnx", "compile --help"),
     mistake("compile good.onnx --threads two", USAGE, "--threads", "integer", "--help"),

@@ -75,6 +75,8 @@ def artifact_path(model: Path, output: Path | None) -> Path:
     Raises:
         UsageError: the model is an artifact, or nothing can be written there.
     """
+    if model.is_dir():
+        raise UsageError(f"{model}: is a folder; give the ONNX file in it.")
     if is_artifact(model):
         raise UsageError(f"{model}: is compiled already; give the ONNX file.")
     path = output or model.with_suffix(".tw")

@@ -87,8 +87,7 @@ class MapRequest:
             value = argument(name, getattr(self, name), str if is_choice else kind)
             if is_choice and value not in get_args(kind):
                 raise UsageError(f"{name} {value!r}: expected {', '.join(get_args(kind))}.")
-            is_path = name in ("evaluate", "export_timeloop") and isinstance(value, str | os.PathLike)
-            object.__setattr__(self, name, Path(value) if is_path else value)
+            object.__setattr__(self, name, value)
         work = (argument("work", w, Path) if isinstance(w, os.PathLike) else w for w in self.work)
         object.__setattr__(self, "work", tuple(work))
         if self.sweep and self.evaluate is not None:
