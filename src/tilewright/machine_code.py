@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.errors import NoGeneratedCode
 from tilewright.hardware.probe import may_run_generated_code
-from tilewright.private_files import LOOPS, PrivateFolder, Records, default_cache_directory
+from tilewright.private_files import LOOPS, PrivateFolder, Records, cache_place, keeps_nothing
 
 if not may_run_generated_code():  # numba cannot even be imported
     raise NoGeneratedCode
@@ -80,7 +80,7 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled function, if the disk allows it."""
-        if data.library.has_dynamic_globals or data.lifted:
+        if data.library.has_dynamic_globals or data.lifted or keeps_nothing():
             return
         name, content = self._name(sig, data.codegen), serialize.dumps(data._reduce())
         for records in self._places():
@@ -104,7 +104,7 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
         beside = PrivateFolder(Path(self._function.__code__.co_filename).parent / "__pycache__")
         if beside.is_private():
             yield Records(beside, LOOPS)
-        folder = default_cache_directory()
+        folder = cache_place()
         if folder is not None:
             yield Records(PrivateFolder(folder), LOOPS)
 

@@ -229,7 +229,9 @@ class Options:
     )
     no_cache: bool = field(
         default=False,
-        metadata=_about("Neither read nor write the kernel cache.", "--no-cache", panel=_LIMITS, key=False),
+        metadata=_about(
+            "Compile all kernels anew, and keep nothing between runs.", "--no-cache", panel=_LIMITS, key=False
+        ),
     )
     frozen: bool = field(
         default=False,

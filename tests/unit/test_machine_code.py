@@ -67,3 +67,15 @@ def test_a_place_that_others_may_write_is_not_used(tmp_path: Path) -> None:
         path.write_bytes(header + f"cos\nsystem\n(S'touch {tmp_path}/executed'\ntR.".encode())
     assert result() == "2 0\n"
     assert not (tmp_path / "executed").exists()
+
+
+def test_code_is_not_kept_where_nothing_is_to_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "outer.py").write_text(_OUTER)
+    (tmp_path / "inner.py").write_text(_INNER.format(value=1))
+    environment = {**os.environ, "TILEWRIGHT_CACHE": str(tmp_path / "cache"), "TILEWRIGHT_NO_CACHE": "1"}
+    command = [sys.executable, "-B", "outer.py"]
+    result = subprocess.run(
+        command, cwd=tmp_path, check=True, capture_output=True, text=True, env=environment
+    )
+    assert result.stdout == "2 0\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inner.py", "outer.py"]

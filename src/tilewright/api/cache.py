@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from tilewright.errors import UsageError
 from tilewright.formatting import format_age, format_bytes, format_ms
-from tilewright.private_files import default_cache_directory, hazards_of, verified_records
+from tilewright.private_files import cache_place, hazards_of, verified_records
 from tilewright.results import Result, Table, about
 from tilewright.targets.cpu.cache import CacheEntry, ObjectCache
 from tilewright.tuning import TuningDatabase
@@ -338,7 +338,7 @@ def import_from(path: Path, folder: Path | None = None, *, trust: bool = False) 
 
 
 def _open(folder: Path | None) -> ObjectCache:
-    directory = folder or default_cache_directory()
+    directory = folder or cache_place()
     if directory is None:
         raise UsageError("there is no cache: no home directory; give one with --cache.")
     if folder is not None and not folder.is_dir():

@@ -155,10 +155,10 @@ def _cores() -> list[Check]:
 def _cache(folder: Path | None) -> list[Check]:
     import os
 
-    from tilewright.private_files import default_cache_directory
+    from tilewright.private_files import cache_place
     from tilewright.targets.cpu.cache import DEFAULT_MAX_BYTES, ObjectCache
 
-    directory = folder or default_cache_directory()
+    directory = folder or cache_place()
     if directory is None:
         return [Check("cache", True, "none: no home directory", "set TILEWRIGHT_CACHE to keep kernels")]
     entries = ObjectCache(directory).entries()

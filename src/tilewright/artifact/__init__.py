@@ -93,7 +93,7 @@ def save_artifact(path: Path, facts: CompiledFacts, program: Program, code: Stor
         members += _code_members(code)
         manifest["native"] = dict(code.made_for)
     digest = write_archive(path, manifest, members)
-    if code is not None:
+    if code is not None and not facts.options.no_cache:
         remember(digest, facts.options.cache_dir)
     return path
 

@@ -14,7 +14,8 @@ from tilewright.private_files import (
     NotPrivate,
     PrivateFolder,
     Records,
-    default_cache_directory,
+    cache_place,
+    keeps_nothing,
 )
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ MAX_RECORDS = 20_000
 def remember(manifest_sha256: str, cache_dir: Path | None) -> None:
     """Record an artifact that was just written. A disk that refuses means that its code is made again."""
     records = _records(cache_dir)
-    if records is None:
+    if records is None or keeps_nothing():
         return
     try:
         records.put(manifest_sha256, b"")
@@ -48,5 +49,5 @@ def is_ours(manifest_sha256: str, cache_dir: Path | None) -> bool:
 
 def _records(cache_dir: Path | None) -> Records | None:
     """The records; None where there is no home."""
-    folder = cache_dir or default_cache_directory()
+    folder = cache_dir or cache_place()
     return None if folder is None else Records(PrivateFolder(folder), TRUSTED)

@@ -6,6 +6,7 @@ has `-q`, `-v` and `--debug`. A flag that is declared hidden is one for experts:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -239,13 +240,22 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
         asked = {name: values.pop(name) for name in _MANNER_FLAGS}
         MANNER.set(Manner(asked["quiet"], asked["verbose"], asked["debug"] or MANNER.get().debug))
         listen_to_warnings()
-        if has_flags:
-            values["flags"] = CompileFlags({name: values.pop(name) for name in _COMPILE_FLAGS})
-        verb(**values)
+        if not has_flags:
+            verb(**values)
+            return
+        given = {name: values.pop(name) for name in _COMPILE_FLAGS}
+        with _keeping_nothing() if given["no_cache"] else contextlib.nullcontext():
+            verb(flags=CompileFlags(given), **values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions have one
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+def _keeping_nothing() -> contextlib.AbstractContextManager[None]:
+    from tilewright.private_files import keeping_nothing
+
+    return keeping_nothing()
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 CACHE_ENV = "TILEWRIGHT_CACHE"
+NO_CACHE_ENV = "TILEWRIGHT_NO_CACHE"
+"""Set to anything, nothing is kept between runs. Processes that are started for a run inherit it."""
 OBJECTS, LOOPS, TRUSTED = "objects", "loops", "trusted"
 """Kinds of records: compiled kernels (in folders by their first digits), loops of the cost models, digests of
 artifacts made here."""
@@ -16,13 +19,37 @@ DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
 KEY_NAME = "cache.key"
 
 
+def keeps_nothing(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether nothing may be written that outlives this run, as `TILEWRIGHT_NO_CACHE` and --no-cache ask."""
+    return bool((os.environ if environment is None else environment).get(NO_CACHE_ENV))
+
+
+@contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """Write nothing that outlives this run, here and in processes that are started meanwhile."""
+    before = os.environ.get(NO_CACHE_ENV)
+    os.environ[NO_CACHE_ENV] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[NO_CACHE_ENV]
+        else:
+            os.environ[NO_CACHE_ENV] = before
+
+
 def default_cache_directory(environment: Mapping[str, str] | None = None) -> Path | None:
+    """The user's cache, `cache_place`; none where nothing is to be kept."""
+    return None if keeps_nothing(environment) else cache_place(environment)
+
+
+def cache_place(environment: Mapping[str, str] | None = None) -> Path | None:
     """`TILEWRIGHT_CACHE`, else `XDG_CACHE_HOME/tilewright`, else `~/.cache/tilewright`.
 
     Read when called, never at import. None when no home directory can be found. A relative XDG path is
     ignored, as its specification asks.
 
-    >>> default_cache_directory({"TILEWRIGHT_CACHE": "/var/tmp/tw"}).as_posix()
+    >>> cache_place({"TILEWRIGHT_CACHE": "/var/tmp/tw"}).as_posix()
     '/var/tmp/tw'
     """
     environment = os.environ if environment is None else environment

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from tilewright.private_files import NotPrivate, PrivateFolder, key_directory, warn_once
+from tilewright.private_files import NotPrivate, PrivateFolder, keeps_nothing, key_directory, warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class MachineLock:
     @classmethod
     def of_user(cls) -> MachineLock:
         """That of all processes of this user, whatever their caches."""
-        return cls(key_directory())
+        return cls(None if keeps_nothing() else key_directory())
 
     def __enter__(self) -> None:
         if self._folder is None:
