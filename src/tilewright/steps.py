@@ -328,6 +328,13 @@ class TuningInfo(Result):
     why_search: str = field(
         default="", metadata=about("Why that search ran; empty where it was asked for or is the usual one.")
     )
+    num_candidates: int = field(
+        default=0,
+        metadata=about(
+            "Ways to make a kernel or a subgraph, beside the estimates' own; 0 if nobody knows any more."
+        ),
+    )
+    num_measured: int = field(default=0, metadata=about("How many of them were, now or before."))
 
     @property
     def changes(self) -> bool:
@@ -342,28 +349,27 @@ class TuningInfo(Result):
 
     @property
     def outcome(self) -> str:
-        """What measuring brought, and why by this search, in a line."""
-        return f"{self._gain}; search {self.search}: {self.why_search}" if self.why_search else self._gain
+        """How many candidates of how many were measured, what was kept, and why by this search, in a line."""
+        earlier = " by an earlier search" if self.is_stored else ""
+        of_all = f" of {self.num_candidates}" if self.num_candidates or not self.num_measured else ""
+        measured = f"{self.num_measured}{of_all} candidates measured{earlier}"
+        if self.num_candidates and not (self.num_measured or self.is_stored):
+            measured += ", as the budget is too small to run this model often enough"
+        why = f"; search {self.search}: {self.why_search}" if self.why_search else ""
+        return f"{measured}; kept: {self._kept}{why}"
 
     @property
-    def _gain(self) -> str:
-        source = "an earlier search" if self.is_stored else f"{self.num_trials} measurements"
-        if self.num_priced:
-            source = f"{self.num_trials} measurements of {self.num_priced} forms looked at"
-        rest = "" if self.is_complete else self._rest
-        if not (self.num_trials or self.changes or self.is_stored or self.is_complete):
-            return "nothing: the budget is too small to run this model often enough; give a larger --budget"
-        if not self.changes or not self.plain_ns:
-            return f"the estimates' choices are the best known, by {source}{rest}"
-        times = f"{format_ms(self.plain_ns / 1e6)} became {format_ms(self.tuned_ns / 1e6)}"
-        changed = f"{sum(kernel.choice is not None for kernel in self.kernels)} kernels"
+    def _kept(self) -> str:
+        if not self.changes:
+            return "the estimates' choices"
+        num_changed = sum(kernel.choice is not None for kernel in self.kernels)
+        changed = f"{num_changed} changed kernel{'s' if num_changed != 1 else ''}"
         if self.forms:
-            changed = f"{len(self.forms)} subgraphs"
-        return f"{changed} changed, {times} ({self.speedup:.2f} x), by {source}{rest}"
-
-    @property
-    def _rest(self) -> str:
-        return "; not all candidates were measured" if self.search == "flat" else "; not all had settled"
+            changed = f"other forms of {len(self.forms)} subgraphs"
+        if not self.plain_ns:
+            return f"{changed}, which nothing was compared with"
+        times = f"{format_ms(self.plain_ns / 1e6)} became {format_ms(self.tuned_ns / 1e6)}"
+        return f"{changed}, {times} ({self.speedup:.2f} x)"
 
     def tables(self) -> Sequence[Table]:
         """A row for each product or group, or for each kind of subgraph, the slowest first."""

@@ -120,7 +120,10 @@ def test_tune_measures_and_later_compilations_know(tmp_path: Path) -> None:
     document = report(f"tune small.onnx -o tuned.tw --search flat --budget 3trials {cache}")
     assert document["kernels"]
     assert document["num_trials"] > 0
-    assert "choice" in done(f"tune small.onnx --search flat --budget 3trials {cache}").out
+    assert 0 < document["num_measured"] <= document["num_candidates"]
+    told = done(f"tune small.onnx --search flat --budget 3trials {cache}").out
+    assert "choice" in told
+    assert re.search(r"^\d+ of \d+ candidates measured; kept: ", told, re.MULTILINE)
     again = report(f"compile small.onnx -o again.tw {cache}")
     assert again["tuning"]["is_stored"]
     assert report(f"cache ls --cache {tmp_path}")["tuning"]["num_plans"] == 1

@@ -101,6 +101,11 @@ class Evolution(Generic[FormT]):
         return len(self._estimates.keys() | self._ratios.keys() | self._failed)
 
     @property
+    def num_candidates(self) -> int:
+        """Forms that were looked at beside the one that it began with."""
+        return self.num_priced - 1
+
+    @property
     def num_measured(self) -> int:
         """Forms that were measured, now or before, or failed to be."""
         return len(self._ratios) - 1 + len(self._failed)

@@ -141,7 +141,11 @@ class SiteReport(Generic[FormT]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FormOutcome(Generic[FormT]):
-    """What a search came to; it `is_lost` where nobody was left to measure before its end."""
+    """What a search came to; it `is_lost` where nobody was left to measure before its end.
+
+    Of `num_candidates` forms, 0 where nobody knows, `num_measured` were measured, now or before; `num_trials`
+    is of now.
+    """
 
     plan: TunedForms[FormT]
     sites: tuple[SiteReport[FormT], ...]
@@ -149,6 +153,8 @@ class FormOutcome(Generic[FormT]):
     num_priced: int
     is_interrupted: bool = False
     is_lost: bool = False
+    num_candidates: int = 0
+    num_measured: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,14 +148,16 @@ class Reformer(Generic[FormT]):
             logger.warning("the search ends with the best so far: %s", error)
         is_complete = self._is_settled and not is_interrupted and not is_lost
         plan = replace(self._incumbent.plan, is_complete=is_complete)
-        num_priced = sum(evolution.num_priced for evolution in self._evolutions.values())
+        evolutions = tuple(self._evolutions.values())
         return FormOutcome(
             plan,
             tuple(map(self._report, self._subgraphs)),
             sum(map(len, self._measured.values())),
-            num_priced,
+            sum(evolution.num_priced for evolution in evolutions),
             is_interrupted,
             is_lost,
+            sum(evolution.num_candidates for evolution in evolutions),
+            sum(evolution.num_measured for evolution in evolutions),
         )
 
     # Rounds.

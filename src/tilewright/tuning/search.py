@@ -71,13 +71,17 @@ class Bench(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What a search found. `trials` are the best of each site, won or lost, in the order of `sites`."""
+    """What a search found. `trials` are the best of each site, won or lost, in the order of `sites`.
+
+    `num_measured` of their candidates were measured, now or before; `num_trials` of them now.
+    """
 
     plan: TunedPlan
     trials: Mapping[str, Trial]
     plain_ns: Mapping[str, float]
     num_trials: int
     is_interrupted: bool = False
+    num_measured: int = 0
 
 
 Record = Callable[[Sequence[tuple[str, Trial]]], object]
@@ -115,7 +119,10 @@ class _Search:
             interrupted = True
         best = {site: min(found.values(), key=_ratio) for site, found in self.trials.items() if found}
         plan = replace(plan, budget=self.meter.budget)
-        return Outcome(plan, best, self.plain_ns, self.num_trials, interrupted)
+        num_measured = sum(
+            candidate in self.trials.get(site.key, {}) for site in self.sites for candidate in site.candidates
+        )
+        return Outcome(plan, best, self.plain_ns, self.num_trials, interrupted, num_measured)
 
     def _todo(self) -> dict[str, list[Candidate]]:
         """Candidates of each site that nobody measured yet; what is known already is a trial."""

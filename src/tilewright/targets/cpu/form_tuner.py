@@ -307,7 +307,9 @@ class FormTuner(ModelTuner):
         forms = self._stored_forms() or TunedForms({}, plan.plain_ns, plan.tuned_ns, plan.is_complete)
         keys = dict.fromkeys(self.sites.keys.values())
         reports = (self._stored_report(key, forms.forms.get(key)) for key in keys)
-        outcome = FormOutcome(forms, tuple(report for report in reports if report is not None), 0, 0)
+        known = tuple(report for report in reports if report is not None)
+        num_measured = sum(report.num_measured for report in known)
+        outcome = FormOutcome(forms, known, 0, 0, num_measured=num_measured)
         search = next((name for name in _FORM_SEARCHES if name == plan.search), self.search_name)
         return replace(self._info(outcome, self.sites), is_stored=True, search=search)
 
@@ -360,6 +362,8 @@ class FormTuner(ModelTuner):
             forms={**self._base(sites), **sites.numbered(plan.forms)},
             search=self.search_name,
             num_priced=outcome.num_priced,
+            num_candidates=outcome.num_candidates,
+            num_measured=outcome.num_measured,
         )
 
     def _base(self, sites: FormSites) -> dict[int, Form]:

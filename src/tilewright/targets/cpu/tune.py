@@ -184,15 +184,18 @@ class Tuner(ModelTuner):
         """A stored plan with the measurements that led to it."""
         sites = self.measured_sites()
         trials: dict[str, Trial] = {}
+        num_measured = 0
         for site in sites:
             known = {t.candidate: t for t in self.database.trials(self.context, site.key)}
+            num_measured += sum(candidate in known for candidate in site.candidates)
             chosen = plan.candidates.get(site.key)
             if chosen in known:
                 trials[site.key] = known[chosen]
             elif known:
                 trials[site.key] = min(known.values(), key=lambda t: t.ratio)
         plain_ns = {key: trial.plain_ns for key, trial in trials.items()}
-        return replace(self._info(Outcome(plan, trials, plain_ns, 0), sites), is_stored=True)
+        outcome = Outcome(plan, trials, plain_ns, 0, num_measured=num_measured)
+        return replace(self._info(outcome, sites), is_stored=True)
 
     def measured_sites(self) -> tuple[Site, ...]:
         """What has a time of its own and can be done in several ways."""
@@ -222,6 +225,8 @@ class Tuner(ModelTuner):
             num_trials=outcome.num_trials,
             is_complete=plan.is_complete,
             is_interrupted=outcome.is_interrupted,
+            num_candidates=sum(len(site.candidates) for site in sites),
+            num_measured=outcome.num_measured,
         )
 
 
