@@ -294,9 +294,7 @@ class Planner:
         solution = PARTITIONERS.get(name).solve(problem, self.options.search_budget)
         if isinstance(solution, Infeasible):
             raise InfeasibleMapping(str(solution))
-        violations = check_partition(problem, solution)
-        if violations:
-            raise InternalError(f"partitioner {name!r}: {violations[0]}")
+        solution = PARTITIONERS.verified(name, solution, Partition, lambda p: check_partition(problem, p))
         refined = self.backend.refine(problem, solution, progress=self.clock.report)
         violations = () if refined is solution else check_partition(problem, refined)
         if violations:
@@ -332,10 +330,7 @@ class Planner:
             solution = SCHEDULERS.get(recipe.schedule).solve(problem, self._schedule_budget(share))
         if isinstance(solution, Infeasible):
             raise InfeasibleMapping(str(solution))
-        violations = check_schedule(problem, solution)
-        if violations:
-            raise InternalError(f"scheduler {recipe.schedule!r}: {violations[0]}")
-        return solution
+        return SCHEDULERS.verified(recipe.schedule, solution, Schedule, lambda s: check_schedule(problem, s))
 
     def schedule_problem(self, partition: Partition, recipe: Recipe) -> ScheduleProblem:
         """What schedulers are asked about a partition."""

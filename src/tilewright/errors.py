@@ -111,6 +111,10 @@ class BudgetExceeded(TilewrightError):
     exit_code = 5
 
 
+class PluginFailed(TilewrightError):
+    """A package of someone else's gave what it should not; the message names it."""
+
+
 class InternalError(TilewrightError):
     """A broken invariant of ours; the message says which, so that it can be reported."""
 

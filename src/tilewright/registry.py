@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import InternalError, PluginFailed, TilewrightError, UsageError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.planning.spec import Spec
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class Registry(Generic[T]):
@@ -134,6 +135,49 @@ class Registry(Generic[T]):
                 if entry.module.partition(".")[0] in modules and entry.dist is not None:
                     return f"{entry.dist.name} {entry.dist.version}"
         return None
+
+    def verified(
+        self,
+        text: str | Spec,
+        answer: object,
+        kind: type[A],
+        check: Callable[[A], Sequence[object]] | None = None,
+    ) -> A:
+        """What a member answered, which must be of a type, and without a violation.
+
+        Raises:
+            PluginFailed: it is not, and the member is a plugin.
+            InternalError: it is not, and the member is ours.
+        """
+        if not isinstance(answer, kind):
+            raise self.fault(text, f"gave a {type(answer).__name__} where a {kind.__name__} is asked for")
+        if check is None:
+            return answer
+        try:
+            violations = check(answer)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            if _spec(text).name in self._loaders:
+                raise
+            raise self.fault(text, f"gave a {kind.__name__} that makes no sense: {_reason(error)}") from error
+        if violations:
+            raise self.fault(text, str(violations[0]))
+        return answer
+
+    def fault(self, text: str | Spec, what: str) -> TilewrightError:
+        """The error for a member that did what it should not: that of a plugin is its package's."""
+        name = _spec(text).name
+        if name in self._loaders or name not in self._found():
+            return InternalError(f"{self.kind} {name!r}: {what}")
+        source = _source(self._found()[name][0])
+        return PluginFailed(
+            f"{self.kind} {name!r}, a plugin ({source}), {what.rstrip('.')}. Report it to its authors."
+        )
+
+    def used_plugins(self) -> tuple[str, ...]:
+        """The packages, with their versions, of plugins that were used in this process."""
+        found = self._plugins or {}
+        entries = (found[name][0] for name in self._members if name in found)
+        return tuple(f"{entry.dist.name} {entry.dist.version}" for entry in entries if entry.dist is not None)
 
     def plugin_problems(self) -> tuple[str, ...]:
         """What is wrong with the names of plugins, a line for each; nothing is loaded for it."""

@@ -14,7 +14,7 @@ from tests.support.models import small_net
 SRC = Path(__file__).parents[2] / "src"
 
 MODULE = '''
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.memory.levels import place_levels
@@ -82,6 +82,41 @@ class Failing:
 
 
 @dataclass(frozen=True)
+class Wrong:
+    """Answers with what nobody asked for."""
+
+    name: ClassVar[str] = "wrong"
+
+    def solve(self, problem, budget):
+        return ["a plan"]
+
+    def run(self, graph):
+        return None
+
+
+@dataclass(frozen=True)
+class Hollow:
+    """Gives a schedule of nothing that is one."""
+
+    name: ClassVar[str] = "hollow"
+
+    def solve(self, problem, budget):
+        stages = tuple(single(s.id) for s in problem.partition.subgraphs)
+        return replace(build_schedule(problem, stages, Provenance("hollow")), stages=(3,))
+
+
+@dataclass(frozen=True)
+class Careless:
+    """Leaves nodes that read what is gone."""
+
+    name: ClassVar[str] = "careless"
+
+    def run(self, graph):
+        graph.inputs.clear()
+        return PassResult(1)
+
+
+@dataclass(frozen=True)
 class Spaced:
     """One buffer behind another, with space between."""
 
@@ -124,9 +159,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tw_rows",
         MODULE,
         {
-            "passes": ["leaky-relus = tw_rows:LeakyRelus"],
-            "partition": ["rows = tw_rows:Pairs", "layerwise = tw_rows:Pairs"],
-            "schedule": ["failing = tw_rows:Failing", "one-by-one = tw_rows:Plain"],
+            "passes": [
+                *("careless = tw_rows:Careless", "leaky-relus = tw_rows:LeakyRelus", "wrong = tw_rows:Wrong"),
+            ],
+            "partition": ["rows = tw_rows:Pairs", "layerwise = tw_rows:Pairs", "wrong = tw_rows:Wrong"],
+            "schedule": [
+                *("failing = tw_rows:Failing", "hollow = tw_rows:Hollow", "one-by-one = tw_rows:Plain"),
+                "wrong = tw_rows:Wrong",
+            ],
             "memory": ["spaced = tw_rows:Spaced"],
         },
     )
@@ -221,6 +261,36 @@ def test_a_plugin_that_fails_at_work_is_named(site: Path) -> None:
         "tilewright: a plugin of tw_rows 1.5 failed (TypeError: tuple indices must be integers or slices, "
         "not NoneType). Repeat with --debug and report what it prints.\n"
     )
+
+
+WRONG = """
+import tilewright as tw
+
+for flag, name in (
+    ("partition", "wrong"), ("schedule", "wrong"), ("schedule", "hollow"), ("passes", "wrong"),
+    ("passes", "careless"),
+):
+    try:
+        tw.compile("small.onnx", **{flag: name if flag != "passes" else (name,)})
+    except tw.PluginFailed as error:
+        print(error)
+"""
+
+
+def test_what_a_plugin_gives_that_it_should_not_is_the_plugins_error(site: Path) -> None:
+    result = python(site, "-c", WRONG)
+    assert result.returncode == 0, result.stderr
+    partition, schedule, hollow, gave_none, careless = result.stdout.splitlines()
+    assert partition == (
+        "partitioner 'wrong', a plugin (tw_rows 1.5: tw_rows:Wrong), gave a list where a Partition is asked "
+        "for. Report it to its authors."
+    )
+    assert schedule.startswith("scheduler 'wrong', a plugin (tw_rows 1.5: tw_rows:Wrong), gave a list ")
+    assert hollow.startswith(
+        "scheduler 'hollow', a plugin (tw_rows 1.5: tw_rows:Hollow), gave a Schedule that"
+    )
+    assert "pass 'wrong', a plugin (tw_rows 1.5: tw_rows:Wrong), gave a NoneType" in gave_none
+    assert "pass 'careless', a plugin (tw_rows 1.5: tw_rows:Careless), left a graph" in careless
 
 
 def test_plugins_are_listed_with_what_is_wrong_with_them(site: Path) -> None:

@@ -149,7 +149,7 @@ def _fail(error: Exception) -> int:
     else:
         detail = f"{type(error).__name__}: {error}".rstrip(": ")
         code, package = EXIT_INTERNAL, _plugins_behind(error)
-        what = "internal error" if package is None else f"a plugin of {package} failed"
+        what = f"a plugin of {package} failed" if package is not None else _inner_error()
         text = f"{what} ({detail}). Repeat with --debug and report what it prints."
     if text:
         note(f"{PROGRAM}: {' '.join(text.split())}")
@@ -162,6 +162,12 @@ def _plugins_behind(error: Exception) -> str | None:
     modules = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in frames}
     packages = (family.package_of(modules - {"tilewright"}) for family in FAMILIES.values())
     return next((package for package in packages if package is not None), None)
+
+
+def _inner_error() -> str:
+    """What failed, where no plugin was at work: with those that were, as what they gave may be the cause."""
+    packages = dict.fromkeys(used for family in FAMILIES.values() for used in family.used_plugins())
+    return f"internal error, or of plugins: {', '.join(packages)}" if packages else "internal error"
 
 
 def _usage_text(error: Exception, message: str) -> str:

@@ -253,7 +253,7 @@ def _solution(
         raise InfeasibleMapping(f"layer {layer.name} on {part.name}: {error}") from None
     if isinstance(answer, Infeasible):
         raise InfeasibleMapping(f"layer {layer.name} on {part.name}: {answer}")
-    return answer
+    return MAPPERS.verified(problem.mapper, answer, MappingSolution)
 
 
 def _mapper(problem: MapProblem) -> tuple[Mapper, int | None]:

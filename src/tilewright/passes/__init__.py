@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright import families
-from tilewright.errors import UsageError
+from tilewright.errors import InternalError, UsageError
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import print_graph
 from tilewright.ir.verify import require_valid
@@ -90,14 +90,29 @@ def run_passes(
     for name, member in passes:
         checkpoint()
         if name not in disabled and not (accuracy == "strict" and name in ROUNDING_PASSES):
-            result = member.run(graph)
+            result = PASSES.verified(name, member.run(graph), PassResult)
             results.append((name, result))
             if result.num_changes:
-                require_valid(graph, after=name)
+                _require_valid(graph, name)
         if name in dump_after:
             dumps[name] = print_graph(graph)
     require_valid(graph, after="the passes")
     return PassReport(tuple(results), dumps)
+
+
+def _require_valid(graph: Graph, name: str) -> None:
+    """The graph after a pass.
+
+    Raises:
+        PluginFailed: a pass of someone else's broke an invariant.
+        InternalError: one of ours did.
+    """
+    try:
+        require_valid(graph, after=name)
+    except InternalError as error:
+        if name in PASSES.built_in_names():
+            raise
+        raise PASSES.fault(name, f"left a graph that is not valid: {error}") from error
 
 
 def _check_names(names: Sequence[str], known: Sequence[str]) -> None:

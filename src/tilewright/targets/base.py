@@ -438,7 +438,7 @@ class PlainBackend:
         plan = MEMORY_PLANNERS.get(program.recipe.memory).solve(problem, self.options.search_budget)
         if isinstance(plan, Infeasible):
             raise BudgetExceeded(str(plan))
-        return Placement(problem, plan)
+        return Placement(problem, MEMORY_PLANNERS.verified(program.recipe.memory, plan, MemoryPlan))
 
     def stage_bench(self, partition: Partition, make: MakeOfStages) -> StageBench | None:
         """Nothing is measured."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -15,7 +15,6 @@ from tilewright.cost.energy import EnergyTable
 from tilewright.errors import (
     BudgetExceeded,
     InputError,
-    InternalError,
     ModelRejected,
     UnsupportedOp,
     UsageError,
@@ -28,7 +27,7 @@ from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe
-from tilewright.memory import MEMORY_PLANNERS, check_memory
+from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.planning import Budget, Infeasible, Limits, Meter, Spec, Status, option
@@ -237,11 +236,14 @@ class CpuTarget:
         plan = MEMORY_PLANNERS.get(program.recipe.memory).solve(problem, options.search_budget)
         if isinstance(plan, Infeasible):
             raise BudgetExceeded(str(plan))
-        violations = check_memory(problem, plan)
-        if not violations and lowered.has_concurrency:
-            violations = check_places(lowered, {root: plan.offsets[name] for root, name in names.items()})
-        if violations:
-            raise InternalError(f"the memory plan is wrong: {violations[0]}")
+
+        def check(plan: MemoryPlan) -> Sequence[object]:
+            violations = check_memory(problem, plan)
+            if violations or not lowered.has_concurrency:
+                return violations
+            return check_places(lowered, {root: plan.offsets[name] for root, name in names.items()})
+
+        plan = MEMORY_PLANNERS.verified(program.recipe.memory, plan, MemoryPlan, check)
         bases = {v: FIRST_CALLER_BASE + i for i, v in enumerate(graph.inputs)}
         for position, value in enumerate(graph.outputs):
             bases.setdefault(value, FIRST_CALLER_BASE + len(graph.inputs) + position)
