@@ -13,6 +13,7 @@ import tilewright as tw
 from tilewright.api.mapping import MapRequest
 from tilewright.hardware.presets import load_preset
 from tilewright.loops.problem import layer
+from tilewright.mapping import results
 from tilewright.mapping.cases import load_cases
 
 EXAMPLES = Path(__file__).parents[1] / "data" / "mapping" / "timeloop_examples.json"
@@ -78,3 +79,11 @@ def test_a_setting_that_makes_no_sense_is_one_line(settings: dict[str, object], 
 
 def test_a_request_is_a_value() -> None:
     assert MapRequest(work=("1_1_1_1_1",)) == MapRequest(work=["1_1_1_1_1"], machine="simba-cosa-repo")
+
+
+def test_every_energy_says_where_it_comes_from() -> None:
+    result = tw.map("1_1_4_4_1", mapper="cosa")
+    assert result.lines()[-1] == f"energies, estimated: {result.energy_source}"
+    assert result.energy_source.startswith("model:simba-cosa-repo (")
+    assert results._energy(2e6, result.energy_source) == "2.00 µJ"
+    assert results._energy(0.0, "unavailable: machine 'mine' gives no read energy") == "-"

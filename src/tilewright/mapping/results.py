@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tilewright.cost.base import Objective
 from tilewright.cost.count import Cost, LevelCount
-from tilewright.cost.energy import source_of
+from tilewright.cost.energy import UNAVAILABLE, source_of
 from tilewright.cost.noc.result import NocResult
 from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import LevelLoops, Mapping
@@ -273,8 +273,8 @@ class MapResult(Result):
                     f"{counts[id(layer.solution)]}",
                     f"{layer.cycles:,}",
                     f"{layer.bound_cycles:,}",
-                    f"{layer.energy_pj / 1e6:,.2f} µJ",
-                    f"{layer.bound_energy_pj / 1e6:,.2f} µJ",
+                    _energy(layer.energy_pj, self.energy_source),
+                    _energy(layer.bound_energy_pj, self.energy_source),
                     f"{100 * layer.solution.quality.gap:.1f} %",
                     f"{100 * layer.utilization:.0f} %",
                     f"{100 * layer.padding:.0f} %",
@@ -299,7 +299,7 @@ class MapResult(Result):
         return (table, network_table(on_network, self.description)) if on_network else (table,)
 
     def lines(self) -> Sequence[str]:
-        """The loops of a single layer and its launch, or the sums over several."""
+        """The loops of a single layer and its launch, or the sums over several; where energies come from."""
         lines: list[str] = []
         total = self.total
         if len(self.layers) == 1:
@@ -310,14 +310,18 @@ class MapResult(Result):
         else:
             lines.append(
                 f"all {len(self.layers)}: {total.cycles:,} cycles, at least {total.bound_cycles:,}; "
-                f"{total.energy_pj / 1e6:,.2f} µJ, at least {total.bound_energy_pj / 1e6:,.2f} µJ"
+                f"{_energy(total.energy_pj, self.energy_source)}, "
+                f"at least {_energy(total.bound_energy_pj, self.energy_source)}"
             )
         if self.streamed and len(self.layers) > 1:
             lines.append(
                 f"{len(self.streamed)} other operators, unfused and streamed once: at least "
-                f"{total.streamed_cycles:,} cycles, {total.streamed_energy_pj / 1e6:,.2f} µJ more"
+                f"{total.streamed_cycles:,} cycles, "
+                f"{_energy(total.streamed_energy_pj, self.energy_source)} more"
             )
-        return [*lines, f"mapped onto {self.mapped_onto}"] if self.mapped_onto else lines
+        if self.mapped_onto:
+            lines.append(f"mapped onto {self.mapped_onto}")
+        return [*lines, _energy_line(self.energy_source)]
 
     def _unpadded(self) -> list[str]:
         """What was proven of mappings that pad nothing, where all mappings are not proven to take as much."""
@@ -376,14 +380,18 @@ class MapSweep(Result):
                 figures = (
                     f"{total.cycles:,}",
                     f"{total.bound_cycles:,}",
-                    f"{total.energy_pj / 1e6:,.2f} µJ",
-                    f"{total.bound_energy_pj / 1e6:,.2f} µJ",
+                    _energy(total.energy_pj, self.energy_source),
+                    _energy(total.bound_energy_pj, self.energy_source),
                     "yes" if variant.is_best else "",
                 )
             rows.append((*variant.values, *figures))
         heads = (*(axis.split(".", 1)[-1] for axis in self.axes), "cycles", "at least", "energy", "at least")
         title = f"variants of {self.machine}, by {self.mapper}"
         return (Table((*heads, "unbeaten"), tuple(rows), title, tuple(range(len(heads)))),)
+
+    def lines(self) -> Sequence[str]:
+        """Where energies come from."""
+        return (_energy_line(self.energy_source),)
 
     def __repr__(self) -> str:
         return f"MapSweep({self.machine!r}, {', '.join(self.axes)}: {len(self.variants)} variants)"
@@ -462,7 +470,7 @@ class MapEvaluation(Result):
             else (
                 case.id,
                 f"{case.cost.cycles:,}",
-                f"{case.cost.energy_pj / 1e6:,.2f} µJ",
+                _energy(case.cost.energy_pj, self.energy_source),
                 f"{100 * case.cost.utilization:.1f} %",
                 "",
             )
@@ -472,8 +480,21 @@ class MapEvaluation(Result):
         on_network = [(case.id, case.noc) for case in self.cases if case.noc is not None]
         return (table, network_table(on_network, self.description)) if on_network else (table,)
 
+    def lines(self) -> Sequence[str]:
+        """Where energies come from."""
+        return (_energy_line(self.energy_source),)
+
     def __repr__(self) -> str:
         return f"MapEvaluation({self.machine!r}, {len(self.cases)} mappings)"
+
+
+def _energy(energy_pj: float, source: str) -> str:
+    """An energy for people; a dash where the machine gives none."""
+    return "-" if source.startswith(UNAVAILABLE) else f"{energy_pj / 1e6:,.2f} µJ"
+
+
+def _energy_line(source: str) -> str:
+    return f"energies, estimated: {source}"
 
 
 def loop_lines(mapping: Mapping) -> Iterator[str]:

@@ -48,7 +48,7 @@ def cost_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
 def _energy_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
     if cost.energy_j is None or cost.power_w is None:
         return [("energy", cost.energy_source)]
-    source = cost.energy_source.split(";")[0][:60]
+    source = cost.energy_source.split(";")[0]
     energy = f"{cost.energy_j * 1e3:.1f} mJ, estimated ({source})"
     return [("energy", energy), ("power", _power(cost, cost.power_w))]
 

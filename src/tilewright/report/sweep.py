@@ -31,6 +31,7 @@ def sweep_page(sweep: MapSweep) -> str:
         ],
     )
     what = f"{', '.join(Path(text).name for text in sweep.work)} on variants of {sweep.machine}."
-    said = f"{what} Marked: no other variant is better in both. Figures are estimates."
+    said = f"{what} Marked: no other variant is better in both. Figures are estimates, "
+    said += f"energies by {sweep.energy_source}."
     picture = [scatter("Time against energy", "cycles", "energy in µJ", points)] if points else []
     return page(f"Variants of {sweep.machine}", [*picture, note(said), table])
