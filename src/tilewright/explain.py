@@ -113,7 +113,7 @@ class Explanation(Result):
             for k in self.kernels
         )
         title = f"{len(kernels)} kernels, in the order they run"
-        tables = [Table(("kernel", "made by", "nodes", "how"), kernels, title)]
+        tables = [Table(("kernel", "made by", "nodes", "how"), kernels, title, less=(3,))]
         changed = tuple(
             (n.name, n.op_type, ", ".join(n.became) or "-", ", ".join(n.kernels) or "-", n.note)
             for n in self.nodes
@@ -121,7 +121,8 @@ class Explanation(Result):
         )
         if changed:
             title = f"{len(changed)} of {len(self.nodes)} nodes have no kernel under their own name"
-            tables.append(Table(("node", "operator", "became", "kernel", "why"), changed, title))
+            heads = ("node", "operator", "became", "kernel", "why")
+            tables.append(Table(heads, changed, title, less=(2, 1)))
         reasons = Counter((edge.is_fused, Reason(edge.code)) for edge in self.edges)
         if reasons:
             edges = tuple(

@@ -135,12 +135,17 @@ class WrittenAsList:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under column heads (without heads, labels and texts); columns in `right` are aligned right."""
+    """Rows under column heads (without heads, labels and texts).
+
+    Columns in `right` are figures, aligned right; those in `less` may be left out where there is no room for
+    all, in that order.
+    """
 
     heads: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
     title: str = ""
     right: tuple[int, ...] = ()
+    less: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         cells = [[printable(str(cell)) for cell in row] for row in self.rows]

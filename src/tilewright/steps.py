@@ -384,10 +384,12 @@ class TuningInfo(Result):
                 "why",
             )
             subgraphs = sorted(self.subgraphs, key=lambda s: -s.before_ns)
-            return (Table(columns, tuple(subgraph.row() for subgraph in subgraphs), right=(1, 2, 3, 4)),)
+            return (
+                Table(columns, tuple(subgraph.row() for subgraph in subgraphs), "", (1, 2, 3, 4), (1, 2, 6)),
+            )
         heads = ("kernel", "places", "by estimate", "before", "best other", "choice")
         slowest_first = sorted(self.kernels, key=lambda k: -(k.before_ns or 0.0))
-        return (Table(heads, tuple(kernel.row() for kernel in slowest_first), right=(1, 3, 4)),)
+        return (Table(heads, tuple(kernel.row() for kernel in slowest_first), "", (1, 3, 4), (1, 2)),)
 
     def lines(self) -> Sequence[str]:
         """What measuring brought."""

@@ -1,7 +1,8 @@
 """What people read at the command line, word for word.
 
-Each file holds one command after `$` and what it prints: standard output, then standard error. Write them
-anew with `python -m tests.golden.rewrite` and read the difference.
+Each file holds one command after `$` and what it prints: standard output, then standard error, in a pipe or
+in a terminal as wide as COLUMNS says. Write them anew with `python -m tests.golden.rewrite` and read the
+difference.
 """
 
 from __future__ import annotations
@@ -35,6 +36,18 @@ COMMANDS = {
     "machine": "targets eyeriss",
     "machine_table": "targets eyeriss --table",
     "machine_unknown": "targets eyeris",
+    **{
+        f"{name}_{width}": f"COLUMNS={width} {command}"
+        for width in (80, 120)
+        for name, command in {
+            "check": "check host.onnx",
+            "compare": "compare small.onnx@interpreter interpreter",
+            "explain": "explain small.onnx -t interpreter",
+            "machine_table": "targets eyeriss --table",
+            "zoo": "zoo list",
+        }.items()
+    },
+    "help_80": "COLUMNS=80 tune -h",
     "unknown_verb": "compil small.onnx",
     "unknown_flag": "compile small.onnx --thread 2",
     "unknown_network": "zoo build resnet51",
@@ -52,8 +65,13 @@ def files(folder: Path) -> None:
 
 
 def transcript(command: str) -> str:
-    result = tilewright(*command.split())
-    text = f"$ tilewright {command}\n{result.out}{result.err}[exit code {result.code}]\n"
+    words = command.split()
+    columns = words.pop(0).removeprefix("COLUMNS=") if command.startswith("COLUMNS=") else ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", columns)
+        result = tilewright(*words)
+    shown = f"COLUMNS={columns} tilewright {' '.join(words)}" if columns else f"tilewright {command}"
+    text = f"$ {shown}\n{result.out}{result.err}[exit code {result.code}]\n"
     text = re.sub(r"\b[0-9a-f]{64}\b", "<sha256>", text)
     text = re.sub(r"( time: \w+ +)\d[\d.]* (µs|ms|s)\b", r"\1<time>", text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
@@ -64,6 +82,13 @@ def test_the_command_line_says(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     files(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert transcript(COMMANDS[name]) == (FOLDER / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.endswith(("_80", "_120"))])
+def test_what_is_said_fits_the_terminal(name: str) -> None:
+    lines = (FOLDER / f"{name}.txt").read_text().splitlines()[1:]
+    tables = [line for line in lines if line.startswith((" ", "│", "╭", "╰"))]
+    assert max(map(len, tables)) <= int(name.rpartition("_")[2])
 
 
 def test_every_transcript_belongs_to_a_command() -> None:

@@ -88,7 +88,9 @@ class BenchResult(Comparison):
         percents = tuple(f"p{p:g}" for p in first.percents)
         heads = ("engine", "accuracy", *percents, "error", "memory", "its time over the first's", "verdict")
         rows = tuple(_row(contestant, first) for contestant in self.contestants)
-        return (Table(heads, rows, title, tuple(range(2, len(percents) + 4))),)
+        behind = len(percents) + 2  # the columns behind those of the percentiles
+        less = (behind + 1, 1, behind, *range(behind - 2, 2, -1))
+        return (Table(heads, rows, title, tuple(range(2, len(percents) + 4)), less),)
 
     def lines(self) -> Sequence[str]:
         """Who is another model, and the machine's state."""

@@ -48,7 +48,8 @@ def _table(
         for row in findings[:_MAX_SHOWN]
     )
     heads = (*texts, *numbers, "size", "age")
-    return Table(heads, rows, title=title, right=tuple(range(len(texts), len(heads))))
+    figures = tuple(range(len(texts), len(heads)))
+    return Table(heads, rows, title=title, right=figures, less=(len(heads) - 2, len(texts)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ def _table(tensors: Iterable[TensorDifference], title: str) -> Table:
         )
         for t in tensors
     )
-    return Table(heads, rows, title, (2, 3, 4))
+    return Table(heads, rows, title, (2, 3, 4), (3, 1))
 
 
 class _Runner:

@@ -153,6 +153,7 @@ class PlanComparison(Result):
                 tuple((*(c.planners[f] for f in varied), *c.figures()) for c in planned),
                 f"{', '.join([title, *common])}: estimated {self._objective_of(planned)}",
                 tuple(len(varied) + column for column in (0, 1, 2, 3, 4, 7)),
+                tuple(len(varied) + column for column in (7, 1, 0, 3, 6)),
             )
         if refused:
             rows = [(*c.planners.values(), c.error) for c in refused]

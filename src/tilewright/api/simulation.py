@@ -237,7 +237,7 @@ class SimulationResult(SimulatedRecipe, Result):
         if self.runs:
             heads = ("samples", "direct/s", "padded/s", "in buckets/s", "buckets", "best")
             rows = tuple(run.row() for run in self.runs)
-            tables.insert(0, Table(heads, rows, right=(0, 1, 2, 3)))
+            tables.insert(0, Table(heads, rows, "", (0, 1, 2, 3), (4,)))
         if self.batches:
             rows = tuple((str(b.batch), f"{b.throughput_per_s:,.0f}") for b in self.batches)
             tables.insert(0, Table(("samples a cluster", "samples/s"), rows, right=(0, 1)))

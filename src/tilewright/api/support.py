@@ -66,7 +66,7 @@ class CheckReport(Result):
     def tables(self) -> Sequence[Table]:
         """Operators, those of one type that are treated alike in a row, and each node that does not run."""
         rows = tuple((o.op_type, o.opset, len(o.nodes), o.verdict, o.reason) for o in self.operators)
-        operators = Table(("operator", "opset", "nodes", "verdict", "why"), rows, right=(1, 2))
+        operators = Table(("operator", "opset", "nodes", "verdict", "why"), rows, right=(1, 2), less=(1,))
         nodes = tuple((name, o.op_type, o.verdict) for o in self.unsupported for name in o.nodes)
         if not nodes:
             return (operators,)

@@ -30,8 +30,8 @@ def learn(
     method: str = typer.Option(
         "trees",
         "--method",
-        metavar="trees|coreg|boosting|linear",
-        help="How costs are predicted.",
+        metavar="NAME",
+        help="How costs are predicted: trees, coreg, boosting, linear.",
         hidden=True,
     ),
     start: Path | None = typer.Option(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
@@ -24,7 +24,6 @@ from tilewright.version import __version__
 __all__ = [
     "JSON_OPTION",
     "MANNER",
-    "PIPE_WIDTH",
     "SCHEMA_VERSION",
     "Manner",
     "Update",
@@ -45,8 +44,6 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-PIPE_WIDTH = 140
-_LEAST_TEXT, _BETWEEN = 12, 3  # columns of text may be folded to this; what a column takes beside its cells
 
 JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document instead of tables.")
 
@@ -128,40 +125,47 @@ def print_table(
     *,
     title: str | None = None,
     right: Sequence[int] = (),
+    less: Sequence[int] = (),
 ) -> None:
-    """Print rows under column heads (no heads if all are empty); columns in `right` are aligned right."""
+    """Print rows under column heads (no heads if all are empty); `right` and `less` are as in `Table`."""
+    _print(Table(tuple(columns), tuple(map(tuple, rows)), title or "", tuple(right), tuple(less)))
+
+
+def _print(table: Table) -> None:
+    """Print a table as wide as the terminal, or, where there is none, as wide as it is."""
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    has_heads = any(columns)
-    table = Table(
+    from tilewright.cli.layout import BETWEEN, EDGES, layout, output_width
+
+    width = output_width()
+    shown = layout(table, width)
+    has_heads = any(shown.heads)
+    frame = RichTable(
         box=box.SIMPLE_HEAD if has_heads else box.SIMPLE,
-        title=None if title is None else Text(printable(title)),
-        title_justify="left",
-        title_style="bold",
         show_header=has_heads,
         header_style="bold",
         pad_edge=False,
     )
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
-    width = 0
-    for number, column in enumerate(columns):
-        # A figure on two lines would be read as a smaller one.
-        is_figure = number in right
-        longest = max([len(column), *(len(row[number]) for row in cells)])
-        width += (longest if is_figure else min(longest, _LEAST_TEXT)) + _BETWEEN
-        table.add_column(column, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_figure)
-    for row in cells:
-        table.add_row(*map(Text, row))
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    console.width = max(console.width, width)
+    for number, (head, columns) in enumerate(zip(shown.heads, shown.widths, strict=True)):
+        is_figure = number in shown.right
+        justify: Literal["left", "right"] = "right" if is_figure else "left"
+        frame.add_column(Text(head), justify=justify, overflow="fold", width=columns)
+    for row in shown.rows:
+        frame.add_row(*map(Text, row))
+    total = sum(shown.widths) + EDGES + BETWEEN * max(len(shown.widths) - 1, 0)
+    console = Console(width=max(total, width or 0, 1))
     with console.capture() as capture:
-        console.print(table)
+        if table.title:
+            console.print(Text(printable(table.title), style="bold"), soft_wrap=width is None)
+        console.print(frame)
     lines = (line.rstrip() for line in capture.get().splitlines())
     # The table's own colours are escapes too: its cells are clean already.
     _write("\n".join(line for line in lines if line) + "\n")
+    if shown.dropped:
+        hint(f"not shown, for want of room: {', '.join(shown.dropped)}; a wider terminal or a pipe has all.")
 
 
 def print_result(result: Result) -> None:
@@ -176,7 +180,7 @@ def print_tables(tables: Sequence[Table]) -> None:
     for number, table in enumerate(tables):
         if number:
             say("")
-        print_table(table.heads, table.rows, title=table.title or None, right=table.right)
+        _print(table)
 
 
 def note(text: str) -> None:

@@ -28,7 +28,7 @@ def tune(
     search: str | None = typer.Option(
         None,
         "--search",
-        metavar="reformer|evolutionary|conventional|flat",
+        metavar="NAME",
         help="What varies: forms of subgraphs, parts first (reformer), as wholes (evolutionary), or without "
         "complex operators in one kernel (conventional), or only how products are made (flat); default: "
         "reformer, or flat where operators run in Python or kernels side by side.",

@@ -294,7 +294,8 @@ class MapResult(Result):
             "time",
         )
         title = f"{self.machine}, by {self.layers[0].planner}"
-        table = Table(heads, tuple(rows.values()), title, tuple(range(1, 10)))
+        # Time to map, what is padded, how many are equal, the bound of the energy, the share of units.
+        table = Table(heads, tuple(rows.values()), title, tuple(range(1, 10)), (9, 8, 1, 5, 7))
         on_network = [(layer.name, layer.noc) for layer in self.layers if layer.noc is not None]
         return (table, network_table(on_network, self.description)) if on_network else (table,)
 
@@ -387,7 +388,8 @@ class MapSweep(Result):
             rows.append((*variant.values, *figures))
         heads = (*(axis.split(".", 1)[-1] for axis in self.axes), "cycles", "at least", "energy", "at least")
         title = f"variants of {self.machine}, by {self.mapper}"
-        return (Table((*heads, "unbeaten"), tuple(rows), title, tuple(range(len(heads)))),)
+        bounds = (len(heads) - 1, len(heads) - 3)
+        return (Table((*heads, "unbeaten"), tuple(rows), title, tuple(range(len(heads))), bounds),)
 
     def lines(self) -> Sequence[str]:
         """Where energies come from."""
@@ -540,6 +542,7 @@ def network_table(results: Sequence[tuple[str, NocResult]], machine: Machine) ->
         tuple(row[:count] for row in rows.values()),
         f"on the network, cycle by cycle: {name}",
         tuple(column for column in (1, 2, 3, 5, 7) if column < count),
+        tuple(column for column in (7, 6, 5, 2, 4) if column < count),
     )
 
 

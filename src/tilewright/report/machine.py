@@ -9,14 +9,15 @@ from tilewright.results import Table
 
 def machine_tables(machine: Machine) -> tuple[Table, ...]:
     """What a machine computes with and stores in, and where the numbers come from."""
-    heads = ("level", "number", "capacity", "holds", "word", "read", "write", "read", "write")
+    rates, energies = ("read rate", "write rate"), ("read energy", "write energy")
+    heads = ("level", "number", "capacity", "holds", "word", *rates, *energies)
     title = "memory, from the outermost level in; per instance, energy per access"
     levels = tuple(_level(machine, level) for level in reversed(machine.levels))
-    tables = [Table(heads, levels, title, (1, 2, 4, 5, 6, 7, 8))]
+    tables = [Table(heads, levels, title, (1, 2, 4, 5, 6, 7, 8), (8, 6, 4, 3))]
     if machine.units:
         columns = ("unit", "kind", "number", "reads", "rate of one per cycle", "in all")
         units = tuple(_unit(machine, unit) for unit in machine.units)
-        tables.append(Table(columns, units, "compute units", (2,)))
+        tables.append(Table(columns, units, "compute units", (2,), (3, 5)))
     tables.append(Table(("", ""), tuple(_facts(machine))))
     sources = list(machine.sources.items())
     if machine.energy_source:
