@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -223,17 +224,51 @@ def progress(what: str) -> Iterator[Update]:
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=30),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[pace]}", markup=False),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
     ) as bar:
-        task = bar.add_task(printable(what), total=None)
+        task = bar.add_task(printable(what), total=None, pace="")
+        pace = Pace()
 
         def update(what: str, done: int | None = None, total: int | None = None) -> None:
-            bar.update(task, description=printable(what), completed=done or 0, total=total or None)
+            known = total if total is not None and total > 1 else None
+            said = pace.after(done or 0, known)
+            bar.update(task, description=printable(what), completed=done or 0, total=known, pace=said)
 
         yield update
+
+
+class Pace:
+    """How much of some work is done, and how long the rest takes at the same pace.
+
+    >>> times = iter([0.0, 30.0])
+    >>> pace = Pace(lambda: next(times))
+    >>> pace.after(0, 4), pace.after(1, 4)
+    ('0 %', '25 %, 1:30 left')
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._total: int | None = None
+        self._share = self._first_share = self._start_s = 0.0
+
+    def after(self, done: int, total: int | None) -> str:
+        """What is said when so much is done; nothing where nobody knows how much there is."""
+        if total is None:
+            self._total = None
+            return ""
+        share, now_s = min(done / total, 1.0), self._clock()
+        if total != self._total or share < self._share:  # other work
+            self._total, self._first_share, self._start_s = total, share, now_s
+        self._share = share
+        gained = share - self._first_share
+        if gained <= 0:
+            return f"{100 * share:.0f} %"
+        left_s = round((now_s - self._start_s) * (1 - share) / gained)
+        return f"{100 * share:.0f} %, {left_s // 60}:{left_s % 60:02d} left"
 
 
 def _silent(what: str, done: int | None = None, total: int | None = None) -> None:

@@ -121,6 +121,23 @@ class Meter:
         """Time until the deadline, negative after it; None without one."""
         return None if self._end_s is None else self._end_s - self.clock()
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How much of the budget is used, and how much there is: of evaluations or of time, the larger share.
+
+        >>> meter = Budget(max_evaluations=4).start()
+        >>> _ = meter.spend()
+        >>> meter.progress, Budget().start().progress
+        ((250, 1000), (0, 0))
+        """
+        shares: list[float] = []
+        if self.budget.max_evaluations != UNLIMITED:
+            shares.append(self.num_evaluations / max(self.budget.max_evaluations, 1))
+        left_s = self.left_s
+        if left_s is not None and self.budget.deadline_s:
+            shares.append(1 - max(left_s, 0.0) / self.budget.deadline_s)
+        return (min(int(1000 * max(shares)), 1000), 1000) if shares else (0, 0)
+
     def spend(self) -> bool:
         """Ask for one more evaluation: False when the budget is used up or the deadline has passed."""
         if self.num_evaluations >= self.budget.max_evaluations:

@@ -150,12 +150,23 @@ class _Search:
                     plans.append(plan)
             if not plans:
                 return False
-            self.report("measure kernels", self.num_trials, total)
+            self._tell(total)
             for site, trial in self._profile(plans):
                 self.trials[site][trial.candidate] = trial
             for site, left in todo.items():
                 todo[site] = [c for c in left if not self._is_hopeless(site, c)]
         return True
+
+    def _tell(self, total: int) -> None:
+        """How far the search is, by candidates or by the budget, and what a run of the best would take."""
+        done, whole = max((self.num_trials, total), self.meter.progress, key=_share)
+        plain_ns = sum(self.plain_ns.values())
+        best = {
+            site: min((t.ratio for t in found.values()), default=1.0) for site, found in self.trials.items()
+        }
+        saved_ns = sum(self.plain_ns.get(site, 0.0) * max(0.0, 1 - ratio) for site, ratio in best.items())
+        gain = plain_ns / (plain_ns - saved_ns) if plain_ns > saved_ns else 1.0
+        self.report(f"measure kernels, best so far {gain:.2f} x untuned", done, whole)
 
     def _is_of(self, site: Site, candidate: Candidate) -> bool:
         """Whether a candidate is one of the site's, or made of several of them."""
@@ -295,6 +306,11 @@ def is_faster(candidate: Samples, incumbent: Samples) -> bool:
     wins = sum(ratio < 1 for ratio in ratios)
     middle = ratios[len(ratios) // 2]
     return middle < 1 - _RACE_MARGIN and wins >= len(ratios) / 2 + math.sqrt(len(ratios))
+
+
+def _share(done_of: tuple[int, int]) -> float:
+    done, total = done_of
+    return done / total if total else 0.0
 
 
 def _ratio(trial: Trial) -> float:

@@ -8,7 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.cli.output import MANNER, Manner, format_bytes, hint, note, print_json, print_table, progress
+from tilewright.cli.output import (
+    MANNER,
+    Manner,
+    Pace,
+    format_bytes,
+    hint,
+    note,
+    print_json,
+    print_table,
+    progress,
+)
 
 
 def test_json_says_what_it_is_and_turns_values_without_a_number_into_null(
@@ -76,3 +86,14 @@ def test_a_figure_stands_on_one_line_however_wide_the_table_is(capsys: pytest.Ca
     out = capsys.readouterr().out
     assert all(figure in out for figure in figures)
     assert out.count("x") == 60
+
+
+def test_progress_says_its_share_and_the_time_that_is_left() -> None:
+    now = iter([0.0, 10.0, 15.0, 20.0, 26.0])
+    pace = Pace(lambda: next(now))
+    assert pace.after(2, 10) == "20 %"
+    assert pace.after(4, 10) == "40 %, 0:30 left"
+    assert pace.after(5, 10) == "50 %, 0:25 left"
+    assert pace.after(0, 3) == "0 %", "other work begins anew"
+    assert pace.after(1, 3) == "33 %, 0:12 left"
+    assert pace.after(1, None) == ""

@@ -95,7 +95,9 @@ class _Search:
     def _is_better(self, move: Move, partition: Partition) -> bool:
         """Plan and price; the plan is kept if it is the best so far."""
         if self.progress is not None:
-            self.progress(f"search: {move.what}", self.meter.num_evaluations, self.budget.max_evaluations)
+            gain = self.start.schedule.quality.cost / self.best.schedule.quality.cost
+            what = f"search: {move.what}, best so far {gain:.2f} x the start"
+            self.progress(what, *self.meter.progress)
         name = f"search {self.meter.num_evaluations}: {move.what}"
         try:
             program = self.make(partition, self.start.recipe)
