@@ -89,7 +89,7 @@ def best_of(
             num_untried += len(recipes) - number
             break
         if report is not None and len(recipes) > 1:
-            so_far = "" if best is None else f", best so far {best[2]}"
+            so_far = "" if best is None else f" (best so far: {best[2]})"
             report(f"{recipe}{so_far}", number, len(recipes))
         try:
             plan = make(recipe)

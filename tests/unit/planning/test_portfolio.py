@@ -72,4 +72,5 @@ def test_progress_is_told_where_there_is_a_choice() -> None:
     best_of(RECIPES[:1], plan, COSTS.__getitem__, lambda *what: told.append(what))
     assert told == []
     best_of(RECIPES[:2], plan, COSTS.__getitem__, lambda *what: told.append(what))
-    assert told == [(str(RECIPES[0]), 0, 2), (str(RECIPES[1]), 1, 2)]
+    first, second = map(str, RECIPES[:2])
+    assert told == [(first, 0, 2), (f"{second} (best so far: {first})", 1, 2)]
