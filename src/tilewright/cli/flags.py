@@ -200,8 +200,9 @@ _MANNER_FLAGS = {
 
 def _help_all(context: typer.Context, is_asked: bool) -> None:
     if is_asked:
-        for parameter in context.command.params:
-            parameter.hidden = False  # type: ignore[attr-defined]  # of options; arguments take it, too
+        parameters: list[Any] = context.command.params
+        for parameter in parameters:
+            parameter.hidden = False
         typer.echo(context.get_help())
         raise typer.Exit
 

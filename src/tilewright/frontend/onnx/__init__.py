@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 
+Surveyed = tuple[Graph, tuple[RefusedNode, ...]]
+"""A graph, and nodes of the model that are not in it."""
+
+
 def load_onnx(source: Source, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
     """Import an ONNX model as a graph in which every shape is a tuple of integers.
 
@@ -64,18 +68,13 @@ def import_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None =
     return _imported(opened, lambda model: (build_graph(model, opened.origin, dict(shapes or {})), ()))[0]
 
 
-def survey_model(
-    opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None = None
-) -> tuple[Graph, tuple[RefusedNode, ...]]:
+def survey_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Surveyed:
     """What of a model can be imported, and the nodes that cannot, which are no error here.
 
     Raises:
         ModelRejected, UnsupportedOp, UsageError: as `import_model`, but for nodes that are not supported.
     """
     return _imported(opened, lambda model: survey_graph(model, opened.origin, dict(shapes or {})))
-
-
-Surveyed = tuple[Graph, tuple[RefusedNode, ...]]
 
 
 def _imported(opened: Opened, build: Callable[[ModelProto], Surveyed]) -> Surveyed:

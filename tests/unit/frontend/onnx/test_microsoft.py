@@ -69,7 +69,8 @@ class Case:
         ]
         results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
         graph = helper.make_graph([node], "g", declared, results)
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        domains = sorted({"com.microsoft", self.domain} - {""})
+        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(d, 1) for d in domains)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
     @property
@@ -240,6 +241,17 @@ def test_operators_that_only_run_elsewhere_are_sums_and_products_too() -> None:
     (found,) = computed(Case("GemmFastGelu", [x, weights]).model(), {"i0": x, "i1": weights})
     (wanted,) = computed(Case("FastGelu", [x @ weights]).model(), {"i0": x @ weights})
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_packed_queries_keys_and_values_are_what_they_are_unpacked() -> None:
+    parts = [real(2, 3, 8) for _ in range(3)]
+    apart = Case("MultiHeadAttention", parts, {"num_heads": 2})
+    (wanted,) = computed(apart.model(), apart.feed)
+    by_head = np.stack([part.reshape(2, 3, 2, 4) for part in parts], axis=3)
+    packed = Case("MultiHeadAttention", [by_head], {"num_heads": 2})
+    half = Case("MultiHeadAttention", [parts[0], by_head[:, :, :, 1:]], {"num_heads": 2})
+    for case in (packed, half):
+        np.testing.assert_allclose(computed(case.model(), case.feed)[0], wanted, rtol=1e-6)
 
 
 def test_what_a_definition_does_not_know_is_refused_in_a_line() -> None:

@@ -89,14 +89,14 @@ def _projected(
     if d.has(2):
         product = d("Add", product, "x2")
     names = d.several("Split", product, d.whole_numbers(sizes), count=3, axis=2)
-    sides = [_Side(name, length, size // count) for name, size in zip(names, sizes, strict=True)]
-    heads = _Heads(batch, count, *sides, _stacked_past(d, past))
+    query, key, value = (_Side(name, length, size // count) for name, size in zip(names, sizes, strict=True))
+    heads = _Heads(batch, count, query, key, value, _stacked_past(d, past))
     heads = _masked(d, heads, mask, score_bias)
-    result, key, value = _attended(d, heads, with_present=d.wants(1))
+    result, *both = _attended(d, heads, with_present=d.wants(1))
     present = ""
     if d.wants(1):
         axis = d.whole_numbers([0])
-        present = d("Concat", d("Unsqueeze", key, axis), d("Unsqueeze", value, axis), axis=0)
+        present = d("Concat", *(d("Unsqueeze", name, axis) for name in both), axis=0)
     return [result, present]
 
 
@@ -130,11 +130,13 @@ def _multi_head_attention(d: Definition) -> Sequence[str]:
 def _sides(d: Definition, count: int) -> tuple[_Side, _Side, _Side]:
     """Queries, keys and values as they are given: separately, or packed into one tensor or two."""
     if len(d.shape(0)) == 5:
-        return (*_unpacked(d, 0, count, 3),)  # type: ignore[return-value]  # three, as it is told
+        query, key, value = _unpacked(d, 0, count, 3)
+        return query, key, value
     query = _side(d, 0, "x0", count)
     if d.has(1) and len(d.shape(1)) == 5:
         d.support(not d.has(3), "its bias beside packed keys and values is not supported")
-        return (query, *_unpacked(d, 1, count, 2))  # type: ignore[return-value]
+        key, value = _unpacked(d, 1, count, 2)
+        return query, key, value
     key, value = (_side(d, position, f"x{position}", count) for position in (1, 2))
     if not d.has(3):
         return query, key, value
