@@ -16,6 +16,7 @@ from typing import Any
 from tilewright.errors import NoGeneratedCode
 from tilewright.hardware.probe import may_run_generated_code
 from tilewright.private_files import LOOPS, PrivateFolder, Records, cache_place, keeps_nothing
+from tilewright.progress import NOTICE
 
 if not may_run_generated_code():  # numba cannot even be imported
     raise NoGeneratedCode
@@ -76,6 +77,7 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
                 continue
             if stored is not None:
                 return compiler.CompileResult._rebuild(target_context, *pickle.loads(stored))
+        _announce()
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -102,7 +104,7 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
 
     def _places(self) -> Iterator[Records]:
         beside = PrivateFolder(Path(self._function.__code__.co_filename).parent / "__pycache__")
-        if beside.is_private():
+        if beside.is_private(create=not keeps_nothing()):
             yield Records(beside, LOOPS)
         folder = cache_place()
         if folder is not None:
@@ -118,6 +120,13 @@ class _KeptCode(caching._Cache):  # type: ignore[misc]  # numba has no types
             (str(sig), codegen.magic_tuple()),
         )
         return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+@functools.cache
+def _announce() -> None:
+    """Say, once, that loops are compiled; a cache that keeps them makes it the last time."""
+    until = "each time, as nothing is kept" if keeps_nothing() else "once on this machine"
+    logger.log(NOTICE, "compiling the loops that count and simulate, %s: some seconds, up to a minute", until)
 
 
 @functools.cache

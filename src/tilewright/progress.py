@@ -9,6 +9,9 @@ from contextvars import ContextVar
 
 from tilewright.errors import BudgetExceeded
 
+NOTICE = 25
+"""The level of log records on what takes long and happens once, which a terminal shows as notes."""
+
 Progress = Callable[[str, int, int], None]
 """What is being done, how much of it is done, how much there is."""
 

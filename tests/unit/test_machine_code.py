@@ -79,3 +79,19 @@ def test_code_is_not_kept_where_nothing_is_to_be_kept(tmp_path: Path) -> None:
     )
     assert result.stdout == "2 0\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inner.py", "outer.py"]
+
+
+def test_the_first_time_is_announced_and_only_once(tmp_path: Path) -> None:
+    (tmp_path / "outer.py").write_text(_OUTER)
+    (tmp_path / "inner.py").write_text(_INNER.format(value=1))
+    code = "import logging; logging.basicConfig(level=25, format='%(message)s'); import outer"
+    told = [
+        subprocess.run(
+            [sys.executable, "-B", "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stderr
+        for _ in range(2)
+    ]
+    assert told == [
+        "compiling the loops that count and simulate, once on this machine: some seconds, up to a minute\n",
+        "",
+    ]

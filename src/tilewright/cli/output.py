@@ -19,6 +19,7 @@ import typer
 
 from tilewright.formatting import format_bytes, format_count, format_ms, format_shape
 from tilewright.printable import json_text, printable, printable_lines
+from tilewright.progress import NOTICE
 from tilewright.results import Result, Table
 from tilewright.version import __version__
 
@@ -196,19 +197,24 @@ def hint(text: str) -> None:
 
 
 def listen_to_warnings() -> None:
-    """Let warnings of the library reach standard error, one line each; less if quiet, more if verbose."""
+    """Let warnings of the library reach standard error, one line each; less if quiet, more if verbose.
+
+    A terminal also shows what takes long and happens once.
+    """
     manner = MANNER.get()
     logger = logging.getLogger("tilewright")
     for handler in [h for h in logger.handlers if isinstance(h, _Lines)]:
         logger.removeHandler(handler)
     logger.addHandler(_Lines())
     logger.propagate = False
-    logger.setLevel(logging.ERROR if manner.quiet else logging.DEBUG if manner.verbose else logging.WARNING)
+    usual = NOTICE if sys.stderr.isatty() else logging.WARNING
+    logger.setLevel(logging.ERROR if manner.quiet else logging.DEBUG if manner.verbose else usual)
 
 
 class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        note(f"tilewright: {record.levelname.lower()}: {record.getMessage()}")
+        level = "note" if record.levelno == NOTICE else record.levelname.lower()
+        note(f"tilewright: {level}: {record.getMessage()}")
 
 
 @contextmanager

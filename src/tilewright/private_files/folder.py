@@ -80,10 +80,10 @@ class PrivateFolder:
         self._held = held = _Held(opened_root(self.root, create))
         return held
 
-    def is_private(self) -> bool:
-        """Whether it is there, or can be made, and only its user can write it."""
+    def is_private(self, *, create: bool = True) -> bool:
+        """Whether it is there, or can be made and is, and only its user can write it."""
         try:
-            with self.opened(create=True):
+            with self.opened(create=create):
                 return True
         except OSError:
             return False
