@@ -27,6 +27,10 @@ AUTO = "auto"
 EFFORT_EVALUATIONS = {0: 0, 1: 200, 2: 1000, 3: 10000}
 
 
+SUBJECT, PLANS = "Model and machine", "How to plan"
+"""Panels of the command line's help: what is compiled for which machine, and what planners are told."""
+
+
 def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
     """Read `x:1x3x224x224,mask:1x128`.
 
@@ -59,7 +63,7 @@ def _parse_bytes(text: str) -> int:
 def _about(
     help_text: str,
     *flags: str,
-    panel: str = "What to compile",
+    panel: str = SUBJECT,
     key: bool = True,
     parse: Callable[[str], Any] | None = None,
     family: str = "",
@@ -87,7 +91,6 @@ def _about(
     }
 
 
-_PLANS = "How to plan"
 _LIMITS = "Limits and the cache"
 
 
@@ -140,14 +143,14 @@ class Options:
         ),
     )
     effort: int = field(
-        default=2, metadata=_about("How hard planners search: 0 to 3.", "-O", "--effort", panel=_PLANS)
+        default=2, metadata=_about("How hard planners search: 0 to 3.", "-O", "--effort", panel=PLANS)
     )
     budget: Budget | None = field(
         default=None,
         metadata=_about(
             "Choose kernels by measuring for so long: 30s, 500trials; default: by estimate.",
             "--budget",
-            panel=_PLANS,
+            panel=PLANS,
             parse=Budget.parse,
         ),
     )
@@ -156,7 +159,7 @@ class Options:
         metadata=_about(
             "How to group operators into kernels.",
             "--partition",
-            panel=_PLANS,
+            panel=PLANS,
             family="partition",
             also=(AUTO,),
             has_options=True,
@@ -167,7 +170,7 @@ class Options:
         metadata=_about(
             "How to order the groups.",
             "--schedule",
-            panel=_PLANS,
+            panel=PLANS,
             family="schedule",
             also=(AUTO,),
             has_options=True,
@@ -179,7 +182,7 @@ class Options:
         metadata=_about(
             "How to place values in memory.",
             "--memory",
-            panel=_PLANS,
+            panel=PLANS,
             family="memory",
             also=(AUTO,),
             has_options=True,
@@ -191,7 +194,7 @@ class Options:
         metadata=_about(
             "Run this graph pass after the standard ones; repeatable. See `tilewright planners passes`.",
             "--pass",
-            panel=_PLANS,
+            panel=PLANS,
             family="passes",
             has_options=True,
             is_expert=True,
@@ -202,13 +205,13 @@ class Options:
         metadata=_about(
             "Leave out a graph pass; repeatable.",
             "--disable-pass",
-            panel=_PLANS,
+            panel=PLANS,
             family="passes",
             is_expert=True,
         ),
     )
     seed: int = field(
-        default=0, metadata=_about("Seed of searches and of random inputs.", "--seed", panel=_PLANS)
+        default=0, metadata=_about("Seed of searches and of random inputs.", "--seed", panel=PLANS)
     )
     max_memory_bytes: int | None = field(
         default=None,
@@ -248,7 +251,7 @@ class Options:
         metadata=_about(
             "Print the graph after this pass; repeatable.",
             "--dump-after",
-            panel=_PLANS,
+            panel=PLANS,
             key=False,
             family="passes",
             is_expert=True,

@@ -21,13 +21,29 @@ def bench(
     models: list[Path] = typer.Argument(
         metavar="A [B]...", help="ONNX models or artifacts; the first is compared with each of the others."
     ),
-    versus: str = typer.Option("", "--vs", help="Peers to run beside it: onnxruntime,openvino."),
-    duration: float = typer.Option(10.0, "--duration", help="Seconds to measure, all engines together."),
-    iters: int = typer.Option(1, "--iters", help="Least number of runs of each engine.", hidden=True),
-    warmup: float = typer.Option(
-        0.3, "--warmup", help="Seconds to run each engine before measuring.", hidden=True
+    versus: str = typer.Option(
+        "", "--vs", help="Peers to run beside it: onnxruntime,openvino.", rich_help_panel="How to measure"
     ),
-    percentile: str = typer.Option("50,90,99", "--percentile", help="Percentiles of latency to show."),
+    duration: float = typer.Option(
+        10.0, "--duration", help="Seconds to measure, all engines together.", rich_help_panel="How to measure"
+    ),
+    iters: int = typer.Option(
+        1,
+        "--iters",
+        help="Least number of runs of each engine.",
+        hidden=True,
+        rich_help_panel="How to measure",
+    ),
+    warmup: float = typer.Option(
+        0.3,
+        "--warmup",
+        help="Seconds to run each engine before measuring.",
+        hidden=True,
+        rich_help_panel="How to measure",
+    ),
+    percentile: str = typer.Option(
+        "50,90,99", "--percentile", help="Percentiles of latency to show.", rich_help_panel="How to measure"
+    ),
     inputs: Path | None = INPUTS,
     error: bool = typer.Option(True, help="Measure each engine's error against the reference in float64."),
     advice: bool = typer.Option(True, help="Measure A's kernels and this machine, and say what binds A."),

@@ -42,7 +42,7 @@ def flag(name: str, *, default: Any = _AS_THE_FIELD, about: str = "", is_expert:
         _default(name) if default is _AS_THE_FIELD else default,
         *facts["flags"],
         help=about or _help(name),
-        rich_help_panel=None if about else facts["panel"],
+        rich_help_panel=facts["panel"],
         autocompletion=_completion(name) if _IS_COMPLETING else None,
         hidden=is_hidden,
     )
@@ -188,6 +188,8 @@ def add_verb(app: typer.Typer, name: str, verb: Callable[..., None], panel: str 
     app.command(name, rich_help_panel=panel)(_with_flags(verb))
 
 
+FILES = "Files to write"
+"""The panel of help for what is written beside the result."""
 _MANNER = "What to say"
 _MANNER_FLAGS = {
     "quiet": typer.Option(False, "--quiet", "-q", help="Results and errors only.", rich_help_panel=_MANNER),

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import SHAPES, add_verb, flag
+from tilewright.cli.flags import FILES, SHAPES, add_verb, flag
 from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.families import MAPPERS
+from tilewright.options import PLANS, SUBJECT
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -37,23 +38,29 @@ def map_(
         metavar="FILE",
         help="More of a Timeloop architecture: constraints or a mapping (what bypasses a memory), an ERT "
         "(energies). May be repeated.",
+        rich_help_panel=SUBJECT,
     ),
     mapper: str = typer.Option(
         "exact",
         "--mapper",
         help=f"How to search: {', '.join(MAPPERS.built_in_names())}; see `tilewright planners`.",
+        rich_help_panel=PLANS,
     ),
-    objective: str = typer.Option("latency", "--objective", help="What to minimise: latency, energy, edp."),
+    objective: str = typer.Option(
+        "latency", "--objective", help="What to minimise: latency, energy, edp.", rich_help_panel=PLANS
+    ),
     budget: str | None = typer.Option(
         None,
         "--budget",
         help="For each layer: a time, 10s if left out; of hybrid and random also how many mappings they look "
         "at, such as 5000trials.",
+        rich_help_panel=PLANS,
     ),
     evaluate: Path | None = typer.Option(
         None,
         "--evaluate",
         help="Count given mappings instead: a JSON file of cases, or a Timeloop mapping of a problem LAYER.",
+        rich_help_panel=PLANS,
     ),
     export_timeloop: Path | None = typer.Option(
         None,
@@ -61,6 +68,7 @@ def map_(
         metavar="DIR",
         help="Also write arch.yaml, problem.yaml and map.yaml for timeloop-model; of several layers into a "
         "folder each.",
+        rich_help_panel=FILES,
     ),
     ignore_constraints: bool = typer.Option(
         False,
@@ -68,27 +76,34 @@ def map_(
         help="Search without the constraints on loops in Timeloop's files; else those that no search keeps "
         "are refused.",
         hidden=True,
+        rich_help_panel=PLANS,
     ),
     link_transfers: bool = typer.Option(
         False,
         "--link-transfers/--no-link-transfers",
         help="Whether neighbours of an array may pass words on to each other.",
         hidden=True,
+        rich_help_panel=PLANS,
     ),
     skip_pixels: bool = typer.Option(
         False,
         "--skip-pixels",
         help="Do not count pixels that a stride jumps over (Timeloop counts them).",
         hidden=True,
+        rich_help_panel=PLANS,
     ),
     double_buffered: bool = typer.Option(
         False,
         "--double-buffered",
         help="Half of every buffer holds the tile in use, half the next one.",
         hidden=True,
+        rich_help_panel=PLANS,
     ),
     noc: bool = typer.Option(
-        False, "--noc", help="Also simulate the mappings on the machine's network, cycle by cycle."
+        False,
+        "--noc",
+        help="Also simulate the mappings on the machine's network, cycle by cycle.",
+        rich_help_panel=PLANS,
     ),
     shapes: str | None = SHAPES,
     sweep: list[str] = typer.Option(
@@ -96,9 +111,10 @@ def map_(
         "--sweep",
         help="Map onto variants of the machine: levels.GlobalBuffer.capacity_bytes=64KiB,128KiB. Each "
         "combination is mapped if there are several.",
+        rich_help_panel=PLANS,
     ),
     plot: Path | None = typer.Option(
-        None, "--plot", help="With --sweep: draw time against energy, as an HTML file."
+        None, "--plot", help="With --sweep: draw time against energy, as an HTML file.", rich_help_panel=FILES
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag
+from tilewright.cli.flags import FILES, MODEL, SHAPES, add_verb, flag
 from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
 from tilewright.families import FAMILIES
+from tilewright.options import PLANS, SUBJECT
 
 
 def _names(family: str) -> str:
@@ -31,12 +32,14 @@ def simulate(
         "--dtype",
         help="What floating-point numbers are lowered to: float32, float16, bfloat16, int16, int8; default: "
         "what the machine multiplies, the widest in place of other types.",
+        rich_help_panel=SUBJECT,
     ),
     recipe: str | None = typer.Option(
         None,
         "--recipe",
         help="How to plan: best (of a portfolio; the default), search (from there on), graphturbo, tvm, "
         "astitch, variant-1 to variant-4; with -overlapped behind all but graphturbo and variant-4.",
+        rich_help_panel=PLANS,
     ),
     partition: str | None = flag(
         "partition",
@@ -60,11 +63,13 @@ def simulate(
         help="How many recipes of the portfolio to try, or for how long: 20trials, 60s; the paper's own "
         "first. With --recipe search: how many plans beyond the portfolio (default: 170trials), or for how "
         "long both.",
+        rich_help_panel=PLANS,
     ),
     objective: str = typer.Option(
         "latency",
         "--objective",
         help="What the best plan has least of: latency, energy, or their product edp.",
+        rich_help_panel=PLANS,
     ),
     shapes: str | None = SHAPES,
     batch: str | None = typer.Option(
@@ -74,11 +79,13 @@ def simulate(
         "two with the most samples per second; several numbers (6,12,24): how to run each of them. With auto "
         "and several, the plan that is shown, and that --check, --trace, --html and --compare are about, is "
         "the best batch's.",
+        rich_help_panel=PLANS,
     ),
     max_latency_ms: float | None = typer.Option(
         None,
         "--max-latency",
         help="With --batch auto or several: no batch and no run that takes longer, in milliseconds.",
+        rich_help_panel=PLANS,
     ),
     mapper: str | None = typer.Option(
         None,
@@ -86,15 +93,20 @@ def simulate(
         help="Who tiles layers whose operands do not fit the cores' buffers and are read again: exact (the "
         "default), cosa, paper.",
         hidden=True,
+        rich_help_panel=PLANS,
     ),
     compare: bool = typer.Option(False, "--compare", help="Simulate the paper's baselines as well."),
     trace: Path | None = typer.Option(
-        None, "--trace", help="Write what every unit does when, as a Chrome trace (for Perfetto)."
+        None,
+        "--trace",
+        help="Write what every unit does when, as a Chrome trace (for Perfetto).",
+        rich_help_panel=FILES,
     ),
     page: Path | None = typer.Option(
         None,
         "--html",
         help="Draw what the buffers hold and what the units do, over time, as an HTML file.",
+        rich_help_panel=FILES,
     ),
     check: bool = typer.Option(
         False,

@@ -198,7 +198,7 @@ class MappedLayer(Result):
         return counts_of(self.problem, self.solution.cost)
 
     def __repr__(self) -> str:
-        return f"MappedLayer({self.name!r}, {self.cycles:,} cycles, {self.energy_pj / 1e6:,.2f} µJ)"
+        return f"MappedLayer({self.name!r}, {self.cycles:,} cycles)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +337,7 @@ class MapResult(Result):
         total = self.total
         return (
             f"MapResult({self.machine!r}, {len(self.layers)} layers, {total.cycles:,} cycles, "
-            f"at least {total.bound_cycles:,}, {total.energy_pj / 1e6:,.2f} µJ)"
+            f"at least {total.bound_cycles:,})"
         )
 
 

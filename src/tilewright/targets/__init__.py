@@ -25,10 +25,10 @@ TARGETS: Registry[Target] = families.TARGETS
 def is_machine(text: str) -> bool:
     """Whether a text names a described machine rather than one of `TARGETS`.
 
-    >>> is_machine("cpu"), is_machine("stcp920{overlap=none}")
-    (False, True)
+    >>> is_machine("cpu"), is_machine("host"), is_machine("stcp920{overlap=none}")
+    (False, False, True)
     """
-    name = Spec.parse(text).name
+    name = Spec.parse(families.canonical_target(text)).name
     return name not in TARGETS.built_in_names() and name not in TARGETS.names()
 
 
@@ -38,7 +38,7 @@ def is_cpu(text: str) -> bool:
     >>> is_cpu("cpu{barriers=strict}")
     True
     """
-    return Spec.parse(text).name == "cpu"
+    return Spec.parse(families.canonical_target(text)).name == families.HOST_TARGET
 
 
 def is_machine_known(text: str) -> bool:

@@ -167,7 +167,7 @@ def test_help_leaves_flags_for_experts_to_help_all() -> None:
         assert f"{flag} " not in short.out
         assert f"{flag} " in whole.out
     assert short.out == tilewright("compile", "--help").out
-    for panel in ("What to compile", "How to plan", "Limits and the cache", "What to say"):
+    for panel in ("Model and machine", "How to plan", "Limits and the cache", "What to say"):
         assert panel in short.out
 
 
