@@ -145,7 +145,13 @@ class Importer:
         while inputs and inputs[-1] is None:
             inputs.pop()
         if proto.domain not in ("", "ai.onnx"):
-            self._expand(proto, definition_of(proto, inputs), inputs, scope)
+            body = definition_of(proto, inputs)
+            self._folded_bytes += body.ByteSize()
+            if self._folded_bytes > MAX_FOLDED_BYTES:
+                raise ModelRejected(
+                    f"constants made at import take more than {MAX_FOLDED_BYTES >> 20} MiB; split the model."
+                )
+            self._expand(proto, body, inputs, scope)
             return
         check_ranges(proto, inputs)
         condition = inputs[0] if inputs else None

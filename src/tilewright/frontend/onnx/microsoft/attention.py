@@ -178,9 +178,10 @@ def _masked(d: Definition, heads: _Heads, mask: int, score_bias: int | None) -> 
         terms.append(f"x{score_bias}")
     if heads.past is not None and d.whole("unidirectional", 0):
         rows, columns = heads.query.length, heads.columns
-        d.support(rows * columns <= MAX_CONSTANT_ELEMENTS, f"{rows} queries of {columns} keys are too many")
-        later = np.arange(columns) > np.arange(rows)[:, None] + heads.past.length
-        terms.append(d.constant(np.where(later, -np.inf, 0.0).astype(_dtype(d).numpy)))
+        d.support(max(rows, columns) <= MAX_CONSTANT_ELEMENTS, f"{columns} keys are too many")
+        own = d.constant(np.arange(rows)[:, None] + heads.past.length)
+        later = d("Greater", d.constant(np.arange(columns)[None]), own)
+        terms.append(d("Where", later, d.number(-np.inf, _dtype(d)), d.number(0.0, _dtype(d))))
     if not terms:
         return heads
     total = terms[0]

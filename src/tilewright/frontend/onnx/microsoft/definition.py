@@ -16,8 +16,8 @@ from tilewright.ir.graph import Shape, Value
 
 # The version of ai.onnx that definitions are written in: the first with Attention and RMSNormalization.
 OPSET = 23
-# What a definition makes for itself, such as a mask that forbids later keys, is no larger.
-MAX_CONSTANT_ELEMENTS = 1 << 26
+# What a definition makes for itself, such as the places of keys, is no larger.
+MAX_CONSTANT_ELEMENTS = 1 << 20
 
 Array = np.ndarray[Any, Any]
 
