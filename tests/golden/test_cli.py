@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": "inspect small.onnx",
     "check": "check host.onnx",
     "check_open_shape": "check open.onnx",
+    "check_refused": "check odd.onnx",
     "explain": "explain small.onnx -t interpreter",
     "explain_node": "explain small.onnx relu1 -t interpreter",
     "explain_unknown": "explain small.onnx relu2 -t interpreter",
@@ -62,6 +63,16 @@ def files(folder: Path) -> None:
         values = [helper.make_tensor_value_info(n, F32, [extent, 4]) for n in ("x", "y")]
         node = helper.make_node("Relu", ["x"], ["y"], "relu")
         onnx.save(model([node], values[:1], values[1:], []), folder / f"{name}.onnx")
+
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"], "known"),
+        helper.make_node("Odd", ["h"], ["k"], "odd", domain="com.example"),
+        helper.make_node("Exp", ["k"], ["y"], "behind"),
+    ]
+    values = [helper.make_tensor_value_info(n, F32, [2, 4]) for n in ("x", "y")]
+    odd = model(nodes, values[:1], values[1:], [])
+    odd.opset_import.append(helper.make_opsetid("com.example", 1))
+    onnx.save(odd, folder / "odd.onnx")
 
 
 def transcript(command: str) -> str:

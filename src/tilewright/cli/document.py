@@ -46,7 +46,7 @@ def _verbs(root: Any) -> Iterator[str]:
 
 def _verb(path: str, command: Any, level: str) -> Iterator[str]:
     """One section: what it does, how it is written, its parameters."""
-    params = [p for p in command.params if p.name != "help"]
+    params = [p for p in command.params if p.name != "help" and (p.name != "help_all" or not p.hidden)]
     arguments = [p for p in params if p.param_type_name == "argument"]
     options = [p for p in params if p.param_type_name == "option"]
     yield f"{level} `{path}`\n"

@@ -209,14 +209,17 @@ def _help_all(context: typer.Context, is_asked: bool) -> None:
         raise typer.Exit
 
 
-_HELP_ALL = typer.Option(
-    False,
-    "--help-all",
-    help="Show this message with the flags for experts, and exit.",
-    is_eager=True,
-    callback=_help_all,
-    rich_help_panel=_MANNER,
-)
+def help_all(*, hidden: bool) -> Any:
+    """The flag that shows help with all flags; itself `hidden` where there are no others to show."""
+    return typer.Option(
+        False,
+        "--help-all",
+        help="Show this message with the flags for experts, and exit.",
+        is_eager=True,
+        callback=_help_all,
+        rich_help_panel=_MANNER,
+        hidden=hidden,
+    )
 
 
 def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
@@ -230,8 +233,8 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
     if has_flags:
         parameters += [_keyword(name, kind, default) for name, (kind, default) in _COMPILE_FLAGS.items()]
     parameters += [_keyword(name, bool, flag) for name, flag in _MANNER_FLAGS.items()]
-    if any(getattr(parameter.default, "hidden", False) for parameter in parameters):
-        parameters.append(_keyword("help_all", bool, _HELP_ALL))
+    has_experts = any(getattr(parameter.default, "hidden", False) for parameter in parameters)
+    parameters.append(_keyword("help_all", bool, help_all(hidden=not has_experts)))
     if _IS_COMPLETING:  # which passes over what is hidden
         for parameter in parameters:
             if hasattr(parameter.default, "hidden"):
@@ -239,7 +242,7 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def call(**values: Any) -> None:
-        values.pop("help_all", None)
+        del values["help_all"]
         asked = {name: values.pop(name) for name in _MANNER_FLAGS}
         MANNER.set(Manner(asked["quiet"], asked["verbose"], asked["debug"] or MANNER.get().debug))
         listen_to_warnings()

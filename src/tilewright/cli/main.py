@@ -13,6 +13,7 @@ from typing import NoReturn
 import typer
 
 from tilewright.cli import interrupts
+from tilewright.cli.flags import help_all
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import TilewrightError
 from tilewright.families import FAMILIES
@@ -87,6 +88,7 @@ def _root(
     version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_version, is_eager=True
     ),
+    all_flags: bool = help_all(hidden=True),
 ) -> None:
     pass
 
