@@ -96,8 +96,8 @@ class BenchResult(Comparison):
         """Who is another model, and the machine's state."""
         first, others = self.contestants[0], [c for c in self.contestants if c.is_other_model]
         told = (
-            f"{other.label} is another model than {first.label}: its time is of other work, its error is not "
-            "compared."
+            f"{other.label} is another model than {first.label}: its time is of other work"
+            + ("." if other.max_error is None else f", its error against the outputs of {first.label}.")
             for other in others
         )
         return (*told, str(self.machine))
@@ -233,6 +233,7 @@ class _Subject:
     program: Program
     inputs: Sequence[TensorInfo]
     outputs: tuple[str, ...]
+    output_types: tuple[tuple[str, tuple[int, ...]], ...]
     sha256: str
     target: str
     accuracy: str
@@ -246,6 +247,7 @@ class _Subject:
             program,
             compiled.get_inputs(),
             tuple(o.name for o in compiled.get_outputs()),
+            tuple((o.type, o.shape) for o in compiled.get_outputs()),
             compiled.model_sha256,
             compiled.target,
             compiled.options.accuracy,
@@ -266,7 +268,11 @@ def _beside(first: _Subject, first_entrant: Entrant, other: _Subject, entrant: E
             f"{entrant.label} takes {takes}, {first_entrant.label} {ours.get(differing, 'does not')}: "
             "all run on the same inputs; bench each of them alone."
         )
-    return dataclasses.replace(entrant, is_other_model=other.sha256 != first.sha256)
+    return dataclasses.replace(
+        entrant,
+        is_other_model=other.sha256 != first.sha256,
+        has_like_outputs=other.output_types == first.output_types,
+    )
 
 
 class _Workshop:

@@ -44,8 +44,8 @@ class Entrant:
     """Who takes part: a name for the table, the engine, and the file it loads.
 
     `prepared_s` is time already spent on the file, such as compiling it; it counts as loading. `accuracy` is
-    what an artifact was compiled at, or the type in which a peer is told to compute. What is another model
-    than the first has no error: the expected outputs are not its.
+    what an artifact was compiled at, or the type in which a peer is told to compute. An error is measured
+    of those whose outputs are like the first's.
     `environment` is added to that of its process, which lets another version of a package take part.
     """
 
@@ -56,6 +56,7 @@ class Entrant:
     environment: Mapping[str, str] = field(default_factory=dict)
     accuracy: str = "float32"
     is_other_model: bool = False
+    has_like_outputs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +323,9 @@ def _result(worker: _Worker, bursts: Sequence[list[float]], expected: Sequence[A
         timing=Timing(
             tuple(quantile(burst, 0.5) for burst in bursts), tuple(ms for burst in bursts for ms in burst)
         ),
-        max_error=None if expected is None or entrant.is_other_model else _error(worker.outputs, expected),
+        max_error=None
+        if expected is None or not entrant.has_like_outputs
+        else _error(worker.outputs, expected),
         accuracy=entrant.accuracy,
         is_other_model=entrant.is_other_model,
     )
