@@ -263,10 +263,10 @@ def _beside(first: _Subject, first_entrant: Entrant, other: _Subject, entrant: E
     ours, theirs = ({i.name: str(i) for i in subject.inputs} for subject in (first, other))
     differing = next((name for name in (*ours, *theirs) if ours.get(name) != theirs.get(name)), None)
     if differing is not None:
-        takes = theirs.get(differing, f"no input {differing!r}")
+        none = f"no input {differing!r}"
         raise UsageError(
-            f"{entrant.label} takes {takes}, {first_entrant.label} {ours.get(differing, 'does not')}: "
-            "all run on the same inputs; bench each of them alone."
+            f"{entrant.label} takes {theirs.get(differing, none)}, {first_entrant.label} takes "
+            f"{ours.get(differing, none)}: all run on the same inputs; bench each of them alone."
         )
     return dataclasses.replace(
         entrant,
