@@ -243,6 +243,46 @@ def test_operators_that_only_run_elsewhere_are_sums_and_products_too() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
+def group_norm(x: Array, scale: Array, bias: Array, groups: int) -> Array:
+    samples, height, width, channels = x.shape
+    parts = x.reshape(samples, height * width, groups, channels // groups)
+    mean, variance = parts.mean((1, 3), keepdims=True), parts.var((1, 3), keepdims=True)
+    result: Array = ((parts - mean) / np.sqrt(variance + 1e-5)).reshape(x.shape) * scale + bias
+    return result
+
+
+def test_what_is_normalised_in_groups_has_its_channels_last() -> None:
+    x, scale, bias, skip = real(2, 3, 4, 6), real(6), real(6), real(2, 6)
+    case = Case("GroupNorm", [x, scale, bias], {"groups": 3, "activation": 0})
+    (found,) = computed(case.model(), case.feed)
+    np.testing.assert_allclose(found, group_norm(x, scale, bias, 3), rtol=1e-4, atol=1e-5)
+    case = Case(
+        "SkipGroupNorm", [x, scale, bias, skip, bias], {"groups": 2, "activation": 1}, results=(True, True)
+    )
+    found, total = computed(case.model(), case.feed)
+    np.testing.assert_allclose(total, x + skip[:, None, None] + bias, rtol=1e-6)
+    normal = group_norm(total, scale, bias, 2)
+    np.testing.assert_allclose(found, normal / (1 + np.exp(-normal)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_convolution_with_channels_last_is_one_with_channels_first() -> None:
+    x, weights = real(1, 5, 6, 4), real(3, 3, 3, 4)
+    case = Case("NhwcConv", [x, weights], {"pads": [1, 1, 1, 1]})
+    (found,) = computed(case.model(), case.feed)
+    first = Case("FusedConv", [x.transpose(0, 3, 1, 2), weights.transpose(0, 3, 1, 2)], case.attributes)
+    (wanted,) = computed(first.model(), first.feed)
+    np.testing.assert_allclose(found, wanted.transpose(0, 2, 3, 1), rtol=1e-5, atol=1e-6)
+
+
+def test_the_gate_of_a_split_gelu_is_the_second_half() -> None:
+    x, bias = real(2, 3, 8), real(8)
+    case = Case("BiasSplitGelu", [x, bias])
+    (found,) = computed(case.model(), case.feed)
+    value, gate = np.split(x + bias, 2, axis=-1)
+    (gelu,) = computed(Case("Gelu", [gate]).model(), {"i0": gate})
+    np.testing.assert_allclose(found, value * gelu, rtol=1e-5, atol=1e-6)
+
+
 def test_packed_queries_keys_and_values_are_what_they_are_unpacked() -> None:
     parts = [real(2, 3, 8) for _ in range(3)]
     apart = Case("MultiHeadAttention", parts, {"num_heads": 2})

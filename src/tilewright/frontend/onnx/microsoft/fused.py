@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from tilewright.frontend.onnx.microsoft.definition import Definition, Write
+import numpy as np
+
+from tilewright.frontend.onnx.microsoft.definition import MAX_CONSTANT_ELEMENTS, Definition, Write
 from tilewright.ir.dtype import DType
 
 _CONVOLUTION = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -130,6 +133,59 @@ def _skipped(d: Definition, *, bias: int) -> str:
     return d("Add", total, f"x{bias}") if d.has(bias) else total
 
 
+def _group_norm(d: Definition) -> Sequence[str]:
+    return [_grouped(d, "x0")]
+
+
+def _skip_group_norm(d: Definition) -> Sequence[str]:
+    rank, skip = len(d.shape(0)), d.name(3)
+    if len(d.shape(3)) == 2:  # a sequence of numbers for each sample, and each channel, which are last
+        d.support(bool(d.whole("channels_last", 1)), "a skip of each channel beside channels first")
+        skip = d("Unsqueeze", skip, d.whole_numbers(range(1, rank - 1)))
+    total = d("Add", "x0", skip)
+    total = d("Add", total, "x4") if d.has(4) else total
+    return [_grouped(d, total), total]
+
+
+def _grouped(d: Definition, name: str) -> str:
+    """A group normalisation by the inputs 1 and 2, which may be of another type, and Swish behind it."""
+    shape, dtype, groups = d.shape(0), d.value(0).dtype, d.whole("groups", 0)
+    rank, is_last = len(shape), bool(d.whole("channels_last", 1))
+    d.require(rank >= 3, f"its input {list(shape)} has no axes beside samples and channels")
+    channels = shape[-1] if is_last else shape[1]
+    d.require(groups >= 1 and channels % groups == 0, f"{groups} groups do not divide {channels} channels")
+    d.support(groups <= MAX_CONSTANT_ELEMENTS, f"{groups} groups are too many")
+    first = [shape[0], channels, *(shape[1:-1] if is_last else shape[2:])]
+    x = d("Transpose", name, perm=[0, rank - 1, *range(1, rank - 1)]) if is_last else name
+    parts = d("Reshape", x, d.whole_numbers([shape[0], groups, math.prod(first[1:]) // groups]))
+    one, zero = (d.constant(np.full(groups, value, dtype.numpy)) for value in (1, 0))
+    normal = d("InstanceNormalization", parts, one, zero, epsilon=d.real("epsilon", 1e-5))
+    found = d("Reshape", normal, d.whole_numbers(first))
+    each = d.whole_numbers([channels, *[1] * (rank - 2)])
+    scale, bias = (d("Cast", d("Reshape", f"x{i}", each), to=dtype.value) for i in (1, 2))
+    found = d("Add", d("Mul", found, scale), bias)
+    activation = d.whole("activation", 0)
+    d.support(activation in (0, 1), f"its activation {activation} is not known")
+    found = d("Mul", found, d("Sigmoid", found)) if activation else found
+    return d("Transpose", found, perm=[0, *range(2, rank), 1]) if is_last else found
+
+
+def _bias_split_gelu(d: Definition) -> Sequence[str]:
+    rank = len(d.shape(0))
+    d.require(rank > 0, "its input is one number")
+    value, gate = d.several("Split", d("Add", "x0", "x1"), count=2, axis=rank - 1, num_outputs=2)
+    return [d("Mul", value, d("Gelu", gate))]
+
+
+def _nhwc_conv(d: Definition) -> Sequence[str]:
+    rank = len(d.shape(0))
+    d.require(rank >= 3, f"its input {list(d.shape(0))} has no channels behind others")
+    order = [0, rank - 1, *range(1, rank - 1)]
+    x, weights = (d("Transpose", name, perm=order) for name in ("x0", "x1"))
+    found = d.like("Conv", x, weights, *filter(None, [d.name(2)]), keep=_CONVOLUTION)
+    return [d("Transpose", found, perm=[0, *range(2, rank), 1])]
+
+
 def _embed_layer_norm(d: Definition) -> Sequence[str]:
     batch, length = d.shape(0, 2)
     d.whole("mask_index_type", 0)  # which kernels read the second result; it is the same
@@ -161,6 +217,7 @@ FUSED: Mapping[str, Write] = {
     "BiasAdd": _bias_add,
     "BiasGelu": _bias_gelu,
     "BiasSoftmax": _bias_softmax,
+    "BiasSplitGelu": _bias_split_gelu,
     "EmbedLayerNormalization": _embed_layer_norm,
     "FastGelu": _fast_gelu,
     "FusedConv": _fused_conv,
@@ -168,9 +225,12 @@ FUSED: Mapping[str, Write] = {
     "FusedMatMul": _fused_matmul,
     "Gelu": _gelu,
     "GemmFastGelu": _gemm_fast_gelu,
+    "GroupNorm": _group_norm,
     "LayerNormalization": _layer_norm,
+    "NhwcConv": _nhwc_conv,
     "QuickGelu": _quick_gelu,
     "SimplifiedLayerNormalization": _simplified_layer_norm,
+    "SkipGroupNorm": _skip_group_norm,
     "SkipLayerNormalization": _skip_layer_norm,
     "SkipSimplifiedLayerNormalization": _skip_simplified_layer_norm,
     "TransposeMatMul": _fused_matmul,
