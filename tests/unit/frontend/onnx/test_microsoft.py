@@ -206,6 +206,16 @@ CASES = [
     Case("NhwcMaxPool", [some_bytes(1, 4, 4, 3)], {"kernel_shape": [2, 2]}),
     Case("MatMulIntegerToFloat", [some_bytes(2, 4), some_bytes(4, 3), scale(0.1), real(3) ** 2, zero(9)]),
     Case("DynamicQuantizeMatMul", [real(2, 4), some_bytes(4, 3), scale(0.1), zero(100), real(3)]),
+    Case(
+        "MatMulNBits",
+        [real(2, 40), some_bytes(6, 3, 8), real(18)],
+        {"K": 40, "N": 6, "bits": 4, "block_size": 16},
+    ),
+    Case(
+        "MatMulNBits",
+        [real(2, 40), some_bytes(6, 3, 8), real(18), some_bytes(12)],
+        {"K": 40, "N": 6, "bits": 4, "block_size": 16, "accuracy_level": 1},
+    ),
     Case("DequantizeLinear", [some_bytes(2, 3), scale(0.1), zero(5)]),
     Case("QuantizeLinear", [real(2, 3), scale(0.1), zero(5)], steps=1),
     Case(

@@ -5,6 +5,7 @@ The passes make integer arithmetic of it where they can, as of models that are w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
@@ -127,6 +128,54 @@ def _dynamic_matmul(d: Definition) -> Sequence[str]:
     return [_biased(d, d("MatMul", a, _weights(d, 1, 2, 3)), 4)]
 
 
+def _matmul_of_bits(d: Definition) -> Sequence[str]:
+    """Weights of 2, 4 or 8 bits in blocks along the summed axis, each block with its scale and zero point."""
+    rows, columns, bits, block = (d.whole(name, 0) for name in ("K", "N", "bits", "block_size"))
+    d.whole("accuracy_level", 0)  # how ORT may compute, not what
+    d.refuse_inputs({4: "g_idx"})
+    d.support(bits in (2, 4, 8), f"its {bits} bits are not supported")
+    fits = min(rows, columns) >= 1 and block >= 8 // bits and block * bits % 8 == 0
+    d.require(fits, f"its blocks of {block} do not cut {rows} x {columns} weights")
+    dtype, num_blocks = d.value(0).dtype, -(-rows // block)
+    shape = [columns, num_blocks, block * bits // 8]
+    d.require(math.prod(d.shape(1)) == math.prod(shape), f"input 1 is {list(d.shape(1))}, not {shape}")
+    whole = _unpacked_bits(d, d("Reshape", "x1", d.whole_numbers(shape)), shape, bits)
+    each = d.whole_numbers([columns, num_blocks, 1])
+    real = d("Sub", d("Cast", whole, to=dtype.value), _zeros_of_bits(d, columns, num_blocks, bits, each))
+    real = d("Mul", real, d("Cast", d("Reshape", "x2", each), to=dtype.value))
+    flat = d("Reshape", real, d.whole_numbers([columns, num_blocks * block]))
+    ends = (d.whole_numbers([bound]) for bound in (0, rows, 1))
+    product = d("MatMul", "x0", d("Transpose", d("Slice", flat, *ends), perm=[1, 0]))
+    return [_biased(d, product, 5)]
+
+
+def _unpacked_bits(d: Definition, name: str, shape: Sequence[int], bits: int) -> str:
+    """Whole numbers that share bytes, the lowest bits first, side by side on the last axis."""
+    if bits == 8:
+        return name
+    axis, mask = d.whole_numbers([len(shape)]), d.number((1 << bits) - 1, DType.UINT8)
+    parts = []
+    for start in range(0, 8, bits):
+        shifted = d("BitShift", name, d.number(start, DType.UINT8), direction="RIGHT") if start else name
+        parts.append(d("Unsqueeze", d("BitwiseAnd", shifted, mask), axis))
+    return d("Reshape", d("Concat", *parts, axis=len(shape)), d.whole_numbers([*shape[:-1], -1]))
+
+
+def _zeros_of_bits(d: Definition, columns: int, num_blocks: int, bits: int, each: str) -> str:
+    """The zero point of each block: half of the range, numbers like the scales, or packed like weights."""
+    dtype = d.value(0).dtype
+    if not d.has(3):
+        return d.number(1 << bits - 1, dtype)
+    name = "x3"
+    if d.value(3).dtype is DType.UINT8:
+        shape = [columns, -(-num_blocks * bits // 8)]
+        d.require(math.prod(d.shape(3)) == math.prod(shape), f"input 3 is {list(d.shape(3))}, not {shape}")
+        packed = d("Reshape", name, d.whole_numbers(shape))
+        ends = (d.whole_numbers([bound]) for bound in (0, num_blocks, 1))
+        name = d("Slice", _unpacked_bits(d, packed, shape, bits), *ends)
+    return d("Cast", d("Reshape", name, each), to=dtype.value)
+
+
 def _weights(d: Definition, *positions: int) -> str:
     return d("DequantizeLinear", *_operands(d, *positions), axis=max(len(d.shape(positions[0])) - 1, 0))
 
@@ -152,6 +201,7 @@ QUANTIZED: Mapping[str, Write] = {
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "MatMulIntegerToFloat": _matmul_to_float,
+    "MatMulNBits": _matmul_of_bits,
     "NhwcMaxPool": _max_pool,
     "QGemm": _gemm,
     "QLinearAdd": _binary("Add"),
