@@ -353,7 +353,8 @@ class TuningInfo(Result):
         earlier = " by an earlier search" if self.is_stored else ""
         of_all = f" of {self.num_candidates}" if self.num_candidates or not self.num_measured else ""
         measured = f"{self.num_measured}{of_all} candidates measured{earlier}"
-        if self.num_candidates and not (self.num_measured or self.is_stored):
+        has_ended = self.is_stored or self.is_complete or self.is_interrupted
+        if self.num_candidates and not (self.num_measured or has_ended):
             measured += ", as the budget is too small to run this model often enough"
         why = f"; search {self.search}: {self.why_search}" if self.why_search else ""
         return f"{measured}; kept: {self._kept}{why}"
