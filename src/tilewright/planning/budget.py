@@ -127,7 +127,7 @@ class Meter:
 
         >>> meter = Budget(max_evaluations=4).start()
         >>> _ = meter.spend()
-        >>> meter.progress, Budget().start().progress
+        >>> meter.progress, Budget(UNLIMITED).start().progress
         ((250, 1000), (0, 0))
         """
         shares: list[float] = []
