@@ -130,15 +130,15 @@ def shown(value: object) -> str:
 
 
 def as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """What an input was given as an array.
+    """What an input was given as an array, which shares its memory where it can.
 
     Raises:
         UsageError: nothing that numpy makes one array of.
     """
-    import numpy as np
+    from tilewright.exchange import as_numpy
 
     try:
-        return np.asarray(value)
+        return as_numpy(value)
     except Exception as error:  # whatever `__array__` of somebody's class raises
         reason = " ".join(str(error).split())[:_SHOWN_CHARS]
         raise UsageError(f"input {name!r}: {shown(value)} is no array ({reason}).") from error

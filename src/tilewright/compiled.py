@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.arguments import checked, shown
+from tilewright.arguments import as_array, checked, shown
+from tilewright.calls import bound_inputs, checked_places
 from tilewright.compiled_facts import Body, CompiledFacts, MeasuredError, TensorInfo
 from tilewright.errors import ModelClosed, UsageError
+from tilewright.exchange import as_torch, is_torch_tensor
 from tilewright.explain import Explanation, explain_program
 from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
@@ -88,6 +90,34 @@ class CompiledModel:
             raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
         results = (self._executable or self.load()).run(feed)
         return [results[name] for name in names]
+
+    def run_into(
+        self, feed: Mapping[str, np.ndarray[Any, Any]], into: Mapping[str, np.ndarray[Any, Any]]
+    ) -> list[np.ndarray[Any, Any]]:
+        """All outputs, those named in `into` written to the arrays that it gives: no memory is asked for.
+
+        Raises:
+            UsageError: as `run`; or an array that does not fit its output, cannot be written to as it is, or
+                shares memory with another.
+        """
+        given = {name: as_array(name, value) for name, value in feed.items()}
+        places = checked_places(self.facts.outputs, into, given)
+        results = (self._executable or self.load()).run(given, places)
+        return [results[name] for name in self._output_names]
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The outputs for inputs in the model's order, or by name: one alone, several as a tuple.
+
+        Where an input is a tensor of torch, the outputs are too; neither is copied.
+
+        Raises:
+            UsageError: as `run`.
+        """
+        feed = bound_inputs(self.facts.inputs, arguments, named)
+        outputs: Sequence[Any] = self.run(None, feed)
+        if any(map(is_torch_tensor, feed.values())):
+            outputs = [as_torch(array) for array in outputs]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def get_inputs(self) -> list[TensorInfo]:
         """Name, shape and type of each input."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,19 @@ class MeasuredError:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What a model's file says of itself, with the attributes that onnxruntime's has."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 0
+    custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class CompiledFacts:
     """What an artifact keeps of a compilation beside its program and code.
 
@@ -96,6 +109,7 @@ class CompiledFacts:
     error: MeasuredError | None = None
     cost: CostInfo | None = None
     machine: Machine | None = None
+    metadata: ModelMetadata = field(default_factory=ModelMetadata)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -107,6 +107,7 @@ def compiled_model(model: Model, options: Options, compilation: Compilation) -> 
             code.cost if isinstance(code, SimulatedCode) else None,
         ),
         machine=target.machine if is_machine(options.target) else None,
+        metadata=model.metadata,
     )
     store = target.code_store
     body = Body(lambda: program, lambda: None if store is None else store.pack(code), code.load)

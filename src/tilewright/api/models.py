@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.arguments import argument, checked
-from tilewright.compiled_facts import TensorInfo
+from tilewright.compiled_facts import ModelMetadata, TensorInfo
 from tilewright.errors import UsageError, error_context
 from tilewright.explain import OnnxNode
 from tilewright.frontend.onnx import Opened, RefusedNode, Source, import_model, open_model, survey_model
@@ -71,6 +71,7 @@ class Model:
     name: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     listed: tuple[OnnxNode, ...] = ()
+    metadata: ModelMetadata = field(default_factory=ModelMetadata)
 
     def summary(self) -> ModelSummary:
         """Operators, parameters and work."""
@@ -145,7 +146,7 @@ def _loaded(
         # Hashing lets go of the interpreter.
         digest, (graph, refused) = beside(opened.sha256, lambda: build(opened))
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else graph.name
-    return Model(graph, digest, str(name), shapes, listed), refused
+    return Model(graph, digest, str(name), shapes, listed, _metadata(opened)), refused
 
 
 def as_model(model: Model | Source, shapes: Shapes | None) -> Model:
@@ -170,6 +171,19 @@ def _listed(opened: Opened) -> tuple[OnnxNode, ...]:
     return tuple(
         OnnxNode(n.name or next(filter(None, n.output), n.op_type), n.op_type, tuple(n.output), bool(n.name))
         for n in opened.model.graph.node
+    )
+
+
+def _metadata(opened: Opened) -> ModelMetadata:
+    model = opened.model
+    return ModelMetadata(
+        producer_name=model.producer_name,
+        graph_name=model.graph.name,
+        domain=model.domain,
+        description=model.doc_string,
+        graph_description=model.graph.doc_string,
+        version=model.model_version,
+        custom_metadata_map={entry.key: entry.value for entry in model.metadata_props},
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
 
-from tilewright.compiled_facts import CompiledFacts, MeasuredError, TensorInfo
+from tilewright.compiled_facts import CompiledFacts, MeasuredError, ModelMetadata, TensorInfo
 from tilewright.explain import NodeOrigin
 from tilewright.fields import FieldError, field_of, inside, sha256_text
 from tilewright.options import Options, option_types
@@ -30,6 +30,7 @@ def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
         "origins": [asdict(origin) for origin in facts.origins],
         "error": None if facts.error is None else asdict(facts.error),
         "cost": None if facts.cost is None else asdict(facts.cost),
+        "metadata": asdict(facts.metadata),
     }
 
 
@@ -54,9 +55,10 @@ def decode_facts(document: Any) -> CompiledFacts:
     stored = read("options", dict[str, Any])
     with inside("options"):
         options = decode_options(stored)
-    # The first artifacts have no error, and no cost.
+    # The first artifacts have no error, no cost and no metadata.
     error = read("error", MeasuredError | None) if "error" in document else None
     cost = read("cost", CostInfo | None) if "cost" in document else None
+    metadata = read("metadata", ModelMetadata) if "metadata" in document else ModelMetadata()
     facts = CompiledFacts(
         target=read("target", str),
         tool_version=read("tool_version", str),
@@ -69,6 +71,7 @@ def decode_facts(document: Any) -> CompiledFacts:
         origins=read("origins", tuple[NodeOrigin, ...]),
         error=error,
         cost=cost,
+        metadata=metadata,
     )
     for position, step in enumerate(facts.steps):
         if step.index != position:

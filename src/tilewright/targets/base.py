@@ -71,11 +71,17 @@ class Support:
         return f"{verdict}: {self.reason}" if self.reason else verdict
 
 
+NOWHERE: Mapping[str, Array] = {}
+"""No arrays to write to: every output gets a new one."""
+
+
 class Executable(Protocol):
     """A compiled program. Safe to run from several threads at a time."""
 
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs by name for inputs by name.
+    def run(self, feed: Mapping[str, Array], into: Mapping[str, Array] = NOWHERE) -> dict[str, Array]:
+        """Outputs by name for inputs by name: in the arrays of `into` where it has one, else in new ones.
+
+        An array of `into` is contiguous and writeable, as its output is, and shares no memory with another.
 
         Raises:
             UsageError: the feed does not fit the program's inputs.
@@ -89,6 +95,14 @@ class Executable(Protocol):
             UsageError: the calling thread is in the middle of a run.
         """
         ...
+
+
+def written_into(results: dict[str, Array], into: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs that were computed elsewhere, those copied that have an array to lie in."""
+    for name, array in into.items():
+        array[...] = results[name]
+        results[name] = array
+    return results
 
 
 class Code(Protocol):

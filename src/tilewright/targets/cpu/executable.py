@@ -15,6 +15,7 @@ from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import require_shape, run_node
+from tilewright.targets.base import NOWHERE
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.pool import AlignedBuffer, not_enough_memory
@@ -121,8 +122,8 @@ class CpuExecutable:
         """Threads that share the work of a run."""
         return self._executor.num_threads
 
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs by name for inputs by name. The arrays are new ones each time.
+    def run(self, feed: Mapping[str, Array], into: Mapping[str, Array] = NOWHERE) -> dict[str, Array]:
+        """Outputs by name for inputs by name: in the arrays of `into` where it has one, else in new ones.
 
         Raises:
             UsageError: an input is missing, unknown, or has another shape or type.
@@ -131,15 +132,15 @@ class CpuExecutable:
             BudgetExceeded: the system does not give the memory for arena and outputs.
         """
         arrays = self._checked(feed)
-        results = self._new_results()
+        results = self._new_results(into)
         if self._has_steps:
             self._executor.run(self._bases(arrays, results))
-        return self._collected(arrays, results)
+        return self._collected(arrays, results, into)
 
     def run_profiled(self, feed: Mapping[str, Array]) -> tuple[StepTime, ...]:
         """Time of each generated step of one run; needs an executable compiled for profiling."""
         arrays = self._checked(feed)
-        results = self._new_results()
+        results = self._new_results(NOWHERE)
         return self._executor.run_profiled(self._bases(arrays, results))
 
     def close(self) -> None:
@@ -150,10 +151,13 @@ class CpuExecutable:
         """
         self._executor.close()
 
-    def _new_results(self) -> dict[str, Array]:
+    def _new_results(self, into: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays for the outputs that kernels write."""
         try:
-            return {name: np.empty(shape, dtype) for name, shape, dtype in self._written}
+            return {
+                name: into[name] if name in into else np.empty(shape, dtype)
+                for name, shape, dtype in self._written
+            }
         except MemoryError as error:
             size_bytes = sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self._written)
             raise not_enough_memory("outputs of a run", size_bytes, error) from error
@@ -162,15 +166,19 @@ class CpuExecutable:
         given = [self._weights.address, *(a.ctypes.data for a in arrays)]
         return given + [results[o.name].ctypes.data if o.name in results else 0 for o in self.outputs]
 
-    def _collected(self, arrays: Sequence[Array], results: dict[str, Array]) -> dict[str, Array]:
+    def _collected(
+        self, arrays: Sequence[Array], results: dict[str, Array], into: Mapping[str, Array]
+    ) -> dict[str, Array]:
         by_name = {spec.name: array for spec, array in zip(self.inputs, arrays, strict=True)}
         collected: dict[str, Array] = {}
         for spec in self.outputs:
             source = self._passthrough.get(spec.name)
             if source is None:
                 collected[spec.name] = results[spec.name]
-            else:
-                collected[spec.name] = (by_name[source] if isinstance(source, str) else source).copy()
+                continue
+            value = by_name[source] if isinstance(source, str) else source
+            place = collected[spec.name] = into[spec.name] if spec.name in into else np.empty_like(value)
+            place[...] = value
         return collected
 
     def _checked(self, feed: Mapping[str, Array]) -> list[Array]:

@@ -15,7 +15,7 @@ from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import StepInfo, planned_steps
-from tilewright.targets.base import Array, PlainBackend, Support
+from tilewright.targets.base import NOWHERE, Array, PlainBackend, Support, written_into
 from tilewright.targets.validate import require_valid_program
 
 
@@ -81,9 +81,9 @@ class InterpreterExecutable:
 
     program: Program
 
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feed: Mapping[str, Array], into: Mapping[str, Array] = NOWHERE) -> dict[str, Array]:
         """Outputs by name, computed by `run_graph`."""
-        return run_graph(self.program.graph, feed)
+        return written_into(run_graph(self.program.graph, feed), into)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -11,7 +11,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.region import full_region
 from tilewright.program import Program
 from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, planned_steps
-from tilewright.targets.base import Array
+from tilewright.targets.base import NOWHERE, Array, written_into
 from tilewright.targets.npu.describe import plan_of, subgraphs_of
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.occupancy import levels_over_time
@@ -126,13 +126,13 @@ class NpuExecutable:
 
     planned: SimulatedPlan
 
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feed: Mapping[str, Array], into: Mapping[str, Array] = NOWHERE) -> dict[str, Array]:
         """Outputs by name: every step computes its buffers from nothing but the buffers that it reads.
 
         Raises:
             UsageError: the feed does not fit the program's inputs.
         """
-        return execute(self.planned.scopes, feed)
+        return written_into(execute(self.planned.scopes, feed), into)
 
     def close(self) -> None:
         """Nothing is held."""

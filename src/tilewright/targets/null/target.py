@@ -15,7 +15,7 @@ from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import StepInfo, planned_steps
-from tilewright.targets.base import Array, PlainBackend, Support
+from tilewright.targets.base import NOWHERE, Array, PlainBackend, Support
 from tilewright.targets.validate import require_valid_program
 
 
@@ -105,7 +105,7 @@ class NullExecutable:
     program: Program
     counts: Counts
 
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feed: Mapping[str, Array], into: Mapping[str, Array] = NOWHERE) -> dict[str, Array]:
         """Refuse: this target has no results to give.
 
         Raises:
