@@ -13,11 +13,17 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 READY = b"ready"
 """What a process says first, when it can be asked."""
@@ -187,6 +193,35 @@ def module_command(module: str) -> tuple[list[str], dict[str, str]]:
     package_root = str(Path(__file__).resolve().parents[1])
     search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
     return ["-m", module], {**os.environ, "PYTHONPATH": search_path, "PYTHONSAFEPATH": "1"}
+
+
+def serve_texts(start: Callable[[], Callable[[list[bytes]], list[bytes]]]) -> None:
+    """In the process: answer until nobody asks any more, by what `start` makes once streams are set aside.
+
+    The standard streams are the pipes of the one who asks; what the process prints goes nowhere.
+    """
+    requests, replies = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nowhere, descriptor)
+    # Ctrl-C goes to the whole group of processes: the one that asks decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if resource is not None:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
+    answer = start()
+    write_texts(replies, [READY])
+    while (texts := read_texts(requests)) is not None:
+        write_texts(replies, answer(texts))
+
+
+def _end_with_parent(requests: int) -> None:
+    """Wait until nobody holds the other end, and end the process in the midst of whatever it does."""
+    poll = select.poll()
+    poll.register(requests, 0)  # a hang-up is told without being asked for
+    poll.poll()
+    os._exit(0)
 
 
 def read_texts(descriptor: int) -> list[bytes] | None:

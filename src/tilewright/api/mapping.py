@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args, get_origin, get_type_hints, overload
@@ -24,9 +24,9 @@ from tilewright.mapping.solve import (
     DEFAULT_BUDGET,
     MapItem,
     MapProblem,
+    Workload,
     evaluate_mappings,
     map_layers,
-    map_variants,
     mapped_part,
 )
 from tilewright.options import parse_shapes
@@ -34,15 +34,18 @@ from tilewright.planning import Budget
 from tilewright.progress import Progress
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from tilewright.api.models import Model
     from tilewright.mapping.network import Layer
-    from tilewright.mapping.results import MapEvaluation, MapResult, MapSweep
+    from tilewright.mapping.results import MapEvaluation, MapResult
+    from tilewright.mapping.sweep.results import MapSweep
 
 DEFAULT_MACHINE = "simba-cosa-repo"
 
 Work = Any
 """A layer as text (`3_14_256_256_1`, or dims such as `K=64,C=3,P=112`), a `Problem`, a model (a file, a node
-of it as `net.onnx:NODE`, or a `Model`), or one of Timeloop's problems as a YAML file."""
+of it as `net.onnx:NODE`, a `Model`, or ONNX's `ModelProto`), or one of Timeloop's problems as a YAML file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,9 @@ class MapRequest:
       1m, 10s if left out, or for mappers that draw also a number of trials.
     * `link_transfers`, `skips_pixels` and `double_buffered` are options of the cost model (`CostOptions`).
     * `noc` also simulates the mappings on the machine's network on chip, cycle by cycle.
-    * `sweep` maps onto variants of the machine: `levels.GlobalBuffer.capacity=64KiB,128KiB`.
+    * `sweep` maps onto variants of the machine: `levels.GlobalBuffer.capacity=64KiB,128KiB`. `workers` are
+      processes that do it (a number, `ray` or `ray://HOST:PORT`), `journal` a file to which answers are
+      appended, and whose answers are taken. Every entry of `work` counts alike in its means.
     * `evaluate` are given mappings, which are counted instead: a JSON file of cases, cases, or one of
       Timeloop's mappings, whose problem is then the work.
     * `export_timeloop` is a folder where the mappings are also written for timeloop-model, of several layers
@@ -77,6 +82,8 @@ class MapRequest:
     shapes: Mapping[str, Sequence[int]] | str | None = None
     noc: bool = False
     sweep: tuple[str, ...] = ()
+    workers: str | None = None
+    journal: Path | None = None
     evaluate: Path | tuple[Case, ...] | None = None
     export_timeloop: Path | None = None
     ignore_constraints: bool = False
@@ -92,6 +99,13 @@ class MapRequest:
         object.__setattr__(self, "work", tuple(work))
         if self.sweep and self.evaluate is not None:
             raise UsageError("sweep has no effect beside evaluate; leave one of them out.")
+        for name in ("workers", "journal"):
+            if getattr(self, name) is not None and not self.sweep:
+                raise UsageError(f"{name} is for a sweep; give one, or leave {name} out.")
+        if self.workers is not None:
+            from tilewright.mapping.sweep.explore import check_workers
+
+            check_workers(self.workers)
 
     @property
     def cost_options(self) -> CostOptions:
@@ -156,12 +170,11 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
         return evaluate_mappings(cases, machine, request.cost_options, request.noc, update)
     if not request.work:
         raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or mappings to evaluate.")
-    items, streamed = _operators(request)
+    workloads = _workloads(request)
     budget = Budget.parse(request.budget) if isinstance(request.budget, str) else request.budget
     problem = MapProblem(
         machine=machine,
-        items=tuple(items),
-        streamed=tuple(streamed),
+        workloads=workloads,
         mapper=request.mapper,
         objective=request.objective,
         cost_options=request.cost_options,
@@ -169,10 +182,11 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
         seed=request.seed,
         fixed=_fixed(request, machine),
         on_network=request.noc,
-        work=tuple(str(work) for work in request.work),
     )
     if request.sweep:
-        return map_variants(problem, request.sweep, update)
+        from tilewright.mapping.sweep.explore import SweepSettings, map_variants
+
+        return map_variants(problem, request.sweep, SweepSettings(request.workers, request.journal), update)
     result = map_layers(problem, update)
     distinct = {id(layer.solution): layer for layer in result.layers}.values()
     _export(request, machine, ((layer.problem, layer.solution.mapping) for layer in distinct))
@@ -240,28 +254,28 @@ def _cases(request: MapRequest, machine: Machine) -> Sequence[Case]:
     return [Case(problem.name, problem, load_mapping(Path(given), problem, part))]
 
 
-def _operators(request: MapRequest) -> tuple[list[MapItem], list[Layer]]:
+def _workloads(request: MapRequest) -> tuple[Workload, ...]:
     """Layers as they are; of models the nodes after folding constants and merging patterns, and the rest."""
-    items: list[MapItem] = []
-    streamed: list[Layer] = []
-    is_used = False
-    for work in request.work:
-        model, node = _model_and_node(work)
-        if model is None:
-            items.append(MapItem(_layer(work)))
-            continue
-        is_used = True
-        for layer in _layers_of(model, node, request.shapes):
-            if layer.problem is not None:
-                items.append(MapItem(layer.problem, layer.op_type))
-            elif node is None:
-                streamed.append(layer)
-    if request.shapes is not None and not is_used:
+    workloads = [_workload(work, request.shapes) for work in request.work]
+    if request.shapes is not None and not any(_model_and_node(work)[0] for work in request.work):
         raise UsageError("shapes are for models; leave them out.")
-    if not items:
-        named = ", ".join(str(work) for work in request.work)
+    if not any(workload.items for workload in workloads):
+        named = ", ".join(workload.name for workload in workloads)
         raise UsageError(f"{named}: nothing to map; no operator sums products.")
-    return items, streamed
+    return tuple(workloads)
+
+
+def _workload(work: Any, shapes: Mapping[str, Sequence[int]] | str | None) -> Workload:
+    model, node = _model_and_node(work)
+    if model is None:
+        layer = _layer(work)
+        return Workload(layer.name, (MapItem(layer),))
+    name, layers = _layers_of(model, node, shapes)
+    return Workload(
+        name,
+        tuple(MapItem(layer.problem, layer.op_type) for layer in layers if layer.problem is not None),
+        tuple(layer for layer in layers if layer.problem is None and node is None),
+    )
 
 
 def _layer(work: Any) -> Problem:
@@ -274,7 +288,7 @@ def _layer(work: Any) -> Problem:
     raise UsageError(f"work: expected a layer as text, a model or a problem, found a {type(work).__name__}.")
 
 
-def _model_and_node(work: Any) -> tuple[Path | Model | None, str | None]:
+def _model_and_node(work: Any) -> tuple[Path | Model | ModelProto | None, str | None]:
     """`net.onnx` and `net.onnx:NODE` taken apart; no model if it is a layer."""
     if isinstance(work, str | os.PathLike):
         text = os.fspath(work)
@@ -282,13 +296,18 @@ def _model_and_node(work: Any) -> tuple[Path | Model | None, str | None]:
             return Path(text), None
         path, mark, node = text.partition(".onnx:")
         return (Path(f"{path}.onnx"), node) if mark else (None, None)
-    is_model = type(work).__module__ == "tilewright.api.models"  # asked without importing it
+    # Asked without importing them.
+    is_model = (type(work).__module__, type(work).__name__) in (_MODEL, _MODEL_PROTO)
     return (work if is_model else None), None
 
 
+_MODEL, _MODEL_PROTO = ("tilewright.api.models", "Model"), ("onnx.onnx_ml_pb2", "ModelProto")
+
+
 def _layers_of(
-    model: Path | Model, node: str | None, shapes: Mapping[str, Sequence[int]] | str | None
-) -> Iterator[Layer]:
+    model: Path | Model | ModelProto, node: str | None, shapes: Mapping[str, Sequence[int]] | str | None
+) -> tuple[str, list[Layer]]:
+    """The name of a model, of a node of it, and what is in it."""
     from tilewright.api.models import as_model
     from tilewright.compiler import plan
     from tilewright.mapping.network import layers_of
@@ -297,7 +316,7 @@ def _layers_of(
     loaded = as_model(model, parse_shapes(shapes) if isinstance(shapes, str) else shapes)
     graph = plan(loaded.graph, Options()).program.graph
     try:
-        yield from layers_of(graph, node)
+        return loaded.name if node is None else f"{loaded.name}:{node}", layers_of(graph, node)
     except UsageError as error:
         raise UsageError(f"{loaded.name}: {error}") from None
 

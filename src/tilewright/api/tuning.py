@@ -19,10 +19,10 @@ from tilewright.frontend.onnx import Source
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
+from tilewright.ray_cluster import check_address
 from tilewright.results import Result, Table, about
 from tilewright.steps import SearchName, TuningInfo, TuningSettings
 from tilewright.targets import find_target
-from tilewright.tuning.ray_fleet import check_address
 
 DEFAULT_BUDGET = Budget(UNLIMITED, 60.0)
 

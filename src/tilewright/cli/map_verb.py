@@ -113,6 +113,20 @@ def map_(
         "combination is mapped if there are several.",
         rich_help_panel=PLANS,
     ),
+    workers: str | None = typer.Option(
+        None,
+        "--workers",
+        metavar="N|ray",
+        help="With --sweep: how many processes map, or a Ray cluster: ray, or ray://HOST:10001.",
+        rich_help_panel=PLANS,
+    ),
+    journal: Path | None = typer.Option(
+        None,
+        "--journal",
+        metavar="FILE",
+        help="With --sweep: append every answer to a file of JSON lines; what it has is not searched again.",
+        rich_help_panel=FILES,
+    ),
     plot: Path | None = typer.Option(
         None, "--plot", help="With --sweep: draw time against energy, as an HTML file.", rich_help_panel=FILES
     ),
@@ -125,7 +139,8 @@ def map_(
     """
     from tilewright.api.mapping import MapRequest, answer
     from tilewright.files import write_atomically
-    from tilewright.mapping.results import MapEvaluation, MapSweep
+    from tilewright.mapping.results import MapEvaluation
+    from tilewright.mapping.sweep.results import MapSweep
 
     _check_flags(context)
     request = MapRequest(
@@ -141,6 +156,8 @@ def map_(
         shapes=shapes,
         noc=noc,
         sweep=tuple(sweep or ()),
+        workers=workers,
+        journal=journal,
         evaluate=evaluate,
         export_timeloop=export_timeloop,
         ignore_constraints=ignore_constraints,
@@ -164,7 +181,7 @@ def map_(
 
 
 _WITHOUT_EFFECT = {
-    "evaluate": ("mapper", "objective", "budget", "shapes", "sweep", "plot"),
+    "evaluate": ("mapper", "objective", "budget", "shapes", "sweep", "plot", "workers", "journal"),
     "sweep": ("export_timeloop", "noc"),
 }
 """Flags that ask for what nothing does beside another one."""

@@ -62,7 +62,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "plan": (_FACTS, "tilewright.api.plans:PlanComparison"),
     "map": ("tilewright.mapping.results:MapResult",),
     "map-evaluate": ("tilewright.mapping.results:MapEvaluation",),
-    "map-sweep": ("tilewright.mapping.results:MapSweep",),
+    "map-sweep": ("tilewright.mapping.sweep.results:MapSweep",),
     "reproduce": ("tilewright.reproduce.base:ReproducedPaper",),
     "simulate": ("tilewright.api.simulation:SimulationResult",),
     "compare": (_FACTS, "tilewright.api.comparison:ComparisonResult"),

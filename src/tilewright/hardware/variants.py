@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from tilewright.errors import UsageError
-from tilewright.hardware.buffer_energy import SOURCE, access_scale
+from tilewright.hardware.components import SOURCE, access_scale
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import machine_from
 from tilewright.hardware.parts import MachinePart

@@ -1,4 +1,4 @@
-"""What mapping operators onto a machine gives: layers with their loops and costs, totals, variants.
+"""What mapping operators onto a machine gives: layers with their loops and costs, totals.
 
 All figures are estimates; counts are those of one instance.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 
 from tilewright.cost.base import Objective
@@ -273,8 +272,8 @@ class MapResult(Result):
                     f"{counts[id(layer.solution)]}",
                     f"{layer.cycles:,}",
                     f"{layer.bound_cycles:,}",
-                    _energy(layer.energy_pj, self.energy_source),
-                    _energy(layer.bound_energy_pj, self.energy_source),
+                    energy_text(layer.energy_pj, self.energy_source),
+                    energy_text(layer.bound_energy_pj, self.energy_source),
                     f"{100 * layer.solution.quality.gap:.1f} %",
                     f"{100 * layer.utilization:.0f} %",
                     f"{100 * layer.padding:.0f} %",
@@ -311,18 +310,18 @@ class MapResult(Result):
         else:
             lines.append(
                 f"all {len(self.layers)}: {total.cycles:,} cycles, at least {total.bound_cycles:,}; "
-                f"{_energy(total.energy_pj, self.energy_source)}, "
-                f"at least {_energy(total.bound_energy_pj, self.energy_source)}"
+                f"{energy_text(total.energy_pj, self.energy_source)}, "
+                f"at least {energy_text(total.bound_energy_pj, self.energy_source)}"
             )
         if self.streamed and len(self.layers) > 1:
             lines.append(
                 f"{len(self.streamed)} other operators, unfused and streamed once: at least "
                 f"{total.streamed_cycles:,} cycles, "
-                f"{_energy(total.streamed_energy_pj, self.energy_source)} more"
+                f"{energy_text(total.streamed_energy_pj, self.energy_source)} more"
             )
         if self.mapped_onto:
             lines.append(f"mapped onto {self.mapped_onto}")
-        return [*lines, _energy_line(self.energy_source)]
+        return [*lines, energy_line(self.energy_source)]
 
     def _unpadded(self) -> list[str]:
         """What was proven of mappings that pad nothing, where all mappings are not proven to take as much."""
@@ -339,64 +338,6 @@ class MapResult(Result):
             f"MapResult({self.machine!r}, {len(self.layers)} layers, {total.cycles:,} cycles, "
             f"at least {total.bound_cycles:,})"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SweptMachine:
-    """A variant of a machine: its values in the order of the axes, and what everything costs on it."""
-
-    values: tuple[str, ...]
-    total: MapTotal | None
-    error: str | None
-    is_best: bool = field(
-        default=False,
-        metadata=about("No other variant is as good in cycles and energy and better in one."),
-    )
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class MapSweep(Result):
-    """Operators mapped onto variants of a machine."""
-
-    machine: str
-    mapper: str
-    objective: Objective
-    axes: tuple[str, ...]
-    variants: tuple[SweptMachine, ...]
-    work: tuple[str, ...] = field(metadata=about(hidden=True))
-
-    @property
-    @in_json
-    def energy_source(self) -> str:
-        """Where its energies come from: the table of each variant."""
-        return f"model:{self.machine}"
-
-    def tables(self) -> Sequence[Table]:
-        """A row for each variant."""
-        rows = []
-        for variant in self.variants:
-            total = variant.total
-            figures: tuple[str, ...] = ("-", "-", "-", "-", variant.error or "")
-            if total is not None:
-                figures = (
-                    f"{total.cycles:,}",
-                    f"{total.bound_cycles:,}",
-                    _energy(total.energy_pj, self.energy_source),
-                    _energy(total.bound_energy_pj, self.energy_source),
-                    "yes" if variant.is_best else "",
-                )
-            rows.append((*variant.values, *figures))
-        heads = (*(axis.split(".", 1)[-1] for axis in self.axes), "cycles", "at least", "energy", "at least")
-        title = f"variants of {self.machine}, by {self.mapper}"
-        bounds = (len(heads) - 1, len(heads) - 3)
-        return (Table((*heads, "unbeaten"), tuple(rows), title, tuple(range(len(heads))), bounds),)
-
-    def lines(self) -> Sequence[str]:
-        """Where energies come from."""
-        return (_energy_line(self.energy_source),)
-
-    def __repr__(self) -> str:
-        return f"MapSweep({self.machine!r}, {', '.join(self.axes)}: {len(self.variants)} variants)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,7 +413,7 @@ class MapEvaluation(Result):
             else (
                 case.id,
                 f"{case.cost.cycles:,}",
-                _energy(case.cost.energy_pj, self.energy_source),
+                energy_text(case.cost.energy_pj, self.energy_source),
                 f"{100 * case.cost.utilization:.1f} %",
                 "",
             )
@@ -484,18 +425,18 @@ class MapEvaluation(Result):
 
     def lines(self) -> Sequence[str]:
         """Where energies come from."""
-        return (_energy_line(self.energy_source),)
+        return (energy_line(self.energy_source),)
 
     def __repr__(self) -> str:
         return f"MapEvaluation({self.machine!r}, {len(self.cases)} mappings)"
 
 
-def _energy(energy_pj: float, source: str) -> str:
+def energy_text(energy_pj: float, source: str) -> str:
     """An energy for people; a dash where the machine gives none."""
     return "-" if source.startswith(UNAVAILABLE) else f"{energy_pj / 1e6:,.2f} µJ"
 
 
-def _energy_line(source: str) -> str:
+def energy_line(source: str) -> str:
     return f"energies, estimated: {source}"
 
 
@@ -544,14 +485,3 @@ def network_table(results: Sequence[tuple[str, NocResult]], machine: Machine) ->
         tuple(column for column in (1, 2, 3, 5, 7) if column < count),
         tuple(column for column in (7, 6, 5, 2, 4) if column < count),
     )
-
-
-def unbeaten(figures: MappingOf[int, tuple[int, float]]) -> set[int]:
-    """Keys of those that no other is as good as in both figures and better than in one (the Pareto front)."""
-    return {
-        key
-        for key, mine in figures.items()
-        if not any(
-            other != mine and other[0] <= mine[0] and other[1] <= mine[1] for other in figures.values()
-        )
-    }

@@ -25,11 +25,8 @@ from tilewright.mapping.results import (
     MapEvaluation,
     MappedLayer,
     MapResult,
-    MapSweep,
     MapTotal,
     StreamedNode,
-    SweptMachine,
-    unbeaten,
 )
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.progress import Progress
@@ -51,17 +48,25 @@ class MapItem:
     operator: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model, or layers that were given one by one: what is mapped, and operators that are only counted."""
+
+    name: str
+    items: tuple[MapItem, ...]
+    streamed: tuple[Layer, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapProblem:
-    """What is mapped, onto which machine, and how. `streamed` are operators of models that are only counted.
+    """What is mapped, onto which machine, and how.
 
     The machine is a whole one; `mapper` is a name of `MAPPERS` with its options. Of a budget each layer may
-    spend all. `seed` is for mappers that draw; None leaves theirs. `work` is what was asked for, in words.
+    spend all. `seed` is for mappers that draw; None leaves theirs.
     """
 
     machine: Machine
-    items: tuple[MapItem, ...]
-    streamed: tuple[Layer, ...] = ()
+    workloads: tuple[Workload, ...]
     mapper: str = "exact"
     objective: Objective = "latency"
     cost_options: CostOptions = TIMELOOP
@@ -69,7 +74,16 @@ class MapProblem:
     seed: int | None = None
     on_network: bool = False
     fixed: tuple[FixedSpatial, ...] = ()
-    work: tuple[str, ...] = ()
+
+    @property
+    def items(self) -> tuple[MapItem, ...]:
+        """What is mapped of all workloads."""
+        return tuple(item for workload in self.workloads for item in workload.items)
+
+    @property
+    def streamed(self) -> tuple[Layer, ...]:
+        """Operators of all workloads that are only counted."""
+        return tuple(layer for workload in self.workloads for layer in workload.streamed)
 
 
 def mapped_part(machine: Machine) -> tuple[Machine, str]:
@@ -108,7 +122,7 @@ def _map_onto(problem: MapProblem, part: Machine, note: str, progress: Progress)
         )
         for i, s, noc in zip(problem.items, solutions, networked, strict=True)
     )
-    streamed = _streamed(problem.streamed, part)
+    streamed = streamed_nodes(problem.streamed, part)
     return MapResult(
         machine=part.name,
         mapped_onto=note,
@@ -121,7 +135,7 @@ def _map_onto(problem: MapProblem, part: Machine, note: str, progress: Progress)
     )
 
 
-def _streamed(layers: Sequence[Layer], part: Machine) -> tuple[StreamedNode, ...]:
+def streamed_nodes(layers: Sequence[Layer], part: Machine) -> tuple[StreamedNode, ...]:
     """What operators that are not mapped cost at least."""
     if not layers:
         return ()
@@ -131,39 +145,6 @@ def _streamed(layers: Sequence[Layer], part: Machine) -> tuple[StreamedNode, ...
     view = operator_view(part).machine
     costs = [(layer, stream(layer.nest, view)) for layer in layers]
     return tuple(StreamedNode(layer.node, layer.op_type, c.cycles, c.energy_pj) for layer, c in costs)
-
-
-def map_variants(problem: MapProblem, axes: Sequence[str], progress: Progress) -> MapSweep:
-    """Map every layer onto every combination of numbers of the machine, `levels.L1.capacity=64KiB,128KiB`.
-
-    Raises:
-        UsageError: an axis names no number of the machine; as `map_layers`.
-        MachineError: a variant is no machine.
-    """
-    from tilewright.hardware.variants import parse_axis, variants
-
-    part, _ = mapped_part(problem.machine)
-    parsed = [parse_axis(text, part) for text in axes]
-    machines = variants(part, parsed)
-    rows: list[SweptMachine] = []
-    for number, variant in enumerate(machines):
-        progress(", ".join(variant.values), number, len(machines))
-        try:
-            total = _map_onto(problem, variant.machine, "", lambda *_: None).total
-            rows.append(SweptMachine(variant.values, total, None))
-        except InfeasibleMapping as error:
-            rows.append(SweptMachine(variant.values, None, str(error)))
-    best = unbeaten(
-        {n: (r.total.cycles, r.total.energy_pj) for n, r in enumerate(rows) if r.total is not None}
-    )
-    return MapSweep(
-        machine=part.name,
-        mapper=problem.mapper,
-        objective=problem.objective,
-        axes=tuple(axis.path for axis in parsed),
-        variants=tuple(dataclasses.replace(row, is_best=n in best) for n, row in enumerate(rows)),
-        work=problem.work,
-    )
 
 
 def evaluate_mappings(
@@ -202,11 +183,16 @@ def _check_network(on_network: bool, part: Machine) -> None:
         )
 
 
-def _solutions(problem: MapProblem, part: Machine, progress: Progress) -> list[MappingSolution]:
-    """A mapping for every item; equal ones are solved once."""
+def check_search(problem: MapProblem, part: Machine) -> None:
+    """Refuse what no layer can be mapped with.
+
+    Raises:
+        UsageError: an unknown mapper, trials for a mapper that counts none, or constraints that it does not
+            keep or nothing has a dim for.
+    """
     from tilewright.mapping.exact import Exact
 
-    mapper, num_trials = _mapper(problem)
+    mapper, _ = _mapper(problem)
     _require_dims(problem)
     if problem.fixed and (part.threads is not None or not isinstance(mapper, Exact)):
         first = problem.fixed[0]
@@ -214,13 +200,23 @@ def _solutions(problem: MapProblem, part: Machine, progress: Progress) -> list[M
             f"constraints: {first.dim}={first.factor} at {first.level} is kept by the mapper exact on "
             "machines without threads; use it, or search without (--ignore-constraints)."
         )
+
+
+def same_loops(problem: Problem) -> tuple[object, ...]:
+    """What layers have in common that are solved once."""
+    return problem.dims, problem.operands
+
+
+def _solutions(problem: MapProblem, part: Machine, progress: Progress) -> list[MappingSolution]:
+    """A mapping for every item; equal ones are solved once."""
+    check_search(problem, part)
     known: dict[tuple[object, ...], MappingSolution] = {}
     solutions: list[MappingSolution] = []
     for number, item in enumerate(problem.items):
         progress(f"mapping {item.problem.name}", number, len(problem.items))
-        key = (item.problem.dims, item.problem.operands)
+        key = same_loops(item.problem)
         if key not in known:
-            known[key] = _solution(item.problem, problem, mapper, num_trials, part)
+            known[key] = solve_layer(item.problem, problem, part)
         solutions.append(known[key])
     return solutions
 
@@ -236,11 +232,16 @@ def _require_dims(problem: MapProblem) -> None:
             )
 
 
-def _solution(
-    layer: Problem, problem: MapProblem, mapper: Mapper, num_trials: int | None, part: Machine
-) -> MappingSolution:
+def solve_layer(layer: Problem, problem: MapProblem, part: Machine) -> MappingSolution:
+    """A layer mapped onto a part of a machine, as a request has it.
+
+    Raises:
+        InfeasibleMapping: it has no mapping there.
+        UsageError: an unknown mapper, or trials for a mapper that counts none.
+    """
     from tilewright.mapping.gpu import solve_blocks
 
+    mapper, num_trials = _mapper(problem)
     objective, cost_options, budget = problem.objective, problem.cost_options, problem.budget
     try:
         if part.threads is None:

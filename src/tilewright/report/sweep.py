@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tilewright.report.figure import Point, html_table, note, page, scatter
 
 if TYPE_CHECKING:
-    from tilewright.mapping.results import MapSweep
+    from tilewright.mapping.sweep.results import MapSweep
 
 
 def sweep_page(sweep: MapSweep) -> str:

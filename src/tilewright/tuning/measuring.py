@@ -6,13 +6,8 @@ code.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import select
-import signal
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,7 +19,7 @@ from tilewright.accuracy import relative_error
 from tilewright.errors import TilewrightError
 from tilewright.ir.dtype import DType
 from tilewright.tuning.workers import Effort, Samples
-from tilewright.worker_process import READY, read_texts, write_texts
+from tilewright.worker_process import serve_texts
 
 try:
     import resource
@@ -223,25 +218,9 @@ def _one_line(error: Exception) -> str:
 
 def serve(load: Load) -> None:
     """Answer until nobody asks any more. The standard streams are the pipes of the one who asks."""
-    requests, replies = os.dup(0), os.dup(1)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):
-        os.dup2(nowhere, descriptor)
-    # Ctrl-C goes to the whole group of processes: the one that asks decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if resource is not None:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
-    server = _Server(load)
-    write_texts(replies, [READY])
-    while (texts := read_texts(requests)) is not None:
-        write_texts(replies, [json.dumps(server.answer(texts)).encode()])
 
+    def answering() -> Callable[[list[bytes]], list[bytes]]:
+        server = _Server(load)
+        return lambda texts: [json.dumps(server.answer(texts)).encode()]
 
-def _end_with_parent(requests: int) -> None:
-    """Wait until nobody holds the other end, and end the process in the midst of whatever it does."""
-    poll = select.poll()
-    poll.register(requests, 0)  # a hang-up is told without being asked for
-    poll.poll()
-    os._exit(0)
+    serve_texts(answering)

@@ -7,26 +7,21 @@ of tilewright; one that lacks it, or is another machine, is left out with a line
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import itertools
 import logging
 import os
-import re
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.errors import UsageError
 from tilewright.files import Bytes
+from tilewright.ray_cluster import NoCluster, check_address, connect, last_line
 from tilewright.tuning.cluster import BatchResult, ClusterMeasuringPool, MachineDied, measured_batch
 from tilewright.tuning.workers import LocalMeasuringPool, MeasureRequest, PackedCode
 
 logger = logging.getLogger(__name__)
 
-EXAMPLE = "ray, or ray://HOST:10001"
-_ADDRESS = re.compile(r"ray(://[^\s/]+)?")
 _START_S = 120.0
 _MARGIN_S = 60.0
 """What a batch may take beside the limits of its requests, before its machine counts as gone."""
@@ -43,26 +38,6 @@ class Measuring:
     module: str
     fingerprints: str
     wanted: str
-
-
-class NoCluster(UsageError):
-    """No cluster, or none with machines that measure, is where somebody says."""
-
-
-def check_address(workers: str) -> str:
-    """What `--workers` says, if it is an address of a cluster.
-
-    Raises:
-        NoCluster: it is none, or Ray is not installed.
-    """
-    if not _ADDRESS.fullmatch(workers):
-        raise NoCluster(f"workers {workers!r}: expected {EXAMPLE}.")
-    if importlib.util.find_spec("ray") is None:
-        raise NoCluster(
-            f"workers {workers}: Ray is not installed; pip install 'tilewright[cluster]', or measure here, "
-            "without --workers."
-        )
-    return workers
 
 
 def ray_pool(workers: str, measuring: Measuring, num_per_machine: int = 1) -> ClusterMeasuringPool:
@@ -140,7 +115,7 @@ class RayFleet:
         self.pids: dict[int, int] = {}
         self._is_connected_here = not self._ray.is_initialized()
         if self._is_connected_here:
-            self._connect(address)
+            connect(address)
         try:
             for node in sorted(n["NodeID"] for n in self._ray.nodes() if n["Alive"]):
                 for _ in range(num_per_machine):
@@ -197,16 +172,6 @@ class RayFleet:
         if self._is_connected_here:
             self._ray.shutdown()
 
-    def _connect(self, address: str) -> None:
-        where = {"address": address} if "://" in address else {}
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what goes wrong is told below, in a line
-                self._ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR", **where)
-        except Exception as error:
-            text = " ".join(str(error).split())[:300]
-            raise NoCluster(f"workers {address}: no cluster can be reached there ({text}).") from error
-
     def _start(self, node: str) -> None:
         """A process on a machine, if it is one of those wanted."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -218,7 +183,7 @@ class RayFleet:
         try:
             pid, fingerprints = self._ray.get(actor.hello.remote(), timeout=_START_S)
         except self._ray.exceptions.RayError as error:
-            logger.warning("machine %s of the cluster is left out: %s", node[:8], _line(error))
+            logger.warning("machine %s of the cluster is left out: %s", node[:8], last_line(error))
             self._ray.kill(actor)
             return
         if self._measuring.wanted not in fingerprints:
@@ -249,7 +214,7 @@ class RayFleet:
             return machine, MachineDied("it gave no answer in time")
         except self._ray.exceptions.RayError as error:
             self._replace(machine)
-            return machine, MachineDied(_line(error))
+            return machine, MachineDied(last_line(error))
         return machine, result
 
 
@@ -263,9 +228,3 @@ def _whole(code: PackedCode) -> PackedCode:
     """Code whose parts are single pieces that can be pickled."""
     parts: dict[str, tuple[Bytes, ...]] = {name: (b"".join(pieces),) for name, pieces in code.parts.items()}
     return PackedCode(dict(code.facts), parts)
-
-
-def _line(error: Exception) -> str:
-    """The last line of an error that Ray passes on, which says what was raised."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip()[:300] if lines else type(error).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.hardware.buffer_energy import SOURCE, access_scale
+from tilewright.hardware.components import SOURCE, access_scale
 from tilewright.hardware.presets import load_preset
 from tilewright.hardware.variants import parse_axis, variants
 

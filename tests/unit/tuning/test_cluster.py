@@ -11,13 +11,13 @@ import pytest
 from tests.support.fake_contestants import fake
 
 from tilewright.errors import UsageError
+from tilewright.ray_cluster import check_address
 from tilewright.tuning.cluster import (
     BatchResult,
     ClusterMeasuringPool,
     MachineDied,
     measured_batch,
 )
-from tilewright.tuning.ray_fleet import check_address
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
 from tilewright.worker_process import NoWorker
 

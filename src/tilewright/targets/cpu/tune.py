@@ -17,6 +17,7 @@ from tilewright.errors import BudgetExceeded, InputError, ModelRejected, Unsuppo
 from tilewright.planning import UNLIMITED, Budget, Meter
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.ray_cluster import NoCluster
 from tilewright.steps import KernelTuning, TuningInfo, TuningSettings
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.form_tuner import FormTuner
@@ -33,7 +34,6 @@ from tilewright.targets.cpu.tune_base import (
     random_feed,
 )
 from tilewright.tuning import Candidate, Outcome, Plan, Site, Trial, TunedPlan, search
-from tilewright.tuning.ray_fleet import NoCluster
 
 logger = logging.getLogger(__name__)
 

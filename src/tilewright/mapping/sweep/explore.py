@@ -1,0 +1,288 @@
+"""Workloads mapped onto every variant of a machine: a task for each layer and machine, in any order."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.errors import InternalError, UsageError
+from tilewright.hardware.components import components_of
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.variants import Axis, Variant, parse_axis, variants
+from tilewright.loops.problem import Problem
+from tilewright.mapping.results import MapTotal
+from tilewright.mapping.solve import (
+    MapProblem,
+    Workload,
+    check_search,
+    mapped_part,
+    same_loops,
+    streamed_nodes,
+)
+from tilewright.mapping.sweep.journal import Journal
+from tilewright.mapping.sweep.results import (
+    MapSweep,
+    SweptComponent,
+    SweptLayer,
+    SweptMachine,
+    WorkloadCost,
+    unbeaten,
+)
+from tilewright.mapping.sweep.tasks import (
+    MULTIPLIERS,
+    LayerAnswer,
+    MapTask,
+    Refusal,
+    Search,
+    TaskMachine,
+    answer_of,
+    solve_text,
+)
+from tilewright.mapping.sweep.workers import Crew, Processes, answers, answers_here
+from tilewright.progress import Progress
+
+_MAX_PROCESSES = 1024
+_LIMIT_S = 24 * 3600.0
+"""What a layer may take where its search has no time limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSettings:
+    """How a sweep is done; none of it changes the result.
+
+    `workers` is a number of processes, or the address of a Ray cluster; None works in this process. What
+    `journal` has is not searched again, and what is found is appended.
+    """
+
+    workers: str | None = None
+    journal: Path | None = None
+
+
+def map_variants(
+    problem: MapProblem, axes: Sequence[str], settings: SweepSettings, progress: Progress
+) -> MapSweep:
+    """Map every layer onto every combination of numbers of the machine, `levels.L1.capacity=64KiB,128KiB`.
+
+    Raises:
+        UsageError: an axis names no number of the machine, workers that cannot be had, a journal that is
+            none; as `map_layers`.
+        MachineError: a variant is no machine.
+    """
+    part, _ = mapped_part(problem.machine)
+    check_search(problem, part)
+    parsed = [parse_axis(text, part) for text in axes]
+    machines = variants(part, parsed)
+    search = Search.of(problem)
+    layers = _distinct(problem)
+    tasks = {
+        (number, same): MapTask(layer, machine, search)
+        for number, machine in enumerate(TaskMachine.of(variant.machine) for variant in machines)
+        for same, layer in layers.items()
+    }
+    keys = {place: task.key for place, task in tasks.items()}
+    known = _answered({keys[place]: task for place, task in tasks.items()}, settings, progress)
+    rows = [
+        _row(problem, variant, {same: known[keys[number, same]] for same in layers})
+        for number, variant in enumerate(machines)
+    ]
+    return _compared(problem, part, parsed, rows)
+
+
+def _distinct(problem: MapProblem) -> dict[tuple[object, ...], Problem]:
+    """Of equal layers the first."""
+    layers: dict[tuple[object, ...], Problem] = {}
+    for item in problem.items:
+        layers.setdefault(same_loops(item.problem), item.problem)
+    return layers
+
+
+def _answered(
+    tasks: Mapping[str, MapTask], settings: SweepSettings, progress: Progress
+) -> dict[str, LayerAnswer | Refusal]:
+    """Every task's answer: the journal's, or a worker's."""
+    with contextlib.ExitStack() as stack:
+        journal = None if settings.journal is None else stack.enter_context(Journal(settings.journal))
+        known = {} if journal is None else {k: a for k, a in journal.answers.items() if k in tasks}
+        left = {key: task.to_text() for key, task in tasks.items() if key not in known}
+        _tell(len(known), len(tasks), progress)
+        for key, text in _worked_on(left, settings, next(iter(tasks.values())).search):
+            known[key] = _checked(text, tasks[key])
+            if journal is not None:
+                task = tasks[key]
+                journal.add(key, task.layer.name, task.machine.fingerprint[:16], text)
+            _tell(len(known), len(tasks), progress)
+    return known
+
+
+def _tell(num_done: int, num_tasks: int, progress: Progress) -> None:
+    progress(f"{num_done} of {num_tasks} layers mapped", num_done, num_tasks)
+
+
+def _checked(text: str, task: MapTask) -> LayerAnswer | Refusal:
+    document = json.loads(text)
+    if "failed" in document:
+        raise InternalError(f"layer {task.layer.name} on {task.machine.name}: {document['failed']}")
+    return answer_of(text)
+
+
+def _worked_on(
+    tasks: Mapping[str, str], settings: SweepSettings, search: Search
+) -> Iterator[tuple[str, str]]:
+    if settings.workers is None or not tasks:
+        yield from answers_here(tasks, solve_text)
+        return
+    deadline_s = search.budget.deadline_s
+    crew = _crew(settings.workers, _LIMIT_S if deadline_s is None else 300.0 + 20 * deadline_s)
+    try:
+        yield from answers(tasks, crew)
+    finally:
+        crew.close()
+
+
+def check_workers(workers: str) -> None:
+    """Refuse what is neither a number of processes nor an address of a cluster.
+
+    Raises:
+        UsageError: it is none, or Ray is not installed.
+    """
+    from tilewright.ray_cluster import EXAMPLE, check_address
+
+    if workers.startswith("ray"):
+        check_address(workers)
+    elif not re.fullmatch(r"\d{1,4}", workers) or not 0 < int(workers) <= _MAX_PROCESSES:
+        raise UsageError(
+            f"workers {workers!r}: expected a number of processes from 1 to {_MAX_PROCESSES}, or {EXAMPLE}."
+        )
+
+
+def _crew(workers: str, limit_s: float) -> Crew:
+    check_workers(workers)
+    if workers.isdigit():
+        return Processes(int(workers), limit_s)
+    from tilewright.mapping.sweep.ray_workers import RayCrew
+
+    return RayCrew(workers, limit_s)
+
+
+def _row(
+    problem: MapProblem, variant: Variant, known: Mapping[tuple[object, ...], LayerAnswer | Refusal]
+) -> SweptMachine:
+    """A variant's sums over all layers, or why there are none."""
+    answered: dict[tuple[object, ...], LayerAnswer] = {}
+    for same, answer in known.items():
+        if isinstance(answer, Refusal):
+            return SweptMachine(variant.values, None, answer.reason)
+        answered[same] = answer
+    workloads = tuple(_workload(workload, variant.machine, answered) for workload in problem.workloads)
+    counts = Counter(same_loops(item.problem) for item in problem.items)
+    layers = _distinct(problem)
+    return SweptMachine(
+        variant.values,
+        _total(problem, workloads, answered),
+        None,
+        workloads,
+        _components(variant.machine, answered, counts),
+        tuple(_layer(layers[same], counts[same], answer) for same, answer in answered.items()),
+        variant.machine.clock_hz,
+        variant.machine,
+    )
+
+
+def _layer(layer: Problem, num_times: int, answer: LayerAnswer) -> SweptLayer:
+    return SweptLayer(
+        layer.name,
+        num_times,
+        answer.cycles,
+        answer.energy_pj,
+        answer.bound_cycles,
+        answer.bound_energy_pj,
+        answer.utilization,
+        answer.status,
+        answer.mapping.levels,
+        layer,
+    )
+
+
+def _workload(
+    workload: Workload, machine: Machine, known: Mapping[tuple[object, ...], LayerAnswer]
+) -> WorkloadCost:
+    mapped = [known[same_loops(item.problem)] for item in workload.items]
+    streamed = streamed_nodes(workload.streamed, machine)
+    return WorkloadCost(
+        workload.name,
+        sum(answer.cycles for answer in mapped),
+        sum(answer.energy_pj for answer in mapped),
+        sum(answer.bound_cycles for answer in mapped),
+        sum(answer.bound_energy_pj for answer in mapped),
+        sum(node.cycles for node in streamed),
+        sum(node.energy_pj for node in streamed),
+    )
+
+
+def _total(
+    problem: MapProblem,
+    workloads: Sequence[WorkloadCost],
+    known: Mapping[tuple[object, ...], LayerAnswer],
+) -> MapTotal:
+    return MapTotal(
+        macs=sum(item.problem.num_macs for item in problem.items),
+        cycles=sum(w.cycles for w in workloads),
+        energy_pj=sum(w.energy_pj for w in workloads),
+        bound_cycles=sum(w.bound_cycles for w in workloads),
+        bound_energy_pj=sum(w.bound_energy_pj for w in workloads),
+        num_distinct=len(known),
+        seconds=sum(answer.seconds for answer in known.values()),
+        streamed_cycles=sum(w.streamed_cycles for w in workloads),
+        streamed_energy_pj=sum(w.streamed_energy_pj for w in workloads),
+    )
+
+
+def _components(
+    machine: Machine,
+    known: Mapping[tuple[object, ...], LayerAnswer],
+    counts: Mapping[tuple[object, ...], int],
+) -> tuple[SweptComponent, ...]:
+    """The compute units, then the levels from the inside out, with what they take for all layers."""
+    energy_pj: Counter[str] = Counter()
+    for same, answer in known.items():
+        for name, layer_pj in answer.component_pj.items():
+            energy_pj[name] += layer_pj * counts[same]  # type: ignore[assignment]  # counts may be real
+    units, *levels = components_of(machine)
+    by_name = {component.name: component for component in levels}
+    listed = [
+        SweptComponent(units.name, units.num_instances, units.area_mm2, energy_pj[MULTIPLIERS], units.source)
+    ]
+    for level in machine.levels:
+        component = by_name.get(level.name)
+        listed.append(
+            SweptComponent(
+                level.name,
+                machine.num_instances(level),
+                None if component is None else component.area_mm2,
+                energy_pj[level.name],
+                "" if component is None else component.source,
+            )
+        )
+    return tuple(listed)
+
+
+def _compared(
+    problem: MapProblem, part: Machine, axes: Sequence[Axis], rows: Sequence[SweptMachine]
+) -> MapSweep:
+    figures = {number: row.figures for number, row in enumerate(rows)}
+    best = unbeaten({number: values for number, values in figures.items() if values is not None})
+    return MapSweep(
+        machine=part.name,
+        mapper=problem.mapper,
+        objective=problem.objective,
+        axes=tuple(axis.path for axis in axes),
+        variants=tuple(dataclasses.replace(row, is_best=n in best) for n, row in enumerate(rows)),
+        work=tuple(workload.name for workload in problem.workloads),
+        description=part,
+    )

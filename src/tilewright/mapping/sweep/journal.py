@@ -1,0 +1,62 @@
+"""A file to which every answer of a sweep is appended, as a JSON line: what it has is not searched again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+
+from tilewright.errors import UsageError
+from tilewright.fields import FieldError
+from tilewright.mapping.sweep.tasks import LayerAnswer, Refusal, answer_of
+
+
+class Journal:
+    """See above. A line that a kill cut short is passed over, and ended before the next one."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it, if it is there.
+
+        Raises:
+            UsageError: the file is something else, or cannot be written.
+        """
+        self.answers: dict[str, LayerAnswer | Refusal] = {}
+        try:
+            data = path.read_bytes() if path.exists() else b""
+            self._read(path, data)
+            self._file = path.open("ab")
+        except OSError as error:
+            raise UsageError(f"journal {path}: {error.strerror or error}.") from None
+        if data and not data.endswith(b"\n"):
+            self._file.write(b"\n")
+
+    def add(self, key: str, layer: str, machine: str, text: str) -> None:
+        """Append what a worker said of a task; the names are for people."""
+        line = json.dumps({"task": key, "layer": layer, "machine": machine, "answer": json.loads(text)})
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _read(self, path: Path, data: bytes) -> None:
+        for number, line in enumerate(data.splitlines(), 1):
+            try:
+                document = json.loads(line)
+            except ValueError:
+                if number > 1 or b'{"task": ' in line[:9] or b'{"task": '.startswith(line):
+                    continue  # cut short
+                raise _not_a_journal(path, number) from None
+            try:
+                self.answers[str(document["task"])] = answer_of(json.dumps(document["answer"]))
+            except (KeyError, TypeError, FieldError):
+                raise _not_a_journal(path, number) from None
+
+
+def _not_a_journal(path: Path, number: int) -> UsageError:
+    return UsageError(f"journal {path}: line {number} is no answer of a sweep; name another file.")

@@ -1,0 +1,77 @@
+"""A sweep mapped by the processes of a Ray cluster on this machine, of which one is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.mapping.sweep import ray_workers
+from tilewright.mapping.sweep.ray_workers import RayCrew
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tilewright[cluster]'")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+LAYERS = ["1_1_4_4_1", "3_14_16_16_1", "1_14_64_32_1"]
+SWEEP = ["levels.GlobalBuffer.capacity=4KiB,16KiB,64KiB", "levels.WeightBuffer.capacity=1KiB,16KiB"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One machine with two processors."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()
+
+
+def document(**settings: Any) -> dict[str, Any]:
+    found = tw.map(LAYERS, sweep=SWEEP, mapper="cosa", **settings).to_json()
+    for variant in found["variants"]:
+        variant["total"]["seconds"] = 0.0
+    return found
+
+
+def test_a_killed_process_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    crews: list[RayCrew] = []
+
+    class Watched(RayCrew):
+        def __init__(self, address: str, limit_s: float) -> None:
+            super().__init__(address, limit_s)
+            crews.append(self)
+
+    def kill_one(_what: str, done: int, _total: int) -> None:
+        if done == 4 and len(crews[0].started) == 2:
+            os.kill(crews[0].started[0].pid, signal.SIGKILL)
+
+    monkeypatch.setattr(ray_workers, "RayCrew", Watched)
+    journal = tmp_path / "sweep.jsonl"
+    assert document(workers="ray", journal=journal, progress=kill_one) == document()
+    assert len(journal.read_bytes().splitlines()) == 18
+    assert crews[0].num_workers == 2
+    assert len(crews[0].started) == 3, "another process took its place"
+
+
+def test_a_cluster_that_is_left_is_left_whole() -> None:
+    done = threading.Event()
+
+    def stop(_what: str, num_done: int, _total: int) -> None:
+        if num_done == 2:
+            done.set()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        document(workers="ray", progress=stop)
+    assert done.is_set()
+    deadline_s = time.monotonic() + 60
+    while ray.available_resources().get("CPU", 0) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert ray.available_resources()["CPU"] == 2
