@@ -437,6 +437,7 @@ def energy_text(energy_pj: float, source: str) -> str:
 
 
 def energy_line(source: str) -> str:
+    """Where energies come from, for people."""
     return f"energies, estimated: {source}"
 
 
