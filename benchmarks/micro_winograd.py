@@ -99,7 +99,7 @@ class Runner:
         self.kernel = kernel
         self._scratch = aligned(np.zeros(kernel.scratch_bytes + 64, np.uint8))
         (packed,) = [a for a in kernel.args if isinstance(a, Packed)]
-        weights = packed.pack(operands[packed.source.key])
+        weights = packed.arrangement.arrange(operands[packed.source.key])
         count = max(1, COLD_BYTES // weights.nbytes)
         self._weights = [aligned(weights) for _ in range(count)]
         blocks = []

@@ -41,7 +41,7 @@ class KernelRunner:
             pointers = []
             for arg in kernel.args:
                 if isinstance(arg, Packed):
-                    data = guarded(arg.pack(operands[arg.source.key]))
+                    data = guarded(arg.arrangement.arrange(operands[arg.source.key]))
                     self._keep.append(data)
                     pointers.append(data.ctypes.data)
                 else:

@@ -17,7 +17,7 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NewType, TypeVar, cast
 
 from tilewright.ir.dtype import DType
 
@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 MAX_INTEGER = 2**63 - 1
 """Of sizes, positions and counts, which are never negative."""
+
+Signed = NewType("Signed", int)
+"""A whole number that may be negative, as a stride may."""
 
 MAX_DOCUMENT_BYTES = 64 << 20
 """Of a JSON document in an artifact; parsed, it takes some ten times as much memory."""
@@ -269,6 +272,12 @@ def _whole(document: Any) -> int:
     return document
 
 
+def _signed(document: Any) -> int:
+    if type(document) is not int or not -MAX_INTEGER <= document <= MAX_INTEGER:
+        raise _expected("a whole number from -2^63+1 to 2^63-1", document)
+    return document
+
+
 def _float(document: Any) -> float:
     if type(document) not in (int, float) or not abs(document) <= MAX_FLOAT or math.isnan(document):
         raise _expected("a finite number", document)
@@ -289,4 +298,4 @@ def _dtype(document: Any) -> DType:
 
 
 MAX_FLOAT = 1.7976931348623157e308
-_PLAIN: dict[Any, Decoder] = {str: _text, int: _whole, float: _float, bool: _flag}
+_PLAIN: dict[Any, Decoder] = {str: _text, int: _whole, Signed: _signed, float: _float, bool: _flag}

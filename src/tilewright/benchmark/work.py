@@ -195,7 +195,7 @@ def _touched_elements(nest: Nest, access: Access) -> int:
 def _constant_name(storage: Storage) -> str | None:
     match storage:
         case PackedTensor():
-            return f"{storage.value.name} {storage.packed.signature}"
+            return f"{storage.value.name} {storage.packed.arrangement}"
         case Table():
             return f"table {id(storage.operand.data)}"
         case Value():

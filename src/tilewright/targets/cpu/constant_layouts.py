@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import numpy as np
-
 from tilewright.ir.nest import Affine, Nest, Operand
+from tilewright.targets.cpu.arrangements import Order
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey, Packed
 
 
@@ -48,6 +47,4 @@ def arrange_constants(
 
 def transposed(operand: Operand, layout: Layout) -> Packed:
     """A constant stored in another layout."""
-    order = layout.order
-    size_bytes = operand.num_elements * operand.dtype.size_bytes
-    return Packed(operand, lambda array: np.transpose(array, order), f"layout {order}", size_bytes)
+    return Packed(operand, Order(tuple(layout.order)), operand.num_elements * operand.dtype.size_bytes)

@@ -14,14 +14,13 @@ same bits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Nest, Operand
+from tilewright.targets.cpu.arrangements import Arrangement
 from tilewright.tuning import Choice
 
 OperandKey = tuple[str, int]  # Operand.key: (kind, position)
@@ -67,12 +66,11 @@ Layouts = Mapping[OperandKey, Layout]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """A constant operand rearranged at compile time; `pack` maps the logical array to the stored one."""
+    """A constant operand rearranged before any run; `size_bytes` are those of the rearranged one."""
 
     source: Operand
-    pack: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
-    signature: str  # names the arrangement, so that equal packings of one weight are stored once
-    size_bytes: int  # of the stored array
+    arrangement: Arrangement
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

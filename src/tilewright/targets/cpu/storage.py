@@ -15,6 +15,7 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem, aligned
 from tilewright.parallel import map_on_cores
 from tilewright.targets.cpu.arrange import numbered
+from tilewright.targets.cpu.arrangements import Arrangement
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.lowered import (
@@ -39,11 +40,11 @@ class Arrangements:
 
     def __init__(self, max_bytes: int) -> None:
         self._left_bytes = max_bytes
-        self._kept: dict[tuple[Value, str], Array] = {}
+        self._kept: dict[tuple[Value, Arrangement], Array] = {}
 
     def of(self, tensor: PackedTensor) -> Array:
         """The tensor as its kernel wants it."""
-        key = (tensor.value, tensor.packed.signature)
+        key = (tensor.value, tensor.packed.arrangement)
         array = self._kept.get(key)
         if array is None:
             array = np.ascontiguousarray(_constant_data(tensor))
@@ -62,7 +63,7 @@ class Weights:
 
     def __init__(self, arrangements: Arrangements | None = None) -> None:
         self._arrangements = arrangements
-        self._offsets: dict[tuple[object, str], int] = {}
+        self._offsets: dict[tuple[object, object], int] = {}
         self._sources: list[tuple[int, Storage]] = []
         self.size_bytes = 0
 
@@ -76,7 +77,7 @@ class Weights:
         """Byte offset of a constant, allotted on first use."""
         match storage:
             case PackedTensor(value, packed):
-                key: tuple[object, str] = (value, packed.signature)
+                key: tuple[object, object] = (value, packed.arrangement)
                 size = packed.size_bytes
             case Table(operand):
                 assert operand.data is not None
@@ -90,6 +91,11 @@ class Weights:
             self._sources.append((self.size_bytes, storage))
             self.size_bytes = aligned(self.size_bytes + size, DEFAULT_ALIGNMENT_BYTES)
         return self._offsets[key]
+
+    @property
+    def sources(self) -> Sequence[tuple[int, Storage]]:
+        """Byte offsets, and which constant lies there."""
+        return self._sources
 
     def fill(self, target: Array) -> None:
         """Write all constants into `target` (uint8, at least `size_bytes`), on all cores: numpy lets go of
@@ -110,7 +116,7 @@ def _constant_data(storage: Storage) -> Array:
     match storage:
         case PackedTensor(value, packed):
             assert value.data is not None
-            return packed.pack(value.data)
+            return packed.arrangement.arrange(value.data)
         case Table(operand):
             assert operand.data is not None
             return operand.data

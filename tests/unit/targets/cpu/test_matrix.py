@@ -16,13 +16,13 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
+from tilewright.targets.cpu.arrangements import split_bfloat16
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.matrix import MATRIX, match_matrix
 from tilewright.targets.cpu.matrix.generate import generate_matrix
-from tilewright.targets.cpu.matrix.pack import split_bfloat16
 from tilewright.targets.cpu.matrix.plan import MatrixPlan, choose_plan
 from tilewright.targets.cpu.matrix.tiles import NUM_TILES, PRODUCTS, Block, multiply, num_pieces
 from tilewright.targets.cpu.template import Context, lower_with

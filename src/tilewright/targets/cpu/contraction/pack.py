@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from tilewright.ir.expr import Read, cast
 from tilewright.ir.nest import Access, Affine, Dim, Index, Nest, Operand, affine
+from tilewright.targets.cpu.arrangements import (
+    COMPACT_BEHIND_BYTES,
+    COMPACT_BYTES,
+    PanelOrder,
+    window,
+)
 from tilewright.targets.cpu.contraction.match import Contraction, Loop
 from tilewright.targets.cpu.contraction.tiling import Panels
 from tilewright.targets.cpu.kernel import KernelArg, Packed
@@ -35,12 +38,6 @@ class FactorB:
     is_compact: bool = False
 
 
-# Of a compact element: 16 bits of float32's significand are left, which errs by 2^-17 at most.
-COMPACT_BYTES = 3
-COMPACT_BEHIND_BYTES = 16
-_SLICE = 1 << 16
-
-
 def packed_constant(
     problem: Contraction, panels: Panels, order: Sequence[Loop], *, is_compact: bool = False
 ) -> FactorB:
@@ -52,38 +49,17 @@ def packed_constant(
     outer = [x for x in problem.outer if x.b]
     steps = prod(x.extent for x in order)
     loops = (*outer, *order, problem.vector)
-    shape = tuple(x.extent for x in loops)
-    strides = tuple(x.b for x in loops)
-    offset, num_outer = problem.b_offset, prod(x.extent for x in outer)
-    dtype = problem.dtype.numpy
-    lanes, width, extent = panels.lanes, panels.width, panels.extent
-
-    def pack(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        flat = np.ascontiguousarray(array).reshape(-1)
-        size = flat.itemsize
-        view = np.lib.stride_tricks.as_strided(flat[offset:], shape, tuple(s * size for s in strides))
-        per_element = COMPACT_BYTES if is_compact else 1
-        whole = num_outer * steps * panels.padded_extent * per_element
-        packed = np.zeros(whole + behind, np.uint8 if is_compact else dtype)
-        by_outer = packed[:whole].reshape(num_outer, -1)
-        done = 0
-        # Panel by panel: what one needs stays in the caches.
-        for first in range(0, extent, width):
-            columns = view[..., first : first + width].reshape(num_outer, steps, -1)
-            missing = -columns.shape[-1] % lanes
-            if missing:
-                columns = np.pad(columns, ((0, 0), (0, 0), (0, missing)))
-            stored = (compact(columns) if is_compact else columns).reshape(num_outer, -1)
-            by_outer[:, done : done + stored.shape[1]] = stored
-            done += stored.shape[1]
-        return packed
-
-    behind = COMPACT_BEHIND_BYTES if is_compact else 0
-    form = "compact " if is_compact else ""
-    signature = (
-        f"{form}panels lanes={lanes} width={width} shape={shape} strides={strides} offset={offset} {dtype}"
+    dtype = problem.dtype
+    arrangement = PanelOrder(
+        window(tuple(x.extent for x in loops), tuple(x.b for x in loops), problem.b_offset),
+        prod(x.extent for x in outer),
+        panels.lanes,
+        panels.width,
+        dtype,
+        is_compact,
     )
-    element_bytes = COMPACT_BYTES if is_compact else dtype.itemsize
+    behind = COMPACT_BEHIND_BYTES if is_compact else 0
+    element_bytes = COMPACT_BYTES if is_compact else dtype.size_bytes
     outer_strides: dict[str, int] = {}
     step = steps * panels.padded_extent
     for x in reversed(outer):
@@ -92,40 +68,17 @@ def packed_constant(
     return FactorB(
         arg=Packed(
             problem.b.operand,
-            pack,
-            signature,
-            num_outer * steps * panels.padded_extent * element_bytes + behind,
+            arrangement,
+            arrangement.num_outer * steps * panels.padded_extent * element_bytes + behind,
         ),
         outer_strides=outer_strides,
-        panel_stride=steps * width,
-        step_strides=_row_major_strides(order, width),
-        tail_step_strides=_row_major_strides(order, panels.tail_vectors * lanes),
+        panel_stride=steps * panels.width,
+        step_strides=_row_major_strides(order, panels.width),
+        tail_step_strides=_row_major_strides(order, panels.tail_vectors * panels.lanes),
         offset=0,
         is_packed=True,
         is_compact=is_compact,
     )
-
-
-def compact(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The upper three bytes of every float32, rounded to nearest even, lowest byte first.
-
-    >>> compact(np.array([1.0, -2.0], np.float32)).tolist()
-    [0, 128, 63, 0, 0, 192]
-    """
-    flat = np.ascontiguousarray(values, np.float32).reshape(-1)
-    stored = np.empty((flat.size, COMPACT_BYTES), np.uint8)
-    for start in range(0, flat.size, _SLICE):  # what a slice needs stays in the caches
-        part = flat[start : start + _SLICE]
-        bits = part.view(np.uint32)
-        rounded = bits >> 8
-        rounded &= 1
-        rounded += 0x7F
-        rounded += bits
-        rounded[np.isnan(part)] = 0x7FC00000
-        stored[start : start + _SLICE] = (
-            rounded.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)[:, 1:]
-        )
-    return stored.reshape(*values.shape[:-1], COMPACT_BYTES * values.shape[-1])
 
 
 def in_place(problem: Contraction, panels: Panels) -> FactorB:

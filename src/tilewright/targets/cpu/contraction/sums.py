@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright.targets.cpu.arrangements import COMPACT_BYTES
 from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.contraction.frame import Frame, Panel
 from tilewright.targets.cpu.contraction.lanes import load_lanes
 from tilewright.targets.cpu.contraction.match import Loop, Spread
-from tilewright.targets.cpu.contraction.pack import COMPACT_BYTES
 from tilewright.targets.cpu.values import Int, Val, vec
 
 # Longer sums are cut into blocks whose totals are added up in memory: the error of one chain of float

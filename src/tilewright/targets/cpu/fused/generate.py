@@ -363,7 +363,7 @@ class _Driver:
 
     def _identity(self, variant: int, arg: KernelArg) -> object:
         """What tells arguments apart; the same constant in the same arrangement is one, unless in parts."""
-        identity: object = ("packed", arg.source.key, arg.signature) if isinstance(arg, Packed) else arg.key
+        identity: object = ("packed", arg.source.key, arg.arrangement) if isinstance(arg, Packed) else arg.key
         windows = self.used[variant].get(_key(arg))
         return identity if windows is None else (identity, windows)
 

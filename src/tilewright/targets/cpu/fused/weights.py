@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from tilewright.ir.nest import Operand
 from tilewright.ir.region import Region, full_region
 from tilewright.memory.base import aligned
+from tilewright.targets.cpu.arrangements import Arrangement, Stacked
 from tilewright.targets.cpu.fused.blocks import BlockedWork
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
-
-Array = np.ndarray[Any, Any]
 
 _ALIGNMENT_BYTES = 64
 
@@ -44,24 +40,11 @@ Used = Mapping[OperandKey, tuple[Region, ...]]
 
 def stack(arg: KernelArg, whole: Operand, windows: Sequence[Region]) -> Parts:
     """The arrangements that `arg` wants of these parts of a constant, one after another."""
+    inner: Arrangement | None
     if isinstance(arg, Packed):
-        pack, said, size_bytes = arg.pack, arg.signature, arg.size_bytes
+        inner, size_bytes = arg.arrangement, arg.size_bytes
     else:
-        pack, said = _as_it_is, "as it is"
-        size_bytes = arg.num_elements * arg.dtype.size_bytes
+        inner, size_bytes = None, arg.num_elements * arg.dtype.size_bytes
     stride = aligned(size_bytes, _ALIGNMENT_BYTES)
-
-    def stacked(array: Array) -> Array:
-        result = np.zeros((len(windows), stride), np.uint8)
-        for row, window in zip(result, windows, strict=True):
-            part = np.ascontiguousarray(pack(array[tuple(slice(*interval) for interval in window)]))
-            row[: part.nbytes] = part.reshape(-1).view(np.uint8)
-        return result
-
-    signature = f"{said} of parts {tuple(windows)}"
-    packed = Packed(whole, stacked, signature, len(windows) * stride)
+    packed = Packed(whole, Stacked(inner, tuple(windows), stride), len(windows) * stride)
     return Parts(packed, {window: number * stride for number, window in enumerate(windows)})
-
-
-def _as_it_is(array: Array) -> Array:
-    return array

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.contraction.tiling import Cut, Tile, choose_cut, split_rows
 from tilewright.targets.cpu.integer.dot import dot_of
 from tilewright.targets.cpu.integer.frame import IntegerGenerator, Panel, Position
-from tilewright.targets.cpu.integer.match import STEPS_PER_WORD, IntegerProblem
+from tilewright.targets.cpu.integer.match import IntegerProblem
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.values import I32, Int, Val
 

@@ -20,12 +20,12 @@ from tilewright.ir.expr import Expr, Read, cast, reads_of, select
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
 from tilewright.ir.ops.integer import inside
 from tilewright.targets.cpu.addresses import access_walk, walk
+from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.contraction.match import Loop
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 
 BYTES = (DType.UINT8, DType.INT8)
-STEPS_PER_WORD = 4
 TILE_BYTES_PER_ROW = 64
 # A window with more positions would make too much code: each is unrolled.
 _MAX_TAPS = 81

@@ -13,10 +13,11 @@ from math import prod
 
 import numpy as np
 
+from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.contraction.match import Loop
 from tilewright.targets.cpu.contraction.tiling import Cut, Panels, choose_cut
 from tilewright.targets.cpu.integer.frame import IntegerGenerator, Panel, Position
-from tilewright.targets.cpu.integer.match import STEPS_PER_WORD, IntegerProblem
+from tilewright.targets.cpu.integer.match import IntegerProblem
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import TARGET_CHUNKS, choose_num_chunks
 from tilewright.targets.cpu.values import Int, Val, vec, vector_literal

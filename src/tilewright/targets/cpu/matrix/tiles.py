@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.targets.cpu.arrangements import TILE_BYTES as TILE_BYTES
+from tilewright.targets.cpu.arrangements import TILE_COLUMNS as TILE_COLUMNS
+from tilewright.targets.cpu.arrangements import TILE_DEPTH as TILE_DEPTH
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.values import Int, Val, vec, vector_literal
 
 NUM_TILES = 8
 TILE_ROWS = 16
 TILE_BYTES_PER_ROW = 64
-TILE_BYTES = TILE_ROWS * TILE_BYTES_PER_ROW
-TILE_COLUMNS = 16  # float32 sums in a row
-TILE_DEPTH = 32  # bfloat16 elements in a row
 
 # Which pieces of A and B are multiplied, by the number of products: a float32 is the sum of its bfloat16
 # pieces up to 2^-8 of it for one, 2^-17 for two, 2^-26 for three; products below that are left out. The

@@ -8,9 +8,9 @@ from math import prod
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Affine, Nest
 from tilewright.targets.cpu.addresses import matched_walk
+from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.kernel import Declined, Layouts
-from tilewright.targets.cpu.winograd.transform import NUM_TAPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import functools
 from dataclasses import dataclass
 from itertools import islice
 
+from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.contraction.tiling import Panels, RowTile, split_rows
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.winograd.match import ImageAxis, WinogradProblem
-from tilewright.targets.cpu.winograd.transform import NUM_TAPS
 from tilewright.tuning import Choice
 
 TEMPLATE = "winograd"

@@ -11,16 +11,13 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
-import numpy as np
-
+from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.values import Val
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
-NUM_TAPS = 3
 # For tiles of four, ±21/32 and ±3/2 leave about a fifth of the error of the textbook's ±1 and ±2
 # (`benchmarks/micro_winograd.py` measures it): among thirty pairs around them, those with which the worst of
 # the sixteen outputs errs least. Every constant of the transforms is exact in float.
@@ -41,12 +38,6 @@ class Transform:
     def size(self) -> int:
         """Inputs and products along one axis."""
         return self.tile + NUM_TAPS - 1
-
-    @property
-    def weight_2d(self) -> np.ndarray[Any, Any]:
-        """`kron(G, G)` in float64: 3x3 taps to size x size factors, both row-major."""
-        g = np.array(self.weight, np.float64)
-        return np.kron(g, g)
 
 
 @functools.cache

@@ -1,0 +1,445 @@
+"""How constants are rearranged for the kernels that read them, as data: a file can say it, and does.
+
+An arrangement maps a constant as the graph has it to the bytes that a kernel wants. It is a record of plain
+numbers, from which the bytes are made when code is loaded: an artifact holds each constant once, whatever
+kernels of whatever instruction sets read of it. Nothing here knows of graphs, operators or code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from math import prod
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from tilewright.fields import FieldError, Signed, decoded, field_of, inside
+from tilewright.ir.dtype import DType
+
+Array = np.ndarray[Any, Any]
+
+# Of a compact element: 16 bits of float32's significand are left, which errs by 2^-17 at most.
+COMPACT_BYTES = 3
+COMPACT_BEHIND_BYTES = 16
+# Of a tile of the matrix unit: float32 sums in a row, bfloat16 elements in a row, 16 rows of 64 bytes.
+TILE_COLUMNS, TILE_DEPTH, TILE_BYTES = 16, 32, 16 * 64
+STEPS_PER_WORD = 4
+NUM_TAPS = 3
+
+# Elements that are made compact at a time: what they need stays in the caches.
+_SLICE = 1 << 16
+# Values below round to finite bfloat16.
+_LARGEST_PIECE = 3e38
+
+
+class Arrangement(Protocol):
+    """A frozen record; equal arrangements of one constant are stored once."""
+
+    kind: ClassVar[str]
+
+    def arrange(self, array: Array) -> Array:
+        """The constant as kernels want it, of any shape.
+
+        Raises:
+            FieldError: the constant is not one that can be arranged so.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Elements of a constant by loops: how often each runs, and by how many elements it moves."""
+
+    shape: tuple[int, ...]
+    strides: tuple[Signed, ...]
+    offset: int = 0
+
+    def of(self, array: Array) -> Array:
+        """A view with an axis for each loop.
+
+        Raises:
+            FieldError: the window reaches beyond the constant.
+        """
+        flat = np.ascontiguousarray(array).reshape(-1)
+        if len(self.shape) != len(self.strides):
+            raise FieldError(f"{len(self.strides)} strides of {len(self.shape)} loops", ".window")
+        reach = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
+        first, last = self.offset + sum(min(r, 0) for r in reach), self.offset + sum(max(r, 0) for r in reach)
+        if prod(self.shape) > 0 and not 0 <= first <= last < flat.size:
+            raise FieldError(f"elements {first} to {last} of {flat.size}", ".window")
+        return np.lib.stride_tricks.as_strided(
+            flat[self.offset :], self.shape, [stride * flat.itemsize for stride in self.strides]
+        )
+
+
+def window(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Window:
+    """The window of these loops."""
+    return Window(shape, tuple(map(Signed, strides)), offset)
+
+
+def _padded(extent: int, lanes: int) -> int:
+    return -(-extent // lanes) * lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Axes in another order, the last one contiguous."""
+
+    kind: ClassVar[str] = "order"
+    order: tuple[int, ...]
+
+    def arrange(self, array: Array) -> Array:
+        """The array transposed."""
+        if sorted(self.order) != list(range(array.ndim)):
+            raise FieldError(f"{list(self.order)} is no order of {array.ndim} axes", ".order")
+        return np.transpose(array, self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class PanelOrder:
+    """Panel after panel of the last loop's elements, as wide as a register tile, for each outer position.
+
+    A panel holds its whole width for each step of the loops between. Behind the last element of the last
+    vector are zeros. `is_compact` keeps the upper three bytes of each float32, rounded, with room behind them
+    for whole vectors of bytes.
+    """
+
+    kind: ClassVar[str] = "panels"
+    window: Window
+    num_outer: int
+    lanes: int
+    width: int
+    dtype: DType
+    is_compact: bool = False
+
+    def arrange(self, array: Array) -> Array:
+        """The panels, one after the other."""
+        view = self.window.of(array)
+        extent = view.shape[-1]
+        steps = prod(view.shape[:-1]) // max(1, self.num_outer)
+        per_element = COMPACT_BYTES if self.is_compact else 1
+        behind = COMPACT_BEHIND_BYTES if self.is_compact else 0
+        whole = self.num_outer * steps * _padded(extent, self.lanes) * per_element
+        packed = np.zeros(whole + behind, np.uint8 if self.is_compact else self.dtype.numpy)
+        by_outer = packed[:whole].reshape(self.num_outer, -1)
+        done = 0
+        # Panel by panel: what one needs stays in the caches.
+        for first in range(0, extent, self.width):
+            columns = view[..., first : first + self.width].reshape(self.num_outer, steps, -1)
+            missing = -columns.shape[-1] % self.lanes
+            if missing:
+                columns = np.pad(columns, ((0, 0), (0, 0), (0, missing)))
+            stored = (compact(columns) if self.is_compact else columns).reshape(self.num_outer, -1)
+            by_outer[:, done : done + stored.shape[1]] = stored
+            done += stored.shape[1]
+        return packed
+
+
+def compact(values: Array) -> Array:
+    """The upper three bytes of every float32, rounded to nearest even, lowest byte first.
+
+    >>> compact(np.array([1.0, -2.0], np.float32)).tolist()
+    [0, 128, 63, 0, 0, 192]
+    """
+    flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+    stored = np.empty((flat.size, COMPACT_BYTES), np.uint8)
+    for start in range(0, flat.size, _SLICE):
+        part = flat[start : start + _SLICE]
+        bits = part.view(np.uint32)
+        rounded = bits >> 8
+        rounded &= 1
+        rounded += 0x7F
+        rounded += bits
+        rounded[np.isnan(part)] = 0x7FC00000
+        stored[start : start + _SLICE] = (
+            rounded.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)[:, 1:]
+        )
+    return stored.reshape(*values.shape[:-1], COMPACT_BYTES * values.shape[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradPanels:
+    """Filters of 3 x 3 taps transformed, `G g G^T` in float64 and rounded once, in panels.
+
+    For each panel of output channels there is one matrix [input channels][panel width] for each of the
+    products, in the order in which the kernel multiplies them. The window's loops are the two axes of taps,
+    input channels and output channels; `weight` is G. Columns behind the last channel are zero.
+    """
+
+    kind: ClassVar[str] = "winograd"
+    window: Window
+    lanes: int
+    width: int
+    weight: tuple[tuple[float, ...], ...]
+
+    def arrange(self, array: Array) -> Array:
+        """The factors of all products."""
+        view = self.window.of(array)
+        g = np.array(self.weight, np.float64)
+        if view.ndim != 4 or view.shape[:2] != (NUM_TAPS, NUM_TAPS) or g.shape[1:] != (NUM_TAPS,):
+            raise FieldError(f"{view.shape} is no filter of {NUM_TAPS} x {NUM_TAPS} taps", ".window")
+        factors = np.kron(g, g)
+        pieces: list[Array] = []
+        for start in range(0, view.shape[-1], self.width):
+            columns = view[..., start : start + self.width].astype(np.float64)
+            missing = -columns.shape[-1] % self.lanes
+            columns = np.pad(columns, ((0, 0), (0, 0), (0, 0), (0, missing)))
+            made = factors @ columns.reshape(NUM_TAPS * NUM_TAPS, -1)
+            pieces.append(made.astype(np.float32).reshape(-1))
+        return np.concatenate(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixTiles:
+    """Sums of bfloat16 pieces, tile after tile in the order in which the matrix unit loads them.
+
+    For each panel of output columns, tap along lines, step of the depth and tap along the row there are,
+    piece by piece, the tiles of the panel's columns. A tile holds 16 rows; a row holds two neighbouring
+    summed elements of each of 16 columns. The window's loops are the taps along lines and rows, depth and
+    columns; what lies behind the last column or the depth's end is zero.
+    """
+
+    kind: ClassVar[str] = "tiles"
+    window: Window
+    num_pieces: int
+    panel_tiles: int
+
+    def arrange(self, array: Array) -> Array:
+        """All tiles."""
+        view = self.window.of(np.ascontiguousarray(array, dtype=np.float32))
+        *taps, depth, num_columns = view.shape
+        steps, num_tiles = -(-depth // TILE_DEPTH), -(-num_columns // TILE_COLUMNS)
+        size_bytes = self.num_pieces * prod(taps) * steps * num_tiles * TILE_BYTES
+        packed = np.empty(size_bytes // 2, np.uint16)
+        done = 0
+        # Panel by panel: what one needs stays in the caches.
+        for first in range(0, num_tiles, self.panel_tiles):
+            count = min(self.panel_tiles, num_tiles - first)
+            columns = view[..., TILE_COLUMNS * first : TILE_COLUMNS * (first + count)]
+            padded = np.zeros((*taps, steps * TILE_DEPTH, count * TILE_COLUMNS), np.float32)
+            padded[:, :, :depth, : columns.shape[-1]] = columns
+            split = split_bfloat16(padded, self.num_pieces).reshape(
+                self.num_pieces, *taps, steps, TILE_DEPTH // 2, 2, count, TILE_COLUMNS
+            )
+            # line tap, step, row tap, piece, tile, pair of rows, column, row
+            tiles = split.transpose(1, 3, 2, 0, 6, 4, 7, 5)
+            packed[done : done + tiles.size].reshape(tiles.shape)[...] = tiles
+            done += tiles.size
+        return packed
+
+
+def split_bfloat16(values: Array, count: int) -> Array:
+    """`count` bfloat16 pieces whose sum is each value, largest first, as their bits; shape [count, ...].
+
+    Rounds to nearest even, as the processor does; what is left of an infinity counts as zero.
+
+    >>> [hex(int(x)) for x in split_bfloat16(np.array([1.00390625], np.float32), 2)[:, 0]]
+    ['0x3f80', '0x3b80']
+    """
+    pieces = np.empty((count, *values.shape), np.uint16)
+    rest = values.astype(np.float32)
+    is_plain = bool(np.abs(rest).max(initial=0.0) < _LARGEST_PIECE)  # not so for a NaN
+    for number in range(count):
+        bits = rest.view(np.uint32)
+        rounded = bits >> 16
+        rounded &= 1
+        rounded += 0x7FFF
+        rounded += bits
+        rounded &= 0xFFFF0000
+        if not is_plain:
+            rounded[np.isnan(rest)] = 0x7FC00000
+        pieces[number] = rounded >> 16
+        if number + 1 < count:
+            with np.errstate(invalid="ignore"):
+                rest = rest - rounded.view(np.float32)
+            if not is_plain:
+                rest[~np.isfinite(rest)] = 0
+    return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class SignedBytes:
+    """Bytes of an integer factor as `[outer, runs, steps of a run, columns]`, taken as signed ones."""
+
+    window: Window
+    num_outer: int
+    num_runs: int
+    run_length: int
+    flips: bool
+
+    def of(self, array: Array) -> Array:
+        """The bytes; signs change by flipping the top bit."""
+        view = self.window.of(array)
+        if view.itemsize != 1:
+            raise FieldError(f"elements of {view.itemsize} bytes", ".window")
+        given = view.reshape(self.num_outer, self.num_runs, self.run_length, -1)
+        return (given ^ 0x80).view(np.int8) if self.flips else given.view(np.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerWords:
+    """For each outer position and each panel the panel's columns for every word of the summed steps: four
+    signed bytes, one per step, for each column. Missing steps and columns are zero.
+
+    `packed_steps` says which step of a run each packed byte of a column belongs to; -1 for none.
+    """
+
+    kind: ClassVar[str] = "words"
+    source: SignedBytes
+    packed_steps: tuple[Signed, ...]
+    lanes: int
+    width: int
+
+    def arrange(self, array: Array) -> Array:
+        """The words."""
+        given = self.source.of(array)
+        num_outer, runs, _, extent = given.shape
+        padded, per_run = _padded(extent, self.lanes), len(self.packed_steps)
+        packed = np.array(self.packed_steps)
+        here, there = np.flatnonzero(packed >= 0), packed[packed >= 0]
+        columns = np.zeros((num_outer, runs, per_run, padded), np.int8)
+        columns[:, :, here, :extent] = given[:, :, there]
+        steps = runs * per_run // STEPS_PER_WORD
+        by_word = columns.reshape(num_outer, steps, STEPS_PER_WORD, padded).swapaxes(2, 3)
+        full = extent // self.width * self.width
+        whole = by_word[:, :, :full].reshape(num_outer, steps, -1, self.width, STEPS_PER_WORD).swapaxes(1, 2)
+        pieces = [whole.reshape(num_outer, -1), by_word[:, :, full:].reshape(num_outer, -1)]
+        return np.concatenate(pieces, axis=1).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class WidenedWords:
+    """Words that hold one step each, its zero point taken off, in panels."""
+
+    kind: ClassVar[str] = "widened"
+    source: SignedBytes
+    zero: Signed
+    lanes: int
+    width: int
+
+    def arrange(self, array: Array) -> Array:
+        """The words."""
+        given = self.source.of(array)
+        num_outer, runs, _, extent = given.shape
+        words = np.zeros((num_outer, runs, _padded(extent, self.lanes)), np.int32)
+        words[:, :, :extent] = given[:, :, 0].astype(np.int32) - self.zero
+        panels_first = words.reshape(num_outer, runs, -1, self.width).swapaxes(1, 2)
+        return np.ascontiguousarray(panels_first).reshape(-1).view(np.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSums:
+    """Sums of an integer factor per column, times a factor plus a constant."""
+
+    kind: ClassVar[str] = "sums"
+    source: SignedBytes
+    lanes: int
+    factor: Signed
+    constant: Signed
+
+    def arrange(self, array: Array) -> Array:
+        """The sums, zero (plus the constant) behind the last column."""
+        given = self.source.of(array)
+        num_outer, _, _, extent = given.shape
+        result = np.zeros((num_outer, _padded(extent, self.lanes)), np.int64)
+        result[:, :extent] = given.sum(axis=(1, 2), dtype=np.int64) * self.factor
+        return (result + self.constant).astype(np.int32).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOnes:
+    """A byte of one for each step that exists: multiplied with the other factor they give its sums."""
+
+    kind: ClassVar[str] = "ones"
+    num_runs: int
+    packed_steps: tuple[Signed, ...]
+
+    def arrange(self, array: Array) -> Array:
+        """The ones, whatever the constant."""
+        result = np.zeros((self.num_runs, len(self.packed_steps)), np.int8)
+        result[:, np.flatnonzero(np.array(self.packed_steps) >= 0)] = 1
+        return result.reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Parts of a constant one after another, each arranged by itself (or as it is) at a multiple of `stride`
+    bytes; a part is an interval of each axis."""
+
+    kind: ClassVar[str] = "parts"
+    inner: Arrangement | None
+    parts: tuple[tuple[tuple[int, int], ...], ...]
+    stride: int
+
+    def arrange(self, array: Array) -> Array:
+        """The parts' bytes, zeros between them."""
+        result = np.zeros((len(self.parts), self.stride), np.uint8)
+        for row, part in zip(result, self.parts, strict=True):
+            given = array[tuple(slice(*interval) for interval in part)]
+            made = np.ascontiguousarray(given if self.inner is None else self.inner.arrange(given))
+            if made.nbytes > self.stride:
+                raise FieldError(f"a part of {made.nbytes} bytes", ".stride")
+            row[: made.nbytes] = made.reshape(-1).view(np.uint8)
+        return result
+
+
+_KINDS: dict[str, Any] = {
+    arrangement.kind: arrangement
+    for arrangement in (
+        Order,
+        PanelOrder,
+        WinogradPanels,
+        MatrixTiles,
+        IntegerWords,
+        WidenedWords,
+        ColumnSums,
+        StepOnes,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _StackedFields:
+    parts: tuple[tuple[tuple[int, int], ...], ...]
+    stride: int
+
+
+def encode_arrangement(arrangement: Arrangement | None) -> dict[str, Any] | None:
+    """Plain values; None for a constant as it is."""
+    match arrangement:
+        case None:
+            return None
+        case Stacked(inner, parts, stride):
+            stated = {"inner": encode_arrangement(inner), "parts": parts, "stride": stride}
+        case _:
+            stated = {f.name: _plain(getattr(arrangement, f.name)) for f in fields(arrangement)}  # type: ignore[arg-type]  # records all
+    return {"kind": arrangement.kind, **stated}
+
+
+def decode_arrangement(document: Any) -> Arrangement | None:
+    """What `encode_arrangement` described.
+
+    Raises:
+        FieldError: naming what is missing, of another type, or not known.
+    """
+    if document is None:
+        return None
+    kind = field_of(document, "kind", str)
+    if kind == Stacked.kind:
+        stated = decoded(_StackedFields, document)
+        with inside("inner"):
+            inner = decode_arrangement(document.get("inner"))
+        return Stacked(inner, stated.parts, stated.stride)
+    if kind not in _KINDS:
+        raise FieldError(f"unknown arrangement {kind[:40]!r}", ".kind")
+    arrangement: Arrangement = decoded(_KINDS[kind], document)
+    return arrangement
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Window() | SignedBytes():
+            return asdict(value)
+        case DType():
+            return str(value)
+    return value
