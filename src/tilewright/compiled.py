@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,11 +66,13 @@ class CompiledModel:
         self._is_closed = False
 
     @classmethod
-    def open(cls, path: Path, num_threads: int | None = None, *, trust: bool = False) -> CompiledModel:
-        """The model that an artifact holds. See `tilewright.open`."""
+    def open(
+        cls, path: Path, options: Options | None = None, asked: Collection[str] | None = None
+    ) -> CompiledModel:
+        """The model that an artifact holds, opened as the options say. See `tilewright.artifact`."""
         from tilewright.artifact import read_artifact
 
-        stored = read_artifact(path, num_threads=num_threads, trust=trust)
+        stored = read_artifact(path, options, asked)
         return cls(stored.facts, stored.body, remarks=stored.remarks, num_threads=stored.num_threads)
 
     # Running.
@@ -304,8 +306,9 @@ class CompiledModel:
 
     # Leaving.
 
-    def stored_code(self) -> StoredCode | None:
-        """What an artifact keeps of the code; None where the target makes it again from the program."""
+    def stored_code(self) -> tuple[StoredCode, ...]:
+        """What an artifact keeps of the code, of each kind of machine; nothing where the target makes it
+        again from the program."""
         return self._body.stored()
 
     @checked

@@ -116,9 +116,9 @@ class CompiledFacts:
 class Body:
     """The parts of a compiled model that may still lie in a file: each is read when it is first called for.
 
-    `stored` gives what an artifact keeps of the code; None where code is made again from the program.
+    `stored` gives what an artifact keeps of the code; nothing where that is made again from the program.
     """
 
     program: Callable[[], Program]
-    stored: Callable[[], StoredCode | None]
+    stored: Callable[[], tuple[StoredCode, ...]]
     load: Callable[[int | None], Executable]

@@ -54,6 +54,15 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def shapes_text(shapes: Shapes) -> str:
+    """Shapes as `parse_shapes` reads them.
+
+    >>> shapes_text({"x": (1, 3), "y": (2,)})
+    'x:1x3,y:2'
+    """
+    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
 def _parse_bytes(text: str) -> int:
     from tilewright.sizes import parse_bytes
 
@@ -138,7 +147,8 @@ class Options:
     isa: str | None = field(
         default=None,
         metadata=_about(
-            "Instruction set to generate for, as `tilewright targets cpu` lists them; default: yours.",
+            "Instruction set to generate for, as `tilewright targets cpu` lists them; default: yours. An "
+            "artifact holds code for several: avx512,avx2,aarch64.",
             "--isa",
         ),
     )
@@ -246,6 +256,15 @@ class Options:
             is_expert=True,
         ),
     )
+    trust: bool = field(
+        default=False,
+        metadata=_about(
+            "Use the machine code of an artifact whoever signed it; see `tilewright trust`.",
+            "--trust",
+            panel=_LIMITS,
+            key=False,
+        ),
+    )
     dump_after: tuple[str, ...] = field(
         default=(),
         metadata=_about(
@@ -291,6 +310,25 @@ class Options:
         for name, shape in self.shapes.items():
             if any(extent < 0 for extent in shape):
                 raise UsageError(f"shapes: input {name!r} has a negative extent in {tuple(shape)}.")
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Names of the fields that hold something else than their default.
+
+        >>> sorted(Options(threads=2, seed=0).asked)
+        ['threads']
+        """
+        default = Options()
+        return frozenset(f.name for f in fields(self) if getattr(self, f.name) != getattr(default, f.name))
+
+    @property
+    def isas(self) -> tuple[str, ...]:
+        """Instruction sets to generate for, by name; none stands for all that the machine has.
+
+        >>> Options(isa="avx512, avx2").isas
+        ('avx512', 'avx2')
+        """
+        return tuple(name.strip() for name in (self.isa or "").split(",") if name.strip())
 
     @property
     def num_threads(self) -> int | None:

@@ -34,11 +34,10 @@ from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.executable import bytes_at
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.kernel import REPORT_BYTES
-from tilewright.targets.cpu.main_code import HostCall, Launch, Stage, build_main, link_main
+from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, HostCall, Launch, Stage, build_main, link_main
 from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.runtime import Executor
 from tilewright.targets.cpu.storage import (
-    FIRST_CALLER_BASE,
     Placement,
     Weights,
     caller_homes,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.api.compilation import compilation_request, compile_model
 from tilewright.api.models import Model, Shapes
 from tilewright.arguments import checked
+from tilewright.artifact.honour import SERVED
 from tilewright.compiled import CompiledModel
 from tilewright.compiler import plan
 from tilewright.errors import UsageError
@@ -25,31 +27,56 @@ if TYPE_CHECKING:
 
 @checked
 def open_artifact(
-    path: str | os.PathLike[str], threads: int | None = None, trust: bool = False
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    trust: bool = False,
+    *,
+    options: Options | None = None,
+    **settings: Any,
 ) -> CompiledModel:
     """Open an artifact that `CompiledModel.save` wrote.
 
-    Its machine code is used if it is for this processor and this machine made it, or `trust` says so;
-    otherwise it is generated again here from the stored program, and `remarks` says so.
+    Its machine code is used if it is for this processor and was signed by this user, or by somebody whom
+    `tilewright trust` names, or if `trust` says so; otherwise it is generated again here from the stored
+    program, and `remarks` says so. `settings` are fields of `Options`: of the code that it holds, `isa` picks
+    one; what the artifact was compiled without cannot be asked of it.
 
     Raises:
-        UsageError: no such file.
+        UsageError: no such file, or a setting that an artifact cannot honour.
         ArtifactCorrupt: not an artifact, damaged, or made by a newer version.
+        BudgetExceeded: it needs more memory than `max_memory_bytes`.
     """
-    return CompiledModel.open(Path(path), threads, trust=trust)
+    if options is None:
+        options = Options(threads=threads, trust=trust, **settings)
+    elif settings or trust or threads is not None:
+        raise UsageError(f"{path}: give settings in options, or no options.")
+    return CompiledModel.open(Path(path), options)
 
 
-def open_or_compile(path: Path, options: Options, progress: Progress | None = None) -> CompiledModel:
+def open_or_compile(
+    path: Path,
+    options: Options,
+    progress: Progress | None = None,
+    asked: Collection[str] | None = None,
+) -> CompiledModel:
     """The compiled model behind a file: an artifact is opened, a model compiled.
+
+    `asked` are the options that were asked for; by default those that differ from the default.
 
     Raises:
         UsageError: an artifact, and options that only make sense while compiling.
     """
-    if not is_artifact(path):
-        return compile_model(path, options=options, progress=progress)
-    if options.shapes:
-        raise UsageError(f"{path}: an artifact's shapes are fixed; compile the model with --shapes instead.")
-    return open_artifact(path, options.num_threads)
+    if is_artifact(path):
+        return CompiledModel.open(path, options, asked)
+    if options.trust:
+        raise UsageError(f"{path}: --trust is for artifacts, and this is a model; leave it out.")
+    return compile_model(path, options=options, progress=progress)
+
+
+def asked_of_artifacts(options: Options, paths: Iterable[Path]) -> frozenset[str]:
+    """Which options are asked of the artifacts among some files: where there are models too, how to compile
+    is said of those."""
+    return options.asked if all(map(is_artifact, paths)) else options.asked & SERVED
 
 
 @checked

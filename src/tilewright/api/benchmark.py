@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api.artifacts import open_artifact
+from tilewright.api.artifacts import asked_of_artifacts
 from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import feed_of
 from tilewright.api.models import load
@@ -282,12 +282,15 @@ class _Workshop:
         self._folder = folder
         self._options = options
         self._update = update
+        self._asked: frozenset[str] = frozenset()
 
     def entrants(
         self, everyone: Sequence[CompiledModel | str | Path]
     ) -> tuple[tuple[Entrant, ...], _Subject]:
         """All who take part, and what the first of them is."""
         models = [model for model in everyone if not _is_peer(model)]
+        files = [Path(model) for model in models if not isinstance(model, CompiledModel)]
+        self._asked = asked_of_artifacts(self._options, files)
         made = [self._entrant(number, model) for number, model in enumerate(models)]
         made = [(dataclasses.replace(one, accuracy=what.accuracy), what) for one, what in made]
         (first, subject), *rest = made
@@ -308,7 +311,11 @@ class _Workshop:
             return Entrant(label + model.target, "tilewright", model.save(path)), _Subject.of(model)
         file = Path(model)
         if is_artifact(file):
-            return Entrant(label + file.name, "tilewright", file), _Subject.of(open_artifact(file))
+            opened = CompiledModel.open(file, self._options, self._asked)
+            # What was generated again, or is used on the user's word, is not done so in each process anew.
+            is_as_opened = not (opened.remarks or self._options.trust or self._options.isa)
+            made = file if is_as_opened else opened.save(path)
+            return Entrant(label + file.name, "tilewright", made), _Subject.of(opened)
         loaded = load(file, shapes=self._options.shapes)
         compiled = compile_model(loaded, options=self._options, progress=self._update)
         spent_s = sum(compiled.phase_s.values())

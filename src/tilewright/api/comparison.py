@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api.artifacts import open_artifact, open_or_compile
+from tilewright.api.artifacts import asked_of_artifacts
 from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import Feed, feed_of
 from tilewright.api.models import Model, load
 from tilewright.arguments import checked
+from tilewright.artifact.honour import SERVED
 from tilewright.benchmark.engines import PEERS, make_engine
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import TensorInfo
@@ -147,7 +148,7 @@ def compare_models(
     right = Side.parse(str(b), options.target, left.path)
     if layers and str(b) != "interpreter":
         raise UsageError(f"layers are compared with the interpreter; leave out {str(b)!r}.")
-    runner = _Runner(options, feed)
+    runner = _Runner(options, feed, asked_of_artifacts(options, (left.path, right.path)))
     names, mine = runner.outputs(left)
     _, theirs = runner.outputs(right)
     if len(mine) != len(theirs):
@@ -198,8 +199,9 @@ def _table(tensors: Iterable[TensorDifference], title: str) -> Table:
 class _Runner:
     """Runs sides on the same inputs; a file is compiled or opened once for each engine."""
 
-    def __init__(self, options: Options, feed: Feed) -> None:
+    def __init__(self, options: Options, feed: Feed, asked: frozenset[str]) -> None:
         self._options = options
+        self._asked = asked - {"target"}  # which the sides say
         self._given = feed
         self._feed: Mapping[str, Array] | None = None
         self._compiled: dict[Side, CompiledModel] = {}
@@ -226,14 +228,14 @@ class _Runner:
                 model = self._model(side.path)
                 self._compiled[side] = compile_model(model, side.engine, options=self._options)
             elif side.engine == "artifact":
-                self._compiled[side] = open_or_compile(side.path, self._options)
+                self._compiled[side] = CompiledModel.open(side.path, self._options, self._asked)
             else:
                 self._compiled[side] = self._again(side)
         return self._compiled[side]
 
     def _again(self, side: Side) -> CompiledModel:
         """The program of an artifact on another target."""
-        opened = open_artifact(side.path)
+        opened = CompiledModel.open(side.path, self._options, self._asked & SERVED)
         model = Model(opened.program.graph, opened.model_sha256, str(side.path))
         return compile_model(model, side.engine, threads=self._options.threads)
 

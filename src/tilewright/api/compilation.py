@@ -110,7 +110,7 @@ def compiled_model(model: Model, options: Options, compilation: Compilation) -> 
         metadata=model.metadata,
     )
     store = target.code_store
-    body = Body(lambda: program, lambda: None if store is None else store.pack(code), code.load)
+    body = Body(lambda: program, lambda: () if store is None else store.pack(code), code.load)
     return CompiledModel(
         facts,
         body,

@@ -3,50 +3,49 @@
     manifest.json        what was compiled, from what, into which steps; the SHA-256 of every other member
     graph.txt            the optimised graph
     plan.json            how it is cut and in which order it runs
-    weights.safetensors  its constants
+    weights.safetensors  its constants: the only copy, which code of every kind has arranged when it is loaded
     machine.json         the machine, where it was compiled for a described one
-    native.json          facts about its code
-    *                    parts of its code: of the processor's, objects/*.o and constants.bin
+    code/N/facts.json    facts about its code for one kind of machines
+    code/N/*             parts of that code: of the processor's, objects/*.o
 
 The last two are there for targets whose code is kept; what they mean, the target knows (`targets/stored.py`).
 A described machine is read from nowhere else: the artifact works where its preset or file is another or gone.
-An artifact is a pure function of the model's bytes, the target, the options and the version.
+All members are a pure function of the model's bytes, the target, the options and the version; the archive's
+comment holds the signature of who made it (`signature.py`), without which no code of it is run.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.artifact.container import MANIFEST, TABLES, Archive, Member, is_member_name, write_archive
+from tilewright.artifact.container import MANIFEST, Archive, Member, is_member_name, write_archive
 from tilewright.artifact.facts import decode_facts, encode_facts
+from tilewright.artifact.honour import require_honoured
 from tilewright.artifact.machine import decode_machine, encode_machine
-from tilewright.artifact.operands import require_operands
-from tilewright.artifact.plan import decode_plan, encode_plan
-from tilewright.artifact.tensors import decode_tensors, encode_tensors
-from tilewright.artifact.trust import is_ours, remember
-from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo
+from tilewright.artifact.members import FACTS, GRAPH, MACHINE, PLAN, WEIGHTS, code_folder
+from tilewright.artifact.plan import encode_plan
+from tilewright.artifact.signature import SHOWN_DIGITS, sign
+from tilewright.artifact.stored import Stored
+from tilewright.artifact.tensors import encode_tensors
+from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.errors import ArtifactCorrupt, InternalError, UsageError
-from tilewright.fields import FieldError, field_of, inside
-from tilewright.files import Bytes
-from tilewright.forks import ForkSafeLock
-from tilewright.hardware.probe import num_threads_default, resolve_threads
-from tilewright.ir.graph import Graph
-from tilewright.ir.text import parse_graph, print_graph
-from tilewright.ir.verify import require_valid
+from tilewright.fields import field_of, inside
+from tilewright.hardware.probe import num_threads_default
+from tilewright.hardware.processor import HOST, instruction_set_by_name
+from tilewright.ir.text import print_graph
 from tilewright.options import Accuracy, Options
 from tilewright.printable import printable
 from tilewright.program import Program
+from tilewright.progress import PhaseClock
 from tilewright.targets import find_target, is_machine, is_machine_known
-from tilewright.targets.base import CodeStore, Executable, LoadableCode, Target
-from tilewright.targets.named_constants import named_constants, resolved_constants
+from tilewright.targets.base import CodeStore, Target
+from tilewright.targets.named_constants import named_constants
 from tilewright.targets.stored import StoredCode
-from tilewright.targets.validate import require_valid_program
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -55,21 +54,16 @@ __all__ = ["FORMAT_VERSION", "Archive", "StoredModel", "read_artifact", "save_ar
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raise it when an older release could no longer read what this one writes; older ones stay readable."""
 
+_SEVERAL_SINCE = 4  # code of several kinds of machines, signed; constants once
 _ACCURACY_NAMES_SINCE = 3
 _EARLIER_ACCURACY_NAMES: dict[Accuracy, Accuracy] = {"default": "relaxed"}
 
-GRAPH = "graph.txt"
-PLAN = "plan.json"
-WEIGHTS = "weights.safetensors"
-MACHINE = "machine.json"
-_RESERVED = (MANIFEST, GRAPH, PLAN, WEIGHTS, TABLES, MACHINE)
 
-
-def save_artifact(path: Path, facts: CompiledFacts, program: Program, code: StoredCode | None) -> Path:
-    """Write an artifact, and record that this machine made it.
+def save_artifact(path: Path, facts: CompiledFacts, program: Program, codes: Sequence[StoredCode]) -> Path:
+    """Write an artifact, and sign it with the user's key if it holds code.
 
     Raises:
         UsageError: the file cannot be written.
@@ -80,7 +74,7 @@ def save_artifact(path: Path, facts: CompiledFacts, program: Program, code: Stor
         "kind": "tilewright artifact",
         **encode_facts(facts),
         "constants": constants,
-        "native": None,
+        "native": [dict(code.made_for) for code in codes],
     }
     members = [
         Member(GRAPH, (print_graph(program.graph).encode(),)),
@@ -89,13 +83,21 @@ def save_artifact(path: Path, facts: CompiledFacts, program: Program, code: Stor
     ]
     if facts.machine is not None:
         members.append(Member(MACHINE, (_json(encode_machine(facts.machine)),)))
-    if code is not None:
-        members += _code_members(code)
-        manifest["native"] = dict(code.made_for)
-    digest = write_archive(path, manifest, members)
-    if code is not None and not facts.options.no_cache:
-        remember(digest, facts.options.cache_dir)
+    for number, code in enumerate(codes):
+        members += _code_members(code_folder(number), code)
+    write_archive(path, manifest, members, sign if codes else None)
     return path
+
+
+def _code_members(folder: str, code: StoredCode) -> list[Member]:
+    taken = next((name for name in code.parts if name == FACTS or not is_member_name(folder + name)), None)
+    if taken is not None:
+        raise InternalError(
+            f"the target's code has a part {taken!r}, which no artifact can have: "
+            f"name it as objects/main.o is, and not {FACTS}."
+        )
+    parts = [Member(folder + name, chunks) for name, chunks in code.parts.items()]
+    return [Member(folder + FACTS, (_json(dict(code.facts)),)), *parts]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,26 +110,21 @@ class StoredModel:
     num_threads: int | None
 
 
-def _code_members(code: StoredCode) -> list[Member]:
-    taken = next((name for name in code.parts if name in _RESERVED or not is_member_name(name)), None)
-    if taken is not None:
-        raise InternalError(
-            f"the target's code has a part {taken!r}, which no artifact can have: "
-            f"name it as objects/main.o is, and not {', '.join(_RESERVED)}."
-        )
-    parts = [Member(name, chunks) for name, chunks in code.parts.items()]
-    return [Member(TABLES, (_json(dict(code.facts)),)), *parts]
-
-
 def read_artifact(
-    path: Path, *, num_threads: int | None = None, trust: bool = False, cache_dir: Path | None = None
+    path: Path, options: Options | None = None, asked: Collection[str] | None = None
 ) -> StoredModel:
-    """Open an artifact. See `tilewright.open`.
+    """Open an artifact as the options say. `asked` are those of them that were asked for; by default those
+    that differ from the default.
+
+    Its code is used if it is for this machine and the user, or somebody that the user trusts, signed it;
+    otherwise it is generated again here from the program, and a remark says why.
 
     Raises:
-        UsageError: no such file.
+        UsageError: no such file, or options that an artifact cannot honour.
         ArtifactCorrupt: not an artifact, damaged, or made by a newer version.
+        BudgetExceeded: it needs more memory than the options allow.
     """
+    options = options or Options()
     archive = Archive(path)
     if archive.format_version > FORMAT_VERSION:
         raise ArtifactCorrupt(
@@ -138,23 +135,76 @@ def read_artifact(
         raise archive.corrupt(f"its format version is {archive.format_version}")
     with archive.decoding(MANIFEST):
         facts = decode_facts(archive.manifest)
-        made_for = field_of(archive.manifest, "native", dict[str, str] | None)
+        codes = _stated_codes(archive)
+    archive.verify_signature()
     target, machine = _made_for(archive, facts.target)
     facts = replace(facts, machine=machine, options=_named_as_now(facts.options, archive.format_version))
-    store = _code_store(archive, target, has_code=made_for is not None)
-    stored = _Stored(archive, facts, target, store)
-    num_threads, remarks = _threads(path, num_threads, facts)
-    if store is None or made_for is None:
-        body = Body(stored.program, lambda: None, stored.generated)
-        return StoredModel(facts, body, remarks, num_threads)
+    require_honoured(path, facts, options, options.asked if asked is None else asked)
+    store = _code_store(archive, target, has_code=bool(codes))
+    stored = Stored(archive, facts, target, options, store, codes)
+    num_threads, remarks = _threads(path, options.num_threads, facts)
+    if store is None:
+        if options.isa is not None:
+            raise UsageError(f"{path}: target {target.name} has no instruction sets; leave out --isa.")
+        return StoredModel(facts, Body(stored.program, lambda: (), stored.generated), remarks, num_threads)
     with archive.decoding(MANIFEST), inside("native"):
-        reason = store.refusal(made_for)
-    if reason is None and not trust and not is_ours(archive.manifest_sha256, cache_dir):
-        reason = "this machine did not make its code, and it is not trusted (trust=True or --trust uses it)"
+        chosen, reason = _chosen(path, store, codes, options.isa)
+    reason = reason or _distrust(archive, options)
     if reason is None:
-        body = Body(stored.program, lambda: stored.packed(made_for), stored.restored)
-        return StoredModel(facts, body, remarks, num_threads)
-    return _generated_again(stored, store, made_for, reason, remarks, num_threads, cache_dir)
+        stored.chosen, stored.holds_chosen_only = chosen, options.isa not in (None, HOST)
+        return StoredModel(facts, Body(stored.program, stored.packed, stored.restored), remarks, num_threads)
+    return _generated_again(stored, store, codes[chosen], reason, remarks, num_threads)
+
+
+def _stated_codes(archive: Archive) -> tuple[Mapping[str, str], ...]:
+    """What each kind of code was made for."""
+    if archive.format_version >= _SEVERAL_SINCE:
+        codes: tuple[Mapping[str, str], ...] = field_of(
+            archive.manifest, "native", tuple[dict[str, str], ...]
+        )
+        return codes
+    earlier = field_of(archive.manifest, "native", dict[str, str] | None)
+    return () if earlier is None else (earlier,)
+
+
+def _chosen(
+    path: Path, store: CodeStore, codes: Sequence[Mapping[str, str]], asked: str | None
+) -> tuple[int, str | None]:
+    """Which code to use: the first that this machine runs, or what was asked for; and why none of it can be.
+
+    Raises:
+        UsageError: there is no code of the instruction set that was asked for, or it does not run here.
+    """
+    reasons = [store.refusal(made_for) for made_for in codes]
+    if asked is None or asked == HOST:
+        usable = (number for number, reason in enumerate(reasons) if reason is None)
+        chosen = next(usable, 0)
+        return chosen, reasons[chosen]
+    name = instruction_set_by_name(asked).name
+    held = [made_for.get("isa", "") for made_for in codes]
+    if name not in held:
+        raise UsageError(
+            f"{path}: holds code for {', '.join(held)}, not for {name}; compile the model with "
+            f"--isa {','.join((*held, name))}, or leave out --isa."
+        )
+    chosen = held.index(name)
+    if reasons[chosen] is not None:
+        raise UsageError(f"{path}: {reasons[chosen]}, so --isa {asked} cannot be had here; leave it out.")
+    return chosen, None
+
+
+def _distrust(archive: Archive, options: Options) -> str | None:
+    """Why code of this archive may not run; None if it may."""
+    signature = archive.signature
+    if options.trust or (signature is not None and signature.is_trusted):
+        return None
+    if signature is None:
+        return "nobody signed its code (--trust uses it as it is)"
+    shown = f"{signature.public_key[:SHOWN_DIGITS]}..."
+    return (
+        f"its code is signed with key {shown}, which you do not trust (`tilewright trust add "
+        f"{archive.path}` does once and for all, --trust this time)"
+    )
 
 
 def _named_as_now(options: Options, format_version: int) -> Options:
@@ -194,13 +244,13 @@ def _code_store(archive: Archive, target: Target, *, has_code: bool) -> CodeStor
         has = "has native parts, which" if has_code else "lacks the native parts that"
         makes = "makes none" if has_code else "makes"
         raise archive.corrupt(f"{MANIFEST}: native: it {has} target {target.name} {makes}")
-    if has_code and TABLES not in archive.names:
-        raise archive.corrupt(f"member {TABLES!r} is missing")
     return store
 
 
 def _threads(path: Path, asked: int | None, facts: CompiledFacts) -> tuple[int | None, tuple[str, ...]]:
     """Threads of a run. What the file asks for is bounded by the machine, what the caller asks for is not."""
+    from tilewright.hardware.probe import resolve_threads
+
     if asked is not None:
         return resolve_threads(asked), ()
     stored, most = facts.options.num_threads, num_threads_default()
@@ -209,139 +259,35 @@ def _threads(path: Path, asked: int | None, facts: CompiledFacts) -> tuple[int |
     remark = (
         f"{path}: asks for {stored} threads; this machine gives {most} (threads or --threads asks for more)."
     )
+    logger.warning("%s", printable(remark))
     return most, (remark,)
 
 
 def _generated_again(
-    stored: _Stored,
+    stored: Stored,
     store: CodeStore,
     made_for: Mapping[str, str],
     reason: str,
     remarks: tuple[str, ...],
     num_threads: int | None,
-    cache_dir: Path | None,
 ) -> StoredModel:
-    start_s, path = time.monotonic(), stored.archive.path
-    options = replace(stored.facts.options, cache_dir=cache_dir, max_memory_bytes=None)
+    """The model with code that is made here, on the terms of the options that it is opened with."""
+    path, given = stored.archive.path, stored.options
+    terms = {
+        name: getattr(given, name)
+        for name in ("cache_dir", "no_cache", "frozen", "timeout_s", "max_memory_bytes")
+    }
+    options = replace(stored.facts.options, **terms)
     program = store.adapted(replace(stored.bounded_program(), options=options), made_for)
     options = program.options
-    with stored.archive.decoding():
-        code = stored.target.backend(program.graph, options).generate(program)
-    remark = f"{path}: {reason}; generated again here in {time.monotonic() - start_s:.1f} s."
+    clock = PhaseClock(given.timeout_s, None)
+    with stored.archive.decoding(), clock.phase("generate"):
+        code = stored.target.backend(program.graph, options).generate(program, progress=clock.report)
+    remark = f"{path}: {reason}; generated again here in {clock.phase_s['generate']:.1f} s."
     logger.warning("%s", printable(remark))
     facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
     body = Body(lambda: program, lambda: store.pack(code), code.load)
     return StoredModel(facts, body, (*remarks, remark), num_threads)
-
-
-@dataclass(slots=True, eq=False)
-class _Stored:
-    """The parts of an opened artifact, each read once, when it is first needed."""
-
-    archive: Archive
-    facts: CompiledFacts
-    target: Target
-    store: CodeStore | None = None
-    _program: Program | None = None
-    _code: LoadableCode | None = None
-    _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
-
-    def program(self) -> Program:
-        """The program. Its invariants are checked: a file can say anything."""
-        with self._lock:
-            if self._program is None:
-                with self.archive.decoding(WEIGHTS):
-                    tensors = decode_tensors(self.archive.read(WEIGHTS))
-                with self.archive.decoding(MANIFEST):
-                    table = field_of(self.archive.manifest, "constants", dict[str, Any])
-                    constants = resolved_constants(tensors, table)
-                with self.archive.decoding(GRAPH):
-                    graph = self._graph(self.archive.read(GRAPH).decode(), constants)
-                document = self.archive.json(PLAN)
-                with self.archive.decoding(PLAN):
-                    program = decode_plan(document, graph, self.facts.options)
-                    require_valid_program(program, allows_slices=self.target.runs_slices)
-                self._program = program
-            return self._program
-
-    def bounded_program(self) -> Program:
-        """The program, if no code generated from it can leave its tensors.
-
-        Raises:
-            ArtifactCorrupt: the graph states shapes that its operators do not have.
-        """
-        from tilewright.ir.bounds import find_out_of_bounds
-
-        program = self.program()
-        with self.archive.decoding(GRAPH):
-            require_operands(program.graph)
-        with self.archive.decoding():
-            problem = find_out_of_bounds(program.graph)
-        if problem is not None:
-            raise self.archive.corrupt(f"its program is invalid ({problem})")
-        return program
-
-    def packed(self, made_for: Mapping[str, str]) -> StoredCode:
-        """The code as it is in the file, every part verified."""
-        names = [name for name in self.archive.names if name not in _RESERVED]
-        parts = {name: (self.archive.read(name),) for name in names}
-        return StoredCode(made_for, self.archive.json(TABLES), parts)
-
-    def restored(self, num_threads: int | None) -> Executable:
-        """The stored code, loaded."""
-        assert self.store is not None
-        with self._lock:
-            if self._code is None:
-                with self.archive.decoding(TABLES):
-                    self._code = self.store.unpack(_Parts(self))
-            code = self._code
-        return code.load(num_threads)
-
-    def generated(self, num_threads: int | None) -> Executable:
-        """Code that is made again from the program, loaded."""
-        program = self.bounded_program()
-        with self.archive.decoding():
-            code = self.target.backend(program.graph, self.facts.options).generate(program)
-        return code.load(num_threads)
-
-    def _graph(self, text: str, constants: Mapping[str, Any]) -> Graph:
-        graph = parse_graph(text, constants=constants)
-        require_valid(graph, after="reading")
-        for infos, values in ((self.facts.inputs, graph.inputs), (self.facts.outputs, graph.outputs)):
-            if infos != tuple(TensorInfo.of(v) for v in values):
-                raise FieldError("it has other inputs or outputs than the manifest says")
-        return graph
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """See `StoredParts`."""
-
-    stored: _Stored
-
-    @property
-    def facts(self) -> Any:
-        return self.stored.archive.json(TABLES)
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        return self.stored.facts.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        return self.stored.facts.outputs
-
-    def graph(self) -> Graph:
-        return self.stored.program().graph
-
-    def size_bytes(self, name: str) -> int:
-        return self.stored.archive.size_of(name)
-
-    def read(self, name: str) -> bytes:
-        return self.stored.archive.read(name)
-
-    def read_into(self, name: str, target: Bytes) -> None:
-        self.stored.archive.read_into(name, target)
 
 
 def _json(document: dict[str, Any]) -> bytes:

@@ -2,11 +2,12 @@
 
 Members are stored, aligned to 64 bytes, without times; `manifest.json` comes first and lists the others
 with their SHA-256 (of a large member: that of its pieces' digests, so that all cores verify it), and the
-archive's comment holds the SHA-256 of the manifest. A reader computes the
-whole form from the manifest and compares: a flipped bit anywhere, a path-like, repeated or overlapping
-member, a truncated file and bytes added at the end are all the same finding. Any zip tool can read it.
+archive's comment ends with the SHA-256 of the manifest, before which a signature of it may stand. A reader
+computes the whole form from the manifest and compares: a flipped bit anywhere, a path-like, repeated or
+overlapping member, a truncated file and bytes added at the end are all the same finding. Any zip tool can
+read it.
 
-These hold for every format version: the place of the manifest, the comment, and the manifest's
+These hold for every format version: the place of the manifest, the end of the comment, and the manifest's
 `format_version`.
 """
 
@@ -26,19 +27,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.artifact.signature import Signature
 from tilewright.errors import ArtifactCorrupt, BudgetExceeded, UnsupportedOp, UsageError
 from tilewright.fields import MAX_DOCUMENT_BYTES, FieldError, field_of, parsed_json
 from tilewright.files import Bytes, NotRegularFile, open_regular, write_atomically
 from tilewright.parallel import map_on_cores
 
 MANIFEST = "manifest.json"
-TABLES = "native.json"
 MAX_MEMBERS = 1 << 17
 PIECE_BYTES = 1 << 20
 
 _ALIGNMENT_BYTES = 64
 _COMMENT = b"tilewright artifact, manifest sha256 "
 _COMMENT_BYTES = len(_COMMENT) + 64
+_SIGNATURE = re.compile(rb"ed25519 ([0-9a-f]{64}) ([0-9a-f]{128}), ")
+_SIGNATURE_BYTES = len(b"ed25519 ") + 64 + 1 + 128 + len(b", ")
 _NAME = re.compile(r"[a-z0-9_]+(?:[./][A-Za-z0-9_]+)*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = 45  # the zip version that knows 64-bit sizes, which are used throughout
@@ -109,10 +112,16 @@ def is_member_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def write_archive(path: Path, manifest: Mapping[str, Any], members: Sequence[Member]) -> str:
-    """Write an archive whole or not at all; returns the SHA-256 of its manifest.
+def write_archive(
+    path: Path,
+    manifest: Mapping[str, Any],
+    members: Sequence[Member],
+    sign: Callable[[str], Signature | None] | None = None,
+) -> None:
+    """Write an archive whole or not at all.
 
-    `manifest` is completed with the list of members, which are written sorted by name.
+    `manifest` is completed with the list of members, which are written sorted by name; `sign` gives a
+    signature of its SHA-256.
 
     Raises:
         UsageError: the file cannot be written.
@@ -123,12 +132,13 @@ def write_archive(path: Path, manifest: Mapping[str, Any], members: Sequence[Mem
         {**manifest, "members": [e.to_json() for e in entries]}, sort_keys=True, indent=1, allow_nan=False
     ).encode()
     first = Member(MANIFEST, (text,))
-    places, tail = _layout((_entry(first), *entries), hashlib.sha256(text).hexdigest())
+    digest = hashlib.sha256(text).hexdigest()
+    signature = None if sign is None else sign(digest)
+    places, tail = _layout((_entry(first), *entries), digest, signature)
     try:
         write_atomically(path, _pieces(places, (first, *ordered), tail))
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
-    return hashlib.sha256(text).hexdigest()
 
 
 class Archive:
@@ -157,6 +167,7 @@ class Archive:
         self.size_bytes = os.fstat(self._descriptor).st_size
         text, digest = self._manifest_text()
         self.manifest_sha256 = digest
+        self.signature = self._stated_signature()
         self.manifest = self._parsed(MANIFEST, text)
         self.format_version = self._version()
         with self.decoding(MANIFEST):
@@ -166,7 +177,7 @@ class Archive:
             if sum(e.size_bytes for e in entries) > self.size_bytes:
                 raise FieldError("are larger than the file", ".members")
         first = Entry(MANIFEST, len(text), zlib.crc32(text), digest)
-        places, tail = _layout((first, *entries), digest)
+        places, tail = _layout((first, *entries), digest, self.signature)
         self._places = {p.entry.name: p for p in places}
         end = places[-1].data_offset + places[-1].entry.size_bytes
         whole = end + len(tail) == self.size_bytes and self._read(end, len(tail)) == tail
@@ -210,12 +221,22 @@ class Archive:
 
         self._compare(place, _digest_of_pieces(len(view), size, read))
 
+    def verify_signature(self) -> None:
+        """That a signature, if there is one, is of this archive, whoever made it.
+
+        Raises:
+            ArtifactCorrupt: it is of another.
+        """
+        if self.signature is not None and not self.signature.is_of(self.manifest_sha256):
+            raise self.corrupt("its signature is not of its content")
+
     def verify(self) -> None:
-        """Read and verify every member.
+        """Read and verify every member, and the signature.
 
         Raises:
             ArtifactCorrupt: naming the first damaged one.
         """
+        self.verify_signature()
         for name in self.names:
             self.read(name)
 
@@ -264,6 +285,12 @@ class Archive:
         if comment != _COMMENT + digest.encode():
             raise self.corrupt("the SHA-256 of its manifest is another, or it is cut off")
         return text, digest
+
+    def _stated_signature(self) -> Signature | None:
+        """What stands before the digest in the comment. Whose it is, nobody has looked at yet."""
+        start = self.size_bytes - _COMMENT_BYTES - _SIGNATURE_BYTES
+        match = _SIGNATURE.fullmatch(self._read(max(0, start), _SIGNATURE_BYTES))
+        return None if match is None else Signature(match[1].decode(), match[2].decode())
 
     def _version(self) -> int:
         version = self.manifest.get("format_version") if isinstance(self.manifest, dict) else None
@@ -361,7 +388,9 @@ def _digest_of_pieces(size_bytes: int, piece_bytes: int, digest: Callable[[int],
     return hashlib.sha256(pieces).hexdigest()
 
 
-def _layout(entries: Sequence[Entry], manifest_sha256: str) -> tuple[list[_Place], bytes]:
+def _layout(
+    entries: Sequence[Entry], manifest_sha256: str, signature: Signature | None
+) -> tuple[list[_Place], bytes]:
     """Where everything lies: the headers before the members, and what follows the last member."""
     places: list[_Place] = []
     offset = 0
@@ -371,13 +400,16 @@ def _layout(entries: Sequence[Entry], manifest_sha256: str) -> tuple[list[_Place
         offset += len(header) + entry.size_bytes
     directory = b"".join(_central_header(p) for p in places)
     count, small = len(places), min(len(places), 0xFFFF)
+    comment = _COMMENT + manifest_sha256.encode()
+    if signature is not None:
+        comment = f"ed25519 {signature.public_key} {signature.signed}, ".encode() + comment
     return places, b"".join(
         (
             directory,
             _END64.pack(b"PK\6\6", 44, _VERSION, _VERSION, 0, 0, count, count, len(directory), offset),
             _LOCATOR.pack(b"PK\6\7", 0, offset + len(directory), 1),
-            _END.pack(b"PK\5\6", 0, 0, small, small, _U32, _U32, _COMMENT_BYTES),
-            _COMMENT + manifest_sha256.encode(),
+            _END.pack(b"PK\5\6", 0, 0, small, small, _U32, _U32, len(comment)),
+            comment,
         )
     )
 

@@ -1,53 +1,75 @@
-"""Which artifacts this machine made: one record per manifest digest, beside the kernel cache.
+"""Who made an artifact: a signature with the user's key, and whose signatures the user trusts.
 
-Machine code from a file is as dangerous as a program from it. The records are kept as compiled kernels are:
-nobody else can make one, as each carries a digest with a key that only the user can read.
+Machine code from a file is as dangerous as a program from it: it is used if its artifact was signed by this
+user, on whatever machine, or by somebody that the user trusts. What is signed is the SHA-256 of the manifest,
+which holds those of all other members. Ed25519's signatures have no random part: equal artifacts of one user
+are equal bytes.
 """
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from dataclasses import dataclass
 
-from tilewright.private_files import (
-    TRUSTED,
-    NotPrivate,
-    PrivateFolder,
-    Records,
-    cache_place,
-    keeps_nothing,
-)
+from tilewright.private_files import signing_seed, trusted_keys
 
 logger = logging.getLogger(__name__)
 
-MAX_RECORDS = 20_000
+_PURPOSE = b"tilewright artifact, manifest sha256\0"
+SHOWN_DIGITS = 16
+"""Of a key, in messages."""
 
 
-def remember(manifest_sha256: str, cache_dir: Path | None) -> None:
-    """Record an artifact that was just written. A disk that refuses means that its code is made again."""
-    records = _records(cache_dir)
-    if records is None or keeps_nothing():
-        return
-    try:
-        records.put(manifest_sha256, b"")
-        records.forget_oldest(MAX_RECORDS)
-    except OSError as error:
-        reason = error if isinstance(error, NotPrivate) else error.strerror
-        logger.warning("cannot record the artifact as ours in %s (%s)", records.folder.path(TRUSTED), reason)
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A public key and what was signed with its secret, both in hex."""
+
+    public_key: str
+    signed: str
+
+    def is_of(self, manifest_sha256: str) -> bool:
+        """Whether the owner of the key signed this manifest."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.public_key))
+            key.verify(bytes.fromhex(self.signed), _message(manifest_sha256))
+        except (InvalidSignature, ValueError):  # some texts of this length are no key
+            return False
+        return True
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the user trusts the owner of the key, as the user does himself.
+
+        Raises:
+            UsageError: the environment names what is no key.
+        """
+        return self.public_key in trusted_keys() or self.public_key == user_key()
 
 
-def is_ours(manifest_sha256: str, cache_dir: Path | None) -> bool:
-    """Whether this machine, under this user, wrote the artifact. A record of others says no."""
-    records = _records(cache_dir)
-    if records is None:
-        return False
-    try:
-        return records.get(manifest_sha256) is not None
-    except OSError:
-        return False
+def sign(manifest_sha256: str) -> Signature | None:
+    """The user's signature. None where no key can be kept: whoever opens it has its code made again."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    seed = signing_seed(create=True)
+    if seed is None:
+        logger.warning("the artifact is not signed: there is no place for a key (set HOME or XDG_STATE_HOME)")
+        return None
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    return Signature(key.public_key().public_bytes_raw().hex(), key.sign(_message(manifest_sha256)).hex())
 
 
-def _records(cache_dir: Path | None) -> Records | None:
-    """The records; None where there is no home."""
-    folder = cache_dir or cache_place()
-    return None if folder is None else Records(PrivateFolder(folder), TRUSTED)
+def user_key(*, create: bool = False) -> str | None:
+    """The user's public key in hex; None without one."""
+    seed = signing_seed(create=create)
+    if seed is None:
+        return None
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw().hex()
+
+
+def _message(manifest_sha256: str) -> bytes:
+    return _PURPOSE + bytes.fromhex(manifest_sha256)

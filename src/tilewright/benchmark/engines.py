@@ -78,9 +78,10 @@ def make_engine(
 
 def _tilewright(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:
     from tilewright.compiled import CompiledModel
+    from tilewright.options import Options
     from tilewright.version import __version__
 
-    compiled = CompiledModel.open(Path(path), num_threads)
+    compiled = CompiledModel.open(Path(path), Options(threads=num_threads))
     return Engine("tilewright", __version__, lambda feed: compiled.run(None, feed))
 
 

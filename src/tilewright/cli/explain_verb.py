@@ -34,7 +34,7 @@ def explain(
     if report is not None and report.suffix not in (".html", ".json"):
         raise UsageError(f"{report}: give a name that ends in .html or .json.")
     with progress(f"loading {model.name}") as update:
-        compiled = open_or_compile(model, options, update)
+        compiled = open_or_compile(model, options, update, flags.asked)
     accuracy = compiled.options.accuracy
     explanation = compiled.explain(name)
     chosen = ChosenAlgorithms(compiled.algorithms, compiled.error, accuracy)

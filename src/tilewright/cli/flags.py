@@ -138,9 +138,13 @@ _COMPILE_FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class CompileFlags:
-    """What is asked of a compilation: a value for each field of `Options`, none where it was left out."""
+    """What is asked of a compilation: a value for each field of `Options`, none where it was left out.
+
+    `asked` are the fields whose flags were given, be it with the default.
+    """
 
     values: Mapping[str, Any]
+    asked: frozenset[str] = frozenset()
 
     def options(self, *, dump_after: Sequence[str] = ()) -> Options:
         """The options that the flags ask for, every name known.
@@ -153,8 +157,8 @@ class CompileFlags:
         given = {name: value for name, value in self.values.items() if value is not None}
         options = Options(**given, dump_after=tuple(dump_after)).resolved()
         find_target(options.target)
-        if options.isa is not None:
-            _check_isa(options.isa)
+        for name in options.isas:
+            _check_isa(name)
         return options
 
 
@@ -191,6 +195,7 @@ def add_verb(app: typer.Typer, name: str, verb: Callable[..., None], panel: str 
 FILES = "Files to write"
 """The panel of help for what is written beside the result."""
 _MANNER = "What to say"
+_CONTEXT = "parser_context"
 _MANNER_FLAGS = {
     "quiet": typer.Option(False, "--quiet", "-q", help="Results and errors only.", rich_help_panel=_MANNER),
     "verbose": typer.Option(
@@ -239,19 +244,23 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
         for parameter in parameters:
             if hasattr(parameter.default, "hidden"):
                 parameter.default.hidden = False
+    if has_flags:
+        parameters.append(_keyword(_CONTEXT, typer.Context, inspect.Parameter.empty))
 
     @functools.wraps(verb)
     def call(**values: Any) -> None:
         del values["help_all"]
-        asked = {name: values.pop(name) for name in _MANNER_FLAGS}
-        MANNER.set(Manner(asked["quiet"], asked["verbose"], asked["debug"] or MANNER.get().debug))
+        manner = {name: values.pop(name) for name in _MANNER_FLAGS}
+        MANNER.set(Manner(manner["quiet"], manner["verbose"], manner["debug"] or MANNER.get().debug))
         listen_to_warnings()
         if not has_flags:
             verb(**values)
             return
+        context = values.pop(_CONTEXT)
+        asked = frozenset(name for name in _COMPILE_FLAGS if _is_given(context, name))
         given = {name: values.pop(name) for name in _COMPILE_FLAGS}
         with _keeping_nothing() if given["no_cache"] else contextlib.nullcontext():
-            verb(flags=CompileFlags(given), **values)
+            verb(flags=CompileFlags(given, asked), **values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions have one
     call.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -262,6 +271,12 @@ def _keeping_nothing() -> contextlib.AbstractContextManager[None]:
     from tilewright.private_files import keeping_nothing
 
     return keeping_nothing()
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter's value is from the command line, or from its environment variable."""
+    source = context.get_parameter_source(name)
+    return source is not None and not source.name.startswith("DEFAULT")
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -12,6 +12,7 @@ from tilewright.api.inputs import Array, feed_of, running_on, write_arrays
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import UsageError
+from tilewright.files import is_artifact
 from tilewright.formatting import format_shape
 from tilewright.results import Result, Table
 
@@ -89,7 +90,7 @@ def run(
 
     options = flags.options()
     with progress(f"loading {model.name}") as update:
-        compiled = open_or_compile(model, options, update)
+        compiled = open_or_compile(model, options, update, flags.asked)
         feed = feed_of(inputs, compiled.get_inputs(), options.seed)
         with running_on(inputs):
             results = compiled.run(None, feed)
@@ -101,7 +102,7 @@ def run(
         print_model_document("run", compiled.model_sha256, compiled.target, found)
         return
     print_result(found)
-    for remark in compiled.remarks:
+    for remark in () if is_artifact(model) else compiled.remarks:  # those of artifacts were warnings
         hint(remark)
     if outputs is not None:
         hint(f"written to {outputs}")

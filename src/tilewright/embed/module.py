@@ -11,7 +11,7 @@ from tilewright.targets.cpu.codegen import prepared_module
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import REPORT_BYTES, Kernel
-from tilewright.targets.cpu.main_code import MainCode
+from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, MainCode
 from tilewright.targets.cpu.stage_ir import (
     GROUP_WORDS,
     HEAD_WORDS,
@@ -19,7 +19,6 @@ from tilewright.targets.cpu.stage_ir import (
     NUM_LAUNCHES_WORD,
     STAGE_EXPORT,
 )
-from tilewright.targets.cpu.storage import FIRST_CALLER_BASE
 from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
 
 ALIGNMENT_BYTES = 64

@@ -18,9 +18,10 @@ _WORK = (Work.CONTRACTION, Work.DEPTHWISE, Work.ELEMENTWISE, Work.REDUCTION, Wor
 
 @dataclass(frozen=True, slots=True)
 class InstructionSet:
-    """What the name of an instruction set promises; `processor` and `needs` are LLVM's words.
+    """What the name of an instruction set promises; `processor`, `needs` and `features` are LLVM's words.
 
-    `vector_bytes` are the widths of vectors that code uses, the widest first.
+    `features` are those that the processor of that name lacks; `vector_bytes` are the widths of vectors that
+    code uses, the widest first.
     """
 
     name: str
@@ -29,25 +30,30 @@ class InstructionSet:
     needs: tuple[str, ...]
     vector_bytes: tuple[int, ...]
     num_vector_registers: int
+    features: tuple[str, ...] = ()
 
     def is_in(self, instructions: Instructions) -> bool:
         """Whether a processor has all that the name promises."""
         architecture = self.triple.split("-", 1)[0]
         if _ARCHITECTURES.get(instructions.architecture, instructions.architecture) != architecture:
             return False
-        promised = (known.needs for known in INSTRUCTION_SETS if known.processor == instructions.processor)
+        promised = (
+            known.needs
+            for known in INSTRUCTION_SETS
+            if known.processor == instructions.processor and not known.features
+        )
         has = {*instructions.features, *(need for needs in promised for need in needs)}
         return set(self.needs) <= has - set(instructions.missing_features)
 
     @property
     def machine(self) -> Machine:
         """A machine of which nothing else is known: code for it runs wherever the promise holds."""
-        instructions = Instructions(triple=self.triple, processor=self.processor)
+        instructions = Instructions(triple=self.triple, processor=self.processor, features=self.features)
         return Machine(
             name=self.name,
             description=f"a processor with {self.name}, of which nothing else is known",
             levels=(Level(name="DRAM", managed_by="hardware", word_bits=32),),
-            units=(vector_unit(instructions, self.vector_bytes),),
+            units=(vector_unit(instructions, self.vector_bytes), *_matrix_units(instructions, 1)),
             instructions=instructions,
         )
 
@@ -56,23 +62,37 @@ class InstructionSet:
 _ARCHITECTURES = {"arm64": "aarch64"}
 _AVX2_NEEDS = ("avx2", "fma", "f16c", "bmi", "bmi2")
 _AVX512_NEEDS = (*_AVX2_NEEDS, "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd")
+AMX_NEEDS = ("amx-tile", "amx-bf16", "avx512bf16")
+"""Features of a unit that multiplies tiles of bfloat16."""
 _X86_TRIPLE = "x86_64-unknown-linux-gnu"
 _ARM_TRIPLE = "aarch64-unknown-linux-gnu"
 INSTRUCTION_SETS = (
     InstructionSet("avx512", _X86_TRIPLE, "x86-64-v4", _AVX512_NEEDS, (64, 32, 16), 32),
+    InstructionSet(
+        "avx512+amx",
+        _X86_TRIPLE,
+        "x86-64-v4",
+        (*_AVX512_NEEDS, *AMX_NEEDS),
+        (64, 32, 16),
+        32,
+        features=AMX_NEEDS,
+    ),
     InstructionSet("avx2", _X86_TRIPLE, "x86-64-v3", _AVX2_NEEDS, (32, 16), 16),
     InstructionSet("neon", _ARM_TRIPLE, "generic", (), (16,), 32),
 )
-"""The widest of each architecture first."""
+"""The widest of each architecture first; one that adds a unit to another's vectors behind that."""
+
+ALIASES = {
+    "aarch64": "neon",
+    "arm64": "neon",
+    "x86-64-v3": "avx2",
+    "x86-64-v4": "avx512",
+}
+"""What else people call the instruction sets."""
 
 HOST = "host"
 """What stands for all that the processor of this host has."""
 
-ALIASES = {"aarch64": "neon", "arm64": "neon", "x86-64-v3": "avx2", "x86-64-v4": "avx512"}
-"""What else people call the instruction sets."""
-
-AMX_NEEDS = ("amx-tile", "amx-bf16", "avx512bf16")
-"""Features of a unit that multiplies tiles of bfloat16."""
 # TDPBF16PS multiplies 16x32 by 32x16 elements in 16 cycles, TDPBSSD 16x64 by 64x16.
 _AMX_TILE = (16, 16, 32)
 _AMX_MACS_PER_CYCLE = {"bfloat16": 512.0, "int8": 1024.0, "uint8": 1024.0}
@@ -117,10 +137,13 @@ def narrowed(machine: Machine, instruction_set: InstructionSet) -> Machine | Non
     instructions = machine.instructions
     if instructions is None or not instruction_set.is_in(instructions):
         return None
-    promised = Instructions(triple=instructions.triple, processor=instruction_set.processor)
+    promised = Instructions(
+        triple=instructions.triple, processor=instruction_set.processor, features=instruction_set.features
+    )
     num_cores = next((unit.num_per_instance for unit in machine.units if unit.kind == "vector"), 1)
     unit = vector_unit(instructions, instruction_set.vector_bytes, num_cores)
-    return machine.model_copy(update={"instructions": promised, "units": (unit,), "sources": {}})
+    units = (unit, *_matrix_units(promised, num_cores))
+    return machine.model_copy(update={"instructions": promised, "units": units, "sources": {}})
 
 
 def described_units(instructions: Instructions, num_per_instance: int) -> tuple[Unit, ...]:
@@ -128,19 +151,25 @@ def described_units(instructions: Instructions, num_per_instance: int) -> tuple[
     widest = widest_in(instructions)
     if widest is None:
         return ()
-    units = [vector_unit(instructions, widest.vector_bytes, num_per_instance)]
-    if set(AMX_NEEDS) <= set(instructions.features):
-        types = ("bfloat16", "int8", "uint8") if "amx-int8" in instructions.features else ("bfloat16",)
-        rates = {dtype: _AMX_MACS_PER_CYCLE[dtype] for dtype in types}
-        matrix = Unit(
+    vectors = vector_unit(instructions, widest.vector_bytes, num_per_instance)
+    return (vectors, *_matrix_units(instructions, num_per_instance))
+
+
+def _matrix_units(instructions: Instructions, num_per_instance: int) -> tuple[Unit, ...]:
+    """The unit that multiplies tiles, where a processor has one."""
+    if not set(AMX_NEEDS) <= set(instructions.features):
+        return ()
+    types = ("bfloat16", "int8", "uint8") if "amx-int8" in instructions.features else ("bfloat16",)
+    rates = {dtype: _AMX_MACS_PER_CYCLE[dtype] for dtype in types}
+    return (
+        Unit(
             name="matrix",
             kind="matrix",
             num_per_instance=num_per_instance,
             macs_per_cycle=rates,
             tile=_AMX_TILE,
-        )
-        units.append(matrix)
-    return tuple(units)
+        ),
+    )
 
 
 def vector_unit(instructions: Instructions, widths: tuple[int, ...], num_per_instance: int = 1) -> Unit:

@@ -22,6 +22,8 @@ from tilewright.private_files.keys import (
     key_mark,
     keyed_digest,
     record_key,
+    signing_seed,
+    state_folder,
 )
 from tilewright.private_files.places import (
     CACHE_ENV,
@@ -32,7 +34,6 @@ from tilewright.private_files.places import (
     LOOPS,
     NO_CACHE_ENV,
     OBJECTS,
-    TRUSTED,
     cache_place,
     default_cache_directory,
     keeping_nothing,
@@ -40,6 +41,7 @@ from tilewright.private_files.places import (
     key_directory,
 )
 from tilewright.private_files.records import CacheCheck, Records, hazards_of, verified_records
+from tilewright.private_files.trusted import TRUST_ENV, distrust, is_public_key, trust, trusted_keys
 
 __all__ = [
     "CACHE_ENV",
@@ -55,7 +57,7 @@ __all__ = [
     "NO_CACHE_ENV",
     "OBJECTS",
     "TEMPORARY_PREFIX",
-    "TRUSTED",
+    "TRUST_ENV",
     "BadRecord",
     "CacheCheck",
     "NotPrivate",
@@ -63,13 +65,19 @@ __all__ = [
     "Records",
     "cache_place",
     "default_cache_directory",
+    "distrust",
     "hazards_of",
+    "is_public_key",
     "keeping_nothing",
     "keeps_nothing",
     "key_directory",
     "key_mark",
     "keyed_digest",
     "record_key",
+    "signing_seed",
+    "state_folder",
+    "trust",
+    "trusted_keys",
     "verified_records",
     "warn_once",
 ]

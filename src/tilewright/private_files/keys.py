@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tilewright.private_files.checks import NotPrivate, warn_once
 from tilewright.private_files.folder import PrivateFolder
-from tilewright.private_files.places import KEY_NAME, key_directory
+from tilewright.private_files.places import KEY_NAME, SIGNING_KEY_NAME, key_directory
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,12 @@ class BadRecord(Exception):
         self.is_stale = is_stale
 
 
+def signing_seed(*, create: bool = False) -> bytes | None:
+    """The secret from which the user's signing key is made; None where there is no place for one."""
+    state = state_folder()
+    return None if state is None else _key_in(state, create, SIGNING_KEY_NAME)
+
+
 def record_key(folder: PrivateFolder, *, create: bool = False) -> bytes | None:
     """The key of a cache's records: the user's; where there is no place for one, the folder's own.
 
@@ -48,8 +54,13 @@ def record_key(folder: PrivateFolder, *, create: bool = False) -> bytes | None:
 
 def key_places(folder: PrivateFolder) -> tuple[PrivateFolder, ...]:
     """Where the key of a folder's records may lie, the first choice first."""
-    state = _state_folder(os.environ.get("XDG_STATE_HOME", ""), os.environ.get("HOME", ""))
+    state = state_folder()
     return (folder,) if state is None else (state, folder)
+
+
+def state_folder() -> PrivateFolder | None:
+    """The folder of the user's keys; None where there is no home."""
+    return _state_folder(os.environ.get("XDG_STATE_HOME", ""), os.environ.get("HOME", ""))
 
 
 @functools.lru_cache(maxsize=8)
@@ -62,15 +73,15 @@ _keys: dict[Path, tuple[tuple[int, ...], bytes]] = {}
 """Keys that were read, with what tells whether the file is still the same."""
 
 
-def _key_in(place: PrivateFolder, create: bool) -> bytes | None:
-    path = place.path(KEY_NAME)
+def _key_in(place: PrivateFolder, create: bool, name: str = KEY_NAME) -> bytes | None:
+    path = place.path(name)
     known = _keys.get(path)
     if known is not None and known[0] == _stamp(path):
         return known[1]
     stamp = _stamp(path)
-    key = _read_key(place)
+    key = _read_key(place, name)
     if key is None and create:
-        key = _new_key(place)
+        key = _new_key(place, name)
         stamp = _stamp(path)
     if key is not None:
         _keys[path] = stamp, key
@@ -85,9 +96,9 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_mode, status.st_size, status.st_ctime_ns
 
 
-def _read_key(place: PrivateFolder) -> bytes | None:
+def _read_key(place: PrivateFolder, name: str) -> bytes | None:
     try:
-        key = place.read(KEY_NAME, max_bytes=KEY_BYTES, secret=True)
+        key = place.read(name, max_bytes=KEY_BYTES, secret=True)
     except NotPrivate as problem:
         warn_once(problem)
         return None
@@ -96,33 +107,33 @@ def _read_key(place: PrivateFolder) -> bytes | None:
     return key if len(key) == KEY_BYTES else None
 
 
-def _new_key(place: PrivateFolder) -> bytes | None:
+def _new_key(place: PrivateFolder, name: str) -> bytes | None:
     """A key made now, or by another process that was first. A bad one goes."""
     try:
-        present = _key_at(place)
+        present = _key_at(place, name)
         if present is not None and len(present) == KEY_BYTES:
             return present
         if present is not None:
-            place.remove(KEY_NAME)
+            place.remove(name)
         with contextlib.suppress(FileExistsError):
-            place.write(secrets.token_bytes(KEY_BYTES), KEY_NAME, replace=False)
+            place.write(secrets.token_bytes(KEY_BYTES), name, replace=False)
     except NotPrivate as problem:
         warn_once(problem)
         return None
     except OSError as error:
         logger.debug("no key in %s (%s)", place.root, error)
         return None
-    return _read_key(place)
+    return _read_key(place, name)
 
 
-def _key_at(place: PrivateFolder) -> bytes | None:
+def _key_at(place: PrivateFolder, name: str) -> bytes | None:
     """What lies in the key's place, nothing for what may not be used there."""
     try:
-        return place.read(KEY_NAME, max_bytes=KEY_BYTES, secret=True)
+        return place.read(name, max_bytes=KEY_BYTES, secret=True)
     except FileNotFoundError:
         return None
     except NotPrivate as problem:
-        if problem.path != place.path(KEY_NAME):
+        if problem.path != place.path(name):
             raise
         warn_once(problem)
         return b""

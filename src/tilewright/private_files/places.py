@@ -10,13 +10,15 @@ from pathlib import Path
 CACHE_ENV = "TILEWRIGHT_CACHE"
 NO_CACHE_ENV = "TILEWRIGHT_NO_CACHE"
 """Set to anything, nothing is kept between runs. Processes that are started for a run inherit it."""
-OBJECTS, LOOPS, TRUSTED = "objects", "loops", "trusted"
-"""Kinds of records: compiled kernels (in folders by their first digits), loops of the cost models, digests of
-artifacts made here."""
-KINDS = (OBJECTS, LOOPS, TRUSTED)
+OBJECTS, LOOPS = "objects", "loops"
+"""Kinds of records: compiled kernels (in folders by their first digits), loops of the cost models."""
+KINDS = (OBJECTS, LOOPS)
 DATABASE = "tuning.db"
 DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
 KEY_NAME = "cache.key"
+SIGNING_KEY_NAME = "signing.key"
+TRUSTED_KEYS = "trusted-keys"
+"""A folder of the user's state: a file for each public key that is trusted, which holds what it is called."""
 
 
 def keeps_nothing(environment: Mapping[str, str] | None = None) -> bool:
@@ -59,7 +61,7 @@ def cache_place(environment: Mapping[str, str] | None = None) -> Path | None:
 
 
 def key_directory(environment: Mapping[str, str] | None = None) -> Path | None:
-    """Where the key of the digests lies: `XDG_STATE_HOME/tilewright`, else `~/.local/state/tilewright`.
+    """Where the user's keys lie: `XDG_STATE_HOME/tilewright`, else `~/.local/state/tilewright`.
 
     >>> key_directory({"HOME": "/home/me"}).as_posix()
     '/home/me/.local/state/tilewright'

@@ -12,8 +12,16 @@ from pathlib import Path
 from tilewright.printable import printable
 from tilewright.private_files.checks import NotPrivate, warn_once
 from tilewright.private_files.folder import TEMPORARY_PREFIX, PrivateFolder
-from tilewright.private_files.keys import KEY_BYTES, BadRecord, key_places, opened_record, record_key, sealed
-from tilewright.private_files.places import KEY_NAME, KINDS, OBJECTS
+from tilewright.private_files.keys import (
+    KEY_BYTES,
+    BadRecord,
+    key_places,
+    opened_record,
+    record_key,
+    sealed,
+    state_folder,
+)
+from tilewright.private_files.places import KEY_NAME, KINDS, OBJECTS, SIGNING_KEY_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -129,12 +137,16 @@ class Records:
 
 
 def hazards_of(root: Path | str) -> tuple[NotPrivate, ...]:
-    """Everything of a cache, its key included, that is not used because others may have written it."""
+    """Everything of a cache, the user's keys included, that is not used: others may have written it."""
     folder = PrivateFolder(root)
     hazards = list(folder.hazards())
-    for place in key_places(folder):
+    keys = [(place, KEY_NAME) for place in key_places(folder)]
+    state = state_folder()
+    if state is not None:
+        keys.append((state, SIGNING_KEY_NAME))
+    for place, name in keys:
         try:
-            place.read(KEY_NAME, max_bytes=KEY_BYTES, secret=True)
+            place.read(name, max_bytes=KEY_BYTES, secret=True)
         except NotPrivate as problem:
             if str(problem) not in map(str, hazards):
                 hazards.append(problem.told())

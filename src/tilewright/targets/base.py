@@ -156,7 +156,10 @@ class SimulatedCode(Code, Protocol):
 
 
 class LoadableCode(Protocol):
-    """Code that was stored."""
+    """Code that was stored. Each run has an arena of so many bytes."""
+
+    @property
+    def arena_bytes(self) -> int: ...  # noqa: D102
 
     def load(self, num_threads: int | None) -> Executable:
         """Make it run in this process."""
@@ -166,8 +169,8 @@ class LoadableCode(Protocol):
 class CodeStore(Protocol):
     """How code of one target is kept, and loaded again."""
 
-    def pack(self, code: Any) -> StoredCode:
-        """What is kept of code that the target generated."""
+    def pack(self, code: Any) -> tuple[StoredCode, ...]:
+        """What is kept of code that the target generated: of each kind of machine that was asked for."""
         ...
 
     def refusal(self, made_for: Mapping[str, str]) -> str | None:

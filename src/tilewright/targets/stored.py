@@ -1,24 +1,32 @@
 """Code as an artifact keeps it: what it was made for, plain facts, and parts of bytes by name.
 
-A target with a `CodeStore` (`targets/base.py`) says what of its code is kept and loads it again. The
-artifact knows neither what the facts mean nor what the parts are: it keeps them, checks that they are whole,
-and asks whether code of this origin may be loaded.
+A target with a `CodeStore` (`targets/base.py`) says what of its code is kept and loads it again, for one
+instruction set or for several. The artifact knows neither what the facts mean nor what the parts are: it
+keeps them, checks that they are whole, and asks whether code that was made for this may be loaded. The
+constants of the graph are the artifact's: code says how it wants them arranged, and holds none itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from tilewright.files import Bytes
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph
+
+if TYPE_CHECKING:
+    from tilewright.ir.graph import Graph
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredCode:
-    """Code of one program. `made_for` says where it can be used; each part may come in several pieces."""
+    """Code of one program for some machines. `made_for` says for which: it begins with what they are called
+    (`isa`). Each part may come in several pieces."""
 
     made_for: Mapping[str, str]
     facts: Mapping[str, Any]
@@ -48,6 +56,11 @@ class StoredParts(Protocol):
     """
 
     @property
+    def made_for(self) -> Mapping[str, str]:
+        """Which machines it was made for."""
+        ...
+
+    @property
     def facts(self) -> Any:
         """The facts, as JSON has them."""
         ...
@@ -64,6 +77,10 @@ class StoredParts(Protocol):
 
     def graph(self) -> Graph:
         """The optimised graph, which takes time to read."""
+        ...
+
+    def constants(self) -> Mapping[str, Array | bytes]:
+        """The constants of the graph by their digests (`constant_digest`)."""
         ...
 
     def size_bytes(self, name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +49,13 @@ class CpuCode:
     image: CpuImage
     memory: MemoryPlan
     memory_problem: MemoryProblem
+    weights: Weights
+    emit: Callable[[], Sequence[tuple[CpuImage, Weights]]]
+
+    @property
+    def images(self) -> Sequence[tuple[CpuImage, Weights]]:
+        """Of every instruction set that was asked for, in that order; those but `image` are generated now."""
+        return self.emit()
 
     @property
     def kernel_objects(self) -> tuple[bytes, ...]:

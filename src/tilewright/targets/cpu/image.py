@@ -33,14 +33,14 @@ class Constants(Protocol):
 class CpuImage:
     """Code, constants and tables of one model.
 
-    `isa_fingerprint` and `toolchain` say for which processor and by which compiler the objects were made;
-    `objects` are the kernels' and, last, the main's. `passthrough` gives outputs that no kernel computes: a
-    constant, or the name of an input.
+    `triple` and `features` say for which system and processor, in LLVM's words; `objects` are the kernels'
+    and, last, the main's, `runtime` is the runtime's, where it is known. `passthrough` gives outputs that no
+    kernel computes: a constant, or the name of an input.
     """
 
     isa_name: str
-    isa_fingerprint: str
-    toolchain: str
+    triple: str
+    features: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     passthrough: Mapping[str, Array | str]
@@ -51,6 +51,7 @@ class CpuImage:
     arena_bytes: int
     scratch_bytes: int
     index_checks: tuple[CheckedIndex, ...] = ()
+    runtime: bytes | None = None
 
     def load(self, num_threads: int | None) -> CpuExecutable:
         """Make it runnable in this process."""
@@ -61,7 +62,7 @@ class CpuImage:
             outputs=self.outputs,
             passthrough=self.passthrough,
             main=self.main,
-            library=load_main(self.main, self.objects),
+            library=load_main(self.main, self.objects, runtime_object=self.runtime),
             weights=constants,
             arena_bytes=self.arena_bytes,
             scratch_bytes=self.scratch_bytes,

@@ -17,6 +17,7 @@ from tilewright.hardware.processor import (
     INSTRUCTION_SETS,
     InstructionSet,
     instruction_set_by_name,
+    instruction_set_names,
     narrowed,
     widest_in,
 )
@@ -154,6 +155,7 @@ class _RegisterUse:
 # NEON's tiles leave free registers for by-lane FMAs.
 _REGISTER_USE = {
     "avx512": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
+    "avx512+amx": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
     "avx2": _RegisterUse(0, 12, ((4, 3), (6, 2), (12, 1))),
     "neon": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
 }
@@ -262,6 +264,9 @@ def isa_for_export(name: str) -> Isa:
     Raises:
         UsageError: an unknown name.
     """
+    exported = tuple(known for known in instruction_set_names() if "+" not in known)
+    if name not in exported:
+        raise UsageError(f"unknown instruction set {name!r}: give {', '.join(exported)}.")
     isa = isa_by_name(name)
     features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in isa.features.split(","))
     return replace(isa, features=",".join(features))

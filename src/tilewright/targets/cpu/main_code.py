@@ -22,6 +22,9 @@ from tilewright.targets.cpu.stage_ir import STAGE_EXPORT, UNLIMITED, stage_table
 
 ARENA_BASE = 0
 """Index of the base that the executor provides: the activation arena of the run."""
+WEIGHTS_BASE = 1
+FIRST_CALLER_BASE = 2
+"""Of the model's inputs, and behind them its outputs."""
 
 
 class ArgRef(NamedTuple):
@@ -274,9 +277,18 @@ def compile_main(
     return load_main(main, objects, cache=cache)
 
 
-def load_main(main: MainCode, objects: Sequence[bytes], *, cache: ObjectCache | None = None) -> JitLibrary:
-    """Load a compiled main together with its kernels, all of them among `objects`."""
-    runtime = runtime_code(cache=cache)
+def load_main(
+    main: MainCode,
+    objects: Sequence[bytes],
+    *,
+    cache: ObjectCache | None = None,
+    runtime_object: bytes | None = None,
+) -> JitLibrary:
+    """Load a compiled main together with its kernels, all of them among `objects`.
+
+    `runtime_object` is the runtime's code, for a process that has not compiled it yet.
+    """
+    runtime = runtime_code(cache=cache, compiled=runtime_object)
     return JitLibrary(objects, main.symbols, imports=runtime.imports, keep_alive=(runtime.library,))
 
 

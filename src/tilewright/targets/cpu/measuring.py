@@ -15,6 +15,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.targets.cpu.executable import CpuExecutable, TensorSpec
+from tilewright.targets.cpu.packed_code import packed_image
 from tilewright.targets.cpu.race import time_ns
 from tilewright.targets.cpu.stored import CpuStore, GeneratedCode
 from tilewright.targets.cpu.tuning_context import host_fingerprints
@@ -48,7 +49,7 @@ def cluster_pool(workers: str, fingerprint: str) -> ClusterMeasuringPool:
 def packed(code: GeneratedCode) -> PackedCode:
     """Code as it travels; with the program where operators run in Python, or outputs are constants."""
     image, graph = code.image, code.program.graph
-    stored = CpuStore().pack(code)
+    stored = packed_image(image, graph, None)
     facts: dict[str, Any] = {
         "tables": dict(stored.facts),
         "made_for": dict(stored.made_for),
@@ -68,6 +69,7 @@ def packed(code: GeneratedCode) -> PackedCode:
 class _Parts:
     """See `StoredParts`: what came through the pipe."""
 
+    made_for: Mapping[str, str]
     facts: Any
     data: Mapping[str, bytes]
     program: Mapping[str, Any]
@@ -87,12 +89,14 @@ class _Parts:
         )
 
     def graph(self) -> Graph:
+        return parse_graph(self.data[_GRAPH].decode(), constants=self.constants())
+
+    def constants(self) -> Mapping[str, Array | bytes]:
         tensors = {
             name: np.frombuffer(self.data[_TENSOR + name], DType[dtype.upper()].numpy).reshape(shape)
             for name, (dtype, shape) in self.program["tensors"].items()
         }
-        constants = resolved_constants(tensors, self.program["constants"])
-        return parse_graph(self.data[_GRAPH].decode(), constants=constants)
+        return resolved_constants(tensors, self.program["constants"])
 
     def size_bytes(self, name: str) -> int:
         return len(self.data[name])
@@ -137,7 +141,7 @@ def load(facts: Mapping[str, Any], parts: Mapping[str, bytes]) -> _Loaded:
     refusal = store.refusal(facts["made_for"])
     if refusal is not None:
         raise UsageError(refusal)
-    image = store.unpack(_Parts(facts["tables"], parts, facts))
+    image = store.unpack(_Parts(facts["made_for"], facts["tables"], parts, facts))
     return _Loaded(image.load(facts["num_threads"]), image.main.profile)
 
 

@@ -22,10 +22,11 @@ from typing import Any
 
 from tilewright.errors import BudgetExceeded, UsageError
 from tilewright.forks import ForkSafeLock
+from tilewright.hardware.host import host_instructions
 from tilewright.hardware.probe import MAX_THREADS
 from tilewright.targets.cpu import pool_ir
 from tilewright.targets.cpu.cache import ObjectCache
-from tilewright.targets.cpu.codegen import CompileJob, JitLibrary, compile_objects
+from tilewright.targets.cpu.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.stage_ir import STAGE_EXPORT
 
@@ -92,24 +93,35 @@ class RuntimeCode:
         return {name: self.library[name] for name in ("tw_parallel_for", STAGE_EXPORT)}
 
 
-def runtime_code(*, use_futex: bool | None = None, cache: ObjectCache | None = None) -> RuntimeCode:
+def runtime_object(isa: CodeTarget, *, cache: ObjectCache | None = None) -> bytes:
+    """The runtime's code for a machine, as stored code brings it along."""
+    text = pool_ir.pool_ir(isa.triple, use_futex=pool_ir.has_futex(isa.triple))
+    return compile_objects([CompileJob(text)], isa, cache=cache)[0]
+
+
+def runtime_code(
+    *, use_futex: bool | None = None, cache: ObjectCache | None = None, compiled: bytes | None = None
+) -> RuntimeCode:
     """The runtime of this process, with a futex where the system has one.
 
-    The first call compiles it or reads it from `cache`; later calls give the same one.
+    The first call loads what was `compiled` before, or else compiles it or reads it from `cache`; later calls
+    give the same one.
     """
-    futex = pool_ir.has_futex(host_isa().triple) if use_futex is None else use_futex
+    futex = pool_ir.has_futex(host_instructions().triple) if use_futex is None else use_futex
     if futex not in _runtimes:
         with _pools_lock:
             if futex not in _runtimes:
-                _runtimes[futex] = _load_runtime(futex, cache)
+                _runtimes[futex] = _load_runtime(futex, cache, compiled)
     return _runtimes[futex]
 
 
-def _load_runtime(use_futex: bool, cache: ObjectCache | None) -> RuntimeCode:
-    isa = host_isa()
-    job = CompileJob(pool_ir.pool_ir(isa.triple, use_futex=use_futex))
+def _load_runtime(use_futex: bool, cache: ObjectCache | None, compiled: bytes | None) -> RuntimeCode:
+    if compiled is None:
+        isa = host_isa()
+        job = CompileJob(pool_ir.pool_ir(isa.triple, use_futex=use_futex))
+        (compiled,) = compile_objects([job], isa, cache=cache)
     imports = {} if use_futex else {"tw_yield": _yield_address()}
-    library = JitLibrary(compile_objects([job], isa, cache=cache), pool_ir.EXPORTS, imports=imports)
+    library = JitLibrary([compiled], pool_ir.EXPORTS, imports=imports)
     pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     return RuntimeCode(
         library=library,

@@ -43,6 +43,10 @@ slices of it. Measured with regions of 3 us on two cores of which others use one
 6.9 us without, 3.5 us on one thread; on idle cores no difference.
 """
 
+INTERFACE = "1"
+"""What kernels, mains and this runtime expect of each other, and where the fields of the block lie: stored
+code that expects another one is not used. Raise it with any change of that (a test holds the text to it)."""
+
 EXPORTS = (
     "tw_parallel_for",
     STAGE_EXPORT,

@@ -27,12 +27,9 @@ from tilewright.targets.cpu.lowered import (
     Storage,
     Table,
 )
-from tilewright.targets.cpu.main_code import ARENA_BASE, ArgRef
+from tilewright.targets.cpu.main_code import ARENA_BASE, WEIGHTS_BASE, ArgRef
 
 Array = np.ndarray[Any, Any]
-
-WEIGHTS_BASE = 1
-FIRST_CALLER_BASE = 2
 
 
 class Arrangements:

@@ -1,33 +1,39 @@
-"""Machine code and its tables as an artifact keeps them: facts, `objects/*.o` and `constants.bin`."""
+"""Machine code of an artifact, loaded again: facts, `objects/*.o`, and constants that are arranged for it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tilewright.fields import FieldError, decoded
-from tilewright.files import Bytes
-from tilewright.ir.graph import Graph, Node
-from tilewright.program import Program
-from tilewright.targets.cpu.codegen import toolchain_version
+from tilewright.fields import FieldError, decoded, inside
+from tilewright.hardware.host import host_instructions
+from tilewright.hardware.processor import INSTRUCTION_SETS
+from tilewright.ir.dtype import DType
+from tilewright.parallel import map_on_cores
+from tilewright.targets.cpu.arrangements import Arrangement, decode_arrangement
 from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
-from tilewright.targets.cpu.isa import ISA_NAMES, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import REPORT_BYTES
-from tilewright.targets.cpu.main_code import ArgRef, HostCall, MainCode
+from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, ArgRef, HostCall, MainCode
+from tilewright.targets.cpu.pool_ir import INTERFACE
 from tilewright.targets.cpu.runtime import CheckedIndex
-from tilewright.targets.cpu.storage import FIRST_CALLER_BASE
 from tilewright.targets.stored import StoredCode, StoredParts
-from tilewright.tuning import NO_CHOICES
+
+if TYPE_CHECKING:
+    from tilewright.ir.graph import Graph, Node
+    from tilewright.program import Program
+    from tilewright.targets.cpu.storage import Weights
 
 Array = np.ndarray[Any, Any]
 
 CONSTANTS = "constants.bin"
-_MAIN_OBJECT = "objects/main.o"
+"""The whole arena of constants: of code on its way to another process, which has no graph."""
+OPERATORS_OWN = "own.bin"
+"""Constants that operators brought along."""
 MAX_STEPS = 1 << 24
 """Of a main: more than any model has."""
 
@@ -41,58 +47,88 @@ class GeneratedCode(Protocol):
     @property
     def image(self) -> CpuImage: ...  # noqa: D102
 
+    @property
+    def images(self) -> Sequence[tuple[CpuImage, Weights]]: ...  # noqa: D102
+
 
 @dataclass(frozen=True, slots=True)
-class _MadeFor:
+class MadeFor:
+    """Where code can be used: features of a processor, in LLVM's words, beyond those that the instruction set
+    promises, the system whose objects it is in, and the runtime that it expects (`pool_ir.INTERFACE`)."""
+
     isa: str
-    isa_fingerprint: str
-    toolchain: str
+    system: str
+    features: str
+    interface: str
+
+    @classmethod
+    def of(cls, image: CpuImage) -> MadeFor:
+        """What an image was made for."""
+        needed = sorted(f[1:] for f in image.features.split(",") if f.startswith("+"))
+        return cls(image.isa_name, _system(image.triple), ",".join(needed), INTERFACE)
+
+    def refusal(self) -> str | None:
+        """Why this host cannot run it; None if it can."""
+        known = next((i for i in INSTRUCTION_SETS if i.name == self.isa), None)
+        host = host_instructions()
+        missing = sorted({f for f in self.features.split(",") if f} - set(host.features))
+        if known is None or not known.is_in(host) or _system(host.triple) != self.system:
+            return f"its code is for another processor ({self.isa}, {self.system})"
+        if missing:
+            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+            return f"its code is for another processor ({self.isa} with {shown})"
+        if self.interface != INTERFACE:
+            return f"its code expects another version of the runtime ({self.interface}, not {INTERFACE})"
+        return None
+
+
+def _system(triple: str) -> str:
+    """Architecture and operating system, which decide how objects are written."""
+    words = triple.split("-")
+    return triple if len(words) < 3 else f"{words[0]}-{words[2]}"
 
 
 class CpuStore:
     """See `CodeStore`. The code is trusted; its tables are checked against each other and the model."""
 
-    def pack(self, code: GeneratedCode) -> StoredCode:
-        """The objects, the constants as kernels read them, and the tables of the main."""
-        image = code.image
-        constants = np.zeros(image.constants.size_bytes, np.uint8)
-        image.constants.fill(constants)
-        names = [f"objects/{number:05d}.o" for number in range(len(image.objects) - 1)] + [_MAIN_OBJECT]
-        parts: dict[str, tuple[Bytes, ...]] = {CONSTANTS: (constants.data,) if constants.size else ()}
-        parts |= {name: (data,) for name, data in zip(names, image.objects, strict=True)}
-        made_for = _MadeFor(image.isa_name, image.isa_fingerprint, image.toolchain)
-        return StoredCode(asdict(made_for), _encode_tables(image, code.program.graph, names), parts)
+    def pack(self, code: GeneratedCode) -> tuple[StoredCode, ...]:
+        """The code of every instruction set that was asked for."""
+        from tilewright.targets.cpu.packed_code import packed_image
+
+        graph = code.program.graph
+        return tuple(packed_image(image, graph, weights) for image, weights in code.images)
 
     def refusal(self, made_for: Mapping[str, str]) -> str | None:
-        """Why the code cannot run here: another processor, or another compiler made it."""
-        origin = decoded(_MadeFor, made_for)
-        known = {isa.fingerprint: isa for isa in (host_isa(), *map(isa_by_name, ISA_NAMES))}
-        isa = known.get(origin.isa_fingerprint)
-        if isa is None or not isa.runs_on_host:
-            return f"its code is for another processor ({origin.isa}, {origin.isa_fingerprint})"
-        if origin.toolchain != toolchain_version():
-            return f"its code is by another compiler ({origin.toolchain})"
-        return None
+        """Why the code cannot run here: another processor or system, or another runtime."""
+        if "interface" not in made_for:
+            return "its code is of an earlier version"
+        return decoded(MadeFor, made_for).refusal()
 
     def adapted(self, program: Program, made_for: Mapping[str, str]) -> Program:
         """For this host, with all that it has. What other instructions were measured at says nothing here."""
+        from tilewright.targets.cpu.isa import host_isa
+        from tilewright.tuning import NO_CHOICES
+
         program = replace(program, options=replace(program.options, isa=None))
-        is_alike = decoded(_MadeFor, made_for).isa == host_isa().name
+        is_alike = made_for.get("isa") == host_isa().name
         return program if is_alike else replace(program, choices=NO_CHOICES)
 
     def unpack(self, parts: StoredParts) -> CpuImage:
         """The image; the graph is read only for operators on the host and constant outputs."""
         tables = decoded(_TablesFields, parts.facts)
-        constants = StoredConstants(parts)
+        constants: StoredConstants | ArrangedConstants = StoredConstants(parts)
+        if tables.constants is not None:
+            constants = ArrangedConstants(parts, tables.constants, _checked_sources(tables.constants, parts))
         sizes = _base_sizes(tables, constants.size_bytes)
         _require_fitting(tables, parts, sizes)
         objects = tuple(parts.read(name) for name in tables.objects)
         nodes = parts.graph().nodes if tables.host_steps else ()
         main = tables.main
+        made_for = decoded(MadeFor, parts.made_for)
         return CpuImage(
-            isa_name=tables.isa,
-            isa_fingerprint=tables.isa_fingerprint,
-            toolchain=tables.toolchain,
+            isa_name=made_for.isa,
+            triple=made_for.system,
+            features=made_for.features,
             inputs=tables.inputs,
             outputs=tables.outputs,
             passthrough=_read_passthrough(tables.passthrough, parts.graph),
@@ -111,7 +147,96 @@ class CpuStore:
             arena_bytes=tables.arena_bytes,
             scratch_bytes=tables.scratch_bytes,
             index_checks=tables.index_checks,
+            runtime=None if tables.runtime is None else parts.read(tables.runtime),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceFields:
+    """Of the arena at `offset`: bytes of an operator's own, or a constant of the graph, arranged."""
+
+    offset: int
+    own: tuple[int, int] | None = None
+    constant: str = ""
+    dtype: DType = DType.UINT8
+    shape: tuple[int, ...] = ()
+    size_bytes: int = 0
+    arrangement: Any = None
+
+    @property
+    def num_bytes(self) -> int:
+        return self.size_bytes if self.own is None else self.own[1] - self.own[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _ConstantsFields:
+    size_bytes: int
+    sources: tuple[_SourceFields, ...]
+
+
+def _checked_sources(stated: _ConstantsFields, parts: StoredParts) -> tuple[Arrangement | None, ...]:
+    """How each source is arranged; every one lies within the arena."""
+    own_bytes = parts.size_bytes(OPERATORS_OWN)
+    arrangements: list[Arrangement | None] = []
+    for i, source in enumerate(stated.sources):
+        where = f".constants.sources[{i}]"
+        if source.own is not None and not source.own[0] <= source.own[1] <= own_bytes:
+            raise FieldError(f"bytes {list(source.own)} of {own_bytes}", f"{where}.own")
+        if source.offset + source.num_bytes > stated.size_bytes:
+            raise FieldError(f"reaches beyond {stated.size_bytes} bytes", where)
+        with inside(f"constants.sources[{i}].arrangement"):
+            arrangements.append(decode_arrangement(source.arrangement))
+    return tuple(arrangements)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrangedConstants:
+    """The arena of constants, made from those of the graph as kernels want them."""
+
+    parts: StoredParts
+    stated: _ConstantsFields
+    arrangements: Sequence[Arrangement | None]
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+        return self.stated.size_bytes
+
+    def fill(self, target: Array) -> None:
+        """Arrange all of them, on all cores: numpy lets go of the interpreter meanwhile."""
+        constants = self.parts.constants()
+        own = self.parts.read(OPERATORS_OWN)
+
+        def place(number: int) -> None:
+            source = self.stated.sources[number]
+            if source.own is not None:
+                made = np.frombuffer(own, np.uint8)[slice(*source.own)]
+            else:
+                made = _made(constants, source, self.arrangements[number], number)
+            target[source.offset : source.offset + made.nbytes] = made
+
+        # The largest first, so that cores end together.
+        order = sorted(range(len(self.stated.sources)), key=lambda n: -self.stated.sources[n].num_bytes)
+        map_on_cores(place, order)
+
+
+def _made(
+    constants: Mapping[str, Array | bytes],
+    source: _SourceFields,
+    arrangement: Arrangement | None,
+    number: int,
+) -> Array:
+    """The bytes of one source."""
+    where = f".constants.sources[{number}]"
+    given = constants.get(source.constant)
+    if not isinstance(given, np.ndarray) or given.nbytes != math.prod(source.shape) * source.dtype.size_bytes:
+        raise FieldError(f"is no {source.dtype}{list(source.shape)} of the graph", f"{where}.constant")
+    array = given.reshape(-1).view(np.uint8).view(source.dtype.numpy).reshape(source.shape)
+    with inside(f"constants.sources[{number}].arrangement"):
+        made = np.ascontiguousarray(array if arrangement is None else arrangement.arrange(array))
+    if made.nbytes != source.size_bytes:
+        raise FieldError(f"{made.nbytes} bytes instead of {source.size_bytes}", f"{where}.size_bytes")
+    return made.reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +258,6 @@ class _MainFields:
 
 @dataclass(frozen=True, slots=True)
 class _TablesFields:
-    isa: str
-    isa_fingerprint: str
-    toolchain: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     passthrough: Mapping[str, str | None]
@@ -144,7 +266,9 @@ class _TablesFields:
     scratch_bytes: int
     host_steps: tuple[_HostStepFields, ...]
     main: _MainFields
-    index_checks: tuple[CheckedIndex, ...] = ()  # the first artifacts have none
+    index_checks: tuple[CheckedIndex, ...]
+    runtime: str | None
+    constants: _ConstantsFields | None = None
 
 
 def _require_fitting(tables: _TablesFields, parts: StoredParts, sizes: Sequence[int]) -> None:
@@ -210,7 +334,7 @@ def _host_step(
 
 @dataclass(frozen=True, slots=True)
 class StoredConstants:
-    """The arena of constants, read straight to where it is used."""
+    """The arena of constants as it was sent, read straight to where it is used."""
 
     parts: StoredParts
 
@@ -223,37 +347,6 @@ class StoredConstants:
         """Read all of it."""
         if self.size_bytes:
             self.parts.read_into(CONSTANTS, target[: self.size_bytes].data)
-
-
-def _encode_tables(image: CpuImage, graph: Graph, object_names: list[str]) -> dict[str, Any]:
-    position = {node: i for i, node in enumerate(graph.nodes)}
-    main = image.main
-    return {
-        "isa": image.isa_name,
-        "isa_fingerprint": image.isa_fingerprint,
-        "toolchain": image.toolchain,
-        "inputs": [_tensor(t) for t in image.inputs],
-        "outputs": [_tensor(t) for t in image.outputs],
-        "passthrough": {
-            name: source if isinstance(source, str) else None for name, source in image.passthrough.items()
-        },
-        "objects": object_names,
-        "arena_bytes": image.arena_bytes,
-        "scratch_bytes": image.scratch_bytes,
-        "host_steps": [
-            {"node": position[s.node], "inputs": _refs(s.inputs), "outputs": _refs(s.outputs)}
-            for s in image.host_steps
-        ],
-        "index_checks": [asdict(check) for check in image.index_checks],
-        "main": {
-            "segments": [s if isinstance(s, str) else s.callback_index for s in main.segments],
-            "kernel_symbols": list(main.kernel_symbols),
-            "arg_table": [[ref.base_index, ref.byte_offset] for ref in main.arg_table],
-            "num_bases": main.num_bases,
-            "num_steps": main.num_steps,
-            "profile": main.profile,
-        },
-    }
 
 
 def _read_passthrough(
@@ -270,14 +363,6 @@ def _read_passthrough(
             raise FieldError("is no constant output", f".passthrough.{name[:40]}")
         result[name] = data
     return result
-
-
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "dtype": str(spec.dtype), "shape": list(spec.shape)}
-
-
-def _refs(refs: tuple[ArgRef | None, ...]) -> list[list[int] | None]:
-    return [None if ref is None else [ref.base_index, ref.byte_offset] for ref in refs]
 
 
 def _read_refs(stored: Sequence[tuple[int, int] | None]) -> tuple[ArgRef | None, ...]:

@@ -45,22 +45,20 @@ from tilewright.targets.cpu.arrange import Barriers, arrange
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.check_places import check_places
 from tilewright.targets.cpu.code import CpuCode, PlacedModel, main_steps, passthrough
-from tilewright.targets.cpu.codegen import CompileJob, compile_objects, toolchain_version
+from tilewright.targets.cpu.codegen import CompileJob, compile_objects
 from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.energies import CpuEnergyCosts
 from tilewright.targets.cpu.executable import TensorSpec
 from tilewright.targets.cpu.forms import choose_forms
 from tilewright.targets.cpu.image import CpuImage
-from tilewright.targets.cpu.isa import Isa, isa_of
+from tilewright.targets.cpu.isa import Isa, isa_by_name, isa_of
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import LoweredPartition
-from tilewright.targets.cpu.main_code import (
-    build_main,
-)
+from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, build_main
+from tilewright.targets.cpu.pool import runtime_object
 from tilewright.targets.cpu.race import race
 from tilewright.targets.cpu.stage_costs import CpuStageBench
 from tilewright.targets.cpu.storage import (
-    FIRST_CALLER_BASE,
     Arrangements,
     Placement,
     Weights,
@@ -74,6 +72,7 @@ from tilewright.targets.cpu.tune import tune
 from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, TOLERANCES, random_feed
 from tilewright.targets.cpu.tuning_context import context_on
 from tilewright.targets.validate import require_whole
+from tilewright.tuning import NO_CHOICES
 from tilewright.tuning.search import is_faster
 
 logger = logging.getLogger(__name__)
@@ -117,12 +116,15 @@ class CpuTarget:
         return host_machine()
 
     def isa(self, options: Options) -> Isa:
-        """What generated code may use: all that the machine has, or what the options keep it to.
+        """What generated code may use: all that the machine has, or what the options keep it to; of several
+        instruction sets, the first that the machine has.
 
         Raises:
             UsageError: an instruction set that is unknown, or that the machine lacks.
         """
-        return isa_of(self.machine, options.isa)
+        names = options.isas
+        runs_here = (name for name in names if len(names) == 1 or isa_by_name(name).runs_on_host)
+        return isa_of(self.machine, next(runs_here, next(iter(names), None)))
 
     def backend(self, graph: Graph, options: Options) -> CpuBackend:
         """What plans and compiles a graph.
@@ -170,17 +172,59 @@ class CpuTarget:
             UnsupportedOp: a node that this target declines.
             BudgetExceeded: the arena would be larger than `options.max_memory_bytes`.
         """
-        options = program.options
-        isa = self.isa(options)
+        isa = self.isa(program.options)
         placed = placed or self.place(
             program, isa, progress=progress, arrangements=arrangements, lowering=lowering
         )
-        lowered, weights, plan = placed.lowered, placed.weights, placed.memory
+        image = self._image(program, placed, isa, profile=profile, progress=progress)
+        return CpuCode(
+            placed.program,
+            isa,
+            placed.lowered,
+            image,
+            placed.memory,
+            placed.problem,
+            placed.weights,
+            functools.partial(self._images, program, isa, image, placed.weights),
+        )
+
+    def _images(
+        self, program: Program, isa: Isa, image: CpuImage, weights: Weights
+    ) -> list[tuple[CpuImage, Weights]]:
+        """What is kept of a program's code: for this instruction set, and for the others that were asked for.
+
+        What was measured on this one says nothing of those.
+        """
+        images: dict[str, tuple[CpuImage, Weights]] = {}
+        for name in program.options.isas or (isa.name,):
+            other = isa_by_name(name)
+            if other.name == isa.name:
+                cache = _object_cache(program.options)
+                images[isa.name] = (replace(image, runtime=runtime_object(isa, cache=cache)), weights)
+            elif other.name not in images:
+                unmeasured = replace(program, choices=NO_CHOICES)
+                placed = self.place(unmeasured, other)
+                emitted = self._image(unmeasured, placed, other, with_runtime=True)
+                images[other.name] = (emitted, placed.weights)
+        return list(images.values())
+
+    def _image(
+        self,
+        program: Program,
+        placed: PlacedModel,
+        isa: Isa,
+        *,
+        profile: bool = False,
+        with_runtime: bool = False,
+        progress: Progress | None = None,
+    ) -> CpuImage:
+        """The code of a placed program, compiled."""
+        options = program.options
         main = build_main(placed.steps, isa, profile=profile)
         kernels = placed.kernels
         jobs = [CompileJob(k.text, k.needs_optimizer) for k in kernels.values()]
         jobs.append(CompileJob(main.ir_text))
-        cache = None if options.no_cache else ObjectCache(options.cache_dir or default_cache_directory())
+        cache = _object_cache(options)
         report = None if progress is None else functools.partial(progress, "kernels")
         objects = compile_objects(
             jobs,
@@ -190,22 +234,22 @@ class CpuTarget:
             progress=report,
             frozen=options.frozen,
         )
-        image = CpuImage(
+        return CpuImage(
             isa_name=isa.name,
-            isa_fingerprint=isa.fingerprint,
-            toolchain=toolchain_version(),
+            triple=isa.triple,
+            features=isa.features,
             inputs=tuple(TensorSpec.of(v) for v in program.graph.inputs),
             outputs=tuple(TensorSpec.of(v) for v in program.graph.outputs),
             passthrough=passthrough(program.graph),
             main=main,
             objects=tuple(objects),
-            constants=weights,
+            constants=placed.weights,
             host_steps=placed.host_steps,
             arena_bytes=placed.arena_bytes,
             scratch_bytes=placed.scratch_bytes,
             index_checks=placed.index_checks,
+            runtime=runtime_object(isa, cache=cache) if with_runtime else None,
         )
-        return CpuCode(placed.program, isa, lowered, image, plan, placed.problem)
 
     def place(
         self,
@@ -253,6 +297,10 @@ class CpuTarget:
         steps, host_steps = main_steps(lowered, placement)
         program = program.with_partition(lowering.partition)
         return PlacedModel(program, lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
+
+
+def _object_cache(options: Options) -> ObjectCache | None:
+    return None if options.no_cache else ObjectCache(options.cache_dir or default_cache_directory())
 
 
 class CpuBackend(PlainBackend):

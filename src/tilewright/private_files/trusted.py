@@ -1,0 +1,89 @@
+"""Whose signatures the user trusts: public keys, files of the user's state, or in the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from tilewright.errors import UsageError
+from tilewright.private_files.checks import NotPrivate, warn_once
+from tilewright.private_files.folder import PrivateFolder
+from tilewright.private_files.keys import state_folder
+from tilewright.private_files.places import TRUSTED_KEYS
+
+TRUST_ENV = "TILEWRIGHT_TRUST"
+"""Public keys in hex with commas between them: for containers, whose homes hold nothing."""
+
+MAX_NAME_BYTES = 200
+_PUBLIC_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def is_public_key(text: str) -> bool:
+    """Whether a text is a public key in hex.
+
+    >>> is_public_key("0f" * 32), is_public_key("../evil")
+    (True, False)
+    """
+    return _PUBLIC_KEY.fullmatch(text) is not None
+
+
+def trusted_keys() -> dict[str, str]:
+    """Trusted public keys in hex, and what they are called.
+
+    Raises:
+        UsageError: the environment names what is no public key.
+    """
+    keys: dict[str, str] = {}
+    folder = state_folder()
+    if folder is not None:
+        for key, _ in folder.files(TRUSTED_KEYS):
+            name = _name_of(folder, key) if is_public_key(key) else None
+            if name is not None:
+                keys[key] = name
+    for part in os.environ.get(TRUST_ENV, "").split(","):
+        key = part.strip().lower()
+        if key and not is_public_key(key):
+            raise UsageError(
+                f"{TRUST_ENV}: {part.strip()[:80]!r} is no public key: give 64 hexadecimal digits, as "
+                "`tilewright trust key` prints them."
+            )
+        if key:
+            keys.setdefault(key, TRUST_ENV)
+    return keys
+
+
+def trust(key: str, name: str) -> None:
+    """Trust what a key signs from now on.
+
+    Raises:
+        UsageError: there is no home to keep it in.
+        OSError: it cannot be kept.
+    """
+    _folder().write(name.encode()[:MAX_NAME_BYTES], TRUSTED_KEYS, key)
+
+
+def distrust(key: str) -> bool:
+    """Trust a key no longer; whether it was trusted.
+
+    Raises:
+        UsageError: there is no home that could hold it.
+    """
+    return _folder().remove(TRUSTED_KEYS, key)
+
+
+def _folder() -> PrivateFolder:
+    folder = state_folder()
+    if folder is None:
+        raise UsageError(f"no home directory to keep trusted keys in: set HOME, or name keys in {TRUST_ENV}.")
+    return folder
+
+
+def _name_of(folder: PrivateFolder, key: str) -> str | None:
+    """What a trusted key is called; None for a file that others may have written."""
+    try:
+        return folder.read(TRUSTED_KEYS, key, max_bytes=MAX_NAME_BYTES).decode(errors="replace")
+    except NotPrivate as problem:
+        warn_once(problem)
+        return None
+    except OSError:
+        return None
