@@ -115,11 +115,11 @@ def rewritten(name, edit):
         return [type(error).__name__, str(error)]
 
 def reverse(manifest, members):
-    calls = np.frombuffer(members["calls.bin"], "<i8")[::-1]
-    members["calls.bin"] = calls.tobytes()
+    calls = np.frombuffer(members["code/0/calls.bin"], "<i8")[::-1]
+    members["code/0/calls.bin"] = calls.tobytes()
 
 def older(manifest, members):
-    manifest["native"]["format"] = "0"
+    manifest["native"][0]["format"] = "0"
 
 print(json.dumps({
     "names": archive.names, "remarks": opened.remarks, "again": again,
@@ -129,7 +129,7 @@ print(json.dumps({
 }))
 """,
     )
-    assert "calls.bin" in found["names"]
+    assert "code/0/calls.bin" in found["names"]
     assert (found["remarks"], found["same"], found["again"]) == ([], True, True)
     kind, message = found["reversed"]
     assert (kind, message.count("\n")) == ("ArtifactCorrupt", 0)

@@ -16,6 +16,7 @@ comment holds the signature of who made it (`signature.py`), without which no co
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -143,13 +144,14 @@ def read_artifact(
     store = _code_store(archive, target, has_code=bool(codes))
     stored = Stored(archive, facts, target, options, store, codes)
     num_threads, remarks = _threads(path, options.num_threads, facts)
+    if options.isa is not None and not all("isa" in made_for for made_for in codes or ({},)):
+        raise UsageError(f"{path}: target {target.name} has no instruction sets; leave out --isa.")
     if store is None:
-        if options.isa is not None:
-            raise UsageError(f"{path}: target {target.name} has no instruction sets; leave out --isa.")
         return StoredModel(facts, Body(stored.program, lambda: (), stored.generated), remarks, num_threads)
     with archive.decoding(MANIFEST), inside("native"):
-        chosen, reason = _chosen(path, store, codes, options.isa)
-    reason = reason or _distrust(archive, options)
+        reasons = [store.refusal(made_for) for made_for in codes]
+    chosen = _chosen(path, codes, reasons, options.isa)
+    reason = reasons[chosen] or _distrust(archive, options)
     if reason is None:
         stored.chosen, stored.holds_chosen_only = chosen, options.isa not in (None, HOST)
         return StoredModel(facts, Body(stored.program, stored.packed, stored.restored), remarks, num_threads)
@@ -168,18 +170,15 @@ def _stated_codes(archive: Archive) -> tuple[Mapping[str, str], ...]:
 
 
 def _chosen(
-    path: Path, store: CodeStore, codes: Sequence[Mapping[str, str]], asked: str | None
-) -> tuple[int, str | None]:
-    """Which code to use: the first that this machine runs, or what was asked for; and why none of it can be.
+    path: Path, codes: Sequence[Mapping[str, str]], reasons: Sequence[str | None], asked: str | None
+) -> int:
+    """Which code to use: the first against which there is no reason, else the first; or what was asked for.
 
     Raises:
         UsageError: there is no code of the instruction set that was asked for, or it does not run here.
     """
-    reasons = [store.refusal(made_for) for made_for in codes]
     if asked is None or asked == HOST:
-        usable = (number for number, reason in enumerate(reasons) if reason is None)
-        chosen = next(usable, 0)
-        return chosen, reasons[chosen]
+        return next((number for number, reason in enumerate(reasons) if reason is None), 0)
     name = instruction_set_by_name(asked).name
     held = [made_for.get("isa", "") for made_for in codes]
     if name not in held:
@@ -190,7 +189,7 @@ def _chosen(
     chosen = held.index(name)
     if reasons[chosen] is not None:
         raise UsageError(f"{path}: {reasons[chosen]}, so --isa {asked} cannot be had here; leave it out.")
-    return chosen, None
+    return chosen
 
 
 def _distrust(archive: Archive, options: Options) -> str | None:
@@ -281,7 +280,9 @@ def _generated_again(
     program = store.adapted(replace(stored.bounded_program(), options=options), made_for)
     options = program.options
     clock = PhaseClock(given.timeout_s, None)
-    with stored.archive.decoding(), clock.phase("generate"):
+    # A kernel that a frozen cache lacks is no fault of the file.
+    blame = contextlib.nullcontext() if given.frozen else stored.archive.decoding()
+    with blame, clock.phase("generate"):
         code = stored.target.backend(program.graph, options).generate(program, progress=clock.report)
     remark = f"{path}: {reason}; generated again here in {clock.phase_s['generate']:.1f} s."
     logger.warning("%s", printable(remark))

@@ -50,6 +50,7 @@ VERBS: dict[str, str] = {
     "plan": "Build",
     "map": "Build",
     "cache": "Build",
+    "trust": "Build",
     "run": "Run",
     "bench": "Run",
     "profile": "Run",
