@@ -28,6 +28,7 @@ NUM_TAPS = 3
 
 # Elements that are made compact at a time: what they need stays in the caches.
 _SLICE = 1 << 16
+_CHANNELS = 128
 # Values below round to finite bfloat16.
 _LARGEST_PIECE = 3e38
 
@@ -178,15 +179,33 @@ class WinogradPanels:
         g = np.array(self.weight, np.float64)
         if view.ndim != 4 or view.shape[:2] != (NUM_TAPS, NUM_TAPS) or g.shape[1:] != (NUM_TAPS,):
             raise FieldError(f"{view.shape} is no filter of {NUM_TAPS} x {NUM_TAPS} taps", ".window")
-        factors = np.kron(g, g)
-        pieces: list[Array] = []
-        for start in range(0, view.shape[-1], self.width):
-            columns = view[..., start : start + self.width].astype(np.float64)
-            missing = -columns.shape[-1] % self.lanes
-            columns = np.pad(columns, ((0, 0), (0, 0), (0, 0), (0, missing)))
-            made = factors @ columns.reshape(NUM_TAPS * NUM_TAPS, -1)
-            pieces.append(made.astype(np.float32).reshape(-1))
-        return np.concatenate(pieces)
+        size, (num_inputs, num_outputs) = len(g), view.shape[2:]
+        packed = np.zeros(size**2 * num_inputs * _padded(num_outputs, self.lanes), np.float32)
+        done = 0
+        for start in range(0, num_outputs, self.width):
+            columns = view[..., start : start + self.width]
+            width = _padded(columns.shape[-1], self.lanes)
+            panel = packed[done : done + size**2 * num_inputs * width].reshape(size, size, num_inputs, width)
+            done += panel.size
+            # A few channels at a time: what they need stays in the caches.
+            for first in range(0, num_inputs, _CHANNELS):
+                taps = columns[:, :, first : first + _CHANNELS].astype(np.float64)
+                target = panel[:, :, first : first + _CHANNELS, : columns.shape[-1]]
+                for products, row in zip(target, g, strict=True):
+                    inner = _weighted(row, taps)
+                    for product, column in zip(products, g, strict=True):
+                        product[...] = _weighted(column, inner)
+        return packed
+
+
+def _weighted(factors: Array, parts: Array) -> Array:
+    """The sum of the parts times their factors, one after another: the same bits on every machine, as a
+    product of matrices does not promise."""
+    total: Array | None = None
+    for factor, part in zip(factors.tolist(), parts, strict=True):
+        if factor:
+            total = part * factor if total is None else np.add(total, part * factor, out=total)
+    return np.zeros_like(parts[0]) if total is None else total
 
 
 @dataclass(frozen=True, slots=True)
