@@ -34,6 +34,9 @@ R = TypeVar("R")
 
 _SHOWN_CHARS = 60
 
+NOWHERE: Mapping[str, np.ndarray[Any, Any]] = {}
+"""No arrays to write outputs to: every one gets a new one."""
+
 
 class _MismatchError(Exception):
     """A value that is not what its annotation says; the text is what was expected instead."""

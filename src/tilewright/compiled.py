@@ -15,18 +15,18 @@ from tilewright.calls import bound_inputs, checked_places
 from tilewright.compiled_facts import Body, CompiledFacts, MeasuredError, TensorInfo
 from tilewright.errors import ModelClosed, UsageError
 from tilewright.exchange import as_torch, is_torch_tensor
-from tilewright.explain import Explanation, explain_program
 from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
-from tilewright.program import Program
 from tilewright.steps import CostInfo, KernelInfo, MemoryInfo, StepInfo, TuningInfo
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from tilewright.explain import Explanation
     from tilewright.partition.base import Partition
+    from tilewright.program import Program
     from tilewright.report.compilation import CompilationReport, CompilationSummary
     from tilewright.schedule.base import Schedule
     from tilewright.targets.base import Executable
@@ -273,6 +273,8 @@ class CompiledModel:
         Raises:
             UsageError: no such name; the message lists close matches.
         """
+        from tilewright.explain import explain_program
+
         return explain_program(self.program, self.steps, self.facts.origins, name)
 
     def report(self) -> CompilationReport:

@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tilewright.explain import NodeOrigin
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Value
 from tilewright.options import Options
 from tilewright.printable import printable
-from tilewright.program import Program
 from tilewright.results import about
-from tilewright.steps import CostInfo, MemoryInfo, StepInfo
-from tilewright.targets.base import Executable
-from tilewright.targets.stored import StoredCode
+from tilewright.steps import CostInfo, MemoryInfo, NodeOrigin, StepInfo
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
+    from tilewright.ir.graph import Value
+    from tilewright.program import Program
+    from tilewright.targets.base import Executable
+    from tilewright.targets.stored import StoredCode
 
 _ONNX_TYPE_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 

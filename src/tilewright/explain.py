@@ -21,17 +21,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.results import Result, Table
-from tilewright.steps import KernelInfo, StepInfo
-
-
-@dataclass(frozen=True, slots=True)
-class NodeOrigin:
-    """One node of the model as it was loaded, and the nodes of the optimised graph that do its work."""
-
-    name: str
-    op_type: str
-    became: tuple[str, ...]
-    note: str = ""
+from tilewright.steps import KernelInfo, NodeOrigin, StepInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,10 +294,10 @@ class Options:
         _check_choice("accuracy", self.accuracy, get_args(Accuracy))
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
         object.__setattr__(self, "target", canonical_target(self.target))
-        if self.isa is not None:
-            from tilewright.hardware.processor import ALIASES
+        if self.isa:
+            from tilewright.hardware.instruction_sets import ALIASES
 
-            object.__setattr__(self, "isa", ALIASES.get(self.isa, self.isa))
+            object.__setattr__(self, "isa", ",".join(ALIASES.get(name, name) for name in self.isas))
         if not self.target:
             raise UsageError("target: the name is empty.")
         _check_positive("threads", self.threads)

@@ -44,6 +44,16 @@ STORED_TUNING: Final = TuningSettings()
 
 
 @dataclass(frozen=True, slots=True)
+class NodeOrigin:
+    """One node of the model as it was loaded, and the nodes of the optimised graph that do its work."""
+
+    name: str
+    op_type: str
+    became: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KernelInfo:
     """One launch of generated code, or one operator that runs on the host (`template` is then `host`).
 

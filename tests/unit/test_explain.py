@@ -7,9 +7,10 @@ import pytest
 
 import tilewright as tw
 from tilewright import zoo
-from tilewright.explain import NodeOrigin, origins_of
+from tilewright.explain import origins_of
 from tilewright.ir.text import parse_graph
 from tilewright.passes import PassReport, PassResult, Remark
+from tilewright.steps import NodeOrigin
 
 
 def origins(before: str, after: str, report: PassReport | None = None) -> dict[str, NodeOrigin]:

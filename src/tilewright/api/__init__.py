@@ -9,11 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright.api.artifacts import export_model, open_artifact
+    from tilewright.api.artifacts import open_artifact
     from tilewright.api.benchmark import BenchOptions, BenchResult, bench
     from tilewright.api.comparison import ComparisonResult, compare_models
     from tilewright.api.compilation import compile_model
     from tilewright.api.doctor import Diagnosis, diagnose
+    from tilewright.api.export import export_model
     from tilewright.api.inspection import Inspection, inspect_file
     from tilewright.api.learning import LearnResult, learn_costs
     from tilewright.api.mapping import MapRequest, map_operators
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from tilewright.progress import Progress
 
 _HOMES = {
-    "tilewright.api.artifacts": ("export_model", "open_artifact"),
+    "tilewright.api.artifacts": ("open_artifact",),
     "tilewright.api.benchmark": ("BenchOptions", "BenchResult", "bench"),
     "tilewright.api.comparison": ("ComparisonResult", "compare_models"),
     "tilewright.api.compilation": ("compile_model",),
     "tilewright.api.doctor": ("Diagnosis", "diagnose"),
+    "tilewright.api.export": ("export_model",),
     "tilewright.api.inspection": ("Inspection", "inspect_file"),
     "tilewright.api.learning": ("LearnResult", "learn_costs"),
     "tilewright.api.mapping": ("MapRequest", "map_operators"),

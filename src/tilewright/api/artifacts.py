@@ -1,28 +1,19 @@
-"""`tw.open` and `tw.export`: compiled models that were saved, and models written for C programs."""
+"""`tw.open`: compiled models that were saved. What compiles is loaded where something is compiled."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilewright.api.compilation import compilation_request, compile_model
-from tilewright.api.models import Model, Shapes
 from tilewright.arguments import checked
 from tilewright.artifact.honour import SERVED
 from tilewright.compiled import CompiledModel
-from tilewright.compiler import plan
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
-from tilewright.frontend.onnx import Source
 from tilewright.options import Options
-from tilewright.progress import PhaseClock, Progress
-from tilewright.tuning import NO_CHOICES
-
-if TYPE_CHECKING:
-    from tilewright.embed import ExportedModel
+from tilewright.progress import Progress
 
 
 @checked
@@ -70,6 +61,8 @@ def open_or_compile(
         return CompiledModel.open(path, options, asked)
     if options.trust:
         raise UsageError(f"{path}: --trust is for artifacts, and this is a model; leave it out.")
+    from tilewright.api.compilation import compile_model
+
     return compile_model(path, options=options, progress=progress)
 
 
@@ -77,50 +70,3 @@ def asked_of_artifacts(options: Options, paths: Iterable[Path]) -> frozenset[str
     """Which options are asked of the artifacts among some files: where there are models too, how to compile
     is said of those."""
     return options.asked if all(map(is_artifact, paths)) else options.asked & SERVED
-
-
-@checked
-def export_model(
-    model: CompiledModel | Model | Source,
-    folder: str | os.PathLike[str],
-    isa: str = "host",
-    *,
-    name: str | None = None,
-    force: bool = False,
-    shapes: Shapes | str | None = None,
-    options: Options | None = None,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> ExportedModel:
-    """Write a model as an object file, a C header, a file of weights and an example into a folder.
-
-    `isa` is host, avx2, avx512 or neon (aarch64): any machine's code can be written on any. `name` is that of
-    the files and of the C function; the model's by default. Files of an earlier export are replaced, all or
-    none; others, and those that were edited since, only with `force`. The rest is as for `compile`.
-
-    Raises:
-        UsageError: an unknown instruction set, no such folder, a name that is too long, or a file in the way.
-        UnsupportedOp: an operator without generated code.
-    """
-    from tilewright.embed import EmittingTarget, export_object, isa_for_export
-
-    record = isa_for_export(isa)
-    if isinstance(model, CompiledModel):
-        program, digest, stem = model.program, model.model_sha256, "model"
-    else:
-        model, options = compilation_request(model, "cpu", shapes, options, settings)
-        clock = PhaseClock(options.timeout_s, progress)
-        program = plan(model.graph, options, clock, target=EmittingTarget(record=record)).program
-        digest = model.sha256
-        stem = Path(model.name).stem
-    # Measured choices are another machine's.
-    program = dataclasses.replace(program, choices=NO_CHOICES)
-    return export_object(
-        program,
-        record,
-        Path(folder),
-        name=name or stem,
-        model_sha256=digest,
-        force=force,
-        progress=progress,
-    )

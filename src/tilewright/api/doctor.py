@@ -113,8 +113,8 @@ def _python() -> list[Check]:
 
 def _processor() -> list[Check]:
     from tilewright.hardware.host import host_instructions
+    from tilewright.hardware.instruction_sets import INSTRUCTION_SETS, widest_in
     from tilewright.hardware.probe import probe_host
-    from tilewright.hardware.processor import INSTRUCTION_SETS, widest_in
 
     facts, widest = probe_host(), widest_in(host_instructions())
     caches = ", ".join(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,29 +27,24 @@ from typing import TYPE_CHECKING, Any
 from tilewright.artifact.container import MANIFEST, Archive, Member, is_member_name, write_archive
 from tilewright.artifact.facts import decode_facts, encode_facts
 from tilewright.artifact.honour import require_honoured
-from tilewright.artifact.machine import decode_machine, encode_machine
 from tilewright.artifact.members import FACTS, GRAPH, MACHINE, PLAN, WEIGHTS, code_folder
-from tilewright.artifact.plan import encode_plan
 from tilewright.artifact.signature import SHOWN_DIGITS, sign
 from tilewright.artifact.stored import Stored
-from tilewright.artifact.tensors import encode_tensors
 from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.errors import ArtifactCorrupt, InternalError, UsageError
 from tilewright.fields import field_of, inside
+from tilewright.hardware.instruction_sets import HOST, instruction_set_by_name
 from tilewright.hardware.probe import num_threads_default
-from tilewright.hardware.processor import HOST, instruction_set_by_name
-from tilewright.ir.text import print_graph
 from tilewright.options import Accuracy, Options
 from tilewright.printable import printable
-from tilewright.program import Program
 from tilewright.progress import PhaseClock
-from tilewright.targets import find_target, is_machine, is_machine_known
-from tilewright.targets.base import CodeStore, Target
-from tilewright.targets.named_constants import named_constants
+from tilewright.targets import CPU, cpu_code_store, find_target, is_machine, is_machine_known
 from tilewright.targets.stored import StoredCode
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
+    from tilewright.program import Program
+    from tilewright.targets.base import CodeStore, Target
 
 __all__ = ["FORMAT_VERSION", "Archive", "StoredModel", "read_artifact", "save_artifact"]
 
@@ -69,6 +64,12 @@ def save_artifact(path: Path, facts: CompiledFacts, program: Program, codes: Seq
     Raises:
         UsageError: the file cannot be written.
     """
+    from tilewright.artifact.machine import encode_machine
+    from tilewright.artifact.plan import encode_plan
+    from tilewright.artifact.tensors import encode_tensors
+    from tilewright.ir.text import print_graph
+    from tilewright.targets.named_constants import named_constants
+
     tensors, constants = named_constants(program.graph)
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -138,14 +139,14 @@ def read_artifact(
         facts = decode_facts(archive.manifest)
         codes = _stated_codes(archive)
     archive.verify_signature()
-    target, machine = _made_for(archive, facts.target)
+    find, machine = _made_for(archive, facts.target)
     facts = replace(facts, machine=machine, options=_named_as_now(facts.options, archive.format_version))
     require_honoured(path, facts, options, options.asked if asked is None else asked)
-    store = _code_store(archive, target, has_code=bool(codes))
-    stored = Stored(archive, facts, target, options, store, codes)
+    store = _code_store(archive, facts.target, find, has_code=bool(codes))
+    stored = Stored(archive, facts, find, options, store, codes)
     num_threads, remarks = _threads(path, options.num_threads, facts)
     if options.isa is not None and not all("isa" in made_for for made_for in codes or ({},)):
-        raise UsageError(f"{path}: target {target.name} has no instruction sets; leave out --isa.")
+        raise UsageError(f"{path}: target {facts.target} has no instruction sets; leave out --isa.")
     if store is None:
         return StoredModel(facts, Body(stored.program, lambda: (), stored.generated), remarks, num_threads)
     with archive.decoding(MANIFEST), inside("native"):
@@ -213,11 +214,14 @@ def _named_as_now(options: Options, format_version: int) -> Options:
     return replace(options, accuracy=_EARLIER_ACCURACY_NAMES.get(options.accuracy, options.accuracy))
 
 
-def _made_for(archive: Archive, name: str) -> tuple[Target, Machine | None]:
-    """The target, which must be known here or be a machine that the artifact describes, and that machine.
+def _made_for(archive: Archive, name: str) -> tuple[Callable[[], Target], Machine | None]:
+    """What gives the target, which must be known here or be a machine that the artifact describes, and that
+    machine. The processor's loads when it is called for: stored code needs nothing of what generates code.
 
     A path in the file is never followed.
     """
+    from tilewright.artifact.machine import decode_machine
+
     with archive.decoding(MANIFEST), inside("target"):
         is_described = is_machine(name)
     if MACHINE in archive.names:
@@ -227,22 +231,28 @@ def _made_for(archive: Archive, name: str) -> tuple[Target, Machine | None]:
         with archive.decoding(MACHINE):
             machine = decode_machine(document)
         with archive.decoding(MANIFEST), inside("target"):
-            return find_target(name, machine), machine
+            described = find_target(name, machine)
+        return lambda: described, machine
     if is_described and is_machine_known(name):
         raise archive.corrupt(f"member {MACHINE!r} is missing")
+    if name == CPU:
+        return lambda: find_target(name), None
     try:
-        return find_target(name), None
+        known = find_target(name)
+        return lambda: known, None
     except UsageError as error:
         raise UsageError(f"{archive.path}: {MANIFEST}: target: {error}") from error
 
 
-def _code_store(archive: Archive, target: Target, *, has_code: bool) -> CodeStore | None:
+def _code_store(
+    archive: Archive, target: str, find: Callable[[], Target], *, has_code: bool
+) -> CodeStore | None:
     """What loads code of the target, which keeps code exactly if the file has any."""
-    store = target.code_store
+    store = cpu_code_store() if target == CPU else find().code_store
     if (store is not None) != has_code:
         has = "has native parts, which" if has_code else "lacks the native parts that"
         makes = "makes none" if has_code else "makes"
-        raise archive.corrupt(f"{MANIFEST}: native: it {has} target {target.name} {makes}")
+        raise archive.corrupt(f"{MANIFEST}: native: it {has} target {target} {makes}")
     return store
 
 

@@ -9,11 +9,10 @@ from functools import partial
 from typing import Any
 
 from tilewright.compiled_facts import CompiledFacts, MeasuredError, ModelMetadata, TensorInfo
-from tilewright.explain import NodeOrigin
 from tilewright.fields import FieldError, field_of, inside, sha256_text
 from tilewright.options import Options, option_types
 from tilewright.planning import UNLIMITED, Budget
-from tilewright.steps import CostInfo, MemoryInfo, StepInfo
+from tilewright.steps import CostInfo, MemoryInfo, NodeOrigin, StepInfo
 
 
 def encode_facts(facts: CompiledFacts) -> dict[str, Any]:

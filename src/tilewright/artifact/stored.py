@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ class Stored:
 
     archive: Archive
     facts: CompiledFacts
-    target: Target
+    find_target: Callable[[], Target]
     options: Options
     store: CodeStore | None = None
     codes: Sequence[Mapping[str, str]] = ()
@@ -44,6 +44,11 @@ class Stored:
     _program: Program | None = None
     _code: LoadableCode | None = None
     _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
+
+    @property
+    def target(self) -> Target:
+        """What it was compiled for."""
+        return self.find_target()
 
     def program(self) -> Program:
         """The program. Its invariants are checked: a file can say anything."""

@@ -163,7 +163,7 @@ class CompileFlags:
 
 
 def _check_isa(name: str) -> None:
-    from tilewright.hardware.processor import HOST, instruction_set_by_name
+    from tilewright.hardware.instruction_sets import HOST, instruction_set_by_name
 
     if name != HOST:
         instruction_set_by_name(name)

@@ -124,8 +124,8 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
 
 def _print_processor() -> None:
     from tilewright.hardware.host import host_instructions
+    from tilewright.hardware.instruction_sets import INSTRUCTION_SETS, widest_in
     from tilewright.hardware.probe import probe_host
-    from tilewright.hardware.processor import INSTRUCTION_SETS, widest_in
 
     facts, widest = probe_host(), widest_in(host_instructions())
     threads = f"{facts.num_threads} thread{'s' if facts.num_threads > 1 else ''}"

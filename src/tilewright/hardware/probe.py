@@ -42,6 +42,11 @@ class ProcessorFacts:
     features: tuple[str, ...]
     missing_features: tuple[str, ...]
 
+    @property
+    def processor(self) -> str:
+        """The name, as machines' descriptions call it."""
+        return self.name
+
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:

@@ -17,9 +17,13 @@ from tilewright.suggestions import likely
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
-    from tilewright.targets.base import Target
+    from tilewright.targets.base import CodeStore, Target
 
 TARGETS: Registry[Target] = families.TARGETS
+
+
+CPU = "cpu"
+"""The processor of this host, by its name."""
 
 
 def is_machine(text: str) -> bool:
@@ -39,6 +43,13 @@ def is_cpu(text: str) -> bool:
     True
     """
     return Spec.parse(families.canonical_target(text)).name == families.HOST_TARGET
+
+
+def cpu_code_store() -> CodeStore:
+    """How code of this processor is loaded again; nothing of what generates it is loaded."""
+    from tilewright.targets.cpu.stored import CpuStore
+
+    return CpuStore()
 
 
 def is_machine_known(text: str) -> bool:

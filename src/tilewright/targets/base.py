@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from tilewright.arguments import NOWHERE
 from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import BudgetExceeded, UnsupportedOp
@@ -69,10 +70,6 @@ class Support:
     def __str__(self) -> str:
         verdict = "yes" if self.is_supported else "no"
         return f"{verdict}: {self.reason}" if self.reason else verdict
-
-
-NOWHERE: Mapping[str, Array] = {}
-"""No arrays to write to: every output gets a new one."""
 
 
 class Executable(Protocol):

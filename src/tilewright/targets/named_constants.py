@@ -6,14 +6,15 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.fields import FieldError, decoded, parsed_json
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph
-from tilewright.ir.text import constants_of
+
+if TYPE_CHECKING:
+    from tilewright.ir.graph import Graph
 
 Array = np.ndarray[Any, Any]
 
@@ -23,6 +24,8 @@ def named_constants(graph: Graph) -> tuple[dict[str, Array], dict[str, dict[str,
 
     What is not an initializer, such as the body of a loop, is named by its digest.
     """
+    from tilewright.ir.text import constants_of
+
     names = {id(v.data): v.name for v in graph.values() if v.data is not None}
     tensors: dict[str, Array] = {}
     table: dict[str, dict[str, Any]] = {}

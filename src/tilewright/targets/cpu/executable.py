@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arguments import as_array, shown
+from tilewright.arguments import NOWHERE, as_array, shown
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.interpret import require_shape, run_node
-from tilewright.targets.base import NOWHERE
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.pool import AlignedBuffer, not_enough_memory
@@ -48,6 +46,8 @@ class HostStep:
 
     def callback(self) -> HostCallback:
         """The function that the executor calls with the base addresses of a run."""
+
+        from tilewright.ir.interpret import require_shape, run_node
 
         def run(bases: Sequence[int]) -> None:
             arrays = [

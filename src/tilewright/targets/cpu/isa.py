@@ -10,17 +10,17 @@ import llvmlite.binding as llvm
 
 from tilewright.errors import UsageError
 from tilewright.hardware.host import host_instructions, host_machine
-from tilewright.hardware.machine import Machine
-from tilewright.hardware.processor import (
+from tilewright.hardware.instruction_sets import (
     AMX_NEEDS,
     HOST,
     INSTRUCTION_SETS,
     InstructionSet,
     instruction_set_by_name,
     instruction_set_names,
-    narrowed,
     widest_in,
 )
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.processor import narrowed, promised_machine
 from tilewright.targets.cpu.values import ELEMENT_BYTES
 
 # First caches find a line by the bits within a page, which are the same before and after translation.
@@ -216,7 +216,7 @@ def isa_by_name(name: str) -> Isa:
     if name == HOST:
         return host_isa()
     wanted = instruction_set_by_name(name)
-    return _isa(narrowed(host_machine(), wanted) or wanted.machine, wanted)
+    return _isa(narrowed(host_machine(), wanted) or promised_machine(wanted), wanted)
 
 
 def _isa(machine: Machine, instruction_set: InstructionSet) -> Isa:

@@ -21,6 +21,7 @@ from typing import Final
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Nest, Operand
 from tilewright.targets.cpu.arrangements import Arrangement
+from tilewright.targets.cpu.main_code import REPORT_BYTES as REPORT_BYTES
 from tilewright.tuning import Choice
 
 OperandKey = tuple[str, int]  # Operand.key: (kind, position)
@@ -85,7 +86,6 @@ class IndexCheck:
 # The kind of operand where a kernel notes, for each of its checks, the smallest and the largest index that
 # lies outside its axis: two int64, both 0 while there is none (0 is always inside).
 REPORTS: Final = "reports"
-REPORT_BYTES = 16
 
 
 def reports_operand(num_checks: int) -> Operand:

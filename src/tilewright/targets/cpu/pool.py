@@ -22,12 +22,10 @@ from typing import Any
 
 from tilewright.errors import BudgetExceeded, UsageError
 from tilewright.forks import ForkSafeLock
-from tilewright.hardware.host import host_instructions
-from tilewright.hardware.probe import MAX_THREADS
+from tilewright.hardware.probe import MAX_THREADS, processor_facts
 from tilewright.targets.cpu import pool_ir
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
-from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.stage_ir import STAGE_EXPORT
 
 logger = logging.getLogger(__name__)
@@ -107,7 +105,7 @@ def runtime_code(
     The first call loads what was `compiled` before, or else compiles it or reads it from `cache`; later calls
     give the same one.
     """
-    futex = pool_ir.has_futex(host_instructions().triple) if use_futex is None else use_futex
+    futex = pool_ir.has_futex(processor_facts().triple) if use_futex is None else use_futex
     if futex not in _runtimes:
         with _pools_lock:
             if futex not in _runtimes:
@@ -117,6 +115,8 @@ def runtime_code(
 
 def _load_runtime(use_futex: bool, cache: ObjectCache | None, compiled: bytes | None) -> RuntimeCode:
     if compiled is None:
+        from tilewright.targets.cpu.isa import host_isa
+
         isa = host_isa()
         job = CompileJob(pool_ir.pool_ir(isa.triple, use_futex=use_futex))
         (compiled,) = compile_objects([job], isa, cache=cache)

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 
 from tilewright.errors import InternalError, ModelClosed, UsageError
 from tilewright.hardware.probe import affinity_cores, resolve_threads
-from tilewright.ir.nest import outside_axis
 from tilewright.targets.cpu.codegen import JitLibrary
-from tilewright.targets.cpu.kernel import REPORT_BYTES
-from tilewright.targets.cpu.main_code import HostCall, MainCode
+from tilewright.targets.cpu.main_code import REPORT_BYTES, HostCall, MainCode
 from tilewright.targets.cpu.pool import (
     AlignedBuffer,
     WorkerPool,
@@ -291,6 +289,8 @@ class Executor:
             self._index_checks, struct.iter_unpack("=qq", reports), strict=True
         ):
             if lowest or highest:
+                from tilewright.ir.nest import outside_axis
+
                 raise outside_axis(check.where, highest or lowest, check.axis, check.extent)
 
     def _resolve(self, context: RunContext, key: tuple[int, ...]) -> None:

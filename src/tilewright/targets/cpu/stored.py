@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tilewright.fields import FieldError, decoded, inside
-from tilewright.hardware.host import host_instructions
-from tilewright.hardware.processor import INSTRUCTION_SETS
+from tilewright.hardware.instruction_sets import INSTRUCTION_SETS
+from tilewright.hardware.probe import processor_facts
 from tilewright.ir.dtype import DType
 from tilewright.parallel import map_on_cores
 from tilewright.targets.cpu.arrangements import Arrangement, decode_arrangement
 from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
-from tilewright.targets.cpu.kernel import REPORT_BYTES
-from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, ArgRef, HostCall, MainCode
+from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, REPORT_BYTES, ArgRef, HostCall, MainCode
 from tilewright.targets.cpu.pool_ir import INTERFACE
 from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.stored import StoredCode, StoredParts
@@ -70,7 +69,7 @@ class MadeFor:
     def refusal(self) -> str | None:
         """Why this host cannot run it; None if it can."""
         known = next((i for i in INSTRUCTION_SETS if i.name == self.isa), None)
-        host = host_instructions()
+        host = processor_facts()
         missing = sorted({f for f in self.features.split(",") if f} - set(host.features))
         if known is None or not known.is_in(host) or _system(host.triple) != self.system:
             return f"its code is for another processor ({self.isa}, {self.system})"

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tilewright.arguments import NOWHERE
 from tilewright.cost.energy import EnergyTable, source_of
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import full_region
 from tilewright.program import Program
 from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, planned_steps
-from tilewright.targets.base import NOWHERE, Array, written_into
+from tilewright.targets.base import Array, written_into
 from tilewright.targets.npu.describe import plan_of, subgraphs_of
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.occupancy import levels_over_time

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.arguments import NOWHERE
 from tilewright.errors import UsageError
 from tilewright.hardware.host import host_memory
 from tilewright.hardware.machine import Machine
@@ -15,7 +16,7 @@ from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import StepInfo, planned_steps
-from tilewright.targets.base import NOWHERE, Array, PlainBackend, Support
+from tilewright.targets.base import Array, PlainBackend, Support
 from tilewright.targets.validate import require_valid_program
 
 

@@ -1,0 +1,117 @@
+"""The instruction sets by name: what each promises.
+
+A name such as `avx2` promises features, vectors and registers. What machines make of that is `processor.py`:
+this loads at once, where stored code is opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewright.errors import UsageError
+
+
+class Executes(Protocol):
+    """What a processor executes, in LLVM's words."""
+
+    @property
+    def triple(self) -> str: ...  # noqa: D102
+
+    @property
+    def processor(self) -> str: ...  # noqa: D102
+
+    @property
+    def features(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    @property
+    def missing_features(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionSet:
+    """What the name of an instruction set promises; `processor`, `needs` and `features` are LLVM's words.
+
+    `features` are those that the processor of that name lacks; `vector_bytes` are the widths of vectors that
+    code uses, the widest first.
+    """
+
+    name: str
+    triple: str
+    processor: str
+    needs: tuple[str, ...]
+    vector_bytes: tuple[int, ...]
+    num_vector_registers: int
+    features: tuple[str, ...] = ()
+
+    def is_in(self, instructions: Executes) -> bool:
+        """Whether a processor has all that the name promises."""
+        architecture, found = (triple.split("-", 1)[0] for triple in (self.triple, instructions.triple))
+        if _ARCHITECTURES.get(found, found) != architecture:
+            return False
+        promised = (
+            known.needs
+            for known in INSTRUCTION_SETS
+            if known.processor == instructions.processor and not known.features
+        )
+        has = {*instructions.features, *(need for needs in promised for need in needs)}
+        return set(self.needs) <= has - set(instructions.missing_features)
+
+
+# What else architectures are called.
+_ARCHITECTURES = {"arm64": "aarch64"}
+_AVX2_NEEDS = ("avx2", "fma", "f16c", "bmi", "bmi2")
+_AVX512_NEEDS = (*_AVX2_NEEDS, "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd")
+AMX_NEEDS = ("amx-tile", "amx-bf16", "avx512bf16")
+"""Features of a unit that multiplies tiles of bfloat16."""
+_X86_TRIPLE = "x86_64-unknown-linux-gnu"
+_ARM_TRIPLE = "aarch64-unknown-linux-gnu"
+INSTRUCTION_SETS = (
+    InstructionSet("avx512", _X86_TRIPLE, "x86-64-v4", _AVX512_NEEDS, (64, 32, 16), 32),
+    InstructionSet(
+        "avx512+amx",
+        _X86_TRIPLE,
+        "x86-64-v4",
+        (*_AVX512_NEEDS, *AMX_NEEDS),
+        (64, 32, 16),
+        32,
+        features=AMX_NEEDS,
+    ),
+    InstructionSet("avx2", _X86_TRIPLE, "x86-64-v3", _AVX2_NEEDS, (32, 16), 16),
+    InstructionSet("neon", _ARM_TRIPLE, "generic", (), (16,), 32),
+)
+"""The widest of each architecture first; one that adds a unit to another's vectors behind that."""
+
+ALIASES = {
+    "aarch64": "neon",
+    "arm64": "neon",
+    "x86-64-v3": "avx2",
+    "x86-64-v4": "avx512",
+}
+"""What else people call the instruction sets."""
+
+HOST = "host"
+"""What stands for all that the processor of this host has."""
+
+
+def instruction_set_names() -> tuple[str, ...]:
+    """Every name that an instruction set may be given by."""
+    return (HOST, *(known.name for known in INSTRUCTION_SETS), *ALIASES)
+
+
+def instruction_set_by_name(name: str) -> InstructionSet:
+    """What a name, or an alias, promises.
+
+    Raises:
+        UsageError: no instruction set has that name.
+    """
+    known = {instruction_set.name: instruction_set for instruction_set in INSTRUCTION_SETS}
+    meant = ALIASES.get(name, name)
+    if meant not in known:
+        raise UsageError(f"unknown instruction set {name!r}: give {', '.join(instruction_set_names())}.")
+    return known[meant]
+
+
+def widest_in(instructions: Executes) -> InstructionSet | None:
+    """The widest instruction set that a processor has; None if none is known of it."""
+    return next((known for known in INSTRUCTION_SETS if known.is_in(instructions)), None)
