@@ -44,7 +44,7 @@ MEMORY_BYTES = 12 << 30  # of address space; a bomb is then an error of memory, 
 
 MAKERS = (small_net, host_net, mixed_outputs)
 TARGETS = ("cpu", "interpreter", "stcp920")
-DOCUMENTS = ("plan.json", "native.json", "machine.json")
+DOCUMENTS = ("plan.json", "code/0/facts.json", "machine.json")
 _RAW = "\0raw:"  # marks a text that goes into the document as it stands
 
 DEEP = "[" * 200_000 + "]" * 200_000
@@ -186,7 +186,7 @@ def field_forgeries(parts: Parts, rng: random.Random) -> Iterator[Forged]:
         for name, shape in order:
             place = rng.choice(kinds[name, shape])
             document, what = changed(by_name[name], place, rng)
-            trust = name == "native.json"
+            trust = name == "code/0/facts.json"
             if trust and _is_believed(by_name[name], document, place):
                 continue
             yield Forged(f"{name} {place}: {what}", trust, _with_document(parts, name, document))

@@ -35,13 +35,11 @@ from tests.support.recording import CONTEXT, batch
 
 import tilewright as tw
 from tilewright import private_files
-from tilewright.artifact.trust import is_ours
 from tilewright.private_files import (
     DATABASE,
     KEY_NAME,
     LOOPS,
     OBJECTS,
-    TRUSTED,
     BadRecord,
     PrivateFolder,
     Records,
@@ -89,7 +87,7 @@ class Damage:
 
 
 def fill(folder: Path) -> Filled:
-    """A cache with kernels, loops, records of artifacts and findings of tuning."""
+    """A cache with kernels, loops and findings of tuning."""
     model = tw.load(small_net(channels=24, size=12))
     rng = np.random.default_rng(0)
     feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in model.graph.inputs}
@@ -103,12 +101,11 @@ def fill(folder: Path) -> Filled:
         for number in range(3):
             name = hashlib.sha256(str(number).encode()).hexdigest()
             Records(PrivateFolder(cache), LOOPS).put(name, b"loop %d" % number)
-            Records(PrivateFolder(cache), TRUSTED).put(name, b"")
         with sqlite3.connect(cache / DATABASE) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.close()
         records = {}
-        for path in sorted(p for kind in (OBJECTS, LOOPS, TRUSTED) for p in (cache / kind).rglob("*")):
+        for path in sorted(p for kind in (OBJECTS, LOOPS) for p in (cache / kind).rglob("*")):
             kind, *below, name = path.relative_to(cache).parts
             if path.is_file():
                 content = Records(PrivateFolder(cache), kind).verified(name, *below)
@@ -340,7 +337,7 @@ def _by_content(path: Path) -> tuple[bool, bool]:
         size = path.stat().st_size
         return TOLD if size > private_files.KEY_BYTES else SILENT
     folder = path.parent
-    while folder.name not in (OBJECTS, LOOPS, TRUSTED):
+    while folder.name not in (OBJECTS, LOOPS):
         folder = folder.parent
     key = (folder.parent.with_name("state") / "tilewright" / KEY_NAME).read_bytes()
     try:
@@ -355,12 +352,10 @@ def damage(rng: random.Random, box: Sandbox) -> Damage | None:
     cache, key = box.cache, box.state / "tilewright" / KEY_NAME
     records = [cache.joinpath(*parts) for parts in box.filled.records]
     loops = [p for p in records if p.is_relative_to(cache / LOOPS)]
-    trusted = [p for p in records if p.is_relative_to(cache / TRUSTED)]
     places: tuple[tuple[Sequence[Path], Sequence[Change]], ...] = (
         (records, _TO_RECORDS),
         (records, _TO_RECORDS),
         (loops, _TO_RECORDS),
-        (trusted, _TO_RECORDS),
         ([cache / DATABASE], _TO_DATABASES),
         ([cache / DATABASE], _TO_DATABASES),
         ([key], _TO_KEYS),
@@ -484,8 +479,6 @@ def _use(box: Sandbox, findings: list[str]) -> None:
                 findings.append(f"a record of {kind} that was not written here is used")
         except OSError:
             continue
-    if is_ours("f" * 64, box.cache):
-        findings.append("an artifact that was not made here is trusted")
     database = TuningDatabase.in_folder(box.cache)
     database.trials(CONTEXT, "site")
     database.record(CONTEXT, batch(0, 0))

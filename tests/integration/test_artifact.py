@@ -18,6 +18,7 @@ from tests.support.models import feed_for, host_net, mixed_outputs, small_net
 
 import tilewright as tw
 from tilewright import artifact
+from tilewright.api.trust import distrust_key, list_trusted, trust_key
 from tilewright.artifact.container import Archive, Member, write_archive
 from tilewright.errors import UsageError
 from tilewright.hardware.probe import num_threads_default
@@ -221,7 +222,7 @@ def test_nonsense_with_the_right_digests_is_refused(what: str, path: Path, tmp_p
 
 def test_tables_of_nonsense_are_refused_even_if_trusted(path: Path, tmp_path: Path) -> None:
     def edit(manifest: dict, members: dict) -> None:
-        members["native.json"] = b"{}"
+        members["code/0/facts.json"] = b"{}"
 
     refusal(rewritten(path, tmp_path / "bad.tw", edit), trust=True)
 
@@ -230,7 +231,7 @@ def test_tables_of_nonsense_are_refused_even_if_trusted(path: Path, tmp_path: Pa
 
 
 def as_from_elsewhere(path: Path, target: Path) -> Path:
-    """The same content under a manifest that this machine did not write."""
+    """The same content, which nobody signed."""
     return rewritten(path, target, lambda manifest, members: manifest.update(note="from elsewhere"))
 
 
@@ -242,7 +243,7 @@ def test_code_of_another_machine_is_made_again_unless_trusted(
     foreign = as_from_elsewhere(path, tmp_path / "foreign.tw")
     opened = tw.open(foreign)
     (remark,) = opened.remarks
-    assert "this machine did not make its code" in remark
+    assert "nobody signed its code" in remark
     assert "--trust" in remark
     assert "\n" not in remark
     assert remark in caplog.messages
@@ -255,7 +256,7 @@ def test_code_of_another_machine_is_made_again_unless_trusted(
 def test_untrusted_code_is_not_even_read(path: Path, tmp_path: Path) -> None:
     def edit(manifest: dict, members: dict) -> None:
         for name in members:
-            if name.endswith(".o") or name in ("native.json", "constants.bin"):
+            if name.startswith("code/"):
                 members[name] = b"evil"
 
     opened = tw.open(rewritten(path, tmp_path / "evil.tw", edit))
@@ -265,15 +266,17 @@ def test_untrusted_code_is_not_even_read(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"isa": "neon", "isa_fingerprint": "0" * 16}, "another processor (neon"),
-        ({"toolchain": "llvmlite-0.1/llvm-1"}, "another compiler (llvmlite-0.1"),
+        ({"isa": "neon", "system": "aarch64-linux"}, "another processor (neon, aarch64-linux"),
+        ({"system": "x86_64-solaris"}, "another processor"),
+        ({"features": "sse99"}, "with sse99"),
+        ({"interface": "0"}, "another version of the runtime (0,"),
     ],
 )
-def test_code_for_another_processor_or_by_another_compiler_is_never_run(
+def test_code_for_another_processor_or_another_runtime_is_never_run(
     path: Path, tmp_path: Path, change: dict, words: str
 ) -> None:
     def edit(manifest: dict, members: dict) -> None:
-        manifest["native"].update(change)
+        manifest["native"][0].update(change)
         for name in members:
             if name.endswith(".o"):
                 members[name] = b"code of another processor"
@@ -283,34 +286,165 @@ def test_code_for_another_processor_or_by_another_compiler_is_never_run(
     assert same(opened.run(None, feed_for(small_net())), tw.open(path).run(None, feed_for(small_net())))
 
 
-def test_another_home_knows_no_artifacts(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the keys of a user of whom nothing else is known."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "tilewright"
+
+
+def test_another_cache_needs_nothing_of_the_first(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "other"))
-    assert tw.open(path).remarks
-    monkeypatch.delenv("TILEWRIGHT_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "relative")
-    assert tw.open(path).remarks
-
-
-def test_a_record_that_others_may_write_is_not_believed(path: Path, cache: Path) -> None:
-    trusted = cache / "trusted"
     assert tw.open(path).remarks == ()
-    trusted.chmod(0o777)
-    try:
-        assert tw.open(path).remarks
-    finally:
-        trusted.chmod(0o700)
+    assert tw.open(path).run(None, feed_for(small_net()))
+    assert not (tmp_path / "other").exists()
 
 
-def test_a_record_that_cannot_be_written_is_a_warning(
+def test_another_user_trusts_a_key_once(path: Path, state: Path, tmp_path: Path) -> None:
+    (remark,) = tw.open(path).remarks
+    assert "which you do not trust" in remark
+    assert "tilewright trust add" in remark
+    added = trust_key(str(path), "a friend")
+    assert tw.open(path).remarks == ()
+    assert [(k.key, k.name) for k in list_trusted().keys] == [(added.key, "a friend")]
+    assert list_trusted().user_key != added.key
+    assert tw.open(tw.compile(small_net(), threads=1).save(tmp_path / "own.tw")).remarks == ()
+    distrust_key("a friend")
+    assert tw.open(path).remarks
+
+
+def test_a_container_trusts_by_its_environment(
+    path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signature = Archive(path).signature
+    assert signature is not None
+    monkeypatch.setenv("TILEWRIGHT_TRUST", f"{'0' * 64}, {signature.public_key}")
+    assert tw.open(path).remarks == ()
+    monkeypatch.setenv("TILEWRIGHT_TRUST", "everybody")
+    with pytest.raises(UsageError, match="TILEWRIGHT_TRUST: 'everybody' is no public key"):
+        tw.open(path)
+
+
+def test_keys_that_others_may_write_are_not_believed(path: Path, state: Path) -> None:
+    key = trust_key(str(path)).key
+    assert tw.open(path).remarks == ()
+    (state / "trusted-keys" / key).chmod(0o666)
+    assert tw.open(path).remarks
+
+
+def test_a_signature_of_other_content_is_damage(path: Path, tmp_path: Path) -> None:
+    other = tw.compile(small_net(channels=8), threads=1).save(tmp_path / "other.tw")
+    raw, donor = path.read_bytes(), other.read_bytes()
+    start = raw.rindex(b"ed25519 ")
+    end = raw.rindex(b", tilewright artifact")
+    given = donor[donor.rindex(b"ed25519 ") : donor.rindex(b", tilewright artifact")]
+    path.write_bytes(raw[:start] + given + raw[end:])
+    assert "its signature is not of its content" in refusal(path)
+
+
+def test_what_cannot_be_signed_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    compiled = tw.compile(small_net(), no_cache=True)
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "file"))
-    path = compiled.save(tmp_path / "m.tw")
-    assert any("cannot record" in m for m in caplog.messages)
-    assert tw.open(path).remarks
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    path = tw.compile(small_net(), no_cache=True).save(tmp_path / "m.tw")
+    assert any("is not signed" in m for m in caplog.messages)
+    assert "nobody signed its code" in tw.open(path).remarks[0]
+
+
+# What may be asked of an artifact.
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"accuracy": "strict"}, "cannot honour --accuracy strict (compiled with default); leave that out"),
+        ({"partition": "layerwise", "effort": 0}, "--effort 0 (compiled with 2), --partition layerwise"),
+        ({"shapes": "image:2x3x12x12"}, "--shapes image:2x3x12x12 (its inputs are image:1x3x12x12)"),
+        ({"target": "interpreter"}, "--target interpreter (compiled with cpu)"),
+        ({"isa": "avx512+amx"}, "not for avx512+amx"),
+        ({"isa": "sse"}, "unknown instruction set 'sse'"),
+    ],
+)
+def test_what_was_not_compiled_in_cannot_be_asked(path: Path, settings: dict, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        tw.open(path, **settings)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_was_compiled_in_may_be_asked(path: Path) -> None:
+    opened = tw.open(path, shapes="image:1x3x12x12", seed=3, max_memory_bytes="1GiB", timeout_s=60.0)
+    assert opened.run(None, feed_for(small_net()))
+
+
+def test_a_limit_on_memory_holds_for_artifacts(path: Path) -> None:
+    with pytest.raises(tw.BudgetExceeded, match=r"more than the 1\.0 KiB of --max-memory"):
+        tw.open(path, max_memory_bytes="1KiB")
+
+
+def test_a_frozen_cache_makes_no_code_again(path: Path, state: Path, cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the cache, which is frozen"):
+        tw.open(path, frozen=True, cache_dir=tmp_path / "empty")
+
+
+# Weights and instruction sets.
+
+
+def test_weights_are_stored_once(tmp_path: Path) -> None:
+    model = small_net(channels=256)
+    path = tw.compile(model, threads=1).save(tmp_path / "m.tw")
+    archive = Archive(path)
+    weights = sum(numpy_helper.to_array(t).nbytes for t in model.graph.initializer)
+    assert weights > 100_000
+    others = sum(archive.size_of(n) for n in archive.names if not n.endswith((".o", ".json", ".txt")))
+    assert others <= 1.05 * weights
+
+
+def test_code_for_several_instruction_sets_shares_weights(tmp_path: Path) -> None:
+    from tilewright.targets.cpu.isa import host_isa
+
+    one = tw.compile(small_net(channels=64), threads=1)
+    several = tw.compile(
+        small_net(channels=64),
+        threads=1,
+        isa=f"host,{'avx2' if host_isa().arch == 'x86_64' else 'neon'},aarch64",
+    )
+    path = several.save(tmp_path / "several.tw")
+    made_for = Archive(path).manifest["native"]
+    assert len({m["isa"] for m in made_for}) == len(made_for) >= 2
+    size = Archive(one.save(tmp_path / "one.tw")).size_of("weights.safetensors")
+    assert Archive(path).size_of("weights.safetensors") == size
+    feed = feed_for(small_net(channels=64))
+    want = several.run(None, feed)
+    for code in made_for:
+        if code["system"].startswith(host_isa().arch):
+            opened = tw.open(path, isa=code["isa"])
+            assert opened.remarks == ()
+            for a, b in zip(want, opened.run(None, feed), strict=True):
+                np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+        else:
+            with pytest.raises(UsageError, match="another processor"):
+                tw.open(path, isa=code["isa"])
+
+
+OPENS_ALONE = """
+import sys, numpy as np, tilewright as tw
+opened = tw.open(sys.argv[1])
+feed = {i.name: np.zeros(i.shape, i.dtype.numpy) for i in opened.get_inputs()}
+opened.run(None, feed)
+heavy = "tilewright.compiler", "tilewright.passes", "tilewright.targets.cpu.lower", "onnx", "numba", "pydantic"
+assert not opened.remarks, opened.remarks
+assert not sys.modules.keys() & set(heavy)
+"""
+
+
+def test_stored_code_starts_without_what_generates_code(path: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "TILEWRIGHT_CACHE": str(tmp_path / "none")}
+    subprocess.run([sys.executable, "-c", OPENS_ALONE, str(path)], check=True, env=environment)
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_code_of_the_other_instruction_set_of_this_machine_is_run(tmp_path: Path) -> None:
@@ -320,8 +454,7 @@ def test_the_code_of_the_other_instruction_set_of_this_machine_is_run(tmp_path: 
     if not others:
         pytest.skip("this machine runs one instruction set only")
     compiled = tw.compile(small_net(), isa=others[0])
-    code = compiled.stored_code()
-    assert code is not None
+    (code,) = compiled.stored_code()
     assert code.made_for["isa"] == others[0]
     assert tw.open(compiled.save(tmp_path / "m.tw")).remarks == ()
 
@@ -362,7 +495,7 @@ FIELDS = {
     "options.budget.evaluations: is missing": lambda m: m["options"].update(budget={}),
     "options.hint: expected one of latency": lambda m: m["options"].update(hint="hurry"),
     "expected a SHA-256 in hex, found '*/ evil'": lambda m: m.update(model_sha256="*/ evil"),
-    "native.isa: expected a text, found null": lambda m: m["native"].update(isa=None),
+    "native[0].isa: expected a text, found null": lambda m: m["native"][0].update(isa=None),
     "origins: expected a list, found 5": lambda m: m.update(origins=5),
     "found a number of 3000 bits": lambda m: m.update(target=1 << 2999),
 }
@@ -412,7 +545,7 @@ def test_native_parts_belong_to_targets_that_make_code(path: Path, tmp_path: Pat
     assert "has native parts, which target interpreter makes none" in refusal(
         to(target="interpreter"), trust=trust
     )
-    assert "lacks the native parts that target cpu makes" in refusal(to(native=None), trust=trust)
+    assert "lacks the native parts that target cpu makes" in refusal(to(native=[]), trust=trust)
     with pytest.raises(tw.UsageError, match=r"other\.tw: manifest\.json: target: Unknown target 'gpu'"):
         tw.open(to(target="gpu"), trust=trust)
 
@@ -439,18 +572,20 @@ def test_an_artifact_says_nothing_about_cache_and_time(path: Path, tmp_path: Pat
 def test_tables_are_checked_even_if_trusted(path: Path, tmp_path: Path) -> None:
     def edit(**changes: object):
         def change(manifest: dict, members: dict) -> None:
-            tables = json.loads(members["native.json"])
+            tables = json.loads(members["code/0/facts.json"])
             for name, value in changes.items():
                 (tables["main"] if name in tables["main"] else tables)[name] = value
-            members["native.json"] = json.dumps(tables).encode()
+            members["code/0/facts.json"] = json.dumps(tables).encode()
 
         return rewritten(path, tmp_path / "bad.tw", change)
 
-    assert "native.json: main.arg_table[0]: lies outside" in refusal(
+    assert "code/0/facts.json: main.arg_table[0]: lies outside" in refusal(
         edit(arg_table=[[0, 1 << 40]]), trust=True
     )
-    assert "native.json: main.segments[0]: host step 7" in refusal(edit(segments=[7]), trust=True)
-    assert "native.json: main.num_bases: 4000" in refusal(edit(num_bases=4000), trust=True)
-    assert "native.json: inputs: are not those" in refusal(edit(inputs=[]), trust=True)
-    assert "native.json: outputs[0]: nothing writes it" in refusal(edit(arg_table=[]), trust=True)
-    assert "native.json: passthrough.x: is no output" in refusal(edit(passthrough={"x": "image"}), trust=True)
+    assert "code/0/facts.json: main.segments[0]: host step 7" in refusal(edit(segments=[7]), trust=True)
+    assert "code/0/facts.json: main.num_bases: 4000" in refusal(edit(num_bases=4000), trust=True)
+    assert "code/0/facts.json: inputs: are not those" in refusal(edit(inputs=[]), trust=True)
+    assert "code/0/facts.json: outputs[0]: nothing writes it" in refusal(edit(arg_table=[]), trust=True)
+    assert "code/0/facts.json: passthrough.x: is no output" in refusal(
+        edit(passthrough={"x": "image"}), trust=True
+    )

@@ -199,7 +199,7 @@ def test_links_above_the_cache_are_followed_if_they_are_ones_own(tmp_path: Path)
 def test_a_record_is_bound_to_its_kind_and_name_and_key(records: Records, state: Path) -> None:
     records.put("a", b"one")
     whole = records.folder.read(OBJECTS, "a")
-    other = Records(records.folder, "trusted")
+    other = Records(records.folder, "loops")
     for target, name in ((records, "b"), (other, "a")):
         target.folder.write(whole, target.kind, name)
         with pytest.raises(BadRecord, match="damaged"):

@@ -29,6 +29,9 @@ NUM_TAPS = 3
 # Elements that are made compact at a time: what they need stays in the caches.
 _SLICE = 1 << 16
 _CHANNELS = 128
+# Elements of a window, where a constant is small: loops that do not move read an element several times.
+_MIN_LIMIT = 1 << 24
+_WIDEST_PANEL = 1 << 16
 # Values below round to finite bfloat16.
 _LARGEST_PIECE = 3e38
 
@@ -64,6 +67,8 @@ class Window:
         flat = np.ascontiguousarray(array).reshape(-1)
         if len(self.shape) != len(self.strides):
             raise FieldError(f"{len(self.strides)} strides of {len(self.shape)} loops", ".window")
+        if prod(self.shape) > max(_MIN_LIMIT, 4 * flat.size):
+            raise FieldError(f"{prod(self.shape)} elements of {flat.size}", ".window.shape")
         reach = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
         first, last = self.offset + sum(min(r, 0) for r in reach), self.offset + sum(max(r, 0) for r in reach)
         if prod(self.shape) > 0 and not 0 <= first <= last < flat.size:
@@ -80,6 +85,12 @@ def window(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Win
 
 def _padded(extent: int, lanes: int) -> int:
     return -(-extent // lanes) * lanes
+
+
+def _require_panels(lanes: int, width: int) -> None:
+    """That panels are whole vectors, of some that a machine may have."""
+    if not 0 < lanes <= width <= _WIDEST_PANEL or width % lanes:
+        raise FieldError(f"{width} in vectors of {lanes}", ".width")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +126,7 @@ class PanelOrder:
 
     def arrange(self, array: Array) -> Array:
         """The panels, one after the other."""
+        _require_panels(self.lanes, self.width)
         view = self.window.of(array)
         extent = view.shape[-1]
         steps = prod(view.shape[:-1]) // max(1, self.num_outer)
@@ -175,6 +187,7 @@ class WinogradPanels:
 
     def arrange(self, array: Array) -> Array:
         """The factors of all products."""
+        _require_panels(self.lanes, self.width)
         view = self.window.of(array)
         g = np.array(self.weight, np.float64)
         if view.ndim != 4 or view.shape[:2] != (NUM_TAPS, NUM_TAPS) or g.shape[1:] != (NUM_TAPS,):
@@ -225,6 +238,8 @@ class MatrixTiles:
 
     def arrange(self, array: Array) -> Array:
         """All tiles."""
+        if not 0 < self.num_pieces <= 3 or not 0 < self.panel_tiles <= _WIDEST_PANEL:
+            raise FieldError(f"{self.num_pieces} pieces, panels of {self.panel_tiles} tiles", ".num_pieces")
         view = self.window.of(np.ascontiguousarray(array, dtype=np.float32))
         *taps, depth, num_columns = view.shape
         steps, num_tiles = -(-depth // TILE_DEPTH), -(-num_columns // TILE_COLUMNS)
@@ -311,6 +326,7 @@ class IntegerWords:
 
     def arrange(self, array: Array) -> Array:
         """The words."""
+        _require_panels(self.lanes, self.width)
         given = self.source.of(array)
         num_outer, runs, _, extent = given.shape
         padded, per_run = _padded(extent, self.lanes), len(self.packed_steps)
@@ -338,6 +354,7 @@ class WidenedWords:
 
     def arrange(self, array: Array) -> Array:
         """The words."""
+        _require_panels(self.lanes, self.width)
         given = self.source.of(array)
         num_outer, runs, _, extent = given.shape
         words = np.zeros((num_outer, runs, _padded(extent, self.lanes)), np.int32)
@@ -358,6 +375,7 @@ class ColumnSums:
 
     def arrange(self, array: Array) -> Array:
         """The sums, zero (plus the constant) behind the last column."""
+        _require_panels(self.lanes, self.lanes)
         given = self.source.of(array)
         num_outer, _, _, extent = given.shape
         result = np.zeros((num_outer, _padded(extent, self.lanes)), np.int64)
@@ -375,6 +393,8 @@ class StepOnes:
 
     def arrange(self, array: Array) -> Array:
         """The ones, whatever the constant."""
+        if self.num_runs * len(self.packed_steps) > max(_MIN_LIMIT, 4 * array.size):
+            raise FieldError(f"{self.num_runs} runs of {array.size} elements", ".num_runs")
         result = np.zeros((self.num_runs, len(self.packed_steps)), np.int8)
         result[:, np.flatnonzero(np.array(self.packed_steps) >= 0)] = 1
         return result.reshape(-1)

@@ -89,7 +89,7 @@ def test_code_that_goes_wrong_is_told(
 
 
 def test_code_of_another_processor_is_declined(code: CpuCode, pool: LocalMeasuringPool) -> None:
-    image = replace(code.image, isa_fingerprint="0123")
+    image = replace(code.image, features="+sse99")
     (result,) = pool.measure([request(packed(replace(code, image=image)))])
     assert isinstance(result, Failed)
     assert result.reason == "declined"
