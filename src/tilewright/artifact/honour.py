@@ -36,7 +36,7 @@ def require_honoured(path: Path, facts: CompiledFacts, options: Options, asked: 
         BudgetExceeded: the artifact needs more memory than the options allow.
     """
     refused = [
-        f"{f.metadata['flags'][0]}{_said(getattr(options, f.name))}{_compiled_with(facts, f.name)}"
+        f"{_flag(f.metadata['flags'])}{_said(getattr(options, f.name))}{_compiled_with(facts, f.name)}"
         for f in fields(Options)
         if f.name in asked and f.name not in SERVED and not _is_compiled_in(facts, options, f.name)
     ]
@@ -81,6 +81,11 @@ def _compiled_with(facts: CompiledFacts, name: str) -> str:
         return f" (its inputs are {printable(shapes)})"
     said = _said(getattr(facts.options, name))
     return f" (compiled with{said})" if said else ""
+
+
+def _flag(names: tuple[str, ...]) -> str:
+    """The long name of a flag."""
+    return next(name for name in names if name.startswith("--"))
 
 
 def _said(value: object) -> str:
