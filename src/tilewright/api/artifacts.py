@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -59,11 +60,14 @@ def open_or_compile(
     """
     if is_artifact(path):
         return CompiledModel.open(path, options, asked)
-    if options.trust:
-        raise UsageError(f"{path}: --trust is for artifacts, and this is a model; leave it out.")
     from tilewright.api.compilation import compile_model
 
     return compile_model(path, options=options, progress=progress)
+
+
+def for_models(options: Options, paths: Iterable[Path]) -> Options:
+    """The options for the models among some files: whom to trust is said of the artifacts beside them."""
+    return dataclasses.replace(options, trust=False) if any(map(is_artifact, paths)) else options
 
 
 def asked_of_artifacts(options: Options, paths: Iterable[Path]) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api.artifacts import asked_of_artifacts
+from tilewright.api.artifacts import asked_of_artifacts, for_models
 from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import feed_of
 from tilewright.api.models import load
@@ -283,6 +283,7 @@ class _Workshop:
         self._options = options
         self._update = update
         self._asked: frozenset[str] = frozenset()
+        self._for_models = options
 
     def entrants(
         self, everyone: Sequence[CompiledModel | str | Path]
@@ -291,6 +292,7 @@ class _Workshop:
         models = [model for model in everyone if not _is_peer(model)]
         files = [Path(model) for model in models if not isinstance(model, CompiledModel)]
         self._asked = asked_of_artifacts(self._options, files)
+        self._for_models = for_models(self._options, files)
         made = [self._entrant(number, model) for number, model in enumerate(models)]
         made = [(dataclasses.replace(one, accuracy=what.accuracy), what) for one, what in made]
         (first, subject), *rest = made
@@ -317,7 +319,7 @@ class _Workshop:
             made = file if is_as_opened else opened.save(path)
             return Entrant(label + file.name, "tilewright", made), _Subject.of(opened)
         loaded = load(file, shapes=self._options.shapes)
-        compiled = compile_model(loaded, options=self._options, progress=self._update)
+        compiled = compile_model(loaded, options=self._for_models, progress=self._update)
         spent_s = sum(compiled.phase_s.values())
         entrant = Entrant(label + file.name, "tilewright", compiled.save(path), spent_s)
         return entrant, _Subject.of(compiled, loaded.graph)

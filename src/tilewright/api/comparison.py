@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api.artifacts import asked_of_artifacts
+from tilewright.api.artifacts import asked_of_artifacts, for_models
 from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import Feed, feed_of
 from tilewright.api.models import Model, load
@@ -148,7 +148,7 @@ def compare_models(
     right = Side.parse(str(b), options.target, left.path)
     if layers and str(b) != "interpreter":
         raise UsageError(f"layers are compared with the interpreter; leave out {str(b)!r}.")
-    runner = _Runner(options, feed, asked_of_artifacts(options, (left.path, right.path)))
+    runner = _Runner(options, feed, (left.path, right.path))
     names, mine = runner.outputs(left)
     _, theirs = runner.outputs(right)
     if len(mine) != len(theirs):
@@ -199,9 +199,10 @@ def _table(tensors: Iterable[TensorDifference], title: str) -> Table:
 class _Runner:
     """Runs sides on the same inputs; a file is compiled or opened once for each engine."""
 
-    def __init__(self, options: Options, feed: Feed, asked: frozenset[str]) -> None:
+    def __init__(self, options: Options, feed: Feed, files: Sequence[Path]) -> None:
         self._options = options
-        self._asked = asked - {"target"}  # which the sides say
+        self._asked = asked_of_artifacts(options, files) - {"target"}  # which the sides say
+        self._for_models = for_models(options, files)
         self._given = feed
         self._feed: Mapping[str, Array] | None = None
         self._compiled: dict[Side, CompiledModel] = {}
@@ -226,7 +227,7 @@ class _Runner:
         if side not in self._compiled:
             if not is_artifact(side.path):
                 model = self._model(side.path)
-                self._compiled[side] = compile_model(model, side.engine, options=self._options)
+                self._compiled[side] = compile_model(model, side.engine, options=self._for_models)
             elif side.engine == "artifact":
                 self._compiled[side] = CompiledModel.open(side.path, self._options, self._asked)
             else:

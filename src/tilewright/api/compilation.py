@@ -64,6 +64,8 @@ def compilation_request(
         options = _options(settings)
     elif settings:
         raise UsageError(f"{next(iter(settings))}: give it in options, or no options.")
+    if options.trust:
+        raise UsageError("--trust is for artifacts, whose code was made before; leave it out for a model.")
     options = options.resolved()
     model = as_model(model, shapes or options.shapes)
     return model, dataclasses.replace(options, target=target or options.target, shapes=dict(model.shapes))
