@@ -60,9 +60,10 @@ def open_or_compile(
     """
     if is_artifact(path):
         return CompiledModel.open(path, options, asked)
-    from tilewright.api.compilation import compile_model
+    from tilewright.api.kept import compile_or_reuse
+    from tilewright.api.models import load
 
-    return compile_model(path, options=options, progress=progress)
+    return compile_or_reuse(load(path, shapes=options.shapes), options, progress)
 
 
 def for_models(options: Options, paths: Iterable[Path]) -> Options:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.api.artifacts import open_artifact
-from tilewright.api.compilation import compile_model
+from tilewright.api.kept import compile_or_reuse
+from tilewright.api.models import as_model
 from tilewright.api.values import IOBinding, OrtValue
 from tilewright.arguments import checked
 from tilewright.compiled_facts import ModelMetadata, TensorInfo
@@ -18,6 +19,7 @@ from tilewright.errors import TilewrightError
 from tilewright.forks import ForkSafeLock
 from tilewright.frontend.onnx import Source
 from tilewright.hardware.probe import num_threads_default
+from tilewright.options import Options
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class InferenceSession:
         self.compiled = (
             open_artifact(Path(os.fspath(path_or_bytes)), threads)  # type: ignore[arg-type]  # checked above
             if is_artifact
-            else compile_model(path_or_bytes, threads=threads)
+            else compile_or_reuse(as_model(path_or_bytes, {}), Options(threads=threads))
         )
         self._queue = _RunQueue()
 

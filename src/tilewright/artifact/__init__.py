@@ -28,7 +28,7 @@ from tilewright.artifact.container import MANIFEST, Archive, Member, is_member_n
 from tilewright.artifact.facts import decode_facts, encode_facts
 from tilewright.artifact.honour import require_honoured
 from tilewright.artifact.members import FACTS, GRAPH, MACHINE, PLAN, WEIGHTS, code_folder
-from tilewright.artifact.signature import SHOWN_DIGITS, sign
+from tilewright.artifact.signature import SHOWN_DIGITS, sign, user_key
 from tilewright.artifact.stored import Stored
 from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.errors import ArtifactCorrupt, InternalError, UsageError
@@ -42,11 +42,15 @@ from tilewright.targets import CPU, cpu_code_store, find_target, is_machine, is_
 from tilewright.targets.stored import StoredCode
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tilewright.hardware.machine import Machine
     from tilewright.program import Program
     from tilewright.targets.base import CodeStore, Target
 
-__all__ = ["FORMAT_VERSION", "Archive", "StoredModel", "read_artifact", "save_artifact"]
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["FORMAT_VERSION", "Archive", "StoredModel", "read_artifact", "read_kept", "save_artifact"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +62,17 @@ _ACCURACY_NAMES_SINCE = 3
 _EARLIER_ACCURACY_NAMES: dict[Accuracy, Accuracy] = {"default": "relaxed"}
 
 
-def save_artifact(path: Path, facts: CompiledFacts, program: Program, codes: Sequence[StoredCode]) -> Path:
+def save_artifact(
+    path: Path,
+    facts: CompiledFacts,
+    program: Program,
+    codes: Sequence[StoredCode],
+    *,
+    has_weights: bool = True,
+) -> Path:
     """Write an artifact, and sign it with the user's key if it holds code.
+
+    Without weights it can be opened by `read_kept` alone, which is given them.
 
     Raises:
         UsageError: the file cannot be written.
@@ -70,7 +83,7 @@ def save_artifact(path: Path, facts: CompiledFacts, program: Program, codes: Seq
     from tilewright.ir.text import print_graph
     from tilewright.targets.named_constants import named_constants
 
-    tensors, constants = named_constants(program.graph)
+    tensors, constants = named_constants(program.graph) if has_weights else ({}, {})
     manifest = {
         "format_version": FORMAT_VERSION,
         "kind": "tilewright artifact",
@@ -81,8 +94,11 @@ def save_artifact(path: Path, facts: CompiledFacts, program: Program, codes: Seq
     members = [
         Member(GRAPH, (print_graph(program.graph).encode(),)),
         Member(PLAN, (_json(encode_plan(program)),)),
-        Member(WEIGHTS, encode_tensors(tensors)),
     ]
+    if has_weights:
+        members.append(Member(WEIGHTS, encode_tensors(tensors)))
+    else:
+        manifest["remarks"] = list(program.remarks)
     if facts.machine is not None:
         members.append(Member(MACHINE, (_json(encode_machine(facts.machine)),)))
     for number, code in enumerate(codes):
@@ -157,6 +173,37 @@ def read_artifact(
         stored.chosen, stored.holds_chosen_only = chosen, options.isa not in (None, HOST)
         return StoredModel(facts, Body(stored.program, stored.packed, stored.restored), remarks, num_threads)
     return _generated_again(stored, store, codes[chosen], reason, remarks, num_threads)
+
+
+def read_kept(
+    path: Path, options: Options, constants: Callable[[], Mapping[str, Array | bytes]]
+) -> StoredModel:
+    """Open what `save_artifact` wrote here without weights, of a compilation with these very options.
+
+    `constants` gives those of the optimised graph by their digests, when they are first called for.
+
+    Raises:
+        ArtifactCorrupt: it is damaged, of another version, or not by this user for this machine.
+    """
+    archive = Archive(path)
+    if archive.format_version != FORMAT_VERSION:
+        raise archive.corrupt(f"its format version is {archive.format_version}")
+    with archive.decoding(MANIFEST):
+        facts = replace(decode_facts(archive.manifest), options=options)
+        codes = _stated_codes(archive)
+        remarks = field_of(archive.manifest, "remarks", tuple[str, ...])
+    archive.verify_signature()
+    find, _ = _made_for(archive, facts.target)
+    store = _code_store(archive, facts.target, find, has_code=bool(codes))
+    if archive.signature is None or archive.signature.public_key != user_key() or store is None:
+        raise archive.corrupt("this user did not sign it")
+    stored = Stored(archive, facts, find, Options(), store, codes, given_constants=constants)
+    stored.chosen = next((n for n, made_for in enumerate(codes) if store.refusal(made_for) is None), -1)
+    if stored.chosen < 0:
+        raise archive.corrupt("its code is for another machine")
+    return StoredModel(
+        facts, Body(stored.program, stored.packed, stored.restored), remarks, options.num_threads
+    )
 
 
 def _stated_codes(archive: Archive) -> tuple[Mapping[str, str], ...]:

@@ -41,6 +41,7 @@ class Stored:
     codes: Sequence[Mapping[str, str]] = ()
     chosen: int = 0
     holds_chosen_only: bool = False  # when it is saved
+    given_constants: Callable[[], Mapping[str, Array | bytes]] | None = None  # of a file without weights
     _program: Program | None = None
     _code: LoadableCode | None = None
     _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
@@ -87,6 +88,8 @@ class Stored:
 
     def constants(self) -> Mapping[str, Array | bytes]:
         """The constants of the graph by their digests: views of one buffer, which was verified."""
+        if self.given_constants is not None:
+            return self.given_constants()
         data = np.empty(self.archive.size_of(WEIGHTS), np.uint8)
         self.archive.read_into(WEIGHTS, data.data)
         data.flags.writeable = False

@@ -56,6 +56,7 @@ def compile_(
     """
     import tilewright as tw
     from tilewright.api.compilation import artifact_path
+    from tilewright.api.kept import compile_or_reuse
 
     options = flags.options(dump_after=dump_after)
     path = artifact_path(model, output)
@@ -65,7 +66,7 @@ def compile_(
         started = time.perf_counter()
         loaded = tw.load(model, shapes=options.shapes)
         load_s = time.perf_counter() - started
-        compiled = tw.compile(loaded, options=options, progress=update)
+        compiled = compile_or_reuse(loaded, options, update)
         if error:
             update("measuring the error against float64")
             measure_error(compiled, loaded, inputs, options.seed)

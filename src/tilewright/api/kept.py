@@ -1,0 +1,175 @@
+"""Compilations kept between runs: a model is not compiled again where the request is the same.
+
+What is kept is an artifact without weights, signed with the user's key, under a digest of all that decides
+what a compilation gives: the model's bytes, the options, this package, the machine, and what tuning found. A
+request that names more than that (a planner with options, which may name files, a plugin, a budget) is not
+kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright
+from tilewright.api.compilation import compilation_request, compile_model
+from tilewright.api.models import Model
+from tilewright.artifact import read_kept, save_artifact
+from tilewright.compiled import CompiledModel
+from tilewright.errors import TilewrightError
+from tilewright.families import MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
+from tilewright.hardware.probe import probe_host, processor_facts
+from tilewright.options import AUTO, Options
+from tilewright.private_files import (
+    DATABASE_FILES,
+    NotPrivate,
+    PrivateFolder,
+    default_cache_directory,
+    warn_once,
+)
+from tilewright.progress import Progress
+from tilewright.targets import CPU
+from tilewright.version import __version__
+
+logger = logging.getLogger(__name__)
+
+MODELS = "models"
+"""Their folder in the cache."""
+MAX_FILE_BYTES = 64 << 20
+MAX_KEPT_BYTES = 256 << 20
+"""Of all of them: those that were used longest ago go first."""
+
+Array = np.ndarray[Any, Any]
+
+
+def compile_or_reuse(model: Model, options: Options, progress: Progress | None = None) -> CompiledModel:
+    """`compile_model` of a model as it was loaded, or what that gave before for the same request.
+
+    Raises:
+        ModelRejected, UnsupportedOp, UsageError, BudgetExceeded: as `compile_model`.
+    """
+    model, options = compilation_request(model, None, None, options, {})
+    place = _place(model, options)
+    found = None if place is None else place.find(model, options)
+    if found is not None:
+        return found
+    compiled = compile_model(model, options=options, progress=progress)
+    # What measurements chose may change with the next ones; what was interrupted is not whole.
+    is_final = compiled.tuning is None and not compiled.program.schedule.provenance.is_interrupted
+    if place is not None and is_final:
+        place.keep(compiled)
+    return compiled
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the compilation of one request is kept."""
+
+    folder: PrivateFolder
+    name: str
+
+    def find(self, model: Model, options: Options) -> CompiledModel | None:
+        """What is kept of it, if it may be used."""
+        start_s = time.monotonic()
+        path = self.folder.path(MODELS, self.name)
+        try:
+            if not self.folder.check(MODELS, self.name, max_bytes=MAX_FILE_BYTES):
+                return None
+            kept = read_kept(path, options, lambda: _constants(model, options))
+        except NotPrivate as problem:
+            warn_once(problem)
+            return None
+        except (TilewrightError, OSError) as error:
+            logger.info("compiled again: %s", error)
+            self.folder.remove(MODELS, self.name)
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        phase_s = {"reuse": time.monotonic() - start_s}
+        return CompiledModel(
+            kept.facts, kept.body, remarks=kept.remarks, phase_s=phase_s, num_threads=kept.num_threads
+        )
+
+    def keep(self, compiled: CompiledModel) -> None:
+        """Keep a compilation. A disk that refuses means that the next one takes as long."""
+        try:
+            with self.folder.opened(MODELS, create=True):
+                pass
+            path = self.folder.path(MODELS, self.name)
+            save_artifact(path, compiled.facts, compiled.program, compiled.stored_code(), has_weights=False)
+        except (TilewrightError, OSError) as error:
+            logger.info("not kept: %s", error)
+            return
+        kept = sorted(self.folder.files(MODELS), key=lambda pair: pair[1].st_mtime_ns, reverse=True)
+        size_bytes = 0
+        for name, status in kept:
+            size_bytes += status.st_size
+            if size_bytes > MAX_KEPT_BYTES:
+                self.folder.remove(MODELS, name)
+
+
+def _constants(model: Model, options: Options) -> Mapping[str, Array | bytes]:
+    """Those of the graph after the passes, which give the same each time."""
+    from tilewright.compiler import optimise
+    from tilewright.ir.text import constants_of
+
+    return constants_of(optimise(model.graph, options)[0])
+
+
+def _place(model: Model, options: Options) -> _Place | None:
+    """Where the compilation of a request is kept; None for one that says more than a digest can tell."""
+    directory = options.cache_dir or default_cache_directory()
+    planners = (
+        (options.partition, PARTITIONERS),
+        (options.schedule, SCHEDULERS),
+        (options.memory, MEMORY_PLANNERS),
+    )
+    is_plain = (
+        options.target == CPU
+        and options.budget is None
+        and not (options.no_cache or options.passes or options.dump_after)
+        and all(name in (AUTO, *family.built_in_names()) for name, family in planners)
+    )
+    if directory is None or not is_plain:
+        return None
+    host = probe_host()
+    request = [
+        __version__,
+        _package_digest(),
+        model.sha256,
+        options.to_json(),
+        repr(processor_facts()),
+        repr((host.cpu_name, host.num_threads, host.caches)),
+        [_stamp(directory / name) for name in DATABASE_FILES],
+    ]
+    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+    return _Place(PrivateFolder(directory), f"{digest}.tw")
+
+
+def _stamp(path: Path) -> list[int]:
+    """What changes with a file's content."""
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [status.st_size, status.st_mtime_ns if status.st_size else 0]
+
+
+@functools.cache
+def _package_digest() -> str:
+    """Of this package as it is installed: what another version of it compiled is not used."""
+    root = Path(tilewright.__file__).parent
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".yaml"))
+    stamps = [(str(path.relative_to(root)), *_stamp(path)) for path in files]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()
