@@ -1,0 +1,90 @@
+"""Compilations that are kept: the same request gives the same model at once, any other is compiled."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.models import feed_for, small_net
+
+import tilewright as tw
+from tilewright.api import kept
+from tilewright.api.kept import compile_or_reuse
+from tilewright.compiled import CompiledModel
+from tilewright.options import Options
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "cache" / "models"
+
+
+def compiled(**settings: object) -> CompiledModel:
+    options = Options(**{"threads": 1, **settings})  # type: ignore[arg-type]
+    return compile_or_reuse(tw.load(small_net()), options)
+
+
+def is_reused(model: CompiledModel) -> bool:
+    return "reuse" in model.phase_s
+
+
+def test_the_same_request_is_not_compiled_again(tmp_path: Path) -> None:
+    first, second = compiled(), compiled()
+    assert not is_reused(first)
+    assert is_reused(second)
+    feed = feed_for(small_net())
+    for a, b in zip(first.run(None, feed), second.run(None, feed), strict=True):
+        assert a.tobytes() == b.tobytes()
+    assert second.explain().to_json() == first.explain().to_json()
+    assert second.remarks == first.remarks
+    written = [model.save(tmp_path / f"{n}.tw").read_bytes() for n, model in enumerate((first, second))]
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"threads": 2}, {"accuracy": "strict"}, {"effort": 0}, {"partition": "layerwise"}, {"no_cache": True}],
+)
+def test_another_request_is_compiled(settings: dict[str, object]) -> None:
+    compiled()
+    assert not is_reused(compiled(**settings))
+
+
+@pytest.mark.parametrize("settings", [{"partition": "graphturbo{alpha=1.25}"}, {"target": "interpreter"}])
+def test_what_a_digest_cannot_tell_is_not_kept(settings: dict[str, object], surroundings: Path) -> None:
+    compiled(**settings)
+    assert not surroundings.exists()
+
+
+def test_another_package_or_machine_compiles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled()
+    monkeypatch.setattr(kept, "_package_digest", lambda: "another")
+    assert not is_reused(compiled())
+
+
+def test_what_others_may_have_written_is_compiled_anew(
+    surroundings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled()
+    (path,) = surroundings.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert not is_reused(compiled())
+    assert is_reused(compiled())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    assert not is_reused(compiled())
+    path.chmod(0o666)
+    assert not is_reused(compiled())
+
+
+def test_those_used_longest_ago_go_first(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled()
+    (oldest,) = surroundings.iterdir()
+    os.utime(oldest, (1, 1))
+    monkeypatch.setattr(kept, "MAX_KEPT_BYTES", oldest.stat().st_size + 1000)
+    compiled(effort=0)
+    assert len(list(surroundings.iterdir())) == 1
+    assert not oldest.exists()

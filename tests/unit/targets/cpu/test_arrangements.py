@@ -1,0 +1,136 @@
+"""Arrangements are data: what a file says of one makes the same bytes, or is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.fields import FieldError, Signed
+from tilewright.ir.dtype import DType
+from tilewright.targets.cpu import pool_ir
+from tilewright.targets.cpu.arrangements import (
+    ColumnSums,
+    IntegerWords,
+    MatrixTiles,
+    Order,
+    PanelOrder,
+    SignedBytes,
+    Stacked,
+    StepOnes,
+    WidenedWords,
+    WinogradPanels,
+    decode_arrangement,
+    encode_arrangement,
+    window,
+)
+from tilewright.targets.cpu.winograd.transform import winograd_transform
+
+RNG = np.random.default_rng(0)
+FILTER = RNG.standard_normal((10, 5, 3, 3), dtype=np.float32)
+TAPS = window((3, 3, 5, 10), (3, 1, 9, 45), 0)
+BYTES = RNG.integers(0, 256, (7, 6), np.uint8)
+SIGNED = SignedBytes(window((6, 7), (1, 6), 0), 1, 1, 6, True)
+STEPS = tuple(map(Signed, (0, 1, 2, 3, 4, 5, -1, -1)))
+PANELS = PanelOrder(TAPS, 1, 4, 8, DType.FLOAT32)
+G = np.array(winograd_transform(4).weight, np.float64)
+
+ARRANGEMENTS: list[tuple[Any, np.ndarray[Any, Any]]] = [
+    (Order((2, 3, 1, 0)), FILTER),
+    (PANELS, FILTER),
+    (PanelOrder(TAPS, 3, 4, 8, DType.FLOAT32, is_compact=True), FILTER),
+    (WinogradPanels(TAPS, 4, 8, tuple(map(tuple, G.tolist()))), FILTER),
+    (MatrixTiles(window((3, 3, 5, 10), (3, 1, 9, 45), 0), 3, 2), FILTER),
+    (IntegerWords(SIGNED, STEPS, 4, 4), BYTES),
+    (WidenedWords(SignedBytes(window((6, 7), (1, 6), 0), 1, 6, 1, False), Signed(-3), 4, 4), BYTES),
+    (ColumnSums(SIGNED, 4, Signed(-2), Signed(5)), BYTES),
+    (StepOnes(2, STEPS), BYTES),
+    (Stacked(Order((1, 0)), (((0, 3), (0, 6)), ((4, 7), (0, 6))), 64), BYTES),
+    (Stacked(None, (((0, 3), (2, 4)),), 64), BYTES),
+]
+
+
+@pytest.mark.parametrize(("arrangement", "array"), ARRANGEMENTS, ids=lambda x: type(x).__name__)
+def test_what_is_read_arranges_as_what_was_written(arrangement: Any, array: np.ndarray[Any, Any]) -> None:
+    read = decode_arrangement(json.loads(json.dumps(encode_arrangement(arrangement))))
+    assert read == arrangement
+    assert hash(read) == hash(arrangement)
+    assert read is not None
+    assert read.arrange(array).tobytes() == arrangement.arrange(array).tobytes()
+
+
+def test_panels_hold_consecutive_columns_for_each_step() -> None:
+    packed = PANELS.arrange(FILTER)
+    expected: list[float] = []
+    for first in (0, 8):
+        for row, column, channel in product(range(3), range(3), range(5)):
+            wanted = FILTER[first : first + 8, channel, row, column].tolist()
+            expected += wanted + [0.0] * (-len(wanted) % 4)
+    assert packed.tolist() == expected
+
+
+def test_windows_may_run_backwards() -> None:
+    backwards = window((4, 3), (-1, 4), 3)
+    assert backwards.of(np.arange(12)).tolist() == [[3, 7, 11], [2, 6, 10], [1, 5, 9], [0, 4, 8]]
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+def test_transformed_filters_are_their_products_with_the_matrices(tile: int) -> None:
+    g = np.array(winograd_transform(tile).weight, np.float64)
+    made = WinogradPanels(TAPS, 4, 8, tuple(map(tuple, g.tolist()))).arrange(FILTER)
+    exact = np.einsum("ik,ockl,jl->ijco", g, FILTER.astype(np.float64), g)
+    size = len(g)
+    wide = made[: size * size * 5 * 8].reshape(size, size, 5, 8)
+    np.testing.assert_allclose(wide, exact[..., :8], rtol=1e-6, atol=1e-7)
+    tail = made[size * size * 5 * 8 :].reshape(size, size, 5, 4)
+    np.testing.assert_allclose(tail[..., :2], exact[..., 8:], rtol=1e-6, atol=1e-7)
+    assert not tail[..., 2:].any()
+
+
+@pytest.mark.parametrize(
+    ("arrangement", "said"),
+    [
+        (PanelOrder(window((3, 3, 5, 11), (3, 1, 9, 45), 0), 1, 4, 8, DType.FLOAT32), "elements 0 to 494"),
+        (PanelOrder(window((3, 3, 5, 10), (3, 1, 9, 45), 9), 1, 4, 8, DType.FLOAT32), "of 450"),
+        (PanelOrder(window((2, 2), (1, -1), 0), 1, 4, 8, DType.FLOAT32), "elements -1 to 1"),
+        (PanelOrder(window((1 << 40, 2), (0, 1), 0), 1, 4, 8, DType.FLOAT32), "elements of 450"),
+        (PanelOrder(window((2, 2, 2), (1, 1), 0), 1, 4, 8, DType.FLOAT32), "strides of 3 loops"),
+        (PanelOrder(TAPS, 1, 0, 8, DType.FLOAT32), "vectors of 0"),
+        (PanelOrder(TAPS, 1, 1 << 40, 1 << 40, DType.FLOAT32), "in vectors of"),
+        (Order((0, 1, 2, 2)), "is no order of 4 axes"),
+        (WinogradPanels(window((2, 3, 5, 10), (3, 1, 9, 45), 0), 4, 8, ((1.0, 0.0, 0.0),)), "is no filter"),
+        (StepOnes(1 << 40, STEPS), "runs of 450"),
+        (Stacked(None, (((0, 3), (0, 5), (0, 3), (0, 3)),), 64), "a part of 540 bytes"),
+    ],
+)
+def test_arrangements_beyond_their_constant_are_refused(arrangement: Any, said: str) -> None:
+    with pytest.raises(FieldError, match=said):
+        arrangement.arrange(FILTER)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kind": "zigzag"}, "unknown arrangement 'zigzag'"),
+        ({"lanes": -4}, "lanes: expected a whole number"),
+        ({"window": {"shape": [1], "strides": [1.5]}}, r"window.strides\[0\]: expected a whole number"),
+        ({"dtype": "float99"}, "dtype: expected an element type"),
+    ],
+)
+def test_documents_that_say_no_arrangement_are_refused(change: dict[str, Any], said: str) -> None:
+    document = json.loads(json.dumps(encode_arrangement(PANELS)))
+    with pytest.raises(FieldError, match=said):
+        decode_arrangement({**document, **change})
+
+
+def test_stored_code_names_the_runtime_that_it_expects() -> None:
+    text = pool_ir.pool_ir("x86_64-unknown-linux-gnu", use_futex=True)
+    runtimes = {"1": "116da3b16bdd5e26"}
+    found = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert runtimes.get(pool_ir.INTERFACE) == found, (
+        "the runtime changed: raise INTERFACE, and add its digest"
+    )
