@@ -8,7 +8,6 @@ import io
 import os
 import secrets
 import stat
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -23,7 +22,11 @@ Bytes = bytes | bytearray | memoryview
 
 def is_artifact(path: Path) -> bool:
     """Whether a file is an artifact, by its name or by being a zip archive."""
-    return path.suffix == ".tw" or (os.path.isfile(path) and zipfile.is_zipfile(path))
+    if path.suffix == ".tw":
+        return True
+    import zipfile
+
+    return os.path.isfile(path) and zipfile.is_zipfile(path)
 
 
 def write_atomically(path: Path | str, data: Bytes | Iterable[Bytes]) -> None:
@@ -145,6 +148,8 @@ def appended_lines(data: bytes, begin: bytes) -> list[bytes]:
 
 def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
     """An .npz file; unlike numpy.savez it takes any name, and equal arrays give equal bytes."""
+    import zipfile
+
     import numpy as np
 
     buffer = io.BytesIO()

@@ -7,8 +7,6 @@ that is shown to people goes through here, where such characters become what Pyt
 
 from __future__ import annotations
 
-import html
-
 
 def printable(text: str) -> str:
     r"""Text on one line: control and format characters, line ends among them, as escapes.
@@ -36,6 +34,8 @@ def html_text(text: str) -> str:
     >>> html_text('<b> & "c"')
     '&lt;b&gt; &amp; &quot;c&quot;'
     """
+    import html
+
     return html.escape(printable(text))
 
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-import tilewright
 from tilewright.api.compilation import compilation_request, compile_model
 from tilewright.api.models import Model
 from tilewright.artifact import read_kept, save_artifact
@@ -169,7 +168,7 @@ def _stamp(path: Path) -> list[int]:
 @functools.cache
 def _package_digest() -> str:
     """Of this package as it is installed: what another version of it compiled is not used."""
-    root = Path(tilewright.__file__).parent
+    root = Path(__file__).parents[1]
     files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".yaml"))
     stamps = [(str(path.relative_to(root)), *_stamp(path)) for path in files]
     return hashlib.sha256(repr(stamps).encode()).hexdigest()

@@ -32,13 +32,14 @@ from tilewright.artifact.signature import SHOWN_DIGITS, sign, user_key
 from tilewright.artifact.stored import Stored
 from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.errors import ArtifactCorrupt, InternalError, UsageError
+from tilewright.families import HOST_TARGET
 from tilewright.fields import field_of, inside
 from tilewright.hardware.instruction_sets import HOST, instruction_set_by_name
 from tilewright.hardware.probe import num_threads_default
 from tilewright.options import Accuracy, Options
 from tilewright.printable import printable
 from tilewright.progress import PhaseClock
-from tilewright.targets import CPU, cpu_code_store, find_target, is_machine, is_machine_known
+from tilewright.targets import cpu_code_store, find_target, is_machine, is_machine_known
 from tilewright.targets.stored import StoredCode
 
 if TYPE_CHECKING:
@@ -282,7 +283,7 @@ def _made_for(archive: Archive, name: str) -> tuple[Callable[[], Target], Machin
         return lambda: described, machine
     if is_described and is_machine_known(name):
         raise archive.corrupt(f"member {MACHINE!r} is missing")
-    if name == CPU:
+    if name == HOST_TARGET:
         return lambda: find_target(name), None
     try:
         known = find_target(name)
@@ -295,7 +296,7 @@ def _code_store(
     archive: Archive, target: str, find: Callable[[], Target], *, has_code: bool
 ) -> CodeStore | None:
     """What loads code of the target, which keeps code exactly if the file has any."""
-    store = cpu_code_store() if target == CPU else find().code_store
+    store = cpu_code_store() if target == HOST_TARGET else find().code_store
     if (store is not None) != has_code:
         has = "has native parts, which" if has_code else "lacks the native parts that"
         makes = "makes none" if has_code else "makes"

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilewright import families
 from tilewright.errors import UsageError
-from tilewright.planning import Spec
-from tilewright.planning.member_options import with_options
-from tilewright.planning.spec import shown
 from tilewright.registry import Registry
-from tilewright.suggestions import likely
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -22,17 +18,13 @@ if TYPE_CHECKING:
 TARGETS: Registry[Target] = families.TARGETS
 
 
-CPU = "cpu"
-"""The processor of this host, by its name."""
-
-
 def is_machine(text: str) -> bool:
     """Whether a text names a described machine rather than one of `TARGETS`.
 
     >>> is_machine("cpu"), is_machine("host"), is_machine("stcp920{overlap=none}")
     (False, False, True)
     """
-    name = Spec.parse(families.canonical_target(text)).name
+    name = _named(text)
     return name not in TARGETS.built_in_names() and name not in TARGETS.names()
 
 
@@ -42,7 +34,7 @@ def is_cpu(text: str) -> bool:
     >>> is_cpu("cpu{barriers=strict}")
     True
     """
-    return Spec.parse(families.canonical_target(text)).name == families.HOST_TARGET
+    return _named(text) == families.HOST_TARGET
 
 
 def cpu_code_store() -> CodeStore:
@@ -56,8 +48,18 @@ def is_machine_known(text: str) -> bool:
     """Whether the machine that a text names is a preset, or is looked for in a file."""
     from tilewright.hardware.presets import is_file, preset_names
 
-    name = Spec.parse(text).name
+    name = _named(text)
     return name in preset_names() or is_file(name)
+
+
+def _named(text: str) -> str:
+    """What a text names, without the options that it states. Opening stored code needs no more."""
+    text = families.canonical_target(text)
+    if text == families.HOST_TARGET:
+        return text
+    from tilewright.planning.spec import Spec
+
+    return Spec.parse(text).name
 
 
 def find_target(text: str, machine: Machine | None = None) -> Target:
@@ -69,8 +71,11 @@ def find_target(text: str, machine: Machine | None = None) -> Target:
         UsageError: there is none, or no such option; says what was likely meant.
         MachineError: a file that describes no machine.
     """
-    text = families.canonical_target(text)
-    spec = Spec.parse(text)
+    from tilewright.planning.member_options import with_options
+    from tilewright.planning.spec import Spec, shown
+    from tilewright.suggestions import likely
+
+    spec = Spec.parse(families.canonical_target(text))
     # Built-in ones first: neither plugins nor what describes machines is loaded for them.
     if not is_machine(text):
         return TARGETS.get(spec)

@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -34,7 +34,9 @@ import llvmlite.binding as llvm
 from tilewright.errors import InternalError, NoGeneratedCode, UsageError
 from tilewright.forks import let_forks_pass, process_is_whole
 from tilewright.hardware.probe import may_run_generated_code
-from tilewright.targets.cpu.cache import ObjectCache
+
+if TYPE_CHECKING:
+    from tilewright.targets.cpu.cache import ObjectCache
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import InternalError
-from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 from tilewright.targets.cpu.pool import runtime_code
 from tilewright.targets.cpu.pool_ir import MAX_CHUNKS, tick_counter
 from tilewright.targets.cpu.stage_ir import STAGE_EXPORT, UNLIMITED, stage_table
+
+if TYPE_CHECKING:
+    from tilewright.targets.cpu.cache import ObjectCache
 
 ARENA_BASE = 0
 """Index of the base that the executor provides: the activation arena of the run."""

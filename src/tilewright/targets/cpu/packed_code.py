@@ -16,8 +16,8 @@ from tilewright.targets.cpu.executable import TensorSpec
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.lowered import PackedTensor, Storage, Table
 from tilewright.targets.cpu.main_code import ArgRef
+from tilewright.targets.cpu.origin import CONSTANTS, OPERATORS_OWN, MadeFor
 from tilewright.targets.cpu.storage import Weights
-from tilewright.targets.cpu.stored import CONSTANTS, OPERATORS_OWN, MadeFor
 from tilewright.targets.stored import StoredCode
 
 Array = np.ndarray[Any, Any]

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tilewright.fields import FieldError, decoded, inside
-from tilewright.hardware.instruction_sets import INSTRUCTION_SETS
-from tilewright.hardware.probe import processor_facts
 from tilewright.ir.dtype import DType
 from tilewright.parallel import map_on_cores
 from tilewright.targets.cpu.arrangements import Arrangement, decode_arrangement
 from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, REPORT_BYTES, ArgRef, HostCall, MainCode
-from tilewright.targets.cpu.pool_ir import INTERFACE
+from tilewright.targets.cpu.origin import CONSTANTS, OPERATORS_OWN, MadeFor
 from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.stored import StoredCode, StoredParts
 
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-CONSTANTS = "constants.bin"
-"""The whole arena of constants: of code on its way to another process, which has no graph."""
-OPERATORS_OWN = "own.bin"
-"""Constants that operators brought along."""
 MAX_STEPS = 1 << 24
 """Of a main: more than any model has."""
 
@@ -48,43 +42,6 @@ class GeneratedCode(Protocol):
 
     @property
     def images(self) -> Sequence[tuple[CpuImage, Weights]]: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class MadeFor:
-    """Where code can be used: features of a processor, in LLVM's words, beyond those that the instruction set
-    promises, the system whose objects it is in, and the runtime that it expects (`pool_ir.INTERFACE`)."""
-
-    isa: str
-    system: str
-    features: str
-    interface: str
-
-    @classmethod
-    def of(cls, image: CpuImage) -> MadeFor:
-        """What an image was made for."""
-        needed = sorted(f[1:] for f in image.features.split(",") if f.startswith("+"))
-        return cls(image.isa_name, _system(image.triple), ",".join(needed), INTERFACE)
-
-    def refusal(self) -> str | None:
-        """Why this host cannot run it; None if it can."""
-        known = next((i for i in INSTRUCTION_SETS if i.name == self.isa), None)
-        host = processor_facts()
-        missing = sorted({f for f in self.features.split(",") if f} - set(host.features))
-        if known is None or not known.is_in(host) or _system(host.triple) != self.system:
-            return f"its code is for another processor ({self.isa}, {self.system})"
-        if missing:
-            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-            return f"its code is for another processor ({self.isa} with {shown})"
-        if self.interface != INTERFACE:
-            return f"its code expects another version of the runtime ({self.interface}, not {INTERFACE})"
-        return None
-
-
-def _system(triple: str) -> str:
-    """Architecture and operating system, which decide how objects are written."""
-    words = triple.split("-")
-    return triple if len(words) < 3 else f"{words[0]}-{words[2]}"
 
 
 class CpuStore:
