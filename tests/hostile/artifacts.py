@@ -195,7 +195,10 @@ def field_forgeries(parts: Parts, rng: random.Random) -> Iterator[Forged]:
 def _is_believed(before: Any, after: Any, place: tuple[Any, ...]) -> bool:
     """Whether a change of trusted tables may say something else that is consistent."""
     words = ("arg_table", "host_steps", "segments", "arena_bytes", "scratch_bytes", "num_bases", "num_steps")
-    of_addresses = any(step in words or step in ("objects", "passthrough", "profile") for step in place)
+    of_addresses = any(
+        step in words or step in ("objects", "passthrough", "profile", "constants", "runtime")
+        for step in place
+    )
     return of_addresses and _types(before) == _types(after)
 
 

@@ -13,6 +13,7 @@ from tilewright.artifact.honour import require_memory
 from tilewright.artifact.members import FACTS, GRAPH, PLAN, WEIGHTS, code_folder
 from tilewright.artifact.tensors import decode_tensors
 from tilewright.compiled_facts import CompiledFacts, TensorInfo
+from tilewright.errors import TilewrightError
 from tilewright.fields import FieldError, field_of
 from tilewright.files import Bytes
 from tilewright.forks import ForkSafeLock
@@ -118,8 +119,13 @@ class Stored:
                     self._code = self.store.unpack(_Parts(self))
             code = self._code
         require_memory(self.archive.path, code.arena_bytes, self.options.max_memory_bytes)
+        # What constants of the file cannot be arranged so is its fault, what this process may not run is not.
         with self.archive.decoding(code_folder(self.chosen) + FACTS):
-            return code.load(num_threads)
+            try:
+                return code.load(num_threads)
+            except TilewrightError as error:
+                refused = error
+        raise refused
 
     def generated(self, num_threads: int | None) -> Executable:
         """Code that is made again from the program, loaded."""
