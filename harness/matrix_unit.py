@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.hardware.host import host_machine
+from tilewright.hardware.instruction_sets import AMX_NEEDS
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.processor import AMX_NEEDS
 from tilewright.targets.cpu import codegen, target
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_of
 

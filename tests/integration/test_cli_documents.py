@@ -34,6 +34,10 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "cache-import": ("cache", "import", "kernels.zip"),
     "cache-prune": ("cache", "prune", "--max-size", "0B"),
     "cache-forget": ("cache", "forget"),
+    "trust": ("trust", "ls"),
+    "trust-key": ("trust", "key"),
+    "trust-add": ("trust", "add", "0f" * 32, "--name", "build"),
+    "trust-rm": ("trust", "rm", "0f0f0f0f"),
     "run": ("run", "small.tw", "--random"),
     "bench": ("bench", "small.tw", "--duration", "0.05", "--warmup", "0", "--no-advice"),
     "profile": ("profile", "small.tw", "--duration", "0.05", "--threads", "1"),
@@ -63,6 +67,9 @@ def test_a_verb_prints_what_its_schema_says(kind: str, folder: Path, monkeypatch
     monkeypatch.chdir(folder)
     if not kind.startswith("map"):  # which keep compiled loops in the cache of all tests
         monkeypatch.setenv("TILEWRIGHT_CACHE", str(folder / "cache"))
+    if kind.startswith("trust"):
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        tilewright("trust", "add", "0f" * 32)
     result = tilewright(*COMMANDS[kind], "--json")
     document = json.loads(result.out)
     assert document["kind"] == kind

@@ -16,7 +16,7 @@ from tilewright.progress import Progress
 from tilewright.results import Result, Table, in_json
 from tilewright.version import __version__
 
-_NEEDED = ("numpy", "onnx", "llvmlite", "pydantic", "typer", "rich", "PyYAML")
+_NEEDED = ("numpy", "onnx", "llvmlite", "pydantic", "cryptography", "typer", "rich", "PyYAML")
 _OPTIONAL = {"onnxruntime": "peers", "openvino": "peers", "torch": "torch"}
 
 
