@@ -103,7 +103,8 @@ def test_code_for_another_architecture_is_refused_with_a_remedy() -> None:
 
 
 def test_unknown_instruction_set_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="unknown instruction set 'sse2': give host, avx512, avx2, neon"):
+    listed = "give host, avx512, avx512\\+amx, avx2, neon"
+    with pytest.raises(UsageError, match=f"unknown instruction set 'sse2': {listed}"):
         isa_by_name("sse2")
 
 
@@ -150,7 +151,7 @@ def test_features_reach_the_code_generator_with_their_signs() -> None:
 
 def test_only_machines_with_a_processor_have_an_instruction_set() -> None:
     for other in (load_preset("stcp920"), machine(processor="i486")):
-        with pytest.raises(UsageError, match="has none of avx512, avx2, neon"):
+        with pytest.raises(UsageError, match="has none of avx512, avx512\\+amx, avx2, neon"):
             isa_of(other)
 
 
@@ -166,3 +167,13 @@ def test_function_attributes_keep_the_widest_vectors_whole() -> None:
     assert {name: width_bits(isa_by_name(name)) for name in ISA_NAMES} == {
         name: 8 * isa_by_name(name).vector_bytes[0] for name in ISA_NAMES
     }
+
+
+def test_the_matrix_unit_is_promised_by_its_own_name_alone() -> None:
+    plain, matrix = isa_by_name("avx512"), isa_by_name("avx512+amx")
+    assert matrix.has_matrix_unit
+    assert not plain.has_matrix_unit
+    assert matrix.vector_bytes == plain.vector_bytes
+    assert matrix.fingerprint != plain.fingerprint
+    assert matrix.runs_on_host <= plain.runs_on_host
+    assert isa_by_name("aarch64") == isa_by_name("neon")
