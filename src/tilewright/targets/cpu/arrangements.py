@@ -41,8 +41,9 @@ class Arrangement(Protocol):
 
     kind: ClassVar[str]
 
-    def arrange(self, array: Array) -> Array:
-        """The constant as kernels want it, of any shape.
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
+        """The constant as kernels want it, of any shape; in `into`, zero bytes, where that is of its size and
+        saves a copy.
 
         Raises:
             FieldError: the constant is not one that can be arranged so.
@@ -83,6 +84,13 @@ def window(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Win
     return Window(shape, tuple(map(Signed, strides)), offset)
 
 
+def _zeros(count: int, dtype: np.dtype[Any], into: Array | None) -> Array:
+    """So many elements: those of `into`, or new ones."""
+    if into is not None and into.nbytes == count * dtype.itemsize:
+        return into.reshape(-1).view(dtype)
+    return np.zeros(count, dtype)
+
+
 def _padded(extent: int, lanes: int) -> int:
     return -(-extent // lanes) * lanes
 
@@ -100,7 +108,7 @@ class Order:
     kind: ClassVar[str] = "order"
     order: tuple[int, ...]
 
-    def arrange(self, array: Array) -> Array:
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The array transposed."""
         if sorted(self.order) != list(range(array.ndim)):
             raise FieldError(f"{list(self.order)} is no order of {array.ndim} axes", ".order")
@@ -124,7 +132,7 @@ class PanelOrder:
     dtype: DType
     is_compact: bool = False
 
-    def arrange(self, array: Array) -> Array:
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The panels, one after the other."""
         _require_panels(self.lanes, self.width)
         view = self.window.of(array)
@@ -133,12 +141,20 @@ class PanelOrder:
         per_element = COMPACT_BYTES if self.is_compact else 1
         behind = COMPACT_BEHIND_BYTES if self.is_compact else 0
         whole = self.num_outer * steps * _padded(extent, self.lanes) * per_element
-        packed = np.zeros(whole + behind, np.uint8 if self.is_compact else self.dtype.numpy)
+        dtype = np.dtype(np.uint8 if self.is_compact else self.dtype.numpy)
+        packed = _zeros(whole + behind, dtype, into)
         by_outer = packed[:whole].reshape(self.num_outer, -1)
         done = 0
         # Panel by panel: what one needs stays in the caches.
         for first in range(0, extent, self.width):
-            columns = view[..., first : first + self.width].reshape(self.num_outer, steps, -1)
+            columns = view[..., first : first + self.width]
+            if self.num_outer == 1 and not self.is_compact:
+                panel = (*columns.shape[:-1], _padded(columns.shape[-1], self.lanes))
+                end = done + prod(panel)
+                packed[done:end].reshape(panel)[..., : columns.shape[-1]] = columns
+                done = end
+                continue
+            columns = columns.reshape(self.num_outer, steps, -1)
             missing = -columns.shape[-1] % self.lanes
             if missing:
                 columns = np.pad(columns, ((0, 0), (0, 0), (0, missing)))
@@ -185,7 +201,7 @@ class WinogradPanels:
     width: int
     weight: tuple[tuple[float, ...], ...]
 
-    def arrange(self, array: Array) -> Array:
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The factors of all products."""
         _require_panels(self.lanes, self.width)
         view = self.window.of(array)
@@ -193,7 +209,8 @@ class WinogradPanels:
         if view.ndim != 4 or view.shape[:2] != (NUM_TAPS, NUM_TAPS) or g.shape[1:] != (NUM_TAPS,):
             raise FieldError(f"{view.shape} is no filter of {NUM_TAPS} x {NUM_TAPS} taps", ".window")
         size, (num_inputs, num_outputs) = len(g), view.shape[2:]
-        packed = np.zeros(size**2 * num_inputs * _padded(num_outputs, self.lanes), np.float32)
+        count = size**2 * num_inputs * _padded(num_outputs, self.lanes)
+        packed = _zeros(count, np.dtype(np.float32), into)
         done = 0
         for start in range(0, num_outputs, self.width):
             columns = view[..., start : start + self.width]
@@ -236,7 +253,7 @@ class MatrixTiles:
     num_pieces: int
     panel_tiles: int
 
-    def arrange(self, array: Array) -> Array:
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
         """All tiles."""
         if not 0 < self.num_pieces <= 3 or not 0 < self.panel_tiles <= _WIDEST_PANEL:
             raise FieldError(f"{self.num_pieces} pieces, panels of {self.panel_tiles} tiles", ".num_pieces")
@@ -324,7 +341,7 @@ class IntegerWords:
     lanes: int
     width: int
 
-    def arrange(self, array: Array) -> Array:
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The words."""
         _require_panels(self.lanes, self.width)
         given = self.source.of(array)
@@ -352,7 +369,7 @@ class WidenedWords:
     lanes: int
     width: int
 
-    def arrange(self, array: Array) -> Array:
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The words."""
         _require_panels(self.lanes, self.width)
         given = self.source.of(array)
@@ -373,7 +390,7 @@ class ColumnSums:
     factor: Signed
     constant: Signed
 
-    def arrange(self, array: Array) -> Array:
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The sums, zero (plus the constant) behind the last column."""
         _require_panels(self.lanes, self.lanes)
         given = self.source.of(array)
@@ -391,7 +408,7 @@ class StepOnes:
     num_runs: int
     packed_steps: tuple[Signed, ...]
 
-    def arrange(self, array: Array) -> Array:
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The ones, whatever the constant."""
         if self.num_runs * len(self.packed_steps) > max(_MIN_LIMIT, 4 * array.size):
             raise FieldError(f"{self.num_runs} runs of {array.size} elements", ".num_runs")
@@ -410,7 +427,7 @@ class Stacked:
     parts: tuple[tuple[tuple[int, int], ...], ...]
     stride: int
 
-    def arrange(self, array: Array) -> Array:
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The parts' bytes, zeros between them."""
         result = np.zeros((len(self.parts), self.stride), np.uint8)
         for row, part in zip(result, self.parts, strict=True):

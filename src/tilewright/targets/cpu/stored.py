@@ -165,34 +165,36 @@ class ArrangedConstants:
 
         def place(number: int) -> None:
             source = self.stated.sources[number]
+            part = target[source.offset : source.offset + source.num_bytes]
             if source.own is not None:
-                made = np.frombuffer(own, np.uint8)[slice(*source.own)]
+                part[...] = np.frombuffer(own, np.uint8)[slice(*source.own)]
             else:
-                made = _made(constants, source, self.arrangements[number], number)
-            target[source.offset : source.offset + made.nbytes] = made
+                _make(constants, source, self.arrangements[number], number, part)
 
         # The largest first, so that cores end together.
         order = sorted(range(len(self.stated.sources)), key=lambda n: -self.stated.sources[n].num_bytes)
         map_on_cores(place, order)
 
 
-def _made(
+def _make(
     constants: Mapping[str, Array | bytes],
     source: _SourceFields,
     arrangement: Arrangement | None,
     number: int,
-) -> Array:
-    """The bytes of one source."""
+    target: Array,
+) -> None:
+    """Write the bytes of one source, where zeros are."""
     where = f".constants.sources[{number}]"
     given = constants.get(source.constant)
     if not isinstance(given, np.ndarray) or given.nbytes != math.prod(source.shape) * source.dtype.size_bytes:
         raise FieldError(f"is no {source.dtype}{list(source.shape)} of the graph", f"{where}.constant")
     array = given.reshape(-1).view(np.uint8).view(source.dtype.numpy).reshape(source.shape)
     with inside(f"constants.sources[{number}].arrangement"):
-        made = np.ascontiguousarray(array if arrangement is None else arrangement.arrange(array))
+        made = np.ascontiguousarray(array if arrangement is None else arrangement.arrange(array, target))
     if made.nbytes != source.size_bytes:
         raise FieldError(f"{made.nbytes} bytes instead of {source.size_bytes}", f"{where}.size_bytes")
-    return made.reshape(-1).view(np.uint8)
+    if not np.may_share_memory(made, target):
+        target[...] = made.reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
