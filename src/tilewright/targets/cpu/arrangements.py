@@ -51,6 +51,19 @@ class Arrangement(Protocol):
         ...
 
 
+def arrange_into(arrangement: Arrangement | None, array: Array, target: Array) -> None:
+    """Write a constant into `target`, zero bytes, as an arrangement has it, or as it is.
+
+    Raises:
+        FieldError: it takes another number of bytes.
+    """
+    made = np.ascontiguousarray(array if arrangement is None else arrangement.arrange(array, target))
+    if made.nbytes != target.nbytes:
+        raise FieldError(f"{made.nbytes} bytes instead of {target.nbytes}")
+    if not np.may_share_memory(made, target):
+        target[...] = made.reshape(-1).view(np.uint8)
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Elements of a constant by loops: how often each runs, and by how many elements it moves."""

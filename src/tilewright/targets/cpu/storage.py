@@ -15,7 +15,7 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem, aligned
 from tilewright.parallel import map_on_cores
 from tilewright.targets.cpu.arrange import numbered
-from tilewright.targets.cpu.arrangements import Arrangement
+from tilewright.targets.cpu.arrangements import Arrangement, arrange_into
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.lowered import (
@@ -95,11 +95,16 @@ class Weights:
         return self._sources
 
     def fill(self, target: Array) -> None:
-        """Write all constants into `target` (uint8, at least `size_bytes`), on all cores: numpy lets go of
-        the interpreter while it rearranges."""
+        """Write all constants into `target` (zeros of uint8, at least `size_bytes`), on all cores: numpy lets
+        go of the interpreter while it rearranges."""
 
         def place(source: tuple[int, Storage]) -> None:
             offset, storage = source
+            if isinstance(storage, PackedTensor) and self._arrangements is None:
+                assert storage.value.data is not None
+                part = target[offset : offset + storage.packed.size_bytes]
+                arrange_into(storage.packed.arrangement, storage.value.data, part)
+                return
             if isinstance(storage, PackedTensor) and self._arrangements is not None:
                 data = self._arrangements.of(storage)
             else:

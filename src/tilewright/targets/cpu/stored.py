@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.dtype import DType
 from tilewright.parallel import map_on_cores
-from tilewright.targets.cpu.arrangements import Arrangement, decode_arrangement
+from tilewright.targets.cpu.arrangements import Arrangement, arrange_into, decode_arrangement
 from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, REPORT_BYTES, ArgRef, HostCall, MainCode
@@ -190,11 +190,7 @@ def _make(
         raise FieldError(f"is no {source.dtype}{list(source.shape)} of the graph", f"{where}.constant")
     array = given.reshape(-1).view(np.uint8).view(source.dtype.numpy).reshape(source.shape)
     with inside(f"constants.sources[{number}].arrangement"):
-        made = np.ascontiguousarray(array if arrangement is None else arrangement.arrange(array, target))
-    if made.nbytes != source.size_bytes:
-        raise FieldError(f"{made.nbytes} bytes instead of {source.size_bytes}", f"{where}.size_bytes")
-    if not np.may_share_memory(made, target):
-        target[...] = made.reshape(-1).view(np.uint8)
+        arrange_into(arrangement, array, target)
 
 
 @dataclass(frozen=True, slots=True)
