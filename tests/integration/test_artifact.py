@@ -327,6 +327,19 @@ def test_a_container_trusts_by_its_environment(
         tw.open(path)
 
 
+def test_looking_at_an_artifact_generates_and_trusts_nothing(
+    path: Path, state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    signature = Archive(path).signature
+    assert signature is not None
+    seen = tw.inspect(path)
+    assert (seen.signed_by, seen.is_trusted, seen.remarks) == (signature.public_key, False, ())
+    assert f"{signature.public_key}, not trusted here" in str(seen)
+    assert caplog.messages == []
+    trust_key(signature.public_key)
+    assert tw.inspect(path).is_trusted
+
+
 def test_keys_that_others_may_write_are_not_believed(path: Path, state: Path) -> None:
     key = trust_key(str(path)).key
     assert tw.open(path).remarks == ()

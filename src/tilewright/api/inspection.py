@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tilewright.api.artifacts import open_artifact
 from tilewright.api.models import Model, ModelSummary, Shapes, load
 from tilewright.arguments import checked
+from tilewright.artifact import origin_of
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import MeasuredError, TensorInfo
 from tilewright.compiler import plan
@@ -56,6 +56,9 @@ class Inspection(Result):
     num_kernels: int | None
     algorithms: Mapping[str, int] | None = field(metadata=about("Kernels by the template that made them."))
     error: MeasuredError | None = field(metadata=about("Measured when the artifact was made."))
+    isas: tuple[str, ...] | None = field(metadata=about("Instruction sets of the artifact's machine code."))
+    signed_by: str | None = field(metadata=about("Public key of who made the artifact's code, in hex."))
+    is_trusted: bool | None = field(metadata=about("Whether the artifact's code runs here."))
     model_sha256: str = field(metadata=about(hidden=True))
     target: str = field(metadata=about(hidden=True))
     tool_version: str = field(default="", metadata=about(hidden=True))
@@ -97,6 +100,10 @@ class Inspection(Result):
             ("algorithms", algorithms or "none"),
             ("largest error", "not measured" if self.error is None else str(self.error)),
         ]
+        if self.isas:
+            trust = "trusted" if self.is_trusted else "not trusted here"
+            signer = "nobody" if self.signed_by is None else f"{self.signed_by}, {trust}"
+            rows += [("machine code", f"for {', '.join(self.isas)}"), ("signed by", signer)]
         if self.memory is not None:
             rows += level_rows(self.memory.levels)
             rows.append(("constants", format_bytes(self.memory.constant_bytes)))
@@ -120,7 +127,8 @@ def inspect_file(path: str | Path, target: str | None = None, *, shapes: Shapes 
     if shapes or target is not None:
         flag, what = ("--shapes", "shapes are") if shapes else ("--target", "target is")
         raise UsageError(f"{file}: an artifact's {what} fixed; leave out {flag}.")
-    return _of_artifact(file, open_artifact(file))
+    # Trusted for a look: nothing of its code is run.
+    return _of_artifact(file, CompiledModel.open(file, Options(trust=True)))
 
 
 def level_rows(levels: Sequence[LevelInfo]) -> list[tuple[str, str]]:
@@ -149,6 +157,9 @@ def _of_model(file: Path, model: Model, target: str | None) -> Inspection:
         num_kernels=None,
         algorithms=None,
         error=None,
+        isas=None,
+        signed_by=None,
+        is_trusted=None,
         model_sha256=model.sha256,
         target=target or "any",
     )
@@ -165,6 +176,7 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
             memory.scratch_bytes,
             memory.levels,
         )
+    origin = origin_of(file)
     inputs, outputs = tuple(compiled.get_inputs()), tuple(compiled.get_outputs())
     return Inspection(
         file=file,
@@ -176,6 +188,9 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
         num_kernels=len(compiled.kernels),
         algorithms=compiled.algorithms,
         error=compiled.error,
+        isas=origin.isas,
+        signed_by=origin.signed_by,
+        is_trusted=origin.is_trusted,
         model_sha256=compiled.model_sha256,
         target=compiled.target,
         tool_version=compiled.facts.tool_version,

@@ -176,6 +176,29 @@ def read_artifact(
     return _generated_again(stored, store, codes[chosen], reason, remarks, num_threads)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """For which instruction sets an artifact holds code, and the public key of who signed it."""
+
+    isas: tuple[str, ...]
+    signed_by: str | None
+    is_trusted: bool
+
+
+def origin_of(path: Path) -> Origin:
+    """What a file says of its code, of which nothing is run.
+
+    Raises:
+        ArtifactCorrupt: not an artifact, or damaged.
+    """
+    archive = Archive(path)
+    archive.verify_signature()
+    with archive.decoding(MANIFEST):
+        isas = tuple(made_for["isa"] for made_for in _stated_codes(archive) if "isa" in made_for)
+    signature = archive.signature
+    return Origin(isas, signature and signature.public_key, signature is not None and signature.is_trusted)
+
+
 def read_kept(
     path: Path, options: Options, constants: Callable[[], Mapping[str, Array | bytes]]
 ) -> StoredModel:
