@@ -51,7 +51,16 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["FORMAT_VERSION", "Archive", "StoredModel", "read_artifact", "read_kept", "save_artifact"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Archive",
+    "Origin",
+    "StoredModel",
+    "origin_of",
+    "read_artifact",
+    "read_kept",
+    "save_artifact",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +205,9 @@ def origin_of(path: Path) -> Origin:
     with archive.decoding(MANIFEST):
         isas = tuple(made_for["isa"] for made_for in _stated_codes(archive) if "isa" in made_for)
     signature = archive.signature
-    return Origin(isas, signature and signature.public_key, signature is not None and signature.is_trusted)
+    if signature is None:
+        return Origin(isas, None, False)
+    return Origin(isas, signature.public_key, signature.is_trusted)
 
 
 def read_kept(
@@ -359,6 +370,8 @@ def _generated_again(
     }
     options = replace(stored.facts.options, **terms)
     program = store.adapted(replace(stored.bounded_program(), options=options), made_for)
+    if given.isa is not None:
+        program = replace(program, options=replace(program.options, isa=given.isa))
     options = program.options
     clock = PhaseClock(given.timeout_s, None)
     # A kernel that a frozen cache lacks is no fault of the file.
