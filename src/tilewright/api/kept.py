@@ -142,9 +142,13 @@ def _place(model: Model, options: Options) -> _Place | None:
     )
     if directory is None or not is_plain:
         return None
+    import llvmlite
+    import onnx
+
     host = probe_host()
     request = [
         __version__,
+        [np.__version__, onnx.__version__, llvmlite.__version__],
         _package_digest(),
         model.sha256,
         options.to_json(),
