@@ -51,6 +51,7 @@ class Shelf:
         (folder / "folder.tw").mkdir()
         compiled = tw.compile(small, threads=1)
         compiled.save(folder / "good.tw")
+        tw.compile(folder / "good.onnx", threads=1, accuracy="strict").save(folder / "strict.tw")
         tw.compile(net(helper.make_node("Relu", ["x"], ["y"], "r"), 4)).save(folder / "other.tw")
         whole = (folder / "good.tw").read_bytes()
         middle = len(whole) // 2
@@ -182,6 +183,9 @@ MISTAKES = (
     mistake("run good.tw --random --accuracy strict", USAGE, "good.tw", "--accuracy strict", "anew"),
     mistake("explain good.tw --partition layerwise", USAGE, "good.tw", "--partition layerwise", "auto"),
     mistake("profile good.tw --effort 0", USAGE, "good.tw", "--effort 0"),
+    mistake("bench strict.tw --accuracy default", USAGE, "strict.tw", "--accuracy default", "strict"),
+    mistake("compare strict.tw interpreter --accuracy default", USAGE, "strict.tw", "--accuracy default"),
+    mistake("run strict.tw --random --accuracy default", USAGE, "strict.tw", "--accuracy default"),
     mistake("bench good.tw --accuracy fast", USAGE, "good.tw", "--accuracy fast"),
     mistake("compare good.tw interpreter --memory naive", USAGE, "good.tw", "--memory naive"),
     mistake("run good.tw --random --isa mmx", USAGE, "mmx", "avx2"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,20 @@ def open_or_compile(
     from tilewright.api.models import load
 
     return compile_or_reuse(load(path, shapes=options.shapes), options, progress)
+
+
+def require_asked_of_all(paths: Sequence[Path], options: Options, asked: Collection[str]) -> None:
+    """That artifacts can honour the options that were asked for, even those that hold their default; where
+    there are models among the files, that is said of those.
+
+    Raises:
+        UsageError: naming the options that one cannot honour.
+    """
+    from tilewright.artifact import require_asked
+
+    if all(map(is_artifact, paths)):
+        for path in paths:
+            require_asked(path, options, asked)
 
 
 def for_models(options: Options, paths: Iterable[Path]) -> Options:

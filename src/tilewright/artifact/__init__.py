@@ -59,6 +59,7 @@ __all__ = [
     "origin_of",
     "read_artifact",
     "read_kept",
+    "require_asked",
     "save_artifact",
 ]
 
@@ -208,6 +209,22 @@ def origin_of(path: Path) -> Origin:
     if signature is None:
         return Origin(isas, None, False)
     return Origin(isas, signature.public_key, signature.is_trusted)
+
+
+def require_asked(path: Path, options: Options, asked: Collection[str]) -> None:
+    """That an artifact can honour the options that were asked for, even those that hold their default.
+
+    Raises:
+        UsageError, BudgetExceeded: as `read_artifact`.
+        ArtifactCorrupt: not an artifact, or damaged.
+    """
+    archive = Archive(path)
+    if archive.format_version > FORMAT_VERSION:  # which is said where it is opened
+        return
+    with archive.decoding(MANIFEST):
+        facts = decode_facts(archive.manifest)
+    facts = replace(facts, options=_named_as_now(facts.options, archive.format_version))
+    require_honoured(path, facts, options, asked)
 
 
 def read_kept(

@@ -56,6 +56,7 @@ def bench(
 
     Example: `tilewright bench model.onnx --vs onnxruntime --threads 2`.
     """
+    from tilewright.api.artifacts import require_asked_of_all
     from tilewright.api.benchmark import BenchOptions, bench
     from tilewright.benchmark import Verdict
     from tilewright.targets import is_cpu
@@ -72,6 +73,7 @@ def bench(
         measures_error=error,
         gives_advice=advice,
     )
+    require_asked_of_all(models, options, flags.asked)
     first = models[0]
     with progress(f"loading {first.name}") as update:
         found = bench(

@@ -34,8 +34,13 @@ def compare(
 
     Example: `tilewright compare model.onnx onnxruntime`, `tilewright compare model.tw --layers`.
     """
-    from tilewright.api.comparison import compare_models
+    from tilewright.api.artifacts import require_asked_of_all
+    from tilewright.api.comparison import Side, compare_models
 
+    options = flags.options()
+    left = Side.parse(str(a), options.target).path
+    files = (left, Side.parse(str(b), options.target, left).path)
+    require_asked_of_all(files, options, flags.asked - {"target"})
     with progress("comparing") as update:
         found = compare_models(
             a,
@@ -44,7 +49,7 @@ def compare(
             layers=layers,
             rtol=rtol,
             atol=atol,
-            options=flags.options(),
+            options=options,
             progress=update,
         )
     if as_json:

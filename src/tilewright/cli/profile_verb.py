@@ -38,6 +38,7 @@ def profile(
 
     Example: `tilewright profile resnet50.onnx --threads 1 --trace resnet50.json`.
     """
+    from tilewright.api.artifacts import require_asked_of_all
     from tilewright.api.profiling import profile_model
     from tilewright.benchmark.machine_state import BUSY_SHARE
     from tilewright.files import write_atomically
@@ -48,6 +49,7 @@ def profile(
         raise UsageError(f"profile measures the cpu target; leave out --target {options.target}.")
     if trace is not None and trace.suffix != ".json":
         raise UsageError(f"{trace}: give a name that ends in .json.")
+    require_asked_of_all([model], options, flags.asked)
     with progress(f"loading {model.name}") as update:
         found = profile_model(
             model,
