@@ -125,7 +125,7 @@ def test_nothing_in_an_artifact_is_a_pickle(path: Path) -> None:
         "pickle" in line for s in sources for line in s.read_text().splitlines() if "import" in line
     )
     archive = Archive(path)
-    assert {name.rpartition(".")[2] for name in archive.names} == {"json", "txt", "safetensors", "bin", "o"}
+    assert {name.rpartition(".")[2] for name in archive.names} == {"json", "txt", "safetensors", "o"}
 
 
 # Damage.

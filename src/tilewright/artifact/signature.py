@@ -68,7 +68,8 @@ def user_key(*, create: bool = False) -> str | None:
         return None
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw().hex()
+    public: bytes = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    return public.hex()
 
 
 def _message(manifest_sha256: str) -> bytes:

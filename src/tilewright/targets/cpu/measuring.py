@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tilewright.ir.text import parse_graph, print_graph
 from tilewright.targets.cpu.executable import CpuExecutable, TensorSpec
 from tilewright.targets.cpu.packed_code import packed_image
 from tilewright.targets.cpu.race import time_ns
-from tilewright.targets.cpu.stored import CpuStore, GeneratedCode
+from tilewright.targets.cpu.stored import CpuStore
 from tilewright.targets.cpu.tuning_context import host_fingerprints
 from tilewright.targets.named_constants import named_constants, resolved_constants
 from tilewright.tuning.cluster import ClusterMeasuringPool
@@ -25,10 +25,24 @@ from tilewright.tuning.measuring import RunTime, serve
 from tilewright.tuning.ray_fleet import Measuring, ray_pool
 from tilewright.tuning.workers import LocalMeasuringPool, PackedCode
 
+if TYPE_CHECKING:
+    from tilewright.program import Program
+    from tilewright.targets.cpu.image import CpuImage
+
 Array = np.ndarray[Any, Any]
 
 # Parts beside those of the code, whose names have a folder or none.
 _GRAPH, _TENSOR = "program/graph.txt", "program/tensors/"
+
+
+class GeneratedCode(Protocol):
+    """What is measured of `CpuCode`."""
+
+    @property
+    def program(self) -> Program: ...  # noqa: D102
+
+    @property
+    def image(self) -> CpuImage: ...  # noqa: D102
 
 
 def measuring_pool() -> LocalMeasuringPool:

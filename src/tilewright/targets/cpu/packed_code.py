@@ -34,7 +34,8 @@ def packed_image(image: CpuImage, graph: Graph, weights: Weights | None) -> Stor
     parts: dict[str, tuple[Bytes, ...]] = {}
     if weights is not None:
         facts["constants"], own = _constants(weights)
-        parts[OPERATORS_OWN] = tuple(own)
+        if own:
+            parts[OPERATORS_OWN] = tuple(own)
     else:
         arena = np.zeros(image.constants.size_bytes, np.uint8)
         image.constants.fill(arena)
@@ -59,10 +60,10 @@ def _constants(weights: Weights) -> tuple[dict[str, Any], list[Bytes]]:
             data = storage.operand.data
             assert data is not None
             raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-            sources.append({"offset": offset, "own": [end, end + raw.nbytes]})
             if raw.nbytes:
+                sources.append({"offset": offset, "own": [end, end + raw.nbytes]})
                 tables.append(raw.data)
-            end += raw.nbytes
+                end += raw.nbytes
         else:
             sources.append({"offset": offset, **_arranged(storage, digests)})
     return {"size_bytes": weights.size_bytes, "sources": sources}, tables

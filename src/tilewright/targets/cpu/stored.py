@@ -38,9 +38,6 @@ class GeneratedCode(Protocol):
     def program(self) -> Program: ...  # noqa: D102
 
     @property
-    def image(self) -> CpuImage: ...  # noqa: D102
-
-    @property
     def images(self) -> Sequence[tuple[CpuImage, Weights]]: ...  # noqa: D102
 
 
@@ -129,10 +126,15 @@ class _ConstantsFields:
     size_bytes: int
     sources: tuple[_SourceFields, ...]
 
+    @property
+    def has_own(self) -> bool:
+        """Whether operators bring tables along."""
+        return any(source.own is not None for source in self.sources)
+
 
 def _checked_sources(stated: _ConstantsFields, parts: StoredParts) -> tuple[Arrangement | None, ...]:
     """How each source is arranged; every one lies within the arena."""
-    own_bytes = parts.size_bytes(OPERATORS_OWN)
+    own_bytes = parts.size_bytes(OPERATORS_OWN) if stated.has_own else 0
     arrangements: list[Arrangement | None] = []
     for i, source in enumerate(stated.sources):
         where = f".constants.sources[{i}]"
@@ -161,7 +163,7 @@ class ArrangedConstants:
     def fill(self, target: Array) -> None:
         """Arrange all of them, on all cores: numpy lets go of the interpreter meanwhile."""
         constants = self.parts.constants()
-        own = self.parts.read(OPERATORS_OWN)
+        own = self.parts.read(OPERATORS_OWN) if self.stated.has_own else b""
 
         def place(number: int) -> None:
             source = self.stated.sources[number]
