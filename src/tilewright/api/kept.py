@@ -27,7 +27,7 @@ from tilewright.api.models import Model
 from tilewright.artifact import read_kept, save_artifact
 from tilewright.compiled import CompiledModel
 from tilewright.errors import TilewrightError
-from tilewright.families import MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
+from tilewright.families import HOST_TARGET, MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
 from tilewright.hardware.probe import probe_host, processor_facts
 from tilewright.options import AUTO, Options
 from tilewright.private_files import (
@@ -38,7 +38,6 @@ from tilewright.private_files import (
     warn_once,
 )
 from tilewright.progress import Progress
-from tilewright.targets import CPU
 from tilewright.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -135,7 +134,7 @@ def _place(model: Model, options: Options) -> _Place | None:
         (options.memory, MEMORY_PLANNERS),
     )
     is_plain = (
-        options.target == CPU
+        options.target == HOST_TARGET
         and options.budget is None
         and not (options.no_cache or options.passes or options.dump_after)
         and all(name in (AUTO, *family.built_in_names()) for name, family in planners)

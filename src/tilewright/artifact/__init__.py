@@ -17,6 +17,7 @@ comment holds the signature of who made it (`signature.py`), without which no co
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -114,7 +115,8 @@ def save_artifact(
         members.append(Member(MACHINE, (_json(encode_machine(facts.machine)),)))
     for number, code in enumerate(codes):
         members += _code_members(code_folder(number), code)
-    write_archive(path, manifest, members, sign if codes else None)
+    signing = functools.partial(sign, create=not facts.options.no_cache)
+    write_archive(path, manifest, members, signing if codes else None)
     return path
 
 

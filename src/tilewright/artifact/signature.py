@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tilewright.private_files import signing_seed, trusted_keys
+from tilewright.private_files import keeps_nothing, signing_seed, trusted_keys
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +49,22 @@ class Signature:
         return self.public_key in trusted_keys() or self.public_key == user_key()
 
 
-def sign(manifest_sha256: str) -> Signature | None:
-    """The user's signature. None where no key can be kept: whoever opens it has its code made again."""
+def sign(manifest_sha256: str, *, create: bool) -> Signature | None:
+    """The user's signature, with a new key if there is none and one may be kept.
+
+    None without a key: whoever opens the artifact has its code made again, or trusts it by `--trust`.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    seed = signing_seed(create=True)
+    may_create = create and not keeps_nothing()
+    seed = signing_seed(create=may_create)
     if seed is None:
-        logger.warning("the artifact is not signed: there is no place for a key (set HOME or XDG_STATE_HOME)")
+        reason = (
+            "there is no place for a key (set HOME or XDG_STATE_HOME)"
+            if may_create
+            else "there is no key yet, and nothing is to be kept (`tilewright trust key` makes one)"
+        )
+        logger.warning("the artifact is not signed: %s", reason)
         return None
     key = Ed25519PrivateKey.from_private_bytes(seed)
     return Signature(key.public_key().public_bytes_raw().hex(), key.sign(_message(manifest_sha256)).hex())

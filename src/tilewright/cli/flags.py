@@ -121,7 +121,7 @@ def _machine_files(incomplete: str) -> list[str]:
 
 
 def _instruction_sets() -> tuple[str, ...]:
-    from tilewright.hardware.processor import instruction_set_names
+    from tilewright.hardware.instruction_sets import instruction_set_names
 
     return instruction_set_names()
 
