@@ -17,8 +17,8 @@ from tilewright.cli.main import VERBS, app
 from tilewright.embed import isa_for_export
 from tilewright.errors import UsageError
 from tilewright.families import FAMILIES
+from tilewright.hardware.instruction_sets import instruction_set_by_name
 from tilewright.hardware.presets import find_machine
-from tilewright.hardware.processor import instruction_set_by_name
 from tilewright.options import Options
 from tilewright.targets import find_target
 
