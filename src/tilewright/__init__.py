@@ -21,6 +21,7 @@ from tilewright.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tilewright.api import CheckReport, InferenceSession, Model, bench, check, load, simulate
+    from tilewright.api import bisect_model as bisect
     from tilewright.api import compare_models as compare
     from tilewright.api import compile_model as compile
     from tilewright.api import export_model as export
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tilewright.api import open_artifact as open
     from tilewright.api import plan_model as plan
     from tilewright.api import profile_model as profile
+    from tilewright.api import reduce_model as reduce
     from tilewright.api import tune_model as tune
     from tilewright.compiled import CompiledModel
     from tilewright.errors import (
@@ -69,6 +71,7 @@ __all__ = [
     "UnsupportedOp",
     "UsageError",
     "bench",
+    "bisect",
     "check",
     "compare",
     "compile",
@@ -80,6 +83,7 @@ __all__ = [
     "open",
     "plan",
     "profile",
+    "reduce",
     "simulate",
     "tune",
 ]
@@ -105,6 +109,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     **{name: ("tilewright.api", name) for name in _API},
     "CompiledModel": ("tilewright.compiled", "CompiledModel"),
     "Options": ("tilewright.options", "Options"),
+    "bisect": ("tilewright.api", "bisect_model"),
     "compare": ("tilewright.api", "compare_models"),
     "compile": ("tilewright.api", "compile_model"),
     "export": ("tilewright.api", "export_model"),
@@ -114,6 +119,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "open": ("tilewright.api", "open_artifact"),
     "plan": ("tilewright.api", "plan_model"),
     "profile": ("tilewright.api", "profile_model"),
+    "reduce": ("tilewright.api", "reduce_model"),
     "tune": ("tilewright.api", "tune_model"),
 }
 _MODULES = ("backend", "benchmark", "passes", "zoo")

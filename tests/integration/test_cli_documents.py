@@ -48,6 +48,8 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "map-evaluate": ("map", "--evaluate", CASES, "--noc"),
     "map-sweep": ("map", "1_1_4_4_1", "--sweep", "levels.AccumulationBuffer.capacity_bytes=2,192"),
     "compare": ("compare", "small.tw", "--layers"),
+    "bisect": ("bisect", "small.tw"),
+    "reduce": ("reduce", "small.onnx", "--command", "false {}"),
 }
 """A command for each kind; demonstrations, reproductions and simulations take longer and have tests of their
 own."""

@@ -125,6 +125,8 @@ MISTAKES = (
     mistake("compil good.onnx", USAGE, "compil", "--help"),
     mistake("--frobnicate", USAGE, "--frobnicate", "--help"),
     mistake("compile", USAGE, "MODEL", "compile --help"),
+    mistake("reduce good.onnx", USAGE, "does not fail", "-i"),
+    mistake("bisect good.onnx -t interpreter", USAGE, "no kernels", "--target cpu"),
     mistake("compile .", USAGE, ".: is a folder", "ONNX file"),
     mistake("tune .", USAGE, ".: is a folder", "ONNX file"),
     mistake("compile good.onnx --frobnicate", USAGE, "--frobnicate", "compile --help"),

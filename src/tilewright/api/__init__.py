@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.api.artifacts import open_artifact
     from tilewright.api.benchmark import BenchOptions, BenchResult, bench
+    from tilewright.api.bisection import BisectResult, bisect_model
     from tilewright.api.comparison import ComparisonResult, compare_models
     from tilewright.api.compilation import compile_model
     from tilewright.api.doctor import Diagnosis, diagnose
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.api.models import Model, ModelSummary, load
     from tilewright.api.plans import PlanComparison, PlanRequest, plan_model
     from tilewright.api.profiling import ModelProfile, profile_model
+    from tilewright.api.reduction import ReduceResult, reduce_model
     from tilewright.api.reproduction import reproduce_paper
     from tilewright.api.session import InferenceSession
     from tilewright.api.simulation import SimulationRequest, SimulationResult, simulate
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "tilewright.api.artifacts": ("open_artifact",),
     "tilewright.api.benchmark": ("BenchOptions", "BenchResult", "bench"),
+    "tilewright.api.bisection": ("BisectResult", "bisect_model"),
     "tilewright.api.comparison": ("ComparisonResult", "compare_models"),
     "tilewright.api.compilation": ("compile_model",),
     "tilewright.api.doctor": ("Diagnosis", "diagnose"),
@@ -42,6 +45,7 @@ _HOMES = {
     "tilewright.api.models": ("Model", "ModelSummary", "load"),
     "tilewright.api.plans": ("PlanComparison", "PlanRequest", "plan_model"),
     "tilewright.api.profiling": ("ModelProfile", "profile_model"),
+    "tilewright.api.reduction": ("ReduceResult", "reduce_model"),
     "tilewright.api.reproduction": ("reproduce_paper",),
     "tilewright.api.session": ("InferenceSession",),
     "tilewright.api.simulation": ("SimulationRequest", "SimulationResult", "simulate"),
@@ -54,6 +58,7 @@ _HOMES = {
 __all__ = [
     "BenchOptions",
     "BenchResult",
+    "BisectResult",
     "CheckReport",
     "ComparisonResult",
     "Diagnosis",
@@ -69,11 +74,13 @@ __all__ = [
     "PlanComparison",
     "PlanRequest",
     "Progress",
+    "ReduceResult",
     "SimulationRequest",
     "SimulationResult",
     "TuneRequest",
     "TuneResult",
     "bench",
+    "bisect_model",
     "check",
     "compare_models",
     "compile_model",
@@ -87,6 +94,7 @@ __all__ = [
     "open_artifact",
     "plan_model",
     "profile_model",
+    "reduce_model",
     "reproduce_paper",
     "simulate",
     "tune_model",

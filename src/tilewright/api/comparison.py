@@ -114,11 +114,11 @@ class ComparisonResult(Result):
 
     def tables(self) -> Sequence[Table]:
         """Between kernels the least exact tensors; all outputs."""
-        outputs = _table(self.outputs, f"{self.a} and {self.b}")
+        outputs = differences_table(self.outputs, f"{self.a} and {self.b}")
         if self.between is None:
             return (outputs,)
         title = f"between {self.between.num_kernels} kernels, the least exact"
-        return (_table(_worst(self.between.tensors), title), outputs)
+        return (differences_table(_worst(self.between.tensors), title), outputs)
 
 
 @checked
@@ -180,7 +180,8 @@ def _worst(tensors: Sequence[TensorDifference]) -> list[TensorDifference]:
     return [t for t in tensors if t in chosen]
 
 
-def _table(tensors: Iterable[TensorDifference], title: str) -> Table:
+def differences_table(tensors: Iterable[TensorDifference], title: str) -> Table:
+    """A row for each tensor that was compared."""
     heads = ("tensor", "shape", "largest difference", "largest value", "allowed", "")
     rows = tuple(
         (

@@ -57,6 +57,8 @@ VERBS: dict[str, str] = {
     "compare": "Run",
     "simulate": "Run",
     "reproduce": "Run",
+    "bisect": "Debug",
+    "reduce": "Debug",
 }
 
 EXIT_INTERNAL = 1

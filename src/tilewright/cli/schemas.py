@@ -70,6 +70,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "reproduce": ("tilewright.reproduce.base:ReproducedPaper",),
     "simulate": ("tilewright.api.simulation:SimulationResult",),
     "compare": (_FACTS, "tilewright.api.comparison:ComparisonResult"),
+    "bisect": (_FACTS, "tilewright.api.bisection:BisectResult"),
+    "reduce": ("tilewright.api.reduction:ReduceResult",),
 }
 """What each kind of document holds after its head, by the types of its parts; a later part's key counts."""
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.compiler import plan_optimised
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
+from tilewright.ir.extract import extract
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.partition.base import EdgeDecision, make_subgraph
 from tilewright.program import Program
 from tilewright.results import Result, about, in_json
 from tilewright.targets import find_target
+from tilewright.targets.base import Target
 
 if TYPE_CHECKING:
     from tilewright.compiled_facts import CompiledFacts
@@ -92,9 +95,15 @@ class LayerComparison:
 
 
 def compare_layers(
-    program: Program, facts: CompiledFacts, feed: Mapping[str, Array], tolerance: Tolerance
+    program: Program,
+    facts: CompiledFacts,
+    feed: Mapping[str, Array],
+    tolerance: Tolerance,
+    *,
+    only: Collection[int] | None = None,
 ) -> LayerComparison:
-    """Compare what each kernel hands to the next with the interpreter in float64.
+    """Compare what each kernel hands to the next with the interpreter in float64; `only` what leaves these
+    subgraphs, by their numbers, and the outputs.
 
     The partition, its kernels and their order are those of the compiled model; only where results lie
     differs, because they are handed out.
@@ -102,10 +111,8 @@ def compare_layers(
     Raises:
         UsageError: the target generates no code, so there are no kernels to look between.
     """
-    tapped = _with_boundaries_as_outputs(program)
-    target = find_target(facts.target, facts.machine)
-    if target.code_store is None:
-        raise UsageError(f"{facts.target}: has no kernels to look between; leave out --layers.")
+    tapped = _with_boundaries_as_outputs(program, only)
+    target = _target_with_kernels(facts)
     code = target.backend(tapped.graph, tapped.options).generate(tapped)
     ours = {_identity(k) for step in facts.steps for k in step.kernels}
     kernels = [k for step in code.steps for k in step.kernels]
@@ -121,12 +128,45 @@ def compare_layers(
     return LayerComparison(tensors, sum(len(step.kernels) for step in facts.steps), changed)
 
 
+def compare_alone(
+    program: Program, facts: CompiledFacts, subgraph_id: int, feed: Mapping[str, Array], tolerance: Tolerance
+) -> tuple[TensorDifference, ...]:
+    """The results of a subgraph that is compiled and run alone, on operands from the interpreter.
+
+    Raises:
+        UsageError: the target generates no code.
+    """
+    target = _target_with_kernels(facts)
+    subgraph = program.partition.subgraphs[subgraph_id]
+    graph, _ = extract(subgraph.nodes, subgraph.outputs)
+    names = [v.name for v in graph.inputs]
+    exact = run_graph(program.graph, feed, dtype=DType.FLOAT64, taps=names)
+    operands = {v.name: exact[v.name].astype(v.dtype.numpy) for v in graph.inputs}
+    planned = plan_optimised(graph, program.options, target=target)
+    executable = planned.backend.generate(planned.program).load(facts.options.num_threads)
+    try:
+        got = executable.run(operands)
+    finally:
+        executable.close()
+    expected = run_graph(graph, operands, dtype=DType.FLOAT64)
+    return tuple(TensorDifference.of(v.name, got[v.name], expected[v.name], tolerance) for v in graph.outputs)
+
+
+def _target_with_kernels(facts: CompiledFacts) -> Target:
+    target = find_target(facts.target, facts.machine)
+    if target.code_store is None:
+        raise UsageError(f"{facts.target}: has no kernels to look between; choose --target cpu.")
+    return target
+
+
 def _identity(kernel: Any) -> tuple[object, ...]:
     return (kernel.template, kernel.nodes, kernel.macs)
 
 
-def _with_boundaries_as_outputs(program: Program) -> Program:
-    """The same program over a copied graph, whose outputs are all values that leave a subgraph."""
+def _with_boundaries_as_outputs(program: Program, only: Collection[int] | None = None) -> Program:
+    """The same program over a copied graph, whose outputs are all values that leave a subgraph, or those that
+    leave `only` some.
+    """
     old = program.graph
     graph = old.clone()
     copies: dict[Node, Node] = dict(zip(old.nodes, graph.nodes, strict=True))
@@ -134,7 +174,8 @@ def _with_boundaries_as_outputs(program: Program) -> Program:
     order = [program.partition.subgraphs[i.subgraph_id] for i in program.schedule.instances()]
     boundary: dict[Value, None] = {}
     for subgraph in dict.fromkeys(order):
-        boundary.update({values[v.name]: None for v in subgraph.outputs})
+        if only is None or subgraph.id in only:
+            boundary.update({values[v.name]: None for v in subgraph.outputs})
     boundary.update(dict.fromkeys(graph.outputs))
     graph.outputs = list(boundary)
     subgraphs = [

@@ -1,0 +1,54 @@
+"""`tilewright bisect`: which kernel is the first that differs from the reference?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
+from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
+from tilewright.errors import NumericMismatch
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    add_verb(app, "bisect", bisect, panel)
+
+
+def bisect(
+    flags: CompileFlags,
+    model: Path = MODEL,
+    inputs: Path | None = INPUTS,
+    rtol: float = typer.Option(1e-4, "--rtol", help="Allowed difference over the tensor's largest value."),
+    atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Find the first kernel whose result differs from the reference; exit code 4 if one does.
+
+    It is then compiled and run alone, on the reference's operands, which tells a wrong kernel from errors
+    that add up. Example: `tilewright bisect model.onnx -i inputs.npz`.
+    """
+    from tilewright.api.artifacts import open_or_compile
+    from tilewright.api.bisection import bisect_model
+    from tilewright.files import is_artifact
+
+    options = flags.options()
+    with progress(f"bisecting {model.name}") as update:
+        subject = open_or_compile(model, options, update, flags.asked) if is_artifact(model) else model
+        found = bisect_model(
+            subject,
+            feed=inputs,
+            rtol=rtol,
+            atol=atol,
+            options=None if is_artifact(model) else options,
+            progress=update,
+        )
+    if as_json:
+        print_model_document("bisect", found.model_sha256, found.target, found)
+    else:
+        print_result(found)
+        if not found.ok:
+            hint(f"next: tilewright reduce {model} -o small.onnx, for a model with these nodes alone")
+    if not found.ok:
+        raise NumericMismatch(f"{model}: {found.verdict}.")

@@ -1,0 +1,59 @@
+"""`tilewright reduce`: a failing model becomes the smallest part of it that fails in the same way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
+from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    add_verb(app, "reduce", reduce, panel)
+
+
+def reduce(
+    flags: CompileFlags,
+    model: Path = typer.Argument(metavar="MODEL", help="An ONNX file that fails."),
+    output: Path = typer.Option(
+        Path("reduced.onnx"),
+        "-o",
+        "--output",
+        help="The part that is left; its inputs lie beside it as .npz.",
+    ),
+    inputs: Path | None = INPUTS,
+    command: str | None = typer.Option(
+        None, "--command", help="A command that fails on such a model, {} being its file; for crashes."
+    ),
+    trials: int = typer.Option(500, "--trials", min=1, help="Try so many parts at most."),
+    rtol: float = typer.Option(1e-4, "--rtol", help="Allowed difference over the tensor's largest value."),
+    atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Leave out nodes of a model that fails, as long as it fails in the same way, and write what is left.
+
+    It fails where it cannot be loaded, compiled or run, or differs from the reference. Example: `tilewright
+    reduce model.onnx -o small.onnx`, `tilewright reduce model.onnx --command "tilewright run {}"`.
+    """
+    from tilewright.api.reduction import reduce_model
+
+    with progress(f"reducing {model.name}") as update:
+        found = reduce_model(
+            model,
+            output,
+            feed=inputs,
+            command=command,
+            trials=trials,
+            rtol=rtol,
+            atol=atol,
+            options=flags.options(),
+            progress=update,
+        )
+    if as_json:
+        print_document("reduce", found)
+    else:
+        print_result(found)
+        hint(f"written to {found.output}, its inputs to {found.inputs}")
