@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.options import Options
 from tilewright.printable import printable
@@ -58,6 +59,39 @@ class TensorInfo:
 
     def __str__(self) -> str:
         return f"{printable(self.name)}: {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTensorInfo(TensorInfo):
+    """An input or output whose shape is open: symbols and None stand for its dimensions, as onnxruntime's."""
+
+    shape: tuple[int | str | None, ...]  # type: ignore[assignment]  # whoever computes with it needs numbers
+
+    @property
+    def size_bytes(self) -> int:
+        """Not known.
+
+        Raises:
+            UsageError: always; says what is open.
+        """
+        raise UsageError(open_shape_text(self))
+
+    def __str__(self) -> str:
+        dims = ", ".join("?" if d is None else str(d) for d in self.shape)
+        return f"{printable(self.name)}: {self.dtype}[{dims}]"
+
+
+def open_shape_text(spec: TensorInfo) -> str | None:
+    """What to tell a user who needs a shape that is open; None if it is not."""
+    dims: tuple[object, ...] = spec.shape
+    if all(isinstance(d, int) for d in dims):
+        return None
+    axes = ", ".join(f"{i} ({d})" if d else str(i) for i, d in enumerate(dims) if not isinstance(d, int))
+    flag = "x".join(str(d) if isinstance(d, int) else "?" for d in dims)
+    return (
+        f"input {spec.name!r} leaves dimension {axes} open; fix it with --shapes {spec.name}:{flag}, "
+        "a number in place of each ?"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from tilewright.errors import UsageError
+from tilewright.extents import Axis, canonical_axis
 from tilewright.families import FAMILIES, canonical_target
 from tilewright.planning.budget import UNLIMITED, Budget
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Hint = Literal["latency", "throughput", "energy", "edp"]
 Accuracy = Literal["strict", "default", "relaxed", "fast"]
 Shapes = Mapping[str, tuple[int, ...]]
+OpenShapes = Mapping[str, tuple[Axis, ...]]
 
 AUTO = "auto"
 EFFORT_EVALUATIONS = {0: 0, 1: 200, 2: 1000, 3: 10000}
@@ -40,22 +42,56 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
     >>> parse_shapes("x:1x3,y:2")
     {'x': (1, 3), 'y': (2,)}
     """
-    shapes: dict[str, tuple[int, ...]] = {}
+    return fixed_shapes(parse_open_shapes(text))
+
+
+def parse_open_shapes(text: str) -> dict[str, tuple[Axis, ...]]:
+    """Read `x:1..8x128|256|512,mask:1x?`.
+
+    Raises:
+        UsageError: any other text, or an input named twice.
+
+    >>> parse_open_shapes("x:1..8x3,y:?")
+    {'x': ('1..8', 3), 'y': ('?',)}
+    """
+    shapes: dict[str, tuple[Axis, ...]] = {}
     for part in text.split(","):
         name, colon, extents = part.strip().rpartition(":")
-        numbers = extents.split("x")
-        if not colon or not name or not all(n.isascii() and n.isdigit() for n in numbers):
+        try:
+            axes = tuple(canonical_axis(axis) for axis in extents.split("x"))
+        except UsageError:
+            axes = ()
+        if not colon or not name or not axes:
             raise UsageError(
-                f"shapes {part.strip()!r}: expected INPUT:1x3x224x224, several separated by commas."
+                f"shapes {part.strip()!r}: expected INPUT:1x3x224x224, several separated by commas; an axis "
+                "is a number, or, where a verb prepares several, 1..8, 128|256 or ?."
             )
         if name in shapes:
             raise UsageError(f"shapes: input {name!r} is given twice.")
-        shapes[name] = tuple(int(n) for n in numbers)
+        shapes[name] = axes
     return shapes
 
 
-def shapes_text(shapes: Shapes) -> str:
-    """Shapes as `parse_shapes` reads them.
+def fixed_shapes(shapes: OpenShapes) -> dict[str, tuple[int, ...]]:
+    """Shapes of which each axis is a number.
+
+    Raises:
+        UsageError: one is not.
+    """
+    fixed: dict[str, tuple[int, ...]] = {}
+    for name, axes in shapes.items():
+        numbers = fixed_shape(axes)
+        if numbers is None:
+            raise UsageError(
+                f"shapes {name}:{'x'.join(map(str, axes))}: this needs a number for each axis; several are "
+                "for `run`, `tw.compile` and sessions."
+            )
+        fixed[name] = numbers
+    return fixed
+
+
+def shapes_text(shapes: OpenShapes) -> str:
+    """Shapes as `parse_open_shapes` reads them.
 
     >>> shapes_text({"x": (1, 3), "y": (2,)})
     'x:1x3,y:2'
@@ -125,10 +161,13 @@ class Options:
         default="cpu",
         metadata=_about("Where to run: see `tilewright targets`.", "--target", "-t", family="targets"),
     )
-    shapes: Shapes = field(
+    shapes: OpenShapes = field(
         default_factory=dict,
         metadata=_about(
-            "Sizes the model leaves open: x:1x3x224x224,mask:1x128.", "--shapes", parse=parse_shapes
+            "Sizes the model leaves open: x:1x3x224x224,mask:1x128. `run` takes several, x:1..8x128|256, and "
+            "prepares them.",
+            "--shapes",
+            parse=parse_open_shapes,
         ),
     )
     threads: int | None = field(
@@ -232,6 +271,24 @@ class Options:
             parse=_parse_bytes,
         ),
     )
+    max_shapes: int = field(
+        default=64,
+        metadata=_about(
+            "Of a model with open sizes, keep the code for so many sets of shapes.",
+            "--max-shapes",
+            panel=_LIMITS,
+            key=False,
+        ),
+    )
+    frozen_shapes: bool = field(
+        default=False,
+        metadata=_about(
+            "Shapes that were not prepared are an error, so that no run waits for a compilation.",
+            "--frozen-shapes",
+            panel=_LIMITS,
+            key=False,
+        ),
+    )
     timeout_s: float | None = field(
         default=None,
         metadata=_about("Stop compiling after so many seconds.", "--timeout", panel=_LIMITS, key=False),
@@ -303,13 +360,16 @@ class Options:
         _check_positive("threads", self.threads)
         _check_positive("max-memory", self.max_memory_bytes)
         _check_positive("timeout", self.timeout_s)
+        _check_positive("max-shapes", self.max_shapes)
         if self.seed < 0:
             raise UsageError(f"seed {self.seed}: give a number that is not negative.")
         if self.no_cache and self.frozen:
             raise UsageError("frozen needs the cache that no-cache turns off; give one of the two.")
         for name, shape in self.shapes.items():
-            if any(extent < 0 for extent in shape):
+            if any(isinstance(axis, int) and axis < 0 for axis in shape):
                 raise UsageError(f"shapes: input {name!r} has a negative extent in {tuple(shape)}.")
+        shapes = {name: tuple(map(canonical_axis, shape)) for name, shape in self.shapes.items()}
+        object.__setattr__(self, "shapes", shapes)
 
     @property
     def asked(self) -> frozenset[str]:
@@ -338,6 +398,15 @@ class Options:
         (1, 2)
         """
         return 1 if self.threads is None and self.hint == "throughput" else self.threads
+
+    @property
+    def fixed_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes, where each axis is a number.
+
+        Raises:
+            UsageError: one is not.
+        """
+        return fixed_shapes(self.shapes)
 
     @property
     def objective(self) -> Objective:

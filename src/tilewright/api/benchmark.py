@@ -167,7 +167,7 @@ def bench(
             arrays,
             plan,
             model=str(model),
-            shapes=options.shapes,
+            shapes=options.fixed_shapes,
             expected=expected,
             progress=update,
         )
@@ -180,7 +180,7 @@ def bench(
             split = BoundSplit.of(profile, 1e6 * timing.median_ms)
     return BenchResult(
         **{f.name: getattr(comparison, f.name) for f in dataclasses.fields(comparison)},
-        options={"shapes": dict(options.shapes), "threads": plan.num_threads, "seed": options.seed},
+        options={"shapes": options.fixed_shapes, "threads": plan.num_threads, "seed": options.seed},
         bound=split,
         advice=tuple(_advice(comparison, split)),
         model_sha256=subject.sha256,
@@ -318,7 +318,7 @@ class _Workshop:
             is_as_opened = not (opened.remarks or self._options.trust or self._options.isa)
             made = file if is_as_opened else opened.save(path)
             return Entrant(label + file.name, "tilewright", made), _Subject.of(opened)
-        loaded = load(file, shapes=self._options.shapes)
+        loaded = load(file, shapes=self._options.fixed_shapes)
         compiled = compile_model(loaded, options=self._for_models, progress=self._update)
         spent_s = sum(compiled.phase_s.values())
         entrant = Entrant(label + file.name, "tilewright", compiled.save(path), spent_s)

@@ -216,7 +216,7 @@ class _Runner:
             if is_artifact(side.path):
                 raise UsageError(f"{side.path}: {side.engine} needs the ONNX file, not an artifact.")
             threads = self._options.threads or 1
-            engine = make_engine(side.engine, str(side.path), threads, dict(self._options.shapes))
+            engine = make_engine(side.engine, str(side.path), threads, self._options.fixed_shapes)
             return tuple(o.name for o in self._model(side.path).graph.outputs), engine.run(feed)
         if side.engine == "null":
             raise UsageError("null runs nothing: compare with interpreter.")
@@ -260,5 +260,5 @@ class _Runner:
 
     def _model(self, path: Path) -> Model:
         if path not in self._loaded:
-            self._loaded[path] = load(path, shapes=dict(self._options.shapes))
+            self._loaded[path] = load(path, shapes=self._options.fixed_shapes)
         return self._loaded[path]

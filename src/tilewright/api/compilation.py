@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tilewright.api.models import Model, Shapes, as_model
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
-from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo
+from tilewright.compiled_facts import Body, CompiledFacts, OpenTensorInfo, TensorInfo
 from tilewright.compiler import Compilation, compile_graph
 from tilewright.errors import UsageError
 from tilewright.explain import origins_of, with_loaded_nodes
 from tilewright.files import is_artifact
-from tilewright.frontend.onnx import Source
-from tilewright.options import Options, parse_shapes
+from tilewright.frontend.onnx import PreparedModel, Source
+from tilewright.ir.graph import Graph, Shape
+from tilewright.options import Options, parse_open_shapes
 from tilewright.progress import Progress
+from tilewright.specialise import OpenCompiledModel
+from tilewright.specialise.binding import Binding
 from tilewright.steps import CostInfo
 from tilewright.suggestions import likely
 from tilewright.targets import is_machine
@@ -37,8 +41,9 @@ def compile_model(
     """Compile a model for a target.
 
     `settings` are fields of `Options` (`hint="latency"`, `budget="60s"`, `threads=2`, ...); `options` gives
-    all of them at once. `progress` is called with what is being done, how much of it is done, and how much
-    there is.
+    all of them at once. A model whose shapes are open is compiled for those that `shapes` list now, and for
+    others when a run brings them: it is an `OpenCompiledModel`. `progress` is called with what is being done,
+    how much of it is done, and how much there is.
 
     Raises:
         ModelRejected: the file is malformed, inconsistent or unsafe to read.
@@ -47,7 +52,37 @@ def compile_model(
         BudgetExceeded: a limit on time or memory would be passed.
     """
     model, options = compilation_request(model, target, shapes, options, settings)
+    if isinstance(model.source, PreparedModel):
+        return _open_model(model, model.source, options, progress)
     return compiled_model(model, options, compile_graph(model.graph, options, progress))
+
+
+def _open_model(
+    model: Model, prepared: PreparedModel, options: Options, progress: Progress | None
+) -> OpenCompiledModel:
+    """What `tw.compile` gives of a model whose shapes are open."""
+    binding = Binding(prepared.inputs, prepared.defaulted, options.shapes)
+    outputs = {name: found for name, found in prepared.outputs.items() if found is not None}
+    facts = CompiledFacts(
+        target=options.target,
+        tool_version=__version__,
+        model_sha256=model.sha256,
+        options=options,
+        inputs=tuple(OpenTensorInfo(n, d.dtype, binding.shape_of(n)) for n, d in prepared.inputs.items()),
+        outputs=tuple(OpenTensorInfo(n, d.dtype, d.dims or ()) for n, d in outputs.items()),
+        steps=(),
+        memory=None,
+        origins=(),
+    )
+
+    def compile_part(graph: Graph, shapes: Mapping[str, Shape], time_left_s: float | None) -> CompiledModel:
+        chosen = dataclasses.replace(options, shapes=dict(shapes), timeout_s=time_left_s)
+        part = dataclasses.replace(model, source=graph, shapes=dict(shapes))
+        return compiled_model(part, chosen, compile_graph(graph, chosen))
+
+    compiled = OpenCompiledModel(prepared, binding, facts, compile_part)
+    compiled.prepare(progress)
+    return compiled
 
 
 def compilation_request(
@@ -59,7 +94,7 @@ def compilation_request(
 ) -> tuple[Model, Options]:
     """The model loaded, and the options that it is to be compiled with."""
     if isinstance(shapes, str):
-        shapes = parse_shapes(shapes)
+        shapes = parse_open_shapes(shapes)
     if options is None:
         options = _options(settings)
     elif settings:

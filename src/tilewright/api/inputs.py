@@ -60,15 +60,20 @@ def random_feed(inputs: Sequence[TensorInfo], seed: int) -> dict[str, Array]:
     """Random values for every input: normal for floats, zeros and ones for integers.
 
     Raises:
-        UsageError: an input of text, or a negative seed.
+        UsageError: an input of text, one whose shape is open, or a negative seed.
     """
     import numpy as np
+
+    from tilewright.compiled_facts import open_shape_text
 
     if seed < 0:
         raise UsageError(f"seed {seed}: give a number that is not negative.")
     rng = np.random.default_rng(seed)
     feed: dict[str, Array] = {}
     for spec in inputs:
+        open_text = open_shape_text(spec)
+        if open_text is not None:
+            raise UsageError(open_text)
         kind = np.dtype(spec.dtype.numpy).kind
         if kind in "OSU":
             raise UsageError(f"input {spec.name!r} is {spec.dtype}: give its values with -i FILE.npz.")

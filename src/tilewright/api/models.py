@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +14,16 @@ from tilewright.arguments import argument, checked
 from tilewright.compiled_facts import ModelMetadata, TensorInfo
 from tilewright.errors import UsageError, error_context
 from tilewright.explain import OnnxNode
-from tilewright.frontend.onnx import Opened, RefusedNode, Source, import_model, open_model, survey_model
+from tilewright.extents import Axis, canonical_axis, fixed_shape
+from tilewright.frontend.onnx import (
+    Opened,
+    PreparedModel,
+    RefusedNode,
+    Source,
+    import_open_model,
+    open_model,
+    survey_model,
+)
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
@@ -20,8 +31,10 @@ from tilewright.ir.text import print_graph
 from tilewright.parallel import beside
 from tilewright.printable import printable
 from tilewright.results import Result, Table, in_json
+from tilewright.specialise.binding import Binding
 
-Shapes = Mapping[str, Sequence[int]]
+Shapes = Mapping[str, Sequence[Axis]]
+"""Of inputs: a number for each axis, or what it may be, as `tilewright.extents` reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +77,50 @@ class ModelSummary(Result):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A loaded model: its graph, where it came from, and the nodes that its file lists."""
+    """A loaded model: its graph, where it came from, and the nodes that its file lists.
 
-    graph: Graph
+    Where shapes are open, it is what builds a graph for given ones: `at` gives the model at these. `shapes`
+    are what was said of them.
+    """
+
+    source: Graph | PreparedModel
     sha256: str
     name: str
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
     listed: tuple[OnnxNode, ...] = ()
     metadata: ModelMetadata = field(default_factory=ModelMetadata)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether shapes are open: of inputs, or those that data decide."""
+        return isinstance(self.source, PreparedModel)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, in which every shape is a tuple of integers.
+
+        Raises:
+            UsageError: the model leaves dimensions open; says which.
+            UnsupportedOp: data decide a shape; says which.
+        """
+        return self.source if isinstance(self.source, Graph) else self.source.graph(self._fixed())
+
+    def at(self, shapes: Shapes) -> Model:
+        """The model at these shapes; one that leaves some open is open still.
+
+        Raises:
+            UsageError: they do not fit the model.
+        """
+        if isinstance(self.source, Graph):
+            return as_model(self, shapes)
+        fixed = {**self.shapes, **_canonical(shapes)}
+        open_model = dataclasses.replace(self, shapes=fixed)
+        graph = self.source.static_graph(open_model._fixed())
+        return open_model if graph is None else dataclasses.replace(open_model, source=graph)
+
+    def _fixed(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of which every axis is a number."""
+        return _numbers(self.shapes)
 
     def summary(self) -> ModelSummary:
         """Operators, parameters and work."""
@@ -94,59 +143,68 @@ class Model:
         return self.summary().to_json()
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r}, {len(self.graph.nodes)} nodes)"
+        if isinstance(self.source, PreparedModel):
+            return f"Model({self.name!r}, open shapes)"
+        return f"Model({self.name!r}, {len(self.source.nodes)} nodes)"
 
     def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
+        return html.escape(repr(self)) if self.is_open else self.summary()._repr_html_()
 
 
 @checked
 def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Shapes | None = None) -> Model:
     """Load a model: an ONNX file, its bytes, a `ModelProto`, or a `torch.nn.Module` with example inputs.
 
-    `shapes` fixes the inputs whose sizes the model leaves open.
+    `shapes` fixes the inputs whose sizes the model leaves open; what it leaves open stays so.
 
     Raises:
         ModelRejected: the file is malformed, inconsistent or unsafe to read.
         UnsupportedOp: a valid model that uses something this version does not run.
-        UsageError: no such file, open dimensions, or `shapes` that do not fit.
+        UsageError: no such file, or `shapes` that do not fit.
     """
-    fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
+    given = _canonical(shapes or {})
+    fixed = _numbers(given)
     if example_inputs is not None:
         from tilewright.frontend.torch import load_torch
 
         graph = load_torch(source, example_inputs)
         return Model(graph, _graph_digest(graph), type(source).__name__)
-    return _loaded(source, fixed, lambda opened: (import_model(opened, shapes=fixed), ()))[0]
+    model, _ = _loaded(source, given, lambda opened: (import_open_model(opened, fixed), ()))
+    if isinstance(model.source, PreparedModel):
+        Binding(model.source.inputs, model.source.defaulted, given)  # refuses shapes that do not fit
+    return model
 
 
 def survey(source: Source, shapes: Shapes | None = None) -> tuple[Model, tuple[RefusedNode, ...]]:
     """What of an ONNX model can be loaded, and the nodes that cannot, each with the reason.
 
     Raises:
-        ModelRejected, UnsupportedOp, UsageError: as `load`, but for nodes that are not supported.
+        ModelRejected, UnsupportedOp: as `load`, but for nodes that are not supported.
+        UsageError: dimensions stay open, or the shapes do not fit the model.
     """
-    fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
-    return _loaded(source, fixed, lambda opened: survey_model(opened, shapes=fixed))
+    given = _canonical(shapes or {})
+    fixed = _numbers(given)
+    return _loaded(source, given, lambda opened: survey_model(opened, shapes=fixed))
 
 
 def _loaded(
     source: Any,
-    shapes: Mapping[str, tuple[int, ...]],
-    build: Callable[[Opened], tuple[Graph, tuple[RefusedNode, ...]]],
+    shapes: Mapping[str, tuple[Axis, ...]],
+    build: Callable[[Opened], tuple[Graph | PreparedModel, tuple[RefusedNode, ...]]],
 ) -> tuple[Model, tuple[RefusedNode, ...]]:
     """A model opened and built."""
     opened = open_model(argument("model", source, Source))
     with error_context(f"in {opened.origin.label}"), bounded_messages():
         listed = _listed(opened)
+    model_name = opened.model.graph.name or "graph"
     if opened.locations:
-        graph, refused = build(opened)
+        built, refused = build(opened)
         digest = opened.sha256()
     else:
         # Hashing lets go of the interpreter.
-        digest, (graph, refused) = beside(opened.sha256, lambda: build(opened))
-    name = os.fspath(source) if isinstance(source, str | os.PathLike) else graph.name
-    return Model(graph, digest, str(name), shapes, listed, _metadata(opened)), refused
+        digest, (built, refused) = beside(opened.sha256, lambda: build(opened))
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else model_name
+    return Model(built, digest, str(name), shapes, listed, _metadata(opened)), refused
 
 
 def as_model(model: Model | Source, shapes: Shapes | None) -> Model:
@@ -157,6 +215,8 @@ def as_model(model: Model | Source, shapes: Shapes | None) -> Model:
     """
     if not isinstance(model, Model):
         return load(model, shapes=shapes)
+    if model.is_open:
+        return model.at(shapes) if shapes else model
     for name, shape in (shapes or {}).items():
         known = {v.name: v.shape for v in model.graph.inputs}.get(name)
         if known != tuple(shape):
@@ -164,6 +224,15 @@ def as_model(model: Model | Source, shapes: Shapes | None) -> Model:
                 f"shapes: {name!r} is {known} in the loaded model; give shapes to `load` instead."
             )
     return model
+
+
+def _canonical(shapes: Shapes) -> dict[str, tuple[Axis, ...]]:
+    return {name: tuple(map(canonical_axis, shape)) for name, shape in shapes.items()}
+
+
+def _numbers(shapes: Mapping[str, tuple[Axis, ...]]) -> dict[str, tuple[int, ...]]:
+    """Those shapes of which every axis is a number."""
+    return {name: numbers for name in shapes if (numbers := fixed_shape(shapes[name])) is not None}
 
 
 def _listed(opened: Opened) -> tuple[OnnxNode, ...]:

@@ -64,7 +64,7 @@ def compile_(
         raise UsageError(f"{inputs}: inputs are for --error; add it, or leave them out.")
     with progress(f"compiling {model.name}") as update:
         started = time.perf_counter()
-        loaded = tw.load(model, shapes=options.shapes)
+        loaded = tw.load(model, shapes=options.fixed_shapes)
         load_s = time.perf_counter() - started
         compiled = compile_or_reuse(loaded, options, update)
         if error:

@@ -125,7 +125,7 @@ def _export_stages(model: Path, to: str, path: Path, options: Options, *, force:
     if path.exists() and not force:
         raise UsageError(f"{path}: is there already; --force replaces it.")
     with progress(f"scheduling {model.name}") as update:
-        loaded = tw.load(model, shapes=options.shapes)
+        loaded = tw.load(model, shapes=options.fixed_shapes)
         made = export_stages(loaded, path, to, options=options, progress=update)  # type: ignore[arg-type]
     if as_json:
         print_model_document("export-stages", loaded.sha256, options.target, made)

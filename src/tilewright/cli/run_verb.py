@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from tilewright.errors import UsageError
 from tilewright.files import is_artifact
 from tilewright.formatting import format_shape
 from tilewright.results import Result, Table
+
+if TYPE_CHECKING:
+    from tilewright.specialise import Specialisations
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -39,10 +42,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class RunOutputs(Result):
-    """One inference."""
+    """One inference; of a model whose shapes are open, also what was compiled for it."""
 
     outputs: tuple[Output, ...]
     written: Path | None
+    specialisations: Specialisations | None = None
 
     def tables(self) -> tuple[Table, ...]:
         """A row for each output."""
@@ -87,6 +91,7 @@ def run(
     if (inputs is None) != random:
         raise UsageError("give the inputs with -i FILE.npz, or --random; one of the two.")
     from tilewright.api.artifacts import open_or_compile
+    from tilewright.specialise import OpenCompiledModel
 
     options = flags.options()
     with progress(f"loading {model.name}") as update:
@@ -97,12 +102,15 @@ def run(
     named = dict(zip([o.name for o in compiled.get_outputs()], results, strict=True))
     if outputs is not None:
         write_arrays(outputs, named)
-    found = RunOutputs(tuple(Output.of(n, a) for n, a in named.items()), outputs)
+    made = compiled.specialisations if isinstance(compiled, OpenCompiledModel) else None
+    found = RunOutputs(tuple(Output.of(n, a) for n, a in named.items()), outputs, made)
     if as_json:
         print_model_document("run", compiled.model_sha256, compiled.target, found)
         return
     print_result(found)
     for remark in () if is_artifact(model) else compiled.remarks:  # those of artifacts were warnings
         hint(remark)
+    if made is not None:
+        hint(str(made))
     if outputs is not None:
         hint(f"written to {outputs}")

@@ -1,38 +1,41 @@
 """The ONNX frontend: a file, bytes or a `ModelProto` becomes a `Graph`.
 
 The flow is `read` (bytes, safely) → `validate` (is it a model at all) → `prepare` (one version, no local
-functions) → `build` (nodes, static shapes). A file that fails any step is refused whole, in one line.
+functions) → `build` (nodes, static shapes); a model whose shapes are open stays `prepared`. A file that fails
+any step is refused whole, in one line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-
-from onnx import ModelProto
+from typing import TypeVar
 
 from tilewright.errors import error_context
 from tilewright.frontend.onnx import native
-from tilewright.frontend.onnx.build import build_graph
 from tilewright.frontend.onnx.external import check_external_data, embed_external_attributes
+from tilewright.frontend.onnx.initializers import Initializers
 from tilewright.frontend.onnx.microsoft import place_operators
 from tilewright.frontend.onnx.prepare import prepare_model
+from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.frontend.onnx.read import Opened, Source, open_model
 from tilewright.frontend.onnx.survey import RefusedNode, survey_graph
 from tilewright.frontend.onnx.validate import run_checker, validate_model
-from tilewright.ir.graph import Graph
-from tilewright.ir.verify import require_valid
+from tilewright.ir.graph import Graph, Shape
 
 __all__ = [
     "Opened",
+    "PreparedModel",
     "RefusedNode",
     "Source",
     "import_model",
+    "import_open_model",
     "load_onnx",
     "open_model",
     "survey_model",
 ]
 
+T = TypeVar("T")
 
 Surveyed = tuple[Graph, tuple[RefusedNode, ...]]
 """A graph, and nodes of the model that are not in it."""
@@ -65,7 +68,17 @@ def import_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None =
         UnsupportedOp: a valid model that uses something this version does not run.
         UsageError: open dimensions, or `shapes` that do not fit.
     """
-    return _imported(opened, lambda model: (build_graph(model, opened.origin, dict(shapes or {})), ()))[0]
+    fixed = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    return _imported(opened, lambda prepared: prepared.graph(fixed))
+
+
+def import_open_model(opened: Opened, shapes: Mapping[str, Shape]) -> Graph | PreparedModel:
+    """The graph of a model that was read already; where shapes stay open, what builds graphs of it.
+
+    Raises:
+        ModelRejected, UnsupportedOp, UsageError: as for `import_model`, but for open dimensions.
+    """
+    return _imported(opened, lambda prepared: prepared.static_graph(shapes) or prepared, keeps=True)
 
 
 def survey_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Surveyed:
@@ -74,19 +87,19 @@ def survey_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None =
     Raises:
         ModelRejected, UnsupportedOp, UsageError: as `import_model`, but for nodes that are not supported.
     """
-    return _imported(opened, lambda model: survey_graph(model, opened.origin, dict(shapes or {})))
+    fixed = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    return _imported(opened, lambda prepared: survey_graph(prepared, fixed))
 
 
-def _imported(opened: Opened, build: Callable[[ModelProto], Surveyed]) -> Surveyed:
-    """A model checked, prepared and built."""
+def _imported(opened: Opened, build: Callable[[PreparedModel], T], *, keeps: bool = False) -> T:
+    """What is built of a model that is checked and prepared; `keeps`: that may be the model itself."""
     model, origin = opened.model, opened.origin
     with error_context(f"in {origin.label}"), bounded_messages():
         num_nodes = validate_model(model)
-        external_bytes = check_external_data(model, origin)
-        with native.session(num_nodes, opened.size_bytes + external_bytes):
+        size_bytes = opened.size_bytes + check_external_data(model, origin)
+        with native.session(num_nodes, size_bytes):
             embed_external_attributes(model, origin)
             place_operators(model)
             run_checker(model)
-            graph, refused = build(prepare_model(model))
-        require_valid(graph, after="import")
-        return graph, refused
+            initializers = Initializers(origin, releases=keeps)
+            return build(PreparedModel(prepare_model(model), origin, initializers, size_bytes))

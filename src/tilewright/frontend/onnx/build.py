@@ -9,7 +9,6 @@ whose body reads outer values by their names in the graph.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,25 +18,18 @@ from tilewright.errors import ModelRejected, UnsupportedOp, error_context
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.attributes import constant_of, import_attributes
 from tilewright.frontend.onnx.bodies import bind_captures, function_body
-from tilewright.frontend.onnx.external import is_external, read_external
 from tilewright.frontend.onnx.fold import fold
 from tilewright.frontend.onnx.infer import find_schema, infer_types
-from tilewright.frontend.onnx.inputs import (
-    BoundInputs,
-    Declaration,
-    Dimension,
-    bind_inputs,
-    declaration,
-    resolve,
-)
+from tilewright.frontend.onnx.initializers import Initializers
+from tilewright.frontend.onnx.inputs import BoundInputs, Declaration, completed, declaration, resolve
 from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_NODES, MAX_UNROLLED_NODES_IN_ALL
 from tilewright.frontend.onnx.loops import ResultType, loop_types
 from tilewright.frontend.onnx.microsoft import definition_of
-from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
 from tilewright.frontend.onnx.ranges import check_ranges
-from tilewright.frontend.onnx.tensors import checked_shape, embedded_array
+from tilewright.frontend.onnx.scope import Scope, unused
+from tilewright.frontend.onnx.tensors import checked_shape
 from tilewright.frontend.onnx.unroll import loop_body, unroll
 from tilewright.ir.bounds import require_bounded
 from tilewright.ir.dtype import DType
@@ -56,42 +48,15 @@ _RANDOM = frozenset(
 )
 
 
-@dataclass(slots=True)
-class Scope:
-    """Names visible in one node list; `targets` are names that results must take in the graph."""
-
-    opsets: Mapping[str, int]
-    prefix: str = ""
-    depth: int = 0
-    parent: Scope | None = None
-    values: dict[str, Value | None] = field(default_factory=dict)
-    targets: dict[str, str] = field(default_factory=dict)
-    declared: dict[str, Declaration] = field(default_factory=dict)
-
-    def find(self, name: str) -> Value | None:
-        """The value of a name here or further out; None for an input that was left out."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.parent
-        raise ModelRejected(f"{name!r} is read but nothing produces it; export the model again.")
-
-
-def build_graph(model: ModelProto, origin: Origin, shapes: Mapping[str, Sequence[int]]) -> Graph:
-    """Import a validated model whose versions are prepared.
-
-    Raises:
-        ModelRejected, UnsupportedOp, UsageError: see `load_onnx`.
-    """
-    return Importer(origin, bind_inputs(model.graph, shapes)).run(model)
+class DataDependentShape(UnsupportedOp):
+    """A result whose shape data decide: a graph of static shapes cannot hold its node."""
 
 
 class Importer:
-    """One import: the graph so far, and what is known of its names."""
+    """Makes the graph of a validated model whose versions are prepared, at static shapes of its inputs."""
 
-    def __init__(self, origin: Origin, bound: BoundInputs) -> None:
-        self._origin = origin
+    def __init__(self, initializers: Initializers, bound: BoundInputs) -> None:
+        self._arrays = initializers
         self._bound = bound
         self._graph = Graph()
         self._folded_bytes = 0
@@ -100,7 +65,17 @@ class Importer:
         self._node_names: dict[str, int] = {}
 
     def run(self, model: ModelProto) -> Graph:
-        """Import the nodes of a validated model."""
+        """The whole model.
+
+        Raises:
+            ModelRejected, UnsupportedOp, UsageError: see `load_onnx`.
+        """
+        scope = self.begin(model)
+        self._nodes(model.graph.node, scope)
+        return self.finish(scope, [info.name for info in model.graph.output])
+
+    def begin(self, model: ModelProto) -> Scope:
+        """The inputs and initializers of a model; its nodes may follow one by one."""
         proto = model.graph
         self._graph.name = proto.name or "graph"
         scope = Scope(opset_versions(model))
@@ -118,16 +93,46 @@ class Importer:
                 value = Value(info.name, *self._bound.types[info.name])
                 scope.values[info.name] = self._graph.add_input(value)
         self._initializers(proto.initializer, scope)
-        self._nodes(proto.node, scope)
-        self._graph.outputs = [self._output(info.name, scope) for info in proto.output]
+        return scope
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the graph's inputs."""
+        return [value.name for value in self._graph.inputs]
+
+    def try_node(self, proto: NodeProto, scope: Scope) -> bool:
+        """Add a node of the model; False, and nothing is added, if data decide the shape of a result."""
+        num_nodes = len(self._graph.nodes)
+        try:
+            self._nodes((proto,), scope)
+        except DataDependentShape:
+            for name in proto.output:
+                scope.values.pop(name, None)
+            self._undo(num_nodes)
+            return False
+        return True
+
+    def finish(self, scope: Scope, outputs: Iterable[str]) -> Graph:
+        """The graph, with these names as its outputs."""
+        self._graph.outputs = [self._output(name, scope) for name in outputs]
         return self._graph
+
+    def detached_node(self, proto: NodeProto, scope: Scope) -> Node:
+        """A node that no graph holds: its results have a type and no shape."""
+        inputs = [scope.find(name) if name else None for name in proto.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        proto, captures = bind_captures(proto, scope.find)
+        return _described(proto, inputs, captures, scope)[0]
 
     def _initializers(self, tensors: Iterable[TensorProto], scope: Scope) -> None:
         for tensor in tensors:
             if tensor.name in scope.values:
                 continue  # An input with a default that the user chose to feed.
-            data = read_external(tensor, self._origin) if is_external(tensor) else embedded_array(tensor)
-            name = tensor.name if scope.parent is None else self._name(tensor.name, scope)
+            if scope.parent is None:
+                name, data = tensor.name, self._arrays.of_model(tensor)
+            else:
+                name, data = self._name(tensor.name, scope), self._arrays.of_body(tensor)
             scope.values[tensor.name] = _constant(name, data)
 
     def _nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
@@ -164,17 +169,7 @@ class Importer:
             proto = self._with_first_result(proto, scope)
         given = proto
         proto, captures = bind_captures(given, scope.find)
-        schema = find_schema(proto, scope.opsets[""])
-        inferred = infer_types(proto, schema, scope.opsets, inputs, captures)
-        node = Node(
-            proto.op_type,
-            inputs,
-            [_placeholder(name, inferred[name]) if name else None for name in proto.output],
-            import_attributes(proto),
-            name=proto.name,
-            opset=scope.opsets[""],
-            captures=captures,
-        )
+        node, schema, inferred = _described(proto, inputs, captures, scope)
         types = [
             self._result_type(name, inferred[name], shape, scope) if name else None
             for name, shape in zip(proto.output, result_shapes(node), strict=True)
@@ -228,7 +223,7 @@ class Importer:
         dtype = known[0].dtype
         if own is not None:
             found = Declaration(dtype, own)
-        complete = found if declared is None else _completed(name, found, declared)
+        complete = found if declared is None else completed(name, found, declared)
         shape = None if complete is None else resolve(complete, self._bound.symbols)
         return dtype, None if shape is None else checked_shape(shape, dtype, f"{name!r}")
 
@@ -243,7 +238,7 @@ class Importer:
             if value is None:
                 continue
             if found is None or found[1] is None:
-                raise UnsupportedOp(
+                raise DataDependentShape(
                     f"node {node_label(proto)}: the shape of its result {name!r} depends on data, but shapes "
                     "must be known before running; replace the operator or fix its inputs as constants."
                 )
@@ -251,7 +246,7 @@ class Importer:
             scope.values[name] = value
         # A node without a name goes by its first result, whose name is complete already.
         first = next((v.name for v in node.results()), proto.op_type)
-        node.name = self._node_name(proto.name, scope) if proto.name else _unused(first, self._node_names)
+        node.name = self._node_name(proto.name, scope) if proto.name else unused(first, self._node_names)
         if len(self._graph.nodes) >= MAX_NODES:
             raise ModelRejected(f"the model expands to more than {MAX_NODES} nodes; split it.")
         self._fix_shape(proto, node)
@@ -270,14 +265,14 @@ class Importer:
                 f"node {node_label(proto)}: its result is declared as {list(node.output.shape)}, but no "
                 f"{sizing.name} makes that of {list(node.require(0).shape)}; export the model again."
             )
-        name = _unused(f"{node.name}/{sizing.name}", self._value_names)
-        checked = Value(_unused(f"{node.name}/checked", self._value_names), DType.BOOL, ())
+        name = unused(f"{node.name}/{sizing.name}", self._value_names)
+        checked = Value(unused(f"{node.name}/checked", self._value_names), DType.BOOL, ())
         check = Node(
             CHECK_SHAPE,
             [operand],
             [checked],
             check_attributes(node),
-            name=_unused(f"{node.name}/check", self._node_names),
+            name=unused(f"{node.name}/check", self._node_names),
             domain=INTERNAL_DOMAIN,
             opset=node.opset,
         )
@@ -313,7 +308,7 @@ class Importer:
 
     def _body_results(self, body: GraphProto, inputs: Sequence[Value], scope: Scope) -> Sequence[Value]:
         """Results of a loop's body for their types only: what it takes to find them is undone."""
-        trial = Importer(self._origin, self._bound)
+        trial = Importer(self._arrays, self._bound)
         inner = Scope(scope.opsets, scope.prefix, scope.depth + 1, parent=scope)
         inner.values = dict(zip((v.name for v in body.input), inputs, strict=False))
         try:
@@ -406,10 +401,10 @@ class Importer:
         return f"{scope.prefix}{label}/"
 
     def _name(self, name: str, scope: Scope) -> str:
-        return _unused(f"{scope.prefix}{name}", self._value_names)
+        return unused(f"{scope.prefix}{name}", self._value_names)
 
     def _node_name(self, name: str, scope: Scope) -> str:
-        return _unused(f"{scope.prefix}{name}", self._node_names)
+        return unused(f"{scope.prefix}{name}", self._node_names)
 
 
 class _Steps:
@@ -442,39 +437,11 @@ class _Steps:
         importer, shared = self._importer, self._shared
         dtype, name = inputs[0].dtype, importer._name(op_type.lower(), shared)
         value = Value(name, dtype, checked_shape(tuple(shape), dtype, f"{name!r}"))
-        node_name = _unused(name, importer._node_names)
+        node_name = unused(name, importer._node_names)
         made = Node(op_type, inputs, [value], attributes, name=node_name, opset=shared.opsets[""])
         require_bounded(made)
         importer._graph.append(made)
         return value
-
-
-def _completed(name: str, found: Declaration | None, declared: Declaration) -> Declaration:
-    """What is found of a result's shape, open dimensions filled from the model's declaration.
-
-    Raises:
-        ModelRejected: both are known and differ.
-    """
-    if found is None or found.dims is None:
-        return declared
-    if declared.dims is None:
-        return found
-    dims = tuple(
-        ours if isinstance(ours, int) else theirs
-        for ours, theirs in zip(found.dims, declared.dims, strict=False)
-    )
-    if len(found.dims) != len(declared.dims) or any(
-        isinstance(d, int) and d != given for d, given in zip(declared.dims, dims, strict=True)
-    ):
-        raise ModelRejected(
-            f"{name!r} is declared with shape {_dims_text(declared.dims)}, but its node gives "
-            f"{_dims_text(found.dims)}; export the model again."
-        )
-    return Declaration(found.dtype, dims)
-
-
-def _dims_text(dims: Sequence[Dimension]) -> str:
-    return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
 
 
 def refuse_random(proto: NodeProto) -> None:
@@ -487,14 +454,22 @@ def refuse_random(proto: NodeProto) -> None:
             )
 
 
-def _unused(stem: str, taken: dict[str, int]) -> str:
-    """The stem, or the stem with the next free number; remembered in `taken`."""
-    name, number = stem, taken.get(stem, 0)
-    while name in taken:
-        name, number = f"{stem}_{number}", number + 1
-    taken[stem] = max(number, 1)
-    taken.setdefault(name, 1)
-    return name
+def _described(
+    proto: NodeProto, inputs: Sequence[Value | None], captures: Sequence[Value], scope: Scope
+) -> tuple[Node, defs.OpSchema, Mapping[str, Declaration | None]]:
+    """A node that no graph holds, its operator's schema, and what ONNX infers of its results."""
+    schema = find_schema(proto, scope.opsets[""])
+    inferred = infer_types(proto, schema, scope.opsets, inputs, captures)
+    node = Node(
+        proto.op_type,
+        inputs,
+        [_placeholder(name, inferred[name]) if name else None for name in proto.output],
+        import_attributes(proto),
+        name=proto.name,
+        opset=scope.opsets[""],
+        captures=captures,
+    )
+    return node, schema, inferred
 
 
 def _all_known(proto: NodeProto, types: Sequence[ResultType]) -> bool:

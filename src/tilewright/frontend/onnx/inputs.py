@@ -15,6 +15,10 @@ from tilewright.ir.dtype import DType
 Dimension = int | str | None
 
 
+class OpenInput(UsageError):
+    """A graph was asked for, and a dimension of an input is open."""
+
+
 @dataclass(frozen=True, slots=True)
 class Declaration:
     """A declared tensor type; a dimension is a number, a symbol or unknown, `dims` None is unknown rank."""
@@ -29,6 +33,19 @@ class BoundInputs:
 
     types: Mapping[str, tuple[DType, tuple[int, ...]]]
     symbols: Mapping[str, int] = field(default_factory=dict)
+
+
+def input_declaration(value: ValueInfoProto) -> Declaration:
+    """The declared type of an input.
+
+    Raises:
+        ModelRejected: it has none.
+        UnsupportedOp: as for `declaration`.
+    """
+    found = declaration(value, "input")
+    if found is None:
+        raise ModelRejected(f"input {value.name!r} has no element type; export the model again.")
+    return found
 
 
 def declaration(value: ValueInfoProto, what: str) -> Declaration | None:
@@ -67,7 +84,8 @@ def bind_inputs(graph: GraphProto, shapes: Mapping[str, Sequence[int]]) -> Bound
     """Static shapes of the fed inputs.
 
     Raises:
-        UsageError: dimensions stay open (the message says which, and the flag), or `shapes` do not fit.
+        OpenInput: dimensions stay open; the message says which, and the flag.
+        UsageError: `shapes` do not fit.
     """
     constants = {tensor.name for tensor in graph.initializer}
     fed = [v for v in graph.input if v.name not in constants or v.name in shapes]
@@ -77,12 +95,7 @@ def bind_inputs(graph: GraphProto, shapes: Mapping[str, Sequence[int]]) -> Bound
             close = difflib.get_close_matches(name, names, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"inputs: {', '.join(names) or 'none'}."
             raise UsageError(f"--shapes names {name!r}, which is no input of the model; {hint}")
-    declared: dict[str, Declaration] = {}
-    for value in fed:
-        found = declaration(value, "input")
-        if found is None:
-            raise ModelRejected(f"input {value.name!r} has no element type; export the model again.")
-        declared[value.name] = found
+    declared = {value.name: input_declaration(value) for value in fed}
     symbols: dict[str, int] = {}
     for name, given in shapes.items():
         _bind(name, declared[name], tuple(int(d) for d in given), symbols)
@@ -101,6 +114,34 @@ def resolve(declared: Declaration, symbols: Mapping[str, int]) -> tuple[int, ...
         return None
     dims = [symbols.get(d) if isinstance(d, str) else d for d in declared.dims]
     return tuple(d for d in dims if d is not None) if None not in dims else None
+
+
+def completed(name: str, found: Declaration | None, declared: Declaration) -> Declaration:
+    """What is found of a result's shape, open dimensions filled from the model's declaration.
+
+    Raises:
+        ModelRejected: both are known and differ.
+    """
+    if found is None or found.dims is None:
+        return declared
+    if declared.dims is None:
+        return found
+    dims = tuple(
+        ours if isinstance(ours, int) else theirs
+        for ours, theirs in zip(found.dims, declared.dims, strict=False)
+    )
+    if len(found.dims) != len(declared.dims) or any(
+        isinstance(d, int) and d != given for d, given in zip(declared.dims, dims, strict=True)
+    ):
+        raise ModelRejected(
+            f"{name!r} is declared with shape {_dims_text(declared.dims)}, but its node gives "
+            f"{_dims_text(found.dims)}; export the model again."
+        )
+    return Declaration(found.dtype, dims)
+
+
+def _dims_text(dims: Sequence[Dimension]) -> str:
+    return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
 
 
 def _bind(name: str, declared: Declaration, given: tuple[int, ...], symbols: dict[str, int]) -> None:
@@ -128,7 +169,7 @@ def _bind(name: str, declared: Declaration, given: tuple[int, ...], symbols: dic
 
 def _static(name: str, declared: Declaration, symbols: Mapping[str, int]) -> tuple[int, ...]:
     if declared.dims is None:
-        raise UsageError(f"input {name!r} has no known rank; give its shape: --shapes {name}:1x3x224x224")
+        raise OpenInput(f"input {name!r} has no known rank; give its shape: --shapes {name}:1x3x224x224")
     shape = resolve(declared, symbols)
     if shape is not None:
         return shape
@@ -139,7 +180,7 @@ def _static(name: str, declared: Declaration, symbols: Mapping[str, int]) -> tup
         for axis, d in enumerate(known)
         if d is None
     )
-    raise UsageError(
+    raise OpenInput(
         f"input {name!r} leaves dimension {open_axes} open; fix it with --shapes {name}:{flag}, "
         "a number in place of each ?"
     )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from onnx import ModelProto, NodeProto
+from onnx import NodeProto
 
 from tilewright.errors import UnsupportedOp
 from tilewright.frontend.onnx import native
-from tilewright.frontend.onnx.build import Importer, Scope, refuse_random
+from tilewright.frontend.onnx.build import Importer, refuse_random
 from tilewright.frontend.onnx.infer import find_schema
-from tilewright.frontend.onnx.inputs import BoundInputs, bind_inputs, resolve
+from tilewright.frontend.onnx.initializers import Initializers
+from tilewright.frontend.onnx.inputs import BoundInputs, resolve
 from tilewright.frontend.onnx.microsoft import require_known
-from tilewright.frontend.onnx.origin import Origin
+from tilewright.frontend.onnx.prepared import PreparedModel
+from tilewright.frontend.onnx.scope import Scope
 from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Value
+from tilewright.ir.graph import Graph, Shape, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +35,20 @@ class RefusedNode:
 
 
 def survey_graph(
-    model: ModelProto, origin: Origin, shapes: Mapping[str, Sequence[int]]
+    prepared: PreparedModel, shapes: Mapping[str, Shape]
 ) -> tuple[Graph, tuple[RefusedNode, ...]]:
     """The graph of all nodes that can be imported, results of others being its inputs, and those others.
 
     Raises:
-        ModelRejected, UnsupportedOp, UsageError: as `build_graph`, but for nodes that are not supported.
+        ModelRejected, UnsupportedOp, UsageError: as `PreparedModel.graph`, but for nodes that are not supported.
     """
-    survey = _Survey(origin, bind_inputs(model.graph, shapes))
-    return survey.run(model), tuple(survey.refused)
+    graph, survey = prepared.imported(shapes, _Survey)
+    return graph, tuple(survey.refused)
 
 
 class _Survey(Importer):
-    def __init__(self, origin: Origin, bound: BoundInputs) -> None:
-        super().__init__(origin, bound)
+    def __init__(self, initializers: Initializers, bound: BoundInputs) -> None:
+        super().__init__(initializers, bound)
         self.refused: list[RefusedNode] = []
         self._unknown: set[str] = set()
 

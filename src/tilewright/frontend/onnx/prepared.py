@@ -1,0 +1,222 @@
+"""A model that was read, checked and converted once, whose graph is built at any shapes of its inputs.
+
+Where data decide a shape, no graph of static shapes holds the whole model. Then its nodes are divided: what
+is static is a graph; operators with results of unknown shape run on their operands' values; and the nodes
+that read those are a model again, whose inputs get the shapes that arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from tilewright.errors import error_context
+from tilewright.frontend.onnx import native
+from tilewright.frontend.onnx.build import DataDependentShape, Importer
+from tilewright.frontend.onnx.initializers import Initializers
+from tilewright.frontend.onnx.inputs import (
+    Declaration,
+    OpenInput,
+    bind_inputs,
+    declaration,
+    input_declaration,
+)
+from tilewright.frontend.onnx.origin import Origin
+from tilewright.frontend.onnx.protos import bounded_messages, node_label
+from tilewright.frontend.onnx.scope import Scope
+from tilewright.ir.bodies import body_graphs, free_names
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph, Node, Shape, Value
+from tilewright.ir.verify import require_valid
+
+Array = np.ndarray[Any, Any]
+Shapes = Mapping[str, Shape]
+I = TypeVar("I", bound=Importer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostOperator:
+    """An operator that runs on the values of its operands: of which names, None where one is omitted."""
+
+    node: Node
+    inputs: tuple[str | None, ...]
+    captures: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Division:
+    """A model at given shapes: what is static, what data decide then, and what follows from that.
+
+    The graph may be without outputs, where nothing static is needed. `constants` are values that the shapes
+    alone decide, as far as later operators or the model's outputs ask for them. Outputs of the model are
+    results of the graph, inputs, constants, or outputs of `rest`.
+    """
+
+    graph: Graph
+    constants: Mapping[str, Array]
+    operators: tuple[HostOperator, ...]
+    rest: PreparedModel | None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the graph is the whole model."""
+        return not self.operators
+
+
+class PreparedModel:
+    """See the module. Graphs that were built share the arrays of the initializers."""
+
+    def __init__(
+        self, model: ModelProto, origin: Origin, initializers: Initializers, size_bytes: int
+    ) -> None:
+        self._model = model
+        self._origin = origin
+        self._initializers = initializers
+        self._size_bytes = size_bytes
+        defaults = {tensor.name for tensor in model.graph.initializer}
+        self.inputs = _declared(v for v in model.graph.input if v.name not in defaults)
+        """Inputs that every run is given, as declared."""
+        self.defaulted = _declared(v for v in model.graph.input if v.name in defaults)
+        """Inputs that a run may be given in place of a constant."""
+        self.outputs = {v.name: declaration(v, "output") for v in model.graph.output}
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return self._origin.label
+
+    def input_shapes(self, shapes: Shapes) -> dict[str, Shape]:
+        """Shapes of all inputs of a run in which some have these.
+
+        Raises:
+            UsageError: dimensions stay open, or the shapes do not fit the model.
+        """
+        with error_context(f"in {self.label}"), bounded_messages():
+            return {name: shape for name, (_, shape) in bind_inputs(self._model.graph, shapes).types.items()}
+
+    def graph(self, shapes: Shapes) -> Graph:
+        """The graph at these shapes.
+
+        Raises:
+            UsageError: dimensions stay open, or the shapes do not fit the model.
+            ModelRejected: the operators do not fit each other at these shapes.
+            UnsupportedOp: something that this version does not run, such as a shape that data decide.
+        """
+        return self.imported(shapes, Importer)[0]
+
+    def imported(self, shapes: Shapes, importer_type: type[I]) -> tuple[Graph, I]:
+        """The graph that an importer makes, and the importer, with what else it knows then."""
+        with self._importing(shapes, importer_type) as importer:
+            graph = importer.run(self._model)
+        require_valid(graph, after="import")
+        return graph, importer
+
+    def static_graph(self, shapes: Shapes) -> Graph | None:
+        """The same; None where dimensions stay open, or data decide a shape."""
+        try:
+            return self.graph(shapes)
+        except (OpenInput, DataDependentShape):
+            return None
+
+    def divided(self, shapes: Shapes) -> Division:
+        """The model at these shapes, whichever shapes data decide.
+
+        Raises:
+            UsageError, ModelRejected, UnsupportedOp: as for `graph`.
+        """
+        proto = self._model.graph
+        with self._importing(shapes, Importer) as importer:
+            scope = importer.begin(self._model)
+            waiting: set[str] = set()  # names whose shapes are not known before the operators have run
+            deciding: list[NodeProto] = []
+            later: list[NodeProto] = []
+            for node in proto.node:
+                if not waiting.isdisjoint(_reads(node)):
+                    later.append(node)
+                elif importer.try_node(node, scope):
+                    continue
+                else:
+                    deciding.append(node)
+                waiting.update(filter(None, node.output))
+            operators = tuple(_host_operator(importer, node, scope) for node in deciding)
+            asked = dict.fromkeys(name for node in (*deciding, *later) for name in _reads(node))
+            asked.update(dict.fromkeys(v.name for v in proto.output))
+            known = {name: scope.find(name) for name in asked if name not in waiting}
+            constants = {n: v.data for n, v in known.items() if v is not None and v.data is not None}
+            fed = set(importer.input_names)
+            results = [n for n, v in known.items() if v is not None and n not in constants and n not in fed]
+            if not operators:
+                results = [v.name for v in proto.output]
+            graph = importer.finish(scope, results)
+            rest = self._rest(later, waiting, known, operators) if operators else None
+        require_valid(graph, after="import")
+        return Division(graph, constants, operators, rest)
+
+    @contextmanager
+    def _importing(self, shapes: Shapes, importer_type: type[I]) -> Iterator[I]:
+        num_nodes = len(self._model.graph.node)
+        with (
+            error_context(f"in {self.label}"),
+            bounded_messages(),
+            native.session(num_nodes, self._size_bytes),
+        ):
+            yield importer_type(self._initializers, bind_inputs(self._model.graph, shapes))
+
+    def _rest(
+        self,
+        nodes: Sequence[NodeProto],
+        waiting: set[str],
+        known: Mapping[str, Value | None],
+        operators: Iterable[HostOperator],
+    ) -> PreparedModel:
+        """What follows: its inputs are results of the operators and of the graph, whose shapes arrive."""
+        proto = self._model.graph
+        results = {v.name: v.dtype for o in operators for v in o.node.results()}
+        reads = dict.fromkeys(name for node in nodes for name in _reads(node))
+        outputs = [v for v in proto.output if v.name in waiting]
+        reads.update(dict.fromkeys(v.name for v in outputs if v.name in results))
+        arrays: dict[str, Array] = {}
+        inputs: list[ValueInfoProto] = []
+        for name in reads:
+            value = known.get(name)
+            if value is not None and value.data is not None:
+                arrays[name] = value.data
+            elif value is not None or name in results:
+                dtype = results[name] if value is None else value.dtype
+                inputs.append(helper.make_tensor_value_info(name, dtype.value, None))
+        model = ModelProto(ir_version=self._model.ir_version, opset_import=self._model.opset_import)
+        model.graph.name = proto.name
+        model.graph.node.extend(nodes)
+        model.graph.input.extend(inputs)
+        model.graph.output.extend(outputs)
+        model.graph.value_info.extend(v for v in proto.value_info if v.name in waiting)
+        model.graph.initializer.extend(
+            TensorProto(name=n, dims=a.shape, data_type=DType.from_numpy(a.dtype).value)
+            for n, a in arrays.items()
+        )
+        return PreparedModel(model, self._origin, Initializers(self._origin, arrays), self._size_bytes)
+
+
+def _declared(values: Iterable[ValueInfoProto]) -> dict[str, Declaration]:
+    return {value.name: input_declaration(value) for value in values}
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    """Names that a node reads, those that its bodies read from outside included."""
+    yield from filter(None, node.input)
+    for body in body_graphs(node):
+        yield from free_names(body)
+
+
+def _host_operator(importer: Importer, proto: NodeProto, scope: Scope) -> HostOperator:
+    with error_context(f"node {node_label(proto)}"):
+        node = importer.detached_node(proto, scope)
+    names = [name or None for name in proto.input][: len(node.inputs)]
+    free = dict.fromkeys(name for body in body_graphs(proto) for name in free_names(body))
+    name_of = {scope.find(name): name for name in free}
+    return HostOperator(node, tuple(names), tuple(name_of[value] for value in node.captures))

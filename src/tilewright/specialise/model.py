@@ -1,0 +1,238 @@
+"""A compiled model whose shapes are open: runs at any shapes that it is fed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.arguments import checked
+from tilewright.compiled import CompiledModel
+from tilewright.compiled_facts import Body, CompiledFacts
+from tilewright.errors import BudgetExceeded, ModelClosed, UsageError
+from tilewright.formatting import format_shape
+from tilewright.frontend.onnx.prepared import PreparedModel
+from tilewright.ir.graph import Graph, Shape
+from tilewright.results import Result, Table
+from tilewright.specialise.binding import Binding, Key
+from tilewright.specialise.parts import Part, is_light
+from tilewright.specialise.store import Store
+
+Array = np.ndarray[Any, Any]
+Shapes = Mapping[str, Shape]
+CompilePart = Callable[[Graph, Shapes, float | None], CompiledModel]
+"""A graph at shapes of its inputs, within so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specialisation:
+    """The code for one set of shapes: how long it took to make, and how many runs used it.
+
+    `is_ahead`: it was prepared before any run. `follows_data`: it is of what comes after a shape that data
+    decide.
+    """
+
+    shapes: Mapping[str, Shape]
+    seconds: float
+    num_runs: int
+    num_kernels: int
+    is_ahead: bool
+    follows_data: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Specialisations(Result):
+    """What an open model was compiled for: what is kept, least recently used first, and counts of all."""
+
+    kept: tuple[Specialisation, ...]
+    num_made: int
+    num_dropped: int
+    seconds: float
+    limit: int
+
+    def tables(self) -> tuple[Table, ...]:
+        """A row for each set of shapes that is kept."""
+        rows = tuple(
+            (
+                ", ".join(f"{name}: {format_shape(shape)}" for name, shape in s.shapes.items()),
+                str(s.num_kernels),
+                f"{s.seconds:.2f} s",
+                str(s.num_runs),
+            )
+            for s in self.kept
+        )
+        return (Table(("shapes", "kernels", "compiled in", "runs"), rows),)
+
+    def __str__(self) -> str:
+        return (
+            f"compiled for {self.num_made} sets of shapes in {self.seconds:.1f} s; {len(self.kept)} of at "
+            f"most {self.limit} are kept"
+        )
+
+
+class OpenCompiledModel(CompiledModel):
+    """Runs a model at the shapes that it is fed. See `CompiledModel`.
+
+    A set of shapes that was not seen before is compiled in the run that brings it, while runs at others go
+    on; at most `max_shapes` of the options are kept. With `frozen_shapes` such a run is an error, and what
+    follows a shape that data decide is interpreted. The options' timeout is for all compilations together.
+
+    What a compilation is asked about - its program, schedule, memory - is known at given shapes: see `at`.
+    """
+
+    def __init__(
+        self, prepared: PreparedModel, binding: Binding, facts: CompiledFacts, compile_part: CompilePart
+    ) -> None:
+        def refuse(*_: object) -> Any:
+            prepared.input_shapes({})  # says which dimensions are open
+            raise UsageError(f"{prepared.label}: data decide shapes in it, so that there is no one program.")
+
+        super().__init__(facts, Body(refuse, refuse, refuse))
+        self._prepared = prepared
+        self._binding = binding
+        self._compile_part = compile_part
+        self._store: Store[tuple[PreparedModel, Key], Part] = Store(facts.options.max_shapes)
+        self._num_inputs = len(binding.names)
+
+    def run(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, Array]
+    ) -> list[np.ndarray[Any, Any]]:
+        """Outputs in the order of `output_names`, all of them for None. As onnxruntime's `run`.
+
+        Raises:
+            UsageError: an unknown output, inputs that do not fit the model, or shapes that are not prepared
+                where they are frozen.
+            ModelClosed: it was closed.
+            BudgetExceeded: the options' time is used up, or the system does not give the memory.
+            UnsupportedOp: an operator that cannot run at these shapes.
+        """
+        names = self._output_names if output_names is None else self._checked_names(output_names)
+        part = self._part(feed)
+        if part.compiled is not None and part.rest is None:
+            return part.compiled.run(names, feed)
+        values = self._results(part, {name: np.asarray(array) for name, array in feed.items()})
+        return [values[name] for name in names]
+
+    @checked
+    def at(self, shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
+        """The model at shapes of its inputs, compiled if it was not yet: to save it, to ask what was done.
+
+        Raises:
+            UsageError: dimensions stay open, or the shapes do not fit the model.
+            UnsupportedOp: data decide a shape in it.
+        """
+        given = self._prepared.input_shapes({name: tuple(shape) for name, shape in shapes.items()})
+        part = self._obtained(self._prepared, self._binding.key_of(given))
+        if part.compiled is None or part.rest is not None:
+            self._prepared.graph(given)  # says which operator it is
+            raise UsageError(f"{self._prepared.label}: nothing of it is computed at these shapes.")
+        return part.compiled
+
+    def prepare(self, progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Compile for all sets of shapes that the options name.
+
+        Raises:
+            UsageError: there are more than are kept; or none, and shapes are frozen.
+        """
+        keys = self._binding.prepared(self._store.limit)
+        if self.options.frozen_shapes and not keys:
+            raise UsageError(
+                f"frozen-shapes: no shapes are prepared, for {self._binding.describe()} leaves some open "
+                "(?): name extents for each, as in --shapes x:1..8x128|256."
+            )
+        for number, key in enumerate(keys):
+            if progress is not None:
+                progress("shapes", number, len(keys))
+            self._obtained(self._prepared, key, is_ahead=True)
+
+    @property
+    def specialisations(self) -> Specialisations:
+        """What it was compiled for, and how long that took."""
+        kept = tuple(
+            Specialisation(
+                shapes=dict(key),
+                seconds=entry.seconds,
+                num_runs=entry.num_uses,
+                num_kernels=0 if entry.value.compiled is None else len(entry.value.compiled.kernels),
+                is_ahead=entry.is_ahead,
+                follows_data=prepared is not self._prepared,
+            )
+            for (prepared, key), entry in self._store.items()
+        )
+        store = self._store
+        return Specialisations(kept, store.num_made, store.num_dropped, store.seconds, store.limit)
+
+    def close(self) -> None:
+        """Unload the code of all shapes. See `CompiledModel.close`."""
+        for part in self._store.values():
+            if part.compiled is not None:
+                part.compiled.close()
+        super().close()
+        self._store.clear()
+
+    def _part(self, feed: Mapping[str, Array]) -> Part:
+        if self._is_closed:
+            raise ModelClosed
+        if not isinstance(feed, Mapping):
+            raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
+        if len(feed) == self._num_inputs:
+            try:
+                key = tuple([(name, feed[name].shape) for name in self._binding.names])
+                part = self._store.get((self._prepared, key))
+            except (KeyError, AttributeError, TypeError):  # what is wrong is said below
+                part = None
+            if part is not None:
+                return part
+        return self._obtained(self._prepared, self._binding.key(feed))
+
+    def _results(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Values by name, the outputs among them: part after part, each at the shapes that arrive."""
+        values = part.run(feed)
+        outputs = {name: values[name] for name in self._output_names if name in values}
+        while part.rest is not None:
+            rest = part.rest
+            feed = {name: values[name] for name in rest.inputs}
+            part = self._obtained(rest, tuple((name, array.shape) for name, array in feed.items()))
+            values = part.run(feed)
+            outputs.update({name: values[name] for name in rest.outputs if name in values})
+        return outputs
+
+    def _obtained(self, prepared: PreparedModel, key: Key, *, is_ahead: bool = False) -> Part:
+        return self._store.obtain(
+            (prepared, key), lambda: self._made(prepared, key, is_ahead=is_ahead), is_ahead=is_ahead
+        )
+
+    def _made(self, prepared: PreparedModel, key: Key, *, is_ahead: bool) -> Part:
+        follows_data, is_frozen = prepared is not self._prepared, self.options.frozen_shapes
+        if is_frozen and not is_ahead and not follows_data:
+            raise UsageError(
+                f"shapes are frozen, and {_shown(key)} is not prepared: add it to shapes, which are "
+                f"{self._binding.describe()}, or do without frozen-shapes."
+            )
+        started = time.perf_counter()
+        division = prepared.divided(dict(key))
+        interprets = follows_data and (is_frozen or is_light(division.graph))
+
+        def compile_part(graph: Graph, shapes: Shapes) -> CompiledModel:
+            return self._compile_part(graph, shapes, self._time_left(key, started))
+
+        return Part.of(division, dict(key), compile_part, interprets=interprets)
+
+    def _time_left(self, key: Key, started: float) -> float | None:
+        """Seconds that a compilation may still take."""
+        if self.options.timeout_s is None:
+            return None
+        left_s = self.options.timeout_s - self._store.seconds - (time.perf_counter() - started)
+        if left_s <= 0:
+            raise BudgetExceeded(
+                f"{_shown(key)}: compiling for other shapes took the {self.options.timeout_s:g} s that all "
+                "may take; raise timeout, or prepare fewer shapes."
+            )
+        return left_s
+
+
+def _shown(key: Key) -> str:
+    return ",".join(f"{name}:{format_shape(shape)}" for name, shape in key)

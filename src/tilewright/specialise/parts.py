@@ -1,0 +1,79 @@
+"""A model at one set of shapes, made to run: its static part, and what data decide after that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.compiled import CompiledModel
+from tilewright.frontend.onnx.prepared import Division, HostOperator, PreparedModel
+from tilewright.ir.derive import flops
+from tilewright.ir.graph import Graph, Shape
+from tilewright.ir.interpret import run_graph, run_node
+
+Array = np.ndarray[Any, Any]
+Shapes = Mapping[str, Shape]
+Compile = Callable[[Graph, Shapes], CompiledModel]
+
+MAX_INTERPRETED_FLOP = 1 << 20
+"""Of a part behind a shape that data decide. Such shapes differ from run to run, and compiling a part takes
+as long as the reference takes for so many operations hundreds of times."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The static part of a model, compiled or interpreted, and what follows it.
+
+    Neither where nothing static is asked for. `rest` is what the results of `operators` lead to.
+    """
+
+    compiled: CompiledModel | None
+    interpreted: Graph | None
+    constants: Mapping[str, Array]
+    operators: tuple[HostOperator, ...]
+    rest: PreparedModel | None
+
+    @classmethod
+    def of(cls, division: Division, shapes: Shapes, compile_part: Compile, *, interprets: bool) -> Part:
+        """Compile what is static; `interprets` leaves that to the reference."""
+        graph, compiled = division.graph, None
+        if not interprets and graph.outputs:
+            compiled = compile_part(graph, shapes)
+            compiled.load()  # so that the first run does not
+        return cls(
+            compiled,
+            graph if interprets and graph.outputs else None,
+            division.constants,
+            division.operators,
+            division.rest,
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole model, compiled."""
+        return self.compiled is not None and self.rest is None
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Every value that is known when its operators have run, by name."""
+        values = {**self.constants, **feed}
+        if self.compiled is not None:
+            names = [output.name for output in self.compiled.get_outputs()]
+            values.update(zip(names, self.compiled.run(None, feed), strict=True))
+        elif self.interpreted is not None:
+            values.update(run_graph(self.interpreted, feed))
+        for operator in self.operators:
+            arrays = [None if name is None else values[name] for name in operator.inputs]
+            captures = [values[name] for name in operator.captures]
+            results = run_node(operator.node, arrays, captures=captures)
+            for value, array in zip(operator.node.outputs, results, strict=True):
+                if value is not None and array is not None:
+                    values[value.name] = np.ascontiguousarray(array).reshape(array.shape)
+        return values
+
+
+def is_light(graph: Graph) -> bool:
+    """Whether the reference computes a graph in less time than it takes to compile it."""
+    return sum(flops(node) for node in graph.nodes) <= MAX_INTERPRETED_FLOP

@@ -1,0 +1,100 @@
+"""What is made for each of many keys: lazily, one at a time, and kept within a limit."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tilewright.forks import ForkSafeLock
+
+logger = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(slots=True, eq=False)
+class Entry(Generic[V]):
+    """What was made for a key, how long that took, and how often it was asked for since."""
+
+    value: V
+    seconds: float
+    is_ahead: bool
+    num_uses: int = 0
+
+
+class Store(Generic[K, V]):
+    """Any number of threads may ask: what is there is given at once, also while something else is made.
+
+    At most `limit` values are kept: what was asked for least recently goes first. It is not closed, for a run
+    may still be using it, but goes with its last user.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.num_made = 0
+        self.num_dropped = 0
+        self.seconds = 0.0
+        self._entries: OrderedDict[K, Entry[V]] = OrderedDict()
+        self._lock = ForkSafeLock()
+        self._making = ForkSafeLock()
+
+    def get(self, key: K) -> V | None:
+        """What there is for a key; it is now the one that was asked for last."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            entry.num_uses += 1
+            self._entries.move_to_end(key)
+            return entry.value
+
+    def obtain(self, key: K, make: Callable[[], V], *, is_ahead: bool = False) -> V:
+        """What there is for a key, made now if there is nothing; `is_ahead` of any use. What `make` raises
+        passes, and nothing is kept.
+        """
+        value = self.get(key)
+        if value is not None:
+            return value
+        with self._making:
+            value = self.get(key)  # another thread was faster
+            if value is not None:
+                return value
+            started = time.perf_counter()
+            value = make()
+            entry = Entry(value, time.perf_counter() - started, is_ahead, 0 if is_ahead else 1)
+            with self._lock:
+                self._keep(key, entry)
+            return value
+
+    def items(self) -> list[tuple[K, Entry[V]]]:
+        """What is kept, least recently used first."""
+        with self._lock:
+            return list(self._entries.items())
+
+    def values(self) -> list[V]:
+        """What is kept."""
+        return [entry.value for _, entry in self.items()]
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        with self._lock:
+            self._entries.clear()
+
+    def _keep(self, key: K, entry: Entry[V]) -> None:
+        self.num_made += 1
+        self.seconds += entry.seconds
+        self._entries[key] = entry
+        while len(self._entries) > self.limit:
+            self._entries.popitem(last=False)
+            self.num_dropped += 1
+            if self.num_dropped == 1:
+                logger.warning(
+                    "more than %d sets of shapes are in use: the code of those used least recently is made "
+                    "again when they come back; raise max-shapes, or use fewer",
+                    self.limit,
+                )
